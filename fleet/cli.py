@@ -148,7 +148,7 @@ def capacity(
     asked = capacity_command.asked_of(scenario, hold, max_nodes, given)
     content = _run(capacity_command.search(asked, options, _note))
     click.echo(capacity_command.told(content, options.directory, output))
-    return Exit.OK if content["held"] else Exit.EXPECTATION_FAILED
+    return capacity_command.exit_code_of(content)
 
 
 def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
@@ -169,7 +169,8 @@ def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
         if settings.output == "json":
             click.echo(outcome.json())
         else:
-            click.echo(outcome.text())
+            has_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+            click.echo(outcome.text(has_colours=has_colours))
         if outcome.problem:
             click.echo(f"fleet: the summary is not kept: {outcome.problem}", err=True)
         return outcome.exit_code

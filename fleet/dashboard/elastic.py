@@ -9,13 +9,14 @@ was still on its way when it fell silent, or one that could not be removed at on
 import asyncio
 import contextlib
 import logging
+import time
 
 from fleet.cluster.api_client import Api
 from fleet.cluster.cleanup import remove_named
 from fleet.errors import FleetError
 from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts
-from fleet.report import report
+from fleet.report.report import lag_reasons
 
 STEP_S = 0.05
 SPREAD_S = 0.9
@@ -97,7 +98,8 @@ class ElasticFleet:
         """Return what the Fleet tab shows of this process."""
         counts, readiness = self.counts, self._node_host.readiness
         lag_ms = _p99_ms(counts.timer_lag.percentile_us(0.99))
-        is_slow = (lag_ms or 0) > report.TIMER_LAG_LIMIT_MS
+        for_s = (time.monotonic_ns() - self._node_host.started_ns) / 1e9
+        is_slow = bool(lag_reasons(counts.timer_lag, for_s))
         is_slow = is_slow or self._node_host.transport.stats.closed_slow > 0
         return {
             "target": self.aimed,

@@ -27,6 +27,7 @@ from fleet.report.plots import MISSING, can_plot, draw
 from fleet.report.run_directory import SUMMARY
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.summary_text import duration
+from fleet.report.verdict import Outcome
 
 CAPACITY_REPORT = "capacity.html"
 LEVELS_SHOWN = 6
@@ -35,6 +36,13 @@ NOT_PROVEN = (
     "Each run lasted as long as --hold says: what breaks later was not seen.",
     "Sizes between those that were tried may fare otherwise, and so may the same size tomorrow.",
 )
+
+HEADS = {
+    Outcome.PASS: "HELD",
+    Outcome.FAIL: "NONE HELD",
+    Outcome.NOT_JUDGED: Outcome.NOT_JUDGED.words,
+}
+MARKS = {Outcome.PASS: "met", Outcome.NOT_JUDGED: "unjudged"}
 
 Probe = Json
 
@@ -61,7 +69,13 @@ def write_capacity(content: Json, directory: Path) -> Path:
         )
     )
     title = f"fleet capacity: {held:,} nodes held"
-    return write(directory / CAPACITY_REPORT, whole(title, "pass" if held else "fail", body))
+    return write(directory / CAPACITY_REPORT, whole(title, _outcome(content), body))
+
+
+def _outcome(content: Json) -> Outcome:
+    """Return the verdict on the answer; of an older file it follows from what held."""
+    known = Outcome.PASS if content["held"] else Outcome.FAIL
+    return Outcome(str(content.get("verdict", known)))
 
 
 def _place(probe: Probe) -> tuple[int, int]:
@@ -94,7 +108,7 @@ def _head(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | No
         )
     took = duration(cast("float", content["took_s"]))
     return (
-        f'<header><p class="verdict">{"HELD" if held else "NONE HELD"}</p>'
+        f'<header><p class="verdict">{HEADS[_outcome(content)]}</p>'
         f'<h1>{escaped(words)}</h1><p class="about">{len(probes)} runs in {took}</p></header>'
         f"{broken}"
     )
@@ -161,8 +175,8 @@ def _ready(probes: Sequence[Probe]) -> Plot:
 def _sizes(probes: Sequence[Probe], directory: Path) -> str:
     rows = []
     for each in probes:
-        verdict, ready_s = str(each["verdict"]), cast("float | None", each["ready_s"])
-        mark = "met" if verdict == "pass" else "broken"
+        verdict, ready_s = Outcome(str(each["verdict"])), cast("float | None", each["ready_s"])
+        mark = MARKS.get(verdict, "broken")
         name, share = str(each["nearest"]), cast("float | None", each["share"])
         near = f"{escaped(each['shown'])}" if name else escaped(each["told"])
         path = Path(str(each["directory"])) / "report.html"
@@ -173,7 +187,7 @@ def _sizes(probes: Sequence[Probe], directory: Path) -> str:
             (
                 f"{each['nodes']:,}",
                 str(each["attempt"]),
-                f'<span class="{mark}">{escaped(verdict.upper())}</span>',
+                f'<span class="{mark}">{escaped(verdict.words)}</span>',
                 of_unit("TimeToNodesReady", ready_s),
                 "-" if share is None else f"{share:.0%}",
                 near,
@@ -194,5 +208,5 @@ def _about(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | N
     command = " ".join(cast("list[str]", content["command"]))
     told = f"<h2>Each run {tag(INPUT)}</h2><p><code>fleet {escaped(command)}</code></p>"
     known = [run for each in probes if (run := runs[str(each["directory"])]) is not None]
-    held = [run for run in known if run.verdict == "pass"]
+    held = [run for run in known if run.verdict in MARKS]
     return told + (about((held or known)[-1]) if known else "")

@@ -12,6 +12,7 @@ from fleet.report.run_record import RunRecord
 from fleet.report.service_levels import POD_STARTUP, WATCH_DELAY, calls_of, slowest
 from fleet.report.slo_file import INDICATORS, STEADY
 from fleet.report.summary_text import duration
+from fleet.report.verdict import Outcome
 
 SAMPLES_LEAST = 10
 """Calls of a kind between two samples of the control plane, for a moment to be called slow."""
@@ -52,22 +53,27 @@ def of_unit(sli: str, value: object) -> str:
 
 
 def sentence(run: RunRecord) -> str:
-    """Say the run in one sentence: server, size held, what broke first."""
-    reasons = cast("list[str]", run.get("invalid_reasons") or [])
+    """Say the run in one sentence: server, size held, and what the verdict rests on."""
+    reason = run.reasons[0] if run.reasons else "?"
     server = f"Kubernetes {run.get('server_version') or 'of unknown version'}"
-    if run.verdict == "incomplete":
-        return f"The run on {server} did not get to its end: {reasons[0] if reasons else '?'}."
-    if run.verdict == "invalid":
-        return f"These figures of {server} are not to be used: {reasons[0] if reasons else '?'}."
+    if run.verdict is Outcome.INCOMPLETE:
+        return f"The run on {server} did not get to its end: {reason}."
+    if run.verdict is Outcome.INVALID:
+        return f"These figures of {server} are not to be used: {reason}."
     ready, wanted = run.number("nodes.ready") or 0, run.number("nodes.requested") or 0
     held = f"{server} held {_of(ready, wanted)} nodes"
     if steady := _steady_s(run):
         held += f" for {duration(steady)}"
     if started := run.number("pods.started"):
         held += f" and started {started:,.0f} pods"
-    broken = first_broken(run)
-    if broken is None:
+    if run.verdict is Outcome.NOT_JUDGED:
+        reasons = [each.removeprefix("not judged: ") for each in run.reasons] or ["?"]
+        return f"{held}; not judged: {'; '.join(reasons)}."
+    if run.verdict is Outcome.PASS:
         return f"{held}; nothing broke that it was held to."
+    broken = first_broken(run)
+    if broken is None:  # a scenario waited for something
+        return f"{held}; {reason}."
     when = f", at {clock(broken.at_s)}" if broken.at_s is not None else ""
     return f"{held}; what broke first{when}: {broken.words}."
 
@@ -84,10 +90,11 @@ def _steady_s(run: RunRecord) -> float:
 
 
 def first_broken(run: RunRecord) -> Break | None:
-    """Return which objective was seen broken first; verdicts before those that are only shown."""
-    broken = [each for each in run.rows("slis") if each["met"] is False]
-    listed = [each for each in broken if each["judged"]] or broken
-    found = [Break(str(each["sli"]), _first_s(run, each), _words(each)) for each in listed]
+    """Return which judged objective was seen broken first, None unless the run failed by one."""
+    if run.verdict is not Outcome.FAIL:
+        return None
+    broken = [each for each in run.rows("slis") if each["judged"] and each["met"] is False]
+    found = [Break(str(each["sli"]), _first_s(run, each), _words(each)) for each in broken]
     return min(found, key=lambda each: (each.at_s is None, each.at_s or 0.0), default=None)
 
 

@@ -24,6 +24,7 @@ from fleet.report.report_formats import compared_rows, conclusion
 from fleet.report.run_record import RunRecord
 from fleet.report.slo_file import INDICATORS
 from fleet.report.summary_text import duration, size
+from fleet.report.verdict import Outcome
 
 REPORT = "report.html"
 PAGE = Path(__file__).parent / "page.html"
@@ -39,8 +40,11 @@ def write_report(run: RunRecord, path: Path | None = None) -> Path:
 def write_comparison(compared: Comparison, path: Path) -> Path:
     """Write the page of several runs."""
     head, rows = compared_rows(compared)
-    verdict = "incomplete" if compared.differences else "fail" if compared.is_worse else "pass"
-    words = {"incomplete": "NOT COMPARABLE", "fail": "WORSE", "pass": "COMPARABLE"}[verdict]
+    verdict, words = Outcome.PASS, "COMPARABLE"
+    if compared.differences:
+        verdict, words = Outcome.INCOMPLETE, "NOT COMPARABLE"
+    elif compared.is_worse:
+        verdict, words = Outcome.FAIL, "WORSE"
     cells = [[escaped(cell) for cell in row] for row in rows]
     runs = "".join(
         f"<li>{escaped(run.name)}: {escaped(sentence(run))}</li>" for run in compared.runs
@@ -82,10 +86,10 @@ def page(run: RunRecord) -> str:
             ),
         )
     )
-    return whole(f"fleet run {run.name}: {run.verdict}", run.verdict, body)
+    return whole(f"fleet run {run.name}: {run.verdict.words}", run.verdict, body)
 
 
-def whole(title: str, verdict: str, body: str) -> str:
+def whole(title: str, verdict: Outcome, body: str) -> str:
     """Return a page of a title, a verdict and what is below it."""
     content = {"title": html.escape(title), "verdict": verdict, "body": body}
     content |= {"light": variables(dark=False), "dark": variables(dark=True)}
@@ -118,14 +122,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[
 
 
 def _head(run: RunRecord) -> str:
-    reasons = cast("list[str]", run.get("invalid_reasons") or [])
-    more = "".join(f"<li>{escaped(each)}</li>" for each in reasons)
+    more = "".join(f"<li>{escaped(each)}</li>" for each in run.reasons)
     about = [f"run {run.name}", str(run.about.get("started") or ""), f"{duration(run.wall_s)} long"]
     about.append(f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "")
     return (
-        f'<header><p class="verdict">{run.verdict.upper()}</p><h1>{escaped(sentence(run))}</h1>'
+        f'<header><p class="verdict">{run.verdict.words}</p><h1>{escaped(sentence(run))}</h1>'
         f'<p class="about">{escaped(" · ".join(filter(None, about)))}</p></header>'
-        + (f"<ul>{more}</ul>" if len(reasons) > 1 else "")
+        + (f"<ul>{more}</ul>" if len(run.reasons) > 1 else "")
     )
 
 
@@ -217,11 +220,12 @@ def _mark(level: Json) -> str:
     note = f"<small>{escaped(level['note'])}</small>" if level["note"] else ""
     if level["met"] is None:
         return note or "<small>no limit</small>"
+    if not level["judged"]:
+        side = "within its limit" if level["met"] else "over its limit"
+        return f'<span class="unjudged">{side}</span>{note or "<small>not judged</small>"}'
     mark = (
         '<span class="met">✓ met</span>' if level["met"] else '<span class="broken">✗ broken</span>'
     )
-    if not level["judged"] and not note:
-        note = "<small>shown, no verdict</small>"
     return f"<span>{mark}{note}</span>"
 
 

@@ -26,6 +26,7 @@ from fleet.report.figures import (
     WatchFigures,
     request_figures,
 )
+from fleet.report.verdict import LONGER, Verdict, decide
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,7 +38,10 @@ TIMER_LAG_LIMIT_MS = 100.0
 
 An unloaded one turns every 20 ms, which is the least lag there is.
 """
-
+LAG_LEAST_S = 10.0
+"""A run that is shorter is no measure of fleet's lag: a control plane may just have started."""
+LAG_TIMERS_LEAST = 100
+"""A 99th percentile of fewer timers is their latest."""
 
 STANDSTILL_LIMIT_MS = 3_000.0
 """Fleet that stood still so long was stopped or starved; in a long run no percentile shows it."""
@@ -48,7 +52,9 @@ class Expectation:
     """One thing that the run was to show."""
 
     name: str = figure("", "what the run was held to: an indicator and its limit")
-    is_met: bool = figure(default=False, words="whether it did", key="met")
+    is_met: bool | None = figure(
+        default=False, words="whether it did; `null`: it could not be judged", key="met"
+    )
     detail: str = figure("", "what it showed")
 
 
@@ -73,6 +79,8 @@ class ServiceLevel:
     judged: bool = figure(default=False, words="whether it counts for the verdict")
     met: bool | None = figure(None, "whether it was within its limit; `null`: not known")
     note: str = figure("", "why it is not judged, or not known")
+    unjudged: str = ""
+    """Why a level that decides verdicts decides none in this run; "" if it does, or never does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +116,12 @@ class Judgement:
     schema_version: int = figure(SCHEMA_VERSION, f"{SCHEMA_VERSION}")
     run_id: str = figure("", "the run, as in the label `fleet.emulator/run` of its nodes")
     verdict: str = figure(
-        "", "`pass`, `fail`, `invalid` or `incomplete` ([what they mean](../explain/verdict.md))"
+        "",
+        "`pass`, `fail`, `not-judged`, `invalid` or `incomplete` "
+        "([what they mean](../explain/verdict.md))",
+    )
+    verdict_reasons: Sequence[str] = figure(
+        (), "why, in words; the last one of `not-judged` says what to do"
     )
     valid: bool = figure(default=False, words="whether the figures can be used")
     invalid_reasons: Sequence[str] = figure((), "why not, in words")
@@ -166,40 +179,24 @@ class RunFigures:
     incomplete_reasons: Sequence[str] = ()
     """Why the run did not get to its end."""
 
+    how_longer: str = LONGER
+    """What to do so that a run of this kind can be judged."""
+
+    def judgement(self) -> Verdict:
+        """Return the verdict with its reasons; see `fleet.report.verdict`."""
+        return decide(self)
+
     def verdict(self) -> str:
-        """Return `pass`, `fail`, `invalid` or `incomplete`: the gravest that applies."""
-        if self.incomplete_reasons:
-            return "incomplete"
-        if self.all_invalid_reasons():
-            return "invalid"
-        if not all(expectation.is_met for expectation in self.expectations):
-            return "fail"
-        return "pass"
+        """Return `pass`, `fail`, `not-judged`, `invalid` or `incomplete`."""
+        return self.judgement().outcome.value
 
     def exit_code(self) -> Exit:
         """Return what the process ends with."""
-        return {
-            "pass": Exit.OK,
-            "fail": Exit.EXPECTATION_FAILED,
-            "invalid": Exit.INVALID,
-            "incomplete": Exit.INVALID,
-        }[self.verdict()]
+        return self.judgement().exit_code
 
     def all_invalid_reasons(self) -> list[str]:
         """Return what was reported, and what the instrument says of itself."""
-        reasons = list(self.invalid_reasons)
-        lag_ms = ms(self.process.timer_lag, 0.99)
-        if lag_ms is not None and lag_ms > TIMER_LAG_LIMIT_MS:
-            reasons.append(
-                f"fleet itself lagged: timers fired {lag_ms:.0f} ms late (p99), more than "
-                f"{TIMER_LAG_LIMIT_MS:.0f} ms"
-            )
-        longest_ms = self.process.timer_lag.max_us / 1000
-        if longest_ms > STANDSTILL_LIMIT_MS:
-            reasons.append(
-                f"fleet itself lagged: timers fired up to {longest_ms / 1000:.1f} s late, it stood "
-                "still meanwhile; give it a core of its own, or fewer nodes a process (--processes)"
-            )
+        reasons = [*self.invalid_reasons, *lag_reasons(self.process.timer_lag, self.wall_s)]
         if self.watch.closed_slow:
             reasons.append(
                 f"fleet read too slowly: watches that the server closed: {self.watch.closed_slow:,}"
@@ -209,6 +206,25 @@ class RunFigures:
     def request_count(self) -> int:
         """Return all requests of all kinds."""
         return sum(request.count for request in self.requests)
+
+
+def lag_reasons(timer_lag: Histogram, wall_s: float) -> list[str]:
+    """Return why fleet itself was too late to measure anything; nothing of a short run."""
+    if wall_s < LAG_LEAST_S:
+        return []
+    reasons = []
+    lag_ms, longest_ms = ms(timer_lag, 0.99) or 0.0, timer_lag.max_us / 1000
+    if lag_ms > TIMER_LAG_LIMIT_MS and timer_lag.count >= LAG_TIMERS_LEAST:
+        reasons.append(
+            f"fleet itself lagged: timers fired {lag_ms:.0f} ms late (p99), more than "
+            f"{TIMER_LAG_LIMIT_MS:.0f} ms"
+        )
+    if longest_ms > STANDSTILL_LIMIT_MS:
+        reasons.append(
+            f"fleet itself lagged: timers fired up to {longest_ms / 1000:.1f} s late, it stood "
+            "still meanwhile; give it a core of its own, or fewer nodes a process (--processes)"
+        )
+    return reasons
 
 
 def merge(runs: Sequence[RunFigures]) -> RunFigures:
@@ -222,10 +238,12 @@ def merge(runs: Sequence[RunFigures]) -> RunFigures:
 def summary(figures: RunFigures) -> Json:
     """Return what `summary.json` holds: the keys are fixed."""
     reasons = [*figures.incomplete_reasons, *figures.all_invalid_reasons()]
+    decided = figures.judgement()
     process, nodes, requests = figures.process, figures.nodes, figures.request_count()
     judgement = Judgement(
         run_id=figures.run_id,
-        verdict=figures.verdict(),
+        verdict=decided.outcome.value,
+        verdict_reasons=decided.reasons,
         valid=not reasons,
         invalid_reasons=reasons,
         expectations=figures.expectations,

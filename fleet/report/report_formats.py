@@ -7,6 +7,7 @@ from fleet.report.comparison import Comparison, Row
 from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, sentence
 from fleet.report.run_record import RunRecord
+from fleet.report.slo_file import INDICATORS, is_asked
 
 
 def _cell(value: object) -> str:
@@ -21,16 +22,17 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
 def _mark(level: Json) -> str:
     if level["met"] is None:
         return str(level["note"] or "no limit")
-    mark = "met" if level["met"] else "BROKEN"
-    note = level["note"] or ("" if level["judged"] else "shown, no verdict")
+    if not level["judged"]:
+        side = "within its limit" if level["met"] else "over its limit"
+        return f"{side}; {level['note'] or 'not judged'}"
+    mark, note = "met" if level["met"] else "BROKEN", level["note"]
     return f"{mark}; {note}" if note else mark
 
 
 def markdown(run: RunRecord) -> str:
     """Return one run for a pull request or a log."""
-    lines = [f"## {run.verdict.upper()}: fleet run {run.name}", "", sentence(run), ""]
-    reasons = run.get("invalid_reasons")
-    lines += [f"- {each}" for each in reasons] if isinstance(reasons, list) else []
+    lines = [f"## {run.verdict.words}: fleet run {run.name}", "", sentence(run), ""]
+    lines += [f"- {each}" for each in run.reasons]
     rows = [
         (
             f"{level['sli']} p{level['percentile']:g}",
@@ -53,7 +55,8 @@ def as_json(run: RunRecord) -> Json:
     broken = first_broken(run)
     return {
         "run": run.name,
-        "verdict": run.verdict,
+        "verdict": run.verdict.value,
+        "reasons": run.reasons,
         "sentence": sentence(run),
         "first_broken": broken._asdict() if broken is not None else None,
         "recoveries": [each._asdict() for each in recoveries(run)],
@@ -64,22 +67,30 @@ def as_json(run: RunRecord) -> Json:
 
 
 def junit(run: RunRecord) -> str:
-    """Return a test suite with a case for each expectation, and one for validity."""
+    """Return a test suite with a case for each level and expectation, and one for validity."""
     suite = ET.Element("testsuite", name=f"fleet {run.name}", time=f"{run.wall_s:.3f}")
     case = ET.SubElement(suite, "testcase", classname="fleet.run", name="valid")
     if not run.get("valid"):
-        reasons = run.get("invalid_reasons")
-        text = "\n".join(map(str, reasons)) if isinstance(reasons, list) else ""
-        ET.SubElement(case, "error", message=run.verdict).text = text
+        ET.SubElement(case, "error", message=run.verdict.value).text = "\n".join(run.reasons)
     for level in run.rows("slis"):
-        case = ET.SubElement(suite, "testcase", classname="fleet.slo", name=str(level["sli"]))
-        if not level["judged"]:
+        sli = str(level["sli"])
+        case = ET.SubElement(suite, "testcase", classname="fleet.slo", name=sli)
+        if level["judged"]:
+            if not level["met"]:
+                measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
+                message = f"{measured}, and {limit} is the limit"
+                ET.SubElement(case, "failure", message=message).text = str(level["worst"])
+        elif level["limit"] is not None and is_asked(str(level["source"])):
+            ET.SubElement(case, "error", message=_mark(level))
+        else:
             ET.SubElement(case, "skipped", message=_mark(level))
-        elif not level["met"]:
-            sli = str(level["sli"])
-            measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
-            message = f"{measured}, and {limit} is the limit"
-            ET.SubElement(case, "failure", message=message).text = str(level["worst"])
+    for each in run.rows("expectations"):
+        name = str(each["name"])
+        if name.partition(" ")[0] in INDICATORS:  # a level, see above
+            continue
+        case = ET.SubElement(suite, "testcase", classname="fleet.expectation", name=name)
+        if not each["met"]:
+            ET.SubElement(case, "failure", message=str(each["detail"]))
     return _counted(suite)
 
 

@@ -11,6 +11,7 @@ from fleet.errors import UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.run_directory import CONTROLPLANE, HISTOGRAMS, RUN, SUMMARY, TIMESERIES
+from fleet.report.verdict import Outcome
 
 KILLED = "the run left no summary: it was killed, or it is still going on"
 
@@ -35,9 +36,18 @@ class RunRecord:
         return str(self.summary.get("run_id") or self.path.name)
 
     @property
-    def verdict(self) -> str:
-        """Return `pass`, `fail`, `invalid` or `incomplete`."""
-        return str(self.summary.get("verdict", "incomplete"))
+    def verdict(self) -> Outcome:
+        """Return what the run was worth when it ended."""
+        try:
+            return Outcome(str(self.summary.get("verdict")))
+        except ValueError:  # of a run that was killed, or a file that was edited
+            return Outcome.INCOMPLETE
+
+    @property
+    def reasons(self) -> list[str]:
+        """Return why that is the verdict."""
+        found = self.get("verdict_reasons") or self.get("invalid_reasons")
+        return list(map(str, found)) if isinstance(found, list) else []
 
     def get(self, path: str) -> object:
         """Return a value of the summary, None if it has none: `nodes.ready`."""

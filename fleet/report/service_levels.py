@@ -18,10 +18,10 @@ from fleet.report.report import Expectation, RunFigures, ServiceLevel
 from fleet.report.slo_file import (
     INDICATORS,
     PODS_PER_S_MAX,
-    SIG,
     STEADY,
     STEADY_LEAST_S,
     Objective,
+    is_asked,
 )
 
 SCHEDULING = "scheduler_pod_scheduling_sli_duration_seconds"
@@ -119,12 +119,13 @@ def measure(
 
 
 def expectations(levels: Iterable[ServiceLevel]) -> list[Expectation]:
-    """Return what decides the verdict."""
+    """Return what decides the verdict: judged levels, and those that the user asked for."""
     found = []
     for level in levels:
-        if level.judged:
+        if level.judged or (level.unjudged and is_asked(level.source)):
             name = f"{level.sli}{percentile_words(level)} <= {words(level.sli, level.limit)}"
-            found.append(Expectation(name, bool(level.met), detail(level)))
+            is_met = bool(level.met) if level.judged else None
+            found.append(Expectation(name, is_met, detail(level)))
     return found
 
 
@@ -160,14 +161,15 @@ def _level(
     phase = objective.phase if objective else indicator.phase
     least = objective.min_samples if objective else 0
     found, client, note = _found(name, figures, evidence, phase, percentile, least)
-    met: bool | None = None
-    is_judged = objective is not None and objective.is_judged
+    met, unjudged = None, ""
     if objective is not None:
         if found.seconds is not None:
             met = found.seconds <= objective.limit
-        if is_judged and (why := _beside_the_point(objective, found.samples, figures, evidence)):
-            is_judged = False
-            note = note or f"not judged: {why}"
+        if objective.is_judged:
+            unjudged = _unjudged(objective, found, note, figures, evidence)
+    if unjudged:
+        rest = f"; {note}" if note not in {"", unjudged} else ""
+        note = f"not judged: {unjudged}{rest}"
     return ServiceLevel(
         sli=name,
         phase=phase,
@@ -179,25 +181,30 @@ def _level(
         client=client,
         limit=objective.limit if objective else None,
         source=objective.source if objective else "",
-        judged=is_judged,
+        judged=objective is not None and objective.is_judged and not unjudged,
         met=met,
         note=note,
+        unjudged=unjudged,
     )
 
 
-def _beside_the_point(
-    objective: Objective, samples: int, figures: RunFigures, evidence: Evidence
+def _unjudged(
+    objective: Objective, found: Latency, note: str, figures: RunFigures, evidence: Evidence
 ) -> str:
-    """Return why what fleet expects by itself is no verdict, "" if it is one."""
-    if objective.source != SIG:
-        return ""
-    if samples < objective.min_samples:
+    """Return why a level cannot be judged in this run, "" if it can.
+
+    The user's own levels need one sample. fleet's own need enough of them, and enough time.
+    """
+    if not is_asked(objective.source):
+        if evidence.steady_s < STEADY_LEAST_S:
+            return f"all nodes were Ready for less than {STEADY_LEAST_S:.0f} s"
+        burst = figures.pods.started_per_s_max
+        if objective.sli == POD_STARTUP and burst > PODS_PER_S_MAX:
+            return f"{burst:.0f} pods a second at times, and the SLO is of {PODS_PER_S_MAX}"
+    if found.seconds is None:
+        return note or "there were no samples"
+    if found.samples < objective.min_samples:
         return f"fewer than {objective.min_samples} samples"
-    if evidence.steady_s < STEADY_LEAST_S:
-        return f"all nodes were Ready for less than {STEADY_LEAST_S:.0f} s"
-    burst = figures.pods.started_per_s_max
-    if objective.sli == POD_STARTUP and burst > PODS_PER_S_MAX:
-        return f"{burst:.0f} pods a second at times, and the SLO is of {PODS_PER_S_MAX}"
     return ""
 
 

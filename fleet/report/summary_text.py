@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from fleet.errors import Exit
 from fleet.metrics import Histogram, merged
 from fleet.report.figures import AgentFigures, RequestFigures
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import SUMMARY
+from fleet.report.service_levels import percentile_words, words
+from fleet.report.slo_file import is_asked
+from fleet.report.verdict import Outcome
 
 TOP_ROWS = 12
 LABEL_COLUMNS = 10
@@ -17,12 +21,15 @@ def summary_text(
     run_directory: Path | None = None,
     next_steps: Sequence[str] = (),
     report: str = "",
+    *,
+    has_colours: bool = False,
 ) -> str:
     """Return the summary for people. `next_steps` are commands or advice, one a line.
 
-    `report` says where the page is.
+    `report` says where the page is. A terminal that `has_colours` shows in grey what was not
+    judged.
     """
-    blocks = [_verdict(figures), _facts(figures)]
+    blocks = [_verdict(figures, has_colours=has_colours), _facts(figures)]
     if figures.requests:
         blocks.append(_requests(figures.requests))
     closing = _closing(figures, run_directory, next_steps, report)
@@ -31,22 +38,41 @@ def summary_text(
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _verdict(figures: RunFigures) -> list[str]:
+def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     """Say first what the rest is worth."""
-    invalid = figures.all_invalid_reasons()
-    words = {
-        "pass": "passed" if figures.expectations else "done",
-        "fail": "FAILED: an expectation was not met",
-        "invalid": "INVALID: do not use these figures",
-        "incomplete": "INCOMPLETE",
-    }
-    lines = [f"fleet run {figures.run_id}: {words[figures.verdict()]}"]
-    lines += [f"  - {reason}" for reason in [*figures.incomplete_reasons, *invalid]]
+    decided = figures.judgement()
+    advice = ": do not use these figures" if decided.outcome is Outcome.INVALID else ""
+    lines = [f"fleet run {figures.run_id}: {decided.outcome.words}{advice}"]
+    if decided.outcome is not Outcome.FAIL:  # what was not met stands below
+        lines += [f"  - {reason}" for reason in decided.reasons]
     for expectation in figures.expectations:
-        mark = "met" if expectation.is_met else "NOT MET"
+        mark = MARKS[expectation.is_met]
         detail = f" ({expectation.detail})" if expectation.detail else ""
-        lines.append(f"  {mark}: {expectation.name}{detail}")
-    return lines
+        line = f"  {mark}: {expectation.name}{detail}"
+        lines.append(_grey(line) if has_colours and expectation.is_met is None else line)
+    return lines + [_grey(line) if has_colours else line for line in _unjudged(figures)]
+
+
+MARKS = {True: "met", False: "NOT MET", None: "not judged"}
+GREY, PLAIN = "\x1b[90m", "\x1b[0m"
+
+
+def _unjudged(figures: RunFigures) -> list[str]:
+    """Show levels that decide nothing in this run although there is a limit and a figure."""
+    shown = []
+    for level in figures.slis:
+        if level.judged or level.limit is None or level.measured is None or is_asked(level.source):
+            continue
+        side = "within" if level.met else "over"
+        measured, limit = words(level.sli, level.measured), words(level.sli, level.limit)
+        why = level.note or "not judged: fleet shows it only"
+        name = f"{level.sli}{percentile_words(level)}"
+        shown.append(f"  {name} {measured}, {side} {limit} ({why})")
+    return shown
+
+
+def _grey(line: str) -> str:
+    return f"{GREY}{line}{PLAIN}"
 
 
 def _facts(figures: RunFigures) -> list[str]:
@@ -215,7 +241,7 @@ def _closing(
     lines = [f"  {run_directory / SUMMARY}"] if run_directory is not None else []
     lines += [f"  {report}"] if report else []
     if next_steps:
-        lines.append("Try next:" if figures.verdict() in {"pass", "fail"} else "What to do:")
+        lines.append("What to do:" if figures.exit_code() is Exit.INVALID else "Try next:")
         lines += [f"  {step}" for step in next_steps]
     return lines
 

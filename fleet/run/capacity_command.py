@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -28,13 +28,16 @@ from fleet.report.report_command import share_of
 from fleet.report.run_directory import SUMMARY, TIMESERIES
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.summary_text import duration
+from fleet.report.verdict import Outcome
 from fleet.run.capacity import CapacitySearch
 from fleet.scenario.scenario import find as find_scenario
 
 CAPACITY = "capacity.json"
 _JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 """What a run ends with that came to a verdict."""
-PASS, FAIL = "pass", "fail"
+HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
+"""Verdicts on a size after which a larger one is tried: nothing broke."""
+HOLD_LONGER = "hold each size for longer, for example with --hold 5m, or try larger sizes"
 
 Note = Callable[[str], None]
 
@@ -65,7 +68,7 @@ class Probe(NamedTuple):
 
     nodes: int
     attempt: int
-    verdict: str
+    verdict: Outcome
     told: str
     """The run in one sentence."""
     ready_s: float | None
@@ -77,6 +80,8 @@ class Probe(NamedTuple):
     shown: str
     """The same in words."""
     directory: str
+    exit_code: int
+    """Of the run: 4 of one that was not judged on what the user asked for."""
 
 
 def options_of(
@@ -160,9 +165,13 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
             note(f"{nodes:,} nodes cannot be tried: {problem}")
             break
         probes.append(probe)
-        found.note(nodes, held=probe.verdict == PASS)
-        note(f"{nodes:,} nodes: {probe.verdict.upper()}, {probe.shown or probe.told}")
+        found.note(nodes, held=probe.verdict in HOLDS)
+        words = Outcome(probe.verdict).words
+        note(f"{nodes:,} nodes: {words}, {probe.shown or probe.told}")
+    verdict, code = answer_of(probes, found.held)
     content: Json = {
+        "verdict": verdict.value,
+        "exit_code": code,
         "held": found.held,
         "broke": found.broke or None,
         "what_broke": next((each.told for each in probes if each.nodes == found.broke), ""),
@@ -228,20 +237,34 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
         share,
         shown,
         str(directory),
+        death.returncode,
     )
 
 
-def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[str, str]:
+def answer_of(probes: Sequence[Probe], held: int) -> tuple[Outcome, Exit]:
+    """Return the verdict on the answer of a search: that on the largest size that held."""
+    for each in reversed(probes):
+        if each.nodes == held and each.verdict in HOLDS:
+            return Outcome(each.verdict), Exit(each.exit_code)
+    return Outcome.FAIL, Exit.EXPECTATION_FAILED
+
+
+def exit_code_of(content: Json) -> Exit:
+    """Return what a search ends with."""
+    return Exit(cast("int", content["exit_code"]))
+
+
+def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[Outcome, str]:
     """Return the verdict on a size and its sentence.
 
     A run that is ended before it has held has broken nothing yet, and passes; its size did not
     hold. `late_ns` is by when all nodes were to be Ready, None if they were.
     """
     ready = run.number("nodes.time_to_ready_s")
-    if late_ns is None and (ready is not None or run.verdict != PASS):
+    if late_ns is None and (ready is not None or run.verdict not in HOLDS):
         return run.verdict, sentence(run)
     within = f" within {format_duration(late_ns)}" if late_ns is not None else ""
-    verdict = FAIL if run.verdict == PASS else run.verdict
+    verdict = Outcome.FAIL if run.verdict in HOLDS else run.verdict
     return verdict, f"Not all {nodes:,} nodes were Ready{within}."
 
 
@@ -294,6 +317,9 @@ def text(content: Json, directory: Path) -> str:
     problem = content.get("problem")
     last = f"{broke:,} did not" if broke else "the most that was asked"
     lines[0] += f", {'a larger one cannot be tried' if problem else last} ({took})"
+    if content.get("verdict") == Outcome.NOT_JUDGED:
+        lines[0] = lines[0].replace(":", f": {Outcome.NOT_JUDGED.words}:", 1)
+        lines.append(f"  the largest size was not judged: {HOLD_LONGER}")
     if problem:
         lines.append(f"  {problem}")
     if content["what_broke"]:

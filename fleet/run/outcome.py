@@ -6,8 +6,10 @@ from pathlib import Path
 import orjson
 
 from fleet.errors import Exit
+from fleet.profile.settings import Settings
 from fleet.report.report import RunFigures, summary
 from fleet.report.summary_text import summary_text
+from fleet.report.verdict import LONGER, Outcome
 
 
 @dataclass(slots=True)
@@ -33,13 +35,33 @@ class RunOutcome:
         """Return what `summary.json` holds."""
         return orjson.dumps(summary(self.figures), option=orjson.OPT_INDENT_2).decode()
 
-    def text(self) -> str:
+    def text(self, *, has_colours: bool = False) -> str:
         """Return the summary for people."""
-        return summary_text(self.figures, self.run_directory, self.next_steps, self.report)
+        return summary_text(
+            self.figures,
+            self.run_directory,
+            self.next_steps,
+            self.report,
+            has_colours=has_colours,
+        )
 
 
 def exit_code_of(figures: RunFigures, command: int | None) -> int:
     """Return what a run ends with: the code of its command, if it had one and was valid."""
-    if command is None or figures.all_invalid_reasons():
-        return figures.exit_code()
+    decided = figures.judgement()
+    if command is None or decided.outcome in {Outcome.INVALID, Outcome.INCOMPLETE}:
+        return decided.exit_code
     return command
+
+
+def how_longer(settings: Settings, *, has_scenario: bool) -> str:
+    """Return what to do so that a run of this kind lasts long enough to be judged."""
+    if has_scenario:
+        return "give the scenario a longer phase, or more nodes and pods"
+    if settings.command:
+        return "run a COMMAND that takes longer, or no COMMAND and --duration 5m"
+    if settings.is_on_dashboard:
+        return "keep the number of nodes on the dashboard as it is for longer, for example 5 min"
+    if settings.until_ready:
+        return "run it with --duration 5m in place of --until-ready"
+    return LONGER

@@ -53,7 +53,7 @@ from fleet.run.fault_control import FaultControl
 from fleet.run.fault_socket import open_socket
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation
-from fleet.run.outcome import RunOutcome, exit_code_of
+from fleet.run.outcome import RunOutcome, exit_code_of, how_longer
 from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
 from fleet.run.presets import find_preset
@@ -104,6 +104,7 @@ class Run:
             identity=settings.identity,
             encoding=settings.wire_encoding,
             watches="per-node" if settings.has_own_watches else "shared",
+            how_longer=how_longer(settings, has_scenario=player is not None),
         )
         self._interrupts = Interrupts()
         self._stop = self._interrupts.stop

@@ -92,8 +92,8 @@ def _problems(scenario: Scenario, path: Path, settings: Settings) -> list[str]:
         figures = run.run().figures
     except Exception as error:  # noqa: BLE001 - whatever it is, the other seeds go on
         return [f"{type(error).__name__}: {error}"]
-    unmet = [f"{e.name} ({e.detail})" for e in figures.expectations if not e.is_met]
-    return [*figures.incomplete_reasons, *figures.all_invalid_reasons(), *unmet]
+    decided = figures.judgement()
+    return [] if decided.exit_code is Exit.OK else decided.reasons
 
 
 def replay(path: Path, settings: Settings) -> str:

@@ -27,7 +27,7 @@ from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import Evidence, expectations, measure
 from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
-from fleet.run.outcome import RunOutcome
+from fleet.run.outcome import RunOutcome, how_longer
 from fleet.run.page import about_run, report_of
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.simulated_host import ENCODING, RUN, SimulatedHost
@@ -129,6 +129,7 @@ class SimulatedRun:
             identity=settings.identity,
             encoding=ENCODING,
             simulated_seed=settings.seed,
+            how_longer=how_longer(settings, has_scenario=True),
         )
         host = self._host
         self._meter = Meter(self._figures, host.counts, host.state, {}, host.clock.now_ns)

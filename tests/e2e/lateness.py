@@ -22,6 +22,7 @@ from pathlib import Path
 LATE = ("fleet itself lagged: timers fired ", "fleet read too slowly: ")
 LAG = re.compile(r"timers fired (?:up to )?([\d.,]+) (ms|s) late")
 DASH = "  - "
+UNSOUND = ("INVALID", "INCOMPLETE")
 PRESSURES = ("io", "memory")
 WELL, UNMET, INVALID = 0, 1, 4
 NOT_MET = "  NOT MET: "
@@ -45,7 +46,9 @@ def reasons_of(printed: str) -> list[str]:
         return list(json.loads(printed)["invalid_reasons"])
     lines = printed.splitlines()
     heads = [at for at, line in enumerate(lines) if line.startswith("fleet run ")]
-    after = lines[heads[-1] + 1 :] if heads else []
+    if not heads or not any(each in lines[heads[-1]] for each in UNSOUND):
+        return []
+    after = lines[heads[-1] + 1 :]
     return [
         each.removeprefix(DASH) for each in takewhile(lambda line: line.startswith(DASH), after)
     ]

@@ -45,7 +45,8 @@ def searched(world: World, name: str, *arguments: str, no_report: str = "1") -> 
 def test_what_holds_is_the_most_that_was_asked(world: World) -> None:
     code, found = searched(world, "holds")
     verdicts = {probe["nodes"]: probe["verdict"] for probe in found["probes"]}
-    if set(verdicts.values()) == {"pass"}:
+    if set(verdicts.values()) == {"not-judged"}:  # a size is held for a second
+        assert found["verdict"] == "not-judged"
         assert (code, found["held"], found["broke"]) == (0, 6, None)
         assert list(verdicts) == [3, 6]
     else:  # on a machine that stood still meanwhile, and the run knows it

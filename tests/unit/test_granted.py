@@ -11,7 +11,7 @@ from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
 
 from fleet.metrics import Histogram
 from fleet.report.figures import ProcessFigures, WatchFigures
-from fleet.report.report import Expectation, RunFigures, summary
+from fleet.report.report import LAG_TIMERS_LEAST, Expectation, RunFigures, summary
 from fleet.report.summary_text import summary_text
 
 
@@ -53,11 +53,14 @@ def test_others_are_not(events: list[dict[str, Any]]) -> None:
 
 def run(lag_us: int, *, closed_slow: int = 0, other: Sequence[str] = ()) -> RunFigures:
     lag = Histogram()
-    lag.record(lag_us)
+    for _ in range(LAG_TIMERS_LEAST):
+        lag.record(lag_us)
     watch = WatchFigures(closed_slow=closed_slow)
     process = ProcessFigures(timer_lag=lag)
     run_id = "20261121-033617-ab12"
-    return RunFigures(run_id=run_id, process=process, watch=watch, invalid_reasons=other)
+    return RunFigures(
+        run_id=run_id, process=process, watch=watch, invalid_reasons=other, wall_s=20.0
+    )
 
 
 def printed(figures: RunFigures, form: str) -> str:

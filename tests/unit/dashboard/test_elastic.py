@@ -142,17 +142,24 @@ def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
 
 
 @pytest.mark.parametrize(
-    ("lag_us", "closed_slow", "valid"), [(99_000, 0, True), (150_000, 0, False), (0, 1, False)]
+    ("lag_us", "timers", "closed_slow", "valid"),
+    [
+        *((99_000, 100, 0, True), (150_000, 100, 0, False), (0, 0, 1, False)),
+        (150_000, 9, 0, True),  # too few to say
+    ],
 )
 def test_the_tab_says_whether_the_figures_can_be_trusted(
     api: FakeApi,
     lag_us: int,
+    timers: int,
     closed_slow: int,
     valid: bool,  # noqa: FBT001
 ) -> None:
     nodes = Nodes(api)
+    nodes.started_ns = 0  # long ago
     counts = FleetCounts()
-    counts.timer_lag.record(lag_us)
+    for _ in range(timers):
+        counts.timer_lag.record(lag_us)
     nodes.reactor = cast("Reactor", SimpleNamespace(counts=counts))
     stats = SimpleNamespace(closed_slow=closed_slow)
     nodes.transport = cast("Transport", SimpleNamespace(stats=stats))

@@ -46,7 +46,7 @@ def test_every_field_of_a_record_is_a_figure() -> None:
         assert list(figures_of(record)) == [each.name for each in fields(record)]
         assert all(each.words for each in figures_of(record).values())
     names = [each.name for each in fields(RunFigures)]
-    reasons = ["expectations", "invalid_reasons", "incomplete_reasons"]
+    reasons = ["expectations", "invalid_reasons", "incomplete_reasons", "how_longer"]
     assert names == ["run_id", *figures_of(RunFigures), *reasons]
 
 
@@ -104,7 +104,8 @@ def test_processes_add_up_in_any_order_and_grouping(runs: list[RunFigures]) -> N
     told = summary(total)
     for others in (merge(runs[::-1]), merge([merge(runs[:1]), *runs[1:]])):
         found = summary(others)
-        found["invalid_reasons"] = told["invalid_reasons"]  # as they come
+        for key in ("invalid_reasons", "verdict_reasons"):
+            found[key] = told[key]  # as they come
         assert found == told
 
 

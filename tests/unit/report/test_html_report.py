@@ -23,9 +23,13 @@ from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
 from fleet.report.plots import VARIABLES
+from fleet.report.report import Expectation
 from fleet.report.report_command import Request, make_report
 from fleet.report.run_directory import RunDirectory
 from fleet.report.run_record import read_run
+from fleet.report.service_levels import Evidence, expectations, measure
+from fleet.report.slo_file import Objective
+from fleet.report.verdict import LONGER, Outcome
 
 NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
@@ -117,6 +121,62 @@ def test_a_good_run_says_that_nothing_broke(good: Path) -> None:
     assert "etcd ran without fsync" in told
     assert "1 min 55 s with all nodes Ready" in told
     assert "shared this machine" in told
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a run whose writes took 2 s and whose nodes were Ready for 35 s only."""
+    path = tmp_path_factory.mktemp("runs") / "short"
+    write_run(path, seconds=40, us=50_000, is_slow=True)
+    return path
+
+
+def test_a_run_that_was_too_short_names_nothing_as_broken(short: Path) -> None:
+    """It passes nothing and fails nothing, in every form, and says what to do."""
+    run = read_run(short)
+    why = ["all nodes were Ready for less than 60 s", LONGER]
+    assert (run.verdict, run.reasons) == (Outcome.NOT_JUDGED, why)
+    assert first_broken(run) is None
+    assert sentence(run) == (
+        "Kubernetes v1.36.3 held 20 nodes for 35.0 s and started 40 pods; not judged: "
+        f"{'; '.join(why)}."
+    )
+    text = page(run)
+    assert '<p class="verdict">NOT JUDGED</p>' in text
+    assert "broken" not in text.partition("<body")[2]
+    assert '<span class="unjudged">over its limit</span><small>not judged: all nodes' in text
+    for said in ("--not-judged:#", "var(--not-judged)"):
+        assert said in text
+    told = json.loads(asked(short, form="json")[0])
+    assert (told["verdict"], told["first_broken"], told["reasons"]) == ("not-judged", None, why)
+    markdown = asked(short, form="markdown")[0]
+    assert markdown.startswith("## NOT JUDGED: fleet run ")
+    assert "BROKEN" not in markdown
+    suite = ET.fromstring(asked(short, form="junit")[0].strip())
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "0")
+
+
+def test_a_level_that_was_asked_for_and_not_judged_is_an_error_in_ci(tmp_path: Path) -> None:
+    figures = write_run(tmp_path / "first")
+    objectives = [Objective("WatchDelay", 99, 1.0, "slo.yaml", min_samples=1, phase="run")]
+    figures.slis = measure(figures, Evidence(steady_s=300), objectives)
+    figures.expectations = expectations(figures.slis)
+    RunDirectory("r", tmp_path / "run").finish(figures)
+    run = read_run(tmp_path / "run")
+    assert (run.verdict, figures.exit_code()) == (Outcome.NOT_JUDGED, 4)
+    suite = ET.fromstring(asked(tmp_path / "run", form="junit")[0].strip())
+    assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
+
+
+def test_what_a_scenario_waited_for_is_what_broke(tmp_path: Path) -> None:
+    figures = write_run(tmp_path / "first")
+    unmet = Expectation("recovery: NodesReady within 5m", is_met=False, detail="18 of 20")
+    figures.expectations = [*figures.expectations, unmet]
+    RunDirectory("r", tmp_path / "run").finish(figures)
+    told = sentence(read_run(tmp_path / "run"))
+    assert told.endswith("; not met: recovery: NodesReady within 5m (18 of 20).")
+    suite = ET.fromstring(asked(tmp_path / "run", form="junit")[0].strip())
+    assert suite.get("failures") == "1"
 
 
 def test_an_invalid_run_is_not_praised(tmp_path: Path) -> None:

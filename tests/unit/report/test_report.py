@@ -16,14 +16,17 @@ from fleet.report.figures import (
     RequestFigures,
     WatchFigures,
 )
-from fleet.report.report import Expectation, RunFigures, merge, summary
+from fleet.report.report import Expectation, RunFigures, ServiceLevel, merge, summary
 from fleet.report.run_directory import RunDirectory
+from fleet.report.slo_file import SIG
 from fleet.report.summary_text import duration, summary_text
+from fleet.report.verdict import LONGER
 
 FIXED_KEYS = [
     "schema_version",
     "run_id",
     "verdict",
+    "verdict_reasons",
     "valid",
     "invalid_reasons",
     "expectations",
@@ -141,10 +144,76 @@ def test_what_was_not_measured_is_null_not_zero() -> None:
     assert json.dumps(content)
 
 
+def held() -> RunFigures:
+    """Return a run that met what it was held to."""
+    run = figures()
+    run.expectations = [Expectation("ready in 5 s", is_met=True, detail="took 2 s")]
+    return run
+
+
 def test_a_good_run_passes() -> None:
-    assert figures().verdict() == "pass"
-    assert figures().exit_code() is Exit.OK
-    assert summary(figures())["valid"] is True
+    assert held().verdict() == "pass"
+    assert held().exit_code() is Exit.OK
+    assert summary(held())["valid"] is True
+    assert summary_text(held()).splitlines()[0].endswith(": PASS")
+
+
+def test_a_run_of_which_nothing_could_be_judged_is_not_judged_and_says_what_to_do() -> None:
+    run = figures()
+    level = ServiceLevel(
+        sli="MutatingApiCallLatency",
+        measured=1.62,
+        limit=1.0,
+        source=SIG,
+        met=False,
+        note="not judged: all nodes were Ready for less than 60 s",
+        unjudged="all nodes were Ready for less than 60 s",
+    )
+    run.slis = [level]
+    content = summary(run)
+    assert (content["verdict"], content["valid"]) == ("not-judged", True)
+    assert run.exit_code() is Exit.OK
+    why = ["all nodes were Ready for less than 60 s", LONGER]
+    assert content["verdict_reasons"] == why
+    lines = summary_text(run).splitlines()
+    assert lines[0].endswith(": NOT JUDGED")
+    assert [line.strip(" -") for line in lines[1:3]] == why
+    [shown] = [line for line in lines if "1.62 s, over 1 s" in line]
+    assert not any("\x1b" in line for line in lines)
+    assert f"\x1b[90m{shown}\x1b[0m" in summary_text(run, has_colours=True)
+
+
+def test_what_the_user_asked_for_and_nobody_could_judge_exits_with_4() -> None:
+    run = held()
+    asked = Expectation("PodStartupLatency p99 <= 5 s", is_met=None, detail="not measured")
+    run.expectations = [*run.expectations, asked]
+    assert (run.verdict(), run.exit_code()) == ("not-judged", Exit.INVALID)
+    assert summary(run)["verdict_reasons"] == [
+        "not judged: PodStartupLatency p99 <= 5 s (not measured)",
+        LONGER,
+    ]
+    assert "  not judged: PodStartupLatency p99 <= 5 s (not measured)" in summary_text(run)
+    run.expectations = [*run.expectations, Expectation("x", is_met=False)]
+    assert run.verdict() == "fail", "what was broken is graver than what is not known"
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "timers", "verdict"),
+    [(3.0, 1_000, "pass"), (9.9, 1_000, "pass"), (10.0, 99, "pass"), (10.0, 100, "invalid")],
+)
+def test_lag_is_judged_over_ten_seconds_and_enough_timers(
+    wall_s: float, timers: int, verdict: str
+) -> None:
+    run = held()
+    run.wall_s, run.process.timer_lag = wall_s, histogram(*[150_000] * timers)
+    assert run.verdict() == verdict
+
+
+@pytest.mark.parametrize(("wall_s", "verdict"), [(9.0, "pass"), (20.0, "invalid")])
+def test_a_standstill_needs_one_timer_but_no_short_run(wall_s: float, verdict: str) -> None:
+    run = held()
+    run.wall_s, run.process.timer_lag = wall_s, histogram(5_000_000)
+    assert run.verdict() == verdict
 
 
 def test_an_expectation_that_was_not_met_fails() -> None:
@@ -161,7 +230,7 @@ def test_a_run_whose_instrument_lagged_is_invalid_and_says_so_first(trouble: str
     run = figures()
     run.expectations = [Expectation("x", is_met=False)]
     if trouble == "lag":
-        run.process.timer_lag = histogram(150_000)
+        run.process.timer_lag = histogram(*[150_000] * 100)
     elif trouble == "closed":
         run.watch.closed_slow = 3
     else:
@@ -256,7 +325,7 @@ def test_by_default_runs_lie_under_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_text_says_what_happened() -> None:
     text = summary_text(figures(), Path("runs/r"), ["fleet spawn --nodes 20"])
-    assert text.splitlines()[0] == "fleet run 20261121-033617-ab12: done"
+    assert text.splitlines()[0] == "fleet run 20261121-033617-ab12: NOT JUDGED"
     assert "10 of 10 Ready, all of them after 2.0 s (5/s)" in text
     assert "none missed" in text
     assert "etcd fsync OFF" in text

@@ -205,12 +205,12 @@ def test_what_a_file_asks_is_a_verdict_however_little_there_is(period: Expositio
     assert [each.is_met for each in expectations(levels)] == [False]
 
 
-def test_what_a_file_asks_and_nobody_measured_is_not_met() -> None:
+def test_what_a_file_asks_and_nobody_measured_is_not_judged() -> None:
     asked = [Objective("MutatingApiCallLatency", 99, 1.0, "slo.yaml", min_samples=1)]
     levels = measure(run(), Evidence(problem="no metrics of the API server: forbidden"), asked)
     (found,) = expectations(levels)
-    assert not found.is_met
-    assert found.detail == "not measured; no metrics of the API server: forbidden"
+    assert found.is_met is None
+    assert found.detail == "not measured; not judged: no metrics of the API server: forbidden"
 
 
 def test_a_watch_s_delay_is_told_at_most_and_at_least() -> None:

@@ -10,8 +10,17 @@ from fleet.errors import UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
+from fleet.report.verdict import Outcome
 from fleet.run.capacity import CapacitySearch
-from fleet.run.capacity_command import asked_of, environment_of, judged, options_of, text
+from fleet.run.capacity_command import (
+    Probe,
+    answer_of,
+    asked_of,
+    environment_of,
+    judged,
+    options_of,
+    text,
+)
 
 
 def searched(search: CapacitySearch, capacity: int) -> list[int]:
@@ -137,6 +146,23 @@ def test_an_option_of_the_search_that_is_wrong_is_named(
         options_of(**{**good, **changed}, directory=None)  # type: ignore[arg-type]
 
 
+def probe(nodes: int, verdict: Outcome, exit_code: int) -> Probe:
+    return Probe(nodes, 1, verdict, "", 2.0, "", None, "", "there", exit_code)
+
+
+def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> None:
+    """A size that was too short to be judged is no capacity; if it was asked for, CI is told."""
+    short = [probe(100, Outcome.PASS, 0), probe(200, Outcome.NOT_JUDGED, 0)]
+    assert answer_of(short, 200) == (Outcome.NOT_JUDGED, 0)
+    assert answer_of(short, 100) == (Outcome.PASS, 0)
+    assert answer_of([probe(3, Outcome.NOT_JUDGED, 4)], 3) == (Outcome.NOT_JUDGED, 4)
+    assert answer_of([probe(3, Outcome.FAIL, 1)], 0) == (Outcome.FAIL, 1)
+    content = {"verdict": "not-judged", "held": 3, "broke": None, "what_broke": "", "took_s": 9.0}
+    lines = text({**content, "probes": []}, Path("there")).splitlines()
+    assert lines[0].startswith("fleet capacity: NOT JUDGED: 3 nodes held")
+    assert "--hold 5m" in lines[1]
+
+
 def test_the_answer_lists_the_sizes_in_order() -> None:
     probes = [
         {"nodes": 8, "verdict": "fail", "ready_s": None, "shown": "", "told": "No."},
@@ -157,6 +183,8 @@ def test_the_answer_lists_the_sizes_in_order() -> None:
         ("pass", None, 45 * 10**9, "fail"),
         ("pass", None, None, "fail"),
         ("invalid", None, 45 * 10**9, "invalid"),
+        ("not-judged", 9.0, None, "not-judged"),
+        ("not-judged", None, None, "fail"),
     ],
 )
 def test_a_size_whose_nodes_were_not_all_ready_did_not_hold(
