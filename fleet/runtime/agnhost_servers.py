@@ -18,7 +18,15 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.objects.times import rfc3339
 from fleet.runtime.agnhost_webhook import conversion_webhook, webhook
-from fleet.runtime.http_message import HTML, JSON, PLAIN, HttpReply, HttpRequest, Unreachable
+from fleet.runtime.http_message import (
+    HTML,
+    JSON,
+    PLAIN,
+    PORT_DIGITS_MAX,
+    HttpReply,
+    HttpRequest,
+    Unreachable,
+)
 from fleet.runtime.servers import Answer, Server, Site
 
 HOPS_MAX = 8
@@ -191,6 +199,8 @@ def _send(site: Site, host: str, port: int, text: str) -> tuple[str, str]:
 def fetch(site: Site, passed: HttpRequest, where: str, request: str) -> tuple[str, str]:
     """Ask another server in the course of a request; return what it says, and what is wrong."""
     host, _, port = where.rpartition(":")
+    if not port.isdecimal() or len(port) > PORT_DIGITS_MAX:
+        return "", f'parse "http://{where}": invalid port ":{port}" after host'
     asked = HttpRequest(target=f"/{request}", headers={"host": where}, hops=passed.hops + 1)
     if asked.hops > HOPS_MAX:
         return "", f'Get "http://{where}/{request}": {_NO_ANSWER}'

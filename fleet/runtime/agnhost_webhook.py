@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from fleet.runtime.http_message import JSON, HttpReply, HttpRequest
+from fleet.runtime.http_message import JSON, PORT_DIGITS_MAX, HttpReply, HttpRequest
 from fleet.runtime.servers import Server, Site
 
 _ALLOWED: Mapping[str, Any] = {"allowed": True}
@@ -36,7 +36,8 @@ def conversion_webhook(flags: Mapping[str, str], _variables: Mapping[str, str]) 
 def _server(
     flags: Mapping[str, str], answer: Callable[[Site, int, HttpRequest], HttpReply]
 ) -> Server:
-    port = int(flags["port"]) if flags.get("port", "").isdecimal() else 443
+    given = flags.get("port", "")
+    port = int(given) if given.isdecimal() and len(given) <= PORT_DIGITS_MAX else 443
     files = (flags.get("tls-cert-file", ""), flags.get("tls-private-key-file", ""))
     return Server(answer, (port,), tls=(port,), tls_files=files)
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 from fleet.objects.pods import ContainerSpec
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import Outcome
-from fleet.runtime.script import expand
+from fleet.runtime.script import STRINGS_MAX, expand, left_of
+from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.process import Process, run_words
 from fleet.runtime.shell.surroundings import FOR_EVER, NOWHERE, CommandRun, Surroundings
 
@@ -35,19 +36,30 @@ def outcome_of(run: CommandRun) -> Outcome | None:
 
 def run_around(words: tuple[str, ...], around: Surroundings) -> CommandRun:
     """Return what a command does in a container."""
-    return run_words(_expanded(words, around), around)
+    try:
+        expanded = _expanded(words, around)
+    except OverBudgetError as error:
+        return CommandRun(None, error=str(error))
+    return run_words(expanded, around)
 
 
 def process_of(words: tuple[str, ...], around: Surroundings) -> Process:
     """Return the process of a container's command, at its start."""
-    return Process(_expanded(words, around), around)
+    try:
+        return Process(_expanded(words, around), around)
+    except OverBudgetError:
+        return Process((), around)  # it never started
 
 
 def _expanded(words: tuple[str, ...], around: Surroundings) -> list[str]:
-    return [expand(word, around.variables) for word in words]
+    room, found = STRINGS_MAX, []
+    for word in words:
+        found.append(expand(word, around.variables))
+        room = left_of(room, found[-1])
+    return found
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def run_of_command(command: tuple[str, ...], args: tuple[str, ...]) -> CommandRun:
     """Return what a command does wherever it runs.
 

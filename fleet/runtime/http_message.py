@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 NO_HEADERS: Mapping[str, str] = {}
 PLAIN = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
+PORT_DIGITS_MAX = 5
 
 
 class HttpRequest(NamedTuple):
@@ -24,12 +25,17 @@ class HttpRequest(NamedTuple):
     @property
     def path(self) -> str:
         """Return the path without its query."""
-        return urlsplit(self.target).path or "/"
+        return self._split()[0] or "/"
 
     def value(self, *names: str) -> str:
         """Return a value of the query, the first one that is not empty."""
-        found = parse_qs(urlsplit(self.target).query)
+        found = parse_qs(self._split()[1])
         return next((found[name][0] for name in names if name in found), "")
+
+    def _split(self) -> tuple[str, str]:
+        """Return path and query. `urlsplit` would refuse some, such as `//[`."""
+        path, _, query = self.target.partition("#")[0].partition("?")
+        return path, query
 
 
 class HttpReply(NamedTuple):

@@ -3,7 +3,7 @@
 The script of the container says which files there are and when: `touch /tmp/healthy; sleep 30;
 rm -f /tmp/healthy; sleep 600`. The command of the probe is run once for each state of theirs. A
 file of which the script says nothing is unknown, and so is a command that needs it or that is not
-understood: it succeeds.
+understood: it succeeds. A command that is over its budget does not answer in time.
 Differs: files in volumes are taken to be the container's own.
 """
 
@@ -18,6 +18,8 @@ from fleet.runtime.shell.syntax import UnknownScriptError
 
 PHASES_MAX = 64
 """A script that changes its files more often is followed so far."""
+OUTPUT_MAX = 10 << 10
+"""Source: pkg/probe/exec/exec.go, maxReadLength."""
 _DIRECTORIES = frozenset(("/", "/tmp", "/var/tmp", "/run", "/var/run"))  # noqa: S108 - not ours
 
 
@@ -65,7 +67,7 @@ class _NewFiles(_Files):
             return None
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> ProbeBehavior:
     """Return what an exec probe finds over the life of a container with this command line."""
     run = run_words(container, Surroundings({}, _NewFiles({}), 0.0))
@@ -96,9 +98,13 @@ NOT_FOUND = ProbePhase(answer=ProbeAnswer.FAILURE, status_code=404)
 def phase_of(probe: tuple[str, ...], after_ns: int, around: Surroundings) -> ProbePhase:
     """Run the command of a probe at an age of its container."""
     run = run_words(probe, around)
+    if run.error:
+        return ProbePhase(after_ns, ProbeAnswer.TIMEOUT)
     if run.run_ns is None:
         return ProbePhase(after_ns)
     latency = constant(run.run_ns)
     if not run.exit_code:
         return ProbePhase(after_ns, latency=latency)
-    return ProbePhase(after_ns, ProbeAnswer.FAILURE, latency=latency, output=run.text(""))
+    return ProbePhase(
+        after_ns, ProbeAnswer.FAILURE, latency=latency, output=run.text("")[:OUTPUT_MAX]
+    )

@@ -45,6 +45,12 @@ STOP_MIN_NS = 20 * NS_PER_MS
 STOP_SPREAD_NS = 30 * NS_PER_MS
 KILLED_EXIT_CODE = 137
 START_EXIT_CODE = 128
+OVER_BUDGET = (
+    "failed to create containerd task: failed to create shim task: OCI runtime create failed: "
+    "runc create failed: unable to start container process: error during container init: "
+    "the command costs more than fleet spends on a container: %s"
+)
+"""containerd's words around what a machine would say: it would freeze, or kill the process."""
 UNKNOWN_EXIT_CODE = 255
 UNKNOWN_REASON = "Unknown"
 _STREAM_RANDOM = 0x9A4D
@@ -173,14 +179,21 @@ class Runtime:
         wall_s: int,
         sources: Sources = NO_SOURCES,
     ) -> Container:
-        """Create and start a container; it runs until its behaviour ends it."""
+        """Create and start a container; it runs until its behaviour ends it.
+
+        One whose command is over its budget has exited at once, as one that cannot be started.
+        """
         container = self._create_container(pod, spec)
         container.state = RunState.RUNNING
         container.started_s = wall_s
         if spec.script is not None and spec.script.is_read:
             container.begun_ns = now_ns
         container.usage = _usage(spec, behavior)
-        self._plan_exit(pod, spec, container, behavior, now_ns, sources)
+        error = self._plan_exit(pod, spec, container, behavior, now_ns, sources)
+        if error:
+            container.usage = None
+            container.started_s = 0
+            _fail(container, OVER_BUDGET % error, now_ns, wall_s)
         return container
 
     def fail_container(
@@ -188,12 +201,7 @@ class Runtime:
     ) -> Container:
         """Create a container that cannot be started, as containerd shows one: it has exited."""
         container = self._create_container(pod, spec)
-        container.state = RunState.EXITED
-        container.exit_ns = now_ns
-        container.finished_s = wall_s
-        container.exit_code = START_EXIT_CODE
-        container.reason = START_ERROR
-        container.message = message
+        _fail(container, message, now_ns, wall_s)
         return container
 
     def _create_container(self, pod: Pod, spec: ContainerSpec) -> Container:
@@ -385,6 +393,8 @@ class Runtime:
             return False
         self.files.undo(layer_of(pod.uid, spec.name), now_ns)
         run = run_around(command_of(spec), around)
+        if run.error:
+            return False
         end_ns = NEVER if run.run_ns is None else start_ns + run.run_ns
         if end_ns == container.exit_ns or end_ns < now_ns:
             return False
@@ -441,7 +451,8 @@ class Runtime:
         behavior: PodBehavior,
         started_ns: int,
         sources: Sources = NO_SOURCES,
-    ) -> None:
+    ) -> str:
+        """Plan when and how a container ends; return why its command cannot be run, else ""."""
         if self._files is not None:
             self._files.forget_layer(layer_of(pod.uid, spec.name))
         chosen = behavior.container(spec.name)
@@ -450,7 +461,12 @@ class Runtime:
         around = self.around(pod, spec, container.attempt, started_ns, started_s, sources)
         words = command_of(spec)
         run = run_of_command(words, ()) if around is None else run_around(words, around)
-        outcome = chosen.outcome(u, container.attempt) or outcome_of(run)
+        declared = chosen.outcome(u, container.attempt)
+        if run.error and declared is None:
+            if self._files is not None:
+                self._files.undo(layer_of(pod.uid, spec.name), started_ns - 1)
+            return run.error
+        outcome = declared or outcome_of(run)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)
@@ -465,6 +481,7 @@ class Runtime:
             container.message = last_words(spec, run, message, container.exit_code, ran_ns)
             if self._files is not None:
                 self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
+        return ""
 
     def _next_attempt(self, uid: PodUid, name: str) -> int:
         sandbox = self._sandboxes.get(uid)
@@ -479,6 +496,16 @@ class Runtime:
         """Draw for one container: the same after a restart of fleet."""
         key = zlib.crc32(name.encode(), zlib.crc32(uid.encode()))
         return self._draws.uniform(self._node, stream << 32 | key, attempt)
+
+
+def _fail(container: Container, message: str, now_ns: int, wall_s: int) -> None:
+    """Have a container be one that could not be started. Source: containerd shows it as exited."""
+    container.state = RunState.EXITED
+    container.exit_ns = now_ns
+    container.finished_s = wall_s
+    container.exit_code = START_EXIT_CODE
+    container.reason = START_ERROR
+    container.message = message
 
 
 def _usage(spec: ContainerSpec, behavior: PodBehavior) -> ContainerUsage:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from fleet.objects.scripts import EnvRef, ScriptSpec
+from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.process import SHELLS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS
@@ -16,6 +17,12 @@ LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "sysctl
 """What these say follows from the pod, or from the instant."""
 PROGRAMS = SHELLS | LOOKERS | {"echo", "exit", "sleep", "test"} | {*TEXT_PROGRAMS, *FILE_PROGRAMS}
 """Whatever else a container runs needs no variables and no files."""
+STRING_MAX = 128 << 10
+"""Of one argument or variable. Source: Linux, fs/exec.c, MAX_ARG_STRLEN."""
+STRINGS_MAX = 2 << 20
+"""Of all together. Source: Linux, fs/exec.c, bprm_stack_limits, with a stack of 8 MiB."""
+TOO_LONG = "argument list too long"
+"""E2BIG."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
@@ -23,24 +30,39 @@ _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 def variables_of(spec: ScriptSpec, value: Callable[[EnvRef], str | None]) -> dict[str, str]:
     """Return the variables that are known; `value` returns that of a source, None if unknown.
 
-    A value may refer to the variables before it.
+    A value may refer to the variables before it. Raises OverBudgetError.
     """
     known: dict[str, str] = {}
+    room = STRINGS_MAX
     for each in spec.variables:
         source = each.source
         found = expand(each.value, known) if source is None else value(source)
         if found is not None:
             known[each.name] = found
+            room = left_of(room, each.name, found)
     return known
 
 
+def left_of(room: int, *texts: str) -> int:
+    """Return what is left for the variables and arguments of a process. Raises OverBudgetError."""
+    room -= sum(map(len, texts))
+    if room < 0 or any(len(text) > STRING_MAX for text in texts):
+        raise OverBudgetError(TOO_LONG)
+    return room
+
+
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$(NAME)` by the variable of that name, if there is one, and `$$` by `$`."""
+    """Replace `$(NAME)` by the variable of that name, if there is one, and `$$` by `$`.
+
+    Raises OverBudgetError before a text is made that no process can be given.
+    """
+    room = STRING_MAX
 
     def replace(match: re.Match[str]) -> str:
-        if match[1] is None:
-            return "$"
-        return variables.get(match[1], match[0])
+        nonlocal room
+        found = "$" if match[1] is None else variables.get(match[1], match[0])
+        room = left_of(room, found)
+        return found
 
     return _REFERENCE.sub(replace, text) if "$" in text else text
 

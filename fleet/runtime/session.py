@@ -16,6 +16,7 @@ from typing import Protocol
 
 from fleet.objects.streams import Output, TerminalSize
 from fleet.runtime.shell.agnhost import is_agnhost
+from fleet.runtime.shell.budget import UNITS, OverBudgetError
 from fleet.runtime.shell.process import SHELLS, Process, is_shell
 from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.signals import Exit, InputNeeded
@@ -27,6 +28,8 @@ INPUT_MAX = 32 << 20
 LINE_MAX = 4096
 """A longer line is cut, as a terminal's is (MAX_CANON)."""
 ROUNDS_MAX = 50
+LINES_MAX = 50
+"""So many lines of its input a shell runs before others have a turn."""
 FAR_NS = 1 << 62
 INTERRUPTED = 130
 KILLED = 137
@@ -222,17 +225,21 @@ class Session:
             self._pending.append((shell.clock_ns, False, prompt))
 
     def _run_lines(self, now_ns: int) -> None:
-        """Run the lines that were read, as long as none of them takes time."""
+        """Run lines that were read, as long as none of them takes time and others do not wait."""
         shell = self._shell
+        spent = count = 0
         while shell is not None and self._exit is None:
-            if shell.clock_ns > now_ns - self._start_ns:
-                return  # the line before runs
-            line, is_whole, rest = bytes(self._input).partition(b"\n")
-            if not is_whole:
+            if shell.clock_ns > now_ns - self._start_ns or spent > UNITS or count == LINES_MAX:
+                return  # the line before runs, or `advance` is called again
+            end = self._input.find(b"\n")
+            if end < 0:
                 break
-            self._input = bytearray(rest)
+            line = bytes(self._input[:end])
+            del self._input[: end + 1]
             shell.clock_ns = now_ns - self._start_ns
             self._run_line(shell, line.decode("utf-8", "surrogateescape"))
+            spent += shell.budget.spent
+            count += 1
         if shell is not None and self._exit is None and not self._is_input_open:
             self._end(shell.clock_ns)
 
@@ -245,7 +252,8 @@ class Session:
             self._end(shell.clock_ns)
         except InputNeeded:
             shell.status = 0
-        except UnknownScriptError as error:
+        except (UnknownScriptError, OverBudgetError) as error:
+            shell.forget_output()
             shell.complain(f"{shell.name}: {error}\n")
             shell.status = 2
         self._take(shell.written, shell.changes)

@@ -7,6 +7,7 @@ Differs: sources of a projected volume other than these, as clusterTrustBundle, 
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -27,8 +28,16 @@ from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
 from fleet.runtime.resolv_conf import resolv_conf
-from fleet.runtime.script import expand, sub_path_error, subscripted, variables_of
+from fleet.runtime.script import (
+    STRINGS_MAX,
+    expand,
+    left_of,
+    sub_path_error,
+    subscripted,
+    variables_of,
+)
 from fleet.runtime.security_context import non_root_error, user_json
+from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.surroundings import Surroundings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -101,12 +110,18 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
     """Return what the command of a container finds; what is unknown stays so."""
     script = spec.script
     assert script is not None, spec.name
-    if any(_PRINTS_ALL.search(word) for word in (*spec.command, *spec.args)):
-        variables = environment(script, pod, spec, place)
-    else:
-        variables = {"HOSTNAME": hostname(pod), **_own_variables(script, pod, spec, place)}
+    variables: Mapping[str, str] = {}
+    mounts: list[MountSpec] = []
+    error = ""
+    try:
+        if any(_PRINTS_ALL.search(word) for word in (*spec.command, *spec.args)):
+            variables = environment(script, pod, spec, place)
+        else:
+            variables = {"HOSTNAME": hostname(pod), **_own_variables(script, pod, spec, place)}
+        mounts = _mounts(script, variables)
+    except OverBudgetError as over:
+        error = str(over)
     volumes = _places(pod, spec, place)
-    mounts = _mounts(script, variables)
     layer, known = layer_of(pod.uid, spec.name), _system_files(pod, place)
     view = files.view(
         mounts,
@@ -126,6 +141,7 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
         user=_ids(spec),
         no_new_privs=spec.user.no_new_privs,
         cwd=cwd,
+        error=error,
     )
 
 
@@ -134,13 +150,17 @@ def whole_surroundings(
 ) -> Surroundings:
     """Return what somebody finds who runs a command in a container at an instant."""
     script = spec.script or ScriptSpec()
-    variables = environment(script, pod, spec, place)
+    try:
+        variables = environment(script, pod, spec, place)
+        mounts = _mounts(script, variables)
+    except OverBudgetError:  # such a container was not started: nobody is in it
+        variables, mounts = {}, []
     volumes = _places(pod, spec, place)
     for volume in pod.spec.volumes:
         # What it shows is unknown: it is there, and empty.
         volumes.setdefault(volume.name, VolumePlace((pod.uid, volume.name)))
     view = files.view(
-        _mounts(script, variables),
+        mounts,
         volumes,
         layer_of(pod.uid, spec.name),
         place.start_ns,
@@ -190,20 +210,27 @@ def hook_surroundings(
 def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place) -> dict[str, str]:
     """Return all variables of a container: the image's PATH, the kubelet's, the runtime's.
 
+    Raises OverBudgetError.
     Source: makeEnvironmentVariables; containerd sets HOSTNAME.
     """
     services = place.sources.service_variables(pod.namespace, has_links=script.has_service_links)
     found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod)}
     own: dict[str, str] = {}
+    room = STRINGS_MAX
     for each in script.env_from:
         texts = place.sources.texts(each.kind, pod.namespace, each.name) or {}
+        room = left_of(room, *texts.values())
         own |= {each.prefix + key: text for key, text in texts.items()}
     value = partial(_value, pod, spec, place)
+    seen = ChainMap(own, dict(services or {}))
+    text: str | None
     for variable in script.variables:
         if variable.source is None:
-            own[variable.name] = expand(variable.value, {**(services or {}), **own})
-        elif (text := value(variable.source)) is not None:
-            own[variable.name] = text
+            text = expand(variable.value, seen)
+        elif (text := value(variable.source)) is None:
+            continue
+        own[variable.name] = text
+        room = left_of(room, variable.name, text)
     found |= own
     for name, text in (services or {}).items():
         found.setdefault(name, text)
@@ -226,7 +253,10 @@ def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str) -> str:
     script = spec.script
     if script is not None and script.mounts:
         place = Place(pod_ips, pod.status.host_ips, 0, 0, 0.0)
-        error = sub_path_error(script, _own_variables(script, pod, spec, place))
+        try:
+            error = sub_path_error(script, _own_variables(script, pod, spec, place))
+        except OverBudgetError as over:
+            error = str(over)
         if error:
             return error
     return non_root_error(spec.user, spec.image, spec.name, f"{pod.full_name}({pod.uid})")

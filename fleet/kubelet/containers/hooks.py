@@ -17,15 +17,15 @@ from fleet.objects.addresses import first_of
 from fleet.objects.lifecycle import Hook
 from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.lifecycle_behavior import HookBehavior
-from fleet.runtime.command import run_of_command
+from fleet.runtime.command import run_around, run_of_command
 from fleet.runtime.containers import Container
 from fleet.runtime.http_message import HttpRequest, Network, Unreachable
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.script import expand
-from fleet.runtime.shell.process import run_words
 from fleet.runtime.shell.surroundings import CommandRun
 from fleet.runtime.surroundings import NO_SOURCES, Sources, hook_surroundings, hostname
 
+KILLED = 137
+"""The code of a command that is over its budget."""
 HOOK_NS = 10 * NS_PER_MS
 """What an exec or a request takes of which nothing is known."""
 USER_AGENT = "kube-lifecycle/1.36"
@@ -72,6 +72,8 @@ def run_hook(
         takes_ns = hook.seconds * NS_PER_S
     elif hook.kind == "exec":
         run = _run_command(hook, spec, place)
+        if run.error:
+            code = KILLED
         if run.run_ns is not None:
             takes_ns = run.run_ns or HOOK_NS
             code = code or run.exit_code
@@ -104,8 +106,7 @@ def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> CommandRu
     wall_ns = place.env.wall_ns(place.now_ns)
     where = runtime.place(pod, spec, container.attempt, place.now_ns, wall_ns, place.sources)
     around = hook_surroundings(runtime.files, pod, spec, where)
-    words = [expand(word, around.variables) for word in hook.command]
-    return run_words(words, around._replace(network=place.network()))
+    return run_around(hook.command, around._replace(network=place.network()))
 
 
 def _is_looking(hook: Hook) -> bool:

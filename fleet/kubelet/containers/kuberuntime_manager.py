@@ -413,11 +413,15 @@ class KubeRuntimeManager:
         if failure is not None:
             self._fail_first(worker, failure, turn)
             return False
-        worker.plan = worker.plan[1:]
         sources = PodSources(self._volumes.objects, self._volumes.tokens, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
         turn.facts.counts().containers[_kind_of(pod, spec)] += 1
         container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
+        if container.state is RunState.EXITED:  # over the budget of a command
+            failure = StartFailure(reason=RUN_ERROR, message=container.message)
+            self._report_failed(worker, failure, turn)
+            return False
+        worker.plan = worker.plan[1:]
         worker.had_actions = True
         self._allocations.actuate(pod.uid, spec.name)
         texts = texts_of(turn.env.model.kubelet_version)
@@ -438,10 +442,17 @@ class KubeRuntimeManager:
         pod = worker.pod
         spec = worker.plan[0]
         if failure.reason == RUN_ERROR:
-            texts = texts_of(turn.env.model.kubelet_version)
-            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
             message = failure.text
             self._runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
+        self._report_failed(worker, failure, turn)
+
+    def _report_failed(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
+        """Report about the first container of the plan, which has failed, and leave it out."""
+        pod = worker.pod
+        spec = worker.plan[0]
+        if failure.reason == RUN_ERROR:
+            texts = texts_of(turn.env.model.kubelet_version)
+            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
             worker.had_actions = True
         turn.event(pod, Reason.FAILED, f"Error: {failure.text}", spec)
         worker.note_reason(spec.name, WaitingState(failure.reason, failure.text))

@@ -37,6 +37,7 @@ _CREATED = {
 _CONTENT = "mount-tester new file\n"
 _PERIOD_NS = 2 * NS_PER_S
 _RETRY_S = 180
+_DIGITS_MAX = 9
 _TMPFS, _EXT4 = "tmpfs", "61267"
 _NO_FILE = "no such file or directory"
 
@@ -88,7 +89,8 @@ def _generate_logs(shell: Shell, args: Sequence[str]) -> Iterator[None]:
     flags = dict(zip(args[::2], args[1::2], strict=False))
     lines = flags.get("--log-lines-total", flags.get("-t", ""))
     found = _DURATION.fullmatch(flags.get("--run-duration", flags.get("-d", "")))
-    if not lines.isdecimal() or not int(lines) or found is None:
+    is_number = lines.isdecimal() and len(lines) <= _DIGITS_MAX
+    if not is_number or not int(lines) or found is None:
         raise UnknownScriptError("logs-generator")
     delay_ns = int(float(found[1]) * _DURATIONS[found[2]] * NS_PER_S) // int(lines)
     for number in range(int(lines)):
@@ -133,7 +135,10 @@ class _MountTest:
         is_good &= self._content(flags.get("file_content", ""))
         path = flags.get("file_content_in_loop", "")
         if path:
-            end_ns = self._shell.clock_ns + int(flags.get("retry_time", _RETRY_S)) * NS_PER_S
+            retry = flags.get("retry_time", str(_RETRY_S))
+            if not retry.isdecimal() or len(retry) > _DIGITS_MAX:
+                raise UnknownScriptError("mounttest")
+            end_ns = self._shell.clock_ns + int(retry) * NS_PER_S
             is_read = False
             while self._shell.clock_ns < end_ns:
                 text = self._text(path)

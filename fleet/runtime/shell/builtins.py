@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Program = Callable[["Shell", list[str]], int]
 _SLEEP = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?([smhd]?)")
+FOREVER_NS = 1 << 61
+"""73 years: whoever sleeps longer is not seen to wake up."""
 _SLEEP_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")
 """From 1970-01-01 on."""
@@ -60,7 +62,7 @@ def _exec(shell: "Shell", args: list[str]) -> int:
 def _sleep(shell: "Shell", args: list[str]) -> int:
     if not args or (slept_ns := sleep_ns(args)) is None:
         raise UnknownScriptError("sleep")
-    shell.clock_ns += slept_ns
+    shell.clock_ns = min(shell.clock_ns + slept_ns, FOREVER_NS)
     return 0
 
 
@@ -99,18 +101,18 @@ def _printf(shell: "Shell", args: list[str]) -> int:
     if not args or re.sub(r"%[sd%]", "", args[0]).count("%"):
         raise UnknownScriptError("printf")
     parts = re.split(r"(%[sd])", _unescaped(args[0]))
-    rest = args[1:]
     wanted = len(parts) // 2
-    text = ""
-    while True:
+    rounds = max(-(-len(args[1:]) // wanted), 1) if wanted else 1
+    shell.budget.spend(rounds * len(args[0]) + sum(map(len, args)))
+    rest = iter(args[1:])
+    text = []
+    for _ in range(rounds):
         for part in parts:
             if part in {"%s", "%d"}:
-                text += rest.pop(0) if rest else "" if part == "%s" else "0"
+                text.append(next(rest, "" if part == "%s" else "0"))
             else:
-                text += part.replace("%%", "%")
-        if not rest or not wanted:
-            break
-    shell.print(text)
+                text.append(part.replace("%%", "%"))
+    shell.print("".join(text))
     return 0
 
 

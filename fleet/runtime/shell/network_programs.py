@@ -10,13 +10,20 @@ redirects are followed within one host; no meter shows progress; options that ar
 make the command unknown.
 """
 
+import math
 import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.runtime.http_message import HttpReply, HttpRequest, Network, Unreachable
+from fleet.runtime.http_message import (
+    PORT_DIGITS_MAX,
+    HttpReply,
+    HttpRequest,
+    Network,
+    Unreachable,
+)
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
 TAKES_NS = NS_PER_MS
 CONNECT_S = 134
 """How long Linux tries to connect with tcp_syn_retries as it is; others round it."""
+WAIT_S_MAX = 1e9
 REDIRECTS_MAX = 10
 PORTS = {"http": 80, "https": 443}
 _CURL_FLAGS = frozenset("sSgqkLfivI")
@@ -69,11 +77,15 @@ class _Place(NamedTuple):
 
 
 def _place(url: str) -> _Place:
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
+    except ValueError:
+        raise UnknownScriptError(url) from None
     if parts.scheme not in PORTS or not parts.hostname:
         raise UnknownScriptError(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return _Place(parts.hostname, parts.port or PORTS[parts.scheme], target, parts.scheme != "http")
+    return _Place(parts.hostname, port or PORTS[parts.scheme], target, parts.scheme != "http")
 
 
 def _network(shell: "Shell") -> Network:
@@ -98,9 +110,12 @@ def _ask(shell: "Shell", place: _Place, request: HttpRequest) -> HttpReply | Unr
 
 def _seconds(text: str) -> float:
     try:
-        return max(float(text.removesuffix("s")), 0.0)
+        seconds = float(text.removesuffix("s"))
     except ValueError:
-        raise UnknownScriptError(text) from None
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise UnknownScriptError(text)
+    return min(max(seconds, 0.0), WAIT_S_MAX)
 
 
 # ---- curl ----
@@ -378,7 +393,7 @@ def _nc_args(args: Sequence[str]) -> tuple[set[str], float, tuple[str, int]]:
             raise UnknownScriptError(arg)
         elif not arg.startswith("-"):
             plain.append(arg)
-    if len(plain) != 2 or not plain[1].isdecimal():
+    if len(plain) != 2 or not plain[1].isdecimal() or len(plain[1]) > PORT_DIGITS_MAX:
         raise UnknownScriptError("nc")
     return flags, wait_s, (plain[0], int(plain[1]))
 

@@ -7,6 +7,7 @@ ends is followed for as long as somebody asks.
 from collections.abc import Iterator, Sequence
 
 from fleet.runtime.shell import agnhost
+from fleet.runtime.shell.budget import UNITS, OverBudgetError
 from fleet.runtime.shell.shell import STEPS_MAX, USAGE_CODE, Shell
 from fleet.runtime.shell.signals import Exit, InputNeeded
 from fleet.runtime.shell.surroundings import (
@@ -26,6 +27,8 @@ WORDS_MAX = 64
 """A longer command line is not understood rather than read."""
 IDLE_ROUNDS_MAX = 1000
 """A loop of so many rounds in which no time passes is taken for one that never ends."""
+OUTPUT_MAX = 64 << 10
+"""So many characters are kept of what a command prints that is run to its end."""
 
 
 def is_shell(words: Sequence[str]) -> bool:
@@ -64,12 +67,17 @@ def is_understood(words: Sequence[str]) -> bool:
 class Process:
     """One command. `end_ns` is when it ended, since its start; None while it runs."""
 
-    __slots__ = ("_idle", "_steps", "changes", "end_ns", "is_lost", "shell", "written")
+    __slots__ = (
+        *("_idle", "_spent", "_steps", "changes", "end_ns", "error"),
+        *("is_lost", "shell", "written"),
+    )
 
     def __init__(self, words: Sequence[str], around: Surroundings = NOWHERE) -> None:
         self.end_ns: int | None = None
         self.is_lost = False  # it does something that is not understood, or nothing for ever
+        self.error = ""  # why it is over its budget
         self._idle = 0
+        self._spent = 0  # on the rounds since others had a turn
         script_at = _script_at(words)
         self.shell = Shell(
             around,
@@ -93,7 +101,7 @@ class Process:
         return self.shell.status
 
     def _script(self, script: str) -> Iterator[None]:
-        return self.shell.steps(parse_script(script))
+        yield from self.shell.steps(parse_script(script))
 
     def _alone(self, words: Sequence[str]) -> Iterator[None]:
         self.shell.run_alone(words[0], list(words[1:]))
@@ -102,12 +110,16 @@ class Process:
     def advance(self, until_ns: int, rounds: int) -> bool:
         """Run up to an instant, at most so many rounds; return whether that instant was reached.
 
-        Raises InputNeeded.
+        It is left earlier where the rounds cost as much as a whole budget. Raises InputNeeded.
         """
         for _ in range(rounds):
             if self.end_ns is not None or self.is_lost or self.shell.clock_ns > until_ns:
                 return True
+            if self._spent > UNITS:
+                self._spent = 0
+                return False
             self._round()
+            self._spent += self.shell.budget.spent
         return False
 
     def run(self) -> CommandRun:
@@ -117,8 +129,8 @@ class Process:
         """
         while self.end_ns is None and not self.is_lost:
             self._round(keeps_steps=True)
-        shell = self.shell
-        return CommandRun(self.end_ns, shell.status, tuple(self.written), tuple(self.changes))
+        shell, written = self.shell, tuple(_last(self.written))
+        return CommandRun(self.end_ns, shell.status, written, tuple(self.changes), self.error)
 
     def _round(self, *, keeps_steps: bool = False) -> None:
         before_ns = self.shell.clock_ns
@@ -130,6 +142,8 @@ class Process:
             self.end_ns = self.shell.clock_ns
         except EndlessScriptError:
             self._lose()
+        except OverBudgetError as error:
+            self._fail(str(error))
         except UnknownScriptError:
             if self.shell.is_whole:
                 self.shell.complain(f"{self.shell.name}: syntax error: not emulated\n")
@@ -141,13 +155,34 @@ class Process:
         if self._idle > IDLE_ROUNDS_MAX:
             self._lose()
 
+    def _fail(self, why: str) -> None:
+        self.error = why
+        if self.shell.is_whole:
+            self.shell.forget_output()
+            self.shell.complain(f"{self.shell.name}: out of memory: {why}\n")
+            self.shell.status = USAGE_CODE
+            self.end_ns = self.shell.clock_ns
+        else:
+            self._lose()
+
     def _lose(self) -> None:
         self.shell.status = 0
         self.is_lost = True
 
 
+def _last(written: list[Written]) -> list[Written]:
+    """Return the end of an output; what is before it nobody asks for."""
+    at, size = len(written), 0
+    while at and size <= OUTPUT_MAX:
+        at -= 1
+        size += len(written[at].text)
+    return written[at:]
+
+
 def run_words(words: Sequence[str], around: Surroundings = NOWHERE) -> CommandRun:
     """Run a program, or a script through `sh -c`, to its end or for ever."""
+    if around.error:
+        return CommandRun(None, error=around.error)
     if not words:
         return FOR_EVER
     try:

@@ -10,11 +10,22 @@ import hashlib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
+from fleet.runtime.shell.patterns import Pattern
 from fleet.runtime.shell.syntax import UnknownScriptError
 
-Read = Callable[[str], str | None]
-"""Return the text of a file, None if there is none. May raise UnknownScriptError."""
+
+class Read(Protocol):
+    """How a program reads files, and pays for what it does with their texts."""
+
+    def __call__(self, path: str) -> str | None:
+        """Return the text of a file, None if there is none. May raise UnknownScriptError."""
+
+    def spend(self, units: int) -> None:
+        """Pay for something before it is done. Raises OverBudgetError."""
+
+
 Done = tuple[str, int]
 SEQUENCE_MAX = 1000
 _DUMPED = 16  # bytes in a row of hexdump
@@ -33,10 +44,13 @@ def _input(files: Sequence[str], read: Read, piped: str | None, name: str) -> Do
     if not files or files == ["-"]:
         if piped is None:
             raise UnknownScriptError(name)
+        read.spend(len(piped))
         return piped, 0
     texts = [read(path) for path in files]
     if "/" in texts:
         raise UnknownScriptError("a directory")
+    if name != "cat" or len(texts) > 1:  # one file is passed on as it is
+        read.spend(sum(len(text or "") for text in texts))
     return "".join(text for text in texts if text is not None), int(None in texts)
 
 
@@ -84,10 +98,9 @@ def _grep(args: Sequence[str], read: Read, piped: str | None) -> Done:
     text, code = _input(rest[1:], read, piped, "grep")
     if code:
         return "", 2
-    literal = re.escape(rest[0]) if "F" in options else rest[0]
-    pattern = re.compile(literal)
-    search = pattern.fullmatch if "x" in options else pattern.search
-    lines = [line for line in text.splitlines() if bool(search(line)) != ("v" in options)]
+    pattern = Pattern(rest[0], is_literal="F" in options, is_whole="x" in options)
+    read.spend(pattern.units * len(text))
+    lines = [line for line in text.splitlines() if pattern.finds(line) != ("v" in options)]
     if "q" in options:
         return "", int(not lines)
     if "c" in options:

@@ -11,6 +11,14 @@ Differs: the commands of a pipe run one after another, each on all that the one 
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
+from fleet.runtime.shell.budget import (
+    COMMAND_UNITS,
+    COPIED_SHIFT,
+    UNITS,
+    UNITS_WHOLE,
+    Budget,
+    OverBudgetError,
+)
 from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
 from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
@@ -47,6 +55,11 @@ TEXT_MAX = 4096
 """What a variable, or an output that is captured, may hold in a script."""
 TEXT_WHOLE_MAX = 16 << 20
 """The same for somebody who looks: `kubectl cp` reads an archive through a pipe."""
+ARGUMENTS_MAX = 4096
+"""Of one command. Source: execve(2), E2BIG, which depends on their lengths too."""
+TOO_MANY_ARGUMENTS = "argument list too long"
+_FILE_UNITS = 500
+"""To find a file among those that were written."""
 NOT_FOUND_CODE = 127
 USAGE_CODE = 2
 _REDIRECTIONS = frozenset((">", ">>", "1>", "1>>", "2>", "2>>", "&>", "<", "0<"))
@@ -63,6 +76,27 @@ _DEVICES = frozenset(("/dev/null", "/dev/termination-log"))
 _OUT, _ERR = "\x00out", "\x00err"
 
 
+class Reading:
+    """How a program reads files: it pays for them, and those that are missing are noted."""
+
+    __slots__ = ("_shell", "missing")
+
+    def __init__(self, shell: "Shell") -> None:
+        self._shell = shell
+        self.missing: list[str] = []
+
+    def __call__(self, path: str) -> str | None:
+        """Return the text of a file, None if there is none."""
+        text = self._shell.read(path)
+        if text is None:
+            self.missing.append(path)
+        return text
+
+    def spend(self, units: int) -> None:
+        """Pay for what is done with a text. Raises OverBudgetError."""
+        self._shell.budget.spend(units)
+
+
 class Shell:
     """One run; programs read and write through it."""
 
@@ -72,10 +106,11 @@ class Shell:
         "_files",
         "_is_tested",
         "_knows_cwd",
+        "_paid_ns",
         "_random",
         "_steps",
         "_wall_ns",
-        *("changes", "clock_ns"),
+        *("budget", "changes", "clock_ns"),
         "cwd",
         "is_whole",
         "name",
@@ -96,6 +131,7 @@ class Shell:
         self.variables = dict(around.variables)
         self.is_whole = around.is_whole
         self.text_max = TEXT_WHOLE_MAX if around.is_whole else TEXT_MAX
+        self.budget = Budget(UNITS_WHOLE if around.is_whole else UNITS)
         given = around.input
         self.piped = None if given is None else given.decode("utf-8", "surrogateescape")
         self.stops_at_error = stops_at_error
@@ -114,6 +150,7 @@ class Shell:
         self._random = int(around.draw * 2**31)
         self._is_tested = 0
         self._steps = 0
+        self._paid_ns = 0  # up to when the budget is that of now
         self._captured: list[str] = []  # what the commands around this one printed so far
         self._complaints: list[str] = []  # the same of stderr
 
@@ -140,14 +177,30 @@ class Shell:
                 yield
 
     def forget_steps(self) -> None:
-        """Allow as many commands again."""
-        self._steps = 0
+        """Allow as many commands again, between two of a script's own."""
+        self._steps = self._is_tested = 0
+        self.forget_output()
+        self.budget.begin()
+
+    def forget_output(self) -> None:
+        """Drop what commands printed so far that were left in their middle."""
+        self._captured.clear()
+        self._complaints.clear()
 
     def run(self, command: Command) -> None:
-        """Run a command. Raises Exit, UnknownScriptError, InputNeeded."""
+        """Run a command. Raises Exit, UnknownScriptError, InputNeeded, OverBudgetError."""
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise EndlessScriptError("it does not end")
+        if self.clock_ns > self._paid_ns:
+            self._paid_ns = self.clock_ns
+            if not self.budget.refill():
+                raise EndlessScriptError("it does not end")
+        self.budget.spend(COMMAND_UNITS)
+        with self.budget:
+            self._run(command)
+
+    def _run(self, command: Command) -> None:
         match command:
             case Simple():
                 self._simple(command)
@@ -188,14 +241,7 @@ class Shell:
 
     def _run_known(self, name: str, args: list[str]) -> bool:
         """Run a program; False if there is none of that name."""
-        missing: list[str] = []
-
-        def read(path: str) -> str | None:
-            text = self.read(path)
-            if text is None:
-                missing.append(path)
-            return text
-
+        read = Reading(self)
         if self.piped is None and self.is_whole and needs_input(name, args):
             raise InputNeeded(name)
         done = run_program(name, args, read, self.piped)
@@ -203,7 +249,7 @@ class Shell:
             printed, self.status = done
             self.print(printed)
             opened = "can't open '%s': " if name == "cat" else "%s: "
-            for path in missing:
+            for path in read.missing:
                 self.complain(f"{name}: {opened % path}No such file or directory\n")
             return True
         program = BUILTINS.get(name) or FILE_PROGRAMS.get(name)
@@ -243,14 +289,18 @@ class Shell:
     def print(self, text: str) -> None:
         """Write to stdout."""
         if self._captured:
-            self._captured[-1] = (self._captured[-1] + text)[: self.text_max]
+            text = text[: self.text_max - len(self._captured[-1])]
+            self.budget.spend(len(text))
+            self._captured[-1] += text
         elif text:
             self.written.append(Written(self.clock_ns, "", text))
 
     def complain(self, text: str) -> None:
         """Write to stderr."""
         if self._complaints:
-            self._complaints[-1] = (self._complaints[-1] + text)[: self.text_max]
+            text = text[: self.text_max - len(self._complaints[-1])]
+            self.budget.spend(len(text))
+            self._complaints[-1] += text
         elif text:
             self.written.append(Written(self.clock_ns, "", text, is_error=True))
 
@@ -277,7 +327,9 @@ class Shell:
         if self._files is None:
             raise UnknownScriptError(path)
         self._files.at(self.clock_ns)
-        return self._files.read(self.path(path))
+        text = self._files.read(self.path(path))
+        self.budget.spend(_FILE_UNITS + (len(text or "") >> COPIED_SHIFT))
+        return text
 
     def look(self, path: str) -> Look | None:
         """Return what is said of a file, None if there is none."""
@@ -292,6 +344,7 @@ class Shell:
         Raises ReadOnlyFileSystemError with the path as it was given.
         """
         where = self.path(path)
+        self.budget.spend(_FILE_UNITS + len(text or ""))
         if self._files is not None:
             self._files.at(self.clock_ns)
             try:
@@ -323,6 +376,7 @@ class Shell:
             for each in commands:
                 self.run(each)
             return
+        self.budget.spend(len(self.variables))
         variables, cwd, knows_cwd = dict(self.variables), self.cwd, self._knows_cwd
         tested, captured = self._is_tested, len(self._captured)
         complained = len(self._complaints)
@@ -389,6 +443,8 @@ class Shell:
         self._complaints.append("")
         depth = len(self._captured)
         try:
+            if len(fields) > ARGUMENTS_MAX:
+                raise OverBudgetError(TOO_MANY_ARGUMENTS)
             if fields and sinks is not None:
                 self.run_program(fields[0], fields[1:])
         finally:
@@ -469,10 +525,11 @@ class Shell:
             self.written.append(Written(self.clock_ns, sink, text))
 
     def _text(self, raw: str) -> str:
-        return expand_text(raw, self._lookup, self._substitute)[: self.text_max]
+        text = expand_text(raw, self._lookup, self._substitute, self.budget)
+        return text[: self.text_max]
 
     def _fields(self, raw: str) -> list[str]:
-        return expand_word(raw, self._lookup, self._substitute)
+        return expand_word(raw, self._lookup, self._substitute, self.budget)
 
     def draw(self) -> int:
         """Return a number of 15 bits.

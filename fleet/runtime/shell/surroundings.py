@@ -58,6 +58,7 @@ class Surroundings(NamedTuple):
     no_new_privs: bool = False  # a program of another user runs as this one
     cwd: str = ""  # "" if it is unknown
     network: Network | None = None  # whom it reaches; None if that is unknown
+    error: str = ""  # why they are over the budget of a command
 
 
 class Written(NamedTuple):
@@ -84,6 +85,7 @@ class CommandRun(NamedTuple):
     exit_code: int = 0
     written: tuple[Written, ...] = ()
     changes: tuple[FileChange, ...] = ()
+    error: str = ""  # why it costs more than fleet spends on a command
 
     def text(self, path: str, until_ns: int | None = None) -> str:
         """Return what was written to a path, "" for the log, within a time from the start."""

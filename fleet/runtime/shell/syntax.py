@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
+from fleet.runtime.shell.budget import check_nesting
+
 SCRIPT_MAX = 4096
 """A longer script is not understood rather than read."""
 _OPERATOR = re.compile(r"[0-9]*(?:>>|>&|>|<)|&>|&&|\|\||;;|[;\n|&()]")
@@ -106,9 +108,12 @@ Command = Simple | Condition | AndOr | Pipe | Not | Group | If | Loop | For
 _UNKNOWN_SCRIPT = Group((Simple((UNKNOWN,)),))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def parse_script(script: str) -> Group:
-    """Return the commands of a script; the last one is UNKNOWN if it is not understood whole."""
+    """Return the commands of a script; the last one is UNKNOWN if it is not understood whole.
+
+    Raises OverBudgetError where it is nested too deeply.
+    """
     if len(script) > SCRIPT_MAX:
         return _UNKNOWN_SCRIPT
     return _Parser(_tokens(script)).script()
@@ -151,14 +156,15 @@ def word_end(text: str, at: int) -> int:
     return at
 
 
-def quoted_end(text: str, at: int) -> int:
-    """Return where a double-quoted string ends."""
+def quoted_end(text: str, at: int, depth: int = 1) -> int:
+    """Return where a double-quoted string ends; `depth` counts what it is quoted in."""
+    check_nesting(depth)
     at += 1
     while at < len(text) and text[at] != '"':
         if text[at] == "`":
             raise UnknownScriptError(text[at:])
         if text[at] == "$":
-            at = expansion_end(text, at)
+            at = expansion_end(text, at, depth)
         else:
             at += 2 if text[at] == "\\" else 1
     if at >= len(text):
@@ -166,7 +172,7 @@ def quoted_end(text: str, at: int) -> int:
     return at + 1
 
 
-def expansion_end(text: str, at: int) -> int:
+def expansion_end(text: str, at: int, depth: int = 0) -> int:
     """Return where an expansion ends that starts with a dollar sign."""
     if name := _NAME.match(text, at + 1):
         return name.end()
@@ -174,19 +180,19 @@ def expansion_end(text: str, at: int) -> int:
     if opener not in {"(", "{"}:
         return at + (2 if opener and opener in "?#@*$!0123456789" else 1)
     closer = {"(": ")", "{": "}"}[opener]
-    depth = 0
+    opened = 0
     at += 1
     while at < len(text):
         char = text[at]
         if char == '"':
-            at = quoted_end(text, at)
+            at = quoted_end(text, at, depth + 1)
             continue
         if single := _SINGLE.match(text, at):
             at = single.end()
             continue
-        depth += (char == opener) - (char == closer)
+        opened += (char == opener) - (char == closer)
         at += 1
-        if not depth:
+        if not opened:
             return at
     raise UnknownScriptError("an expansion is open")
 
@@ -194,11 +200,12 @@ def expansion_end(text: str, at: int) -> int:
 class _Parser:
     """Reads tokens; raises UnknownScriptError where it does not know on."""
 
-    __slots__ = ("_at", "_tokens")
+    __slots__ = ("_at", "_depth", "_tokens")
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._depth = 0
 
     def is_at_end(self) -> bool:
         return self._at >= len(self._tokens)
@@ -261,9 +268,13 @@ class _Parser:
         return AndOr(first, tuple(rest)) if rest else first
 
     def _pipe(self) -> Command:
-        if self.peek() == "!":
+        negations = 0
+        while self.peek() == "!":
             self._at += 1
-            return Not(self._pipe())
+            negations += 1
+        if negations:
+            inner = Not(self._pipe())
+            return inner if negations % 2 else Not(inner)
         commands = [self._command()]
         while self.peek() == "|":
             self._at += 1
@@ -275,7 +286,11 @@ class _Parser:
         start = self.peek()
         compound = self._COMPOUNDS.get(start)
         if compound is not None:
-            return compound(self)
+            self._depth += 1
+            check_nesting(self._depth)
+            found = compound(self)
+            self._depth -= 1
+            return found
         if start in _UNKNOWN or start in _CLOSERS:
             raise UnknownScriptError(start)
         return self._simple()

@@ -10,11 +10,14 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 
-from fleet.runtime.shell.syntax import UnknownScriptError, expansion_end
+from fleet.runtime.shell.budget import Budget, check_nesting
+from fleet.runtime.shell.syntax import UnknownScriptError, expansion_end, quoted_end
 
 _PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[?#@*$!0-9])(?:(:?-)(.*))?", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
 _ARITHMETIC_MAX = 256
+FIELD_UNITS = 16
+"""What a field costs beside its characters."""
 _DOUBLE_ESCAPES = frozenset('$`"\\\n')
 _UNKNOWN = frozenset("*?`")
 """Patterns, and commands in backquotes."""
@@ -23,8 +26,21 @@ Lookup = Callable[[str], str]
 """Return the value of a variable, "" when it is not set. May raise UnknownScriptError."""
 
 
-def expand_word(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> list[str]:
-    """Return the fields that a raw word becomes; `substitute` runs a `$(...)`."""
+def expand_word(
+    raw: str, lookup: Lookup, substitute: Callable[[str], str], budget: Budget
+) -> list[str]:
+    """Return the fields that a raw word becomes; `substitute` runs a `$(...)`.
+
+    Raises UnknownScriptError, OverBudgetError.
+    """
+    budget.spend(len(raw))
+    with budget:
+        return _expanded(raw, lookup, substitute, budget)
+
+
+def _expanded(
+    raw: str, lookup: Lookup, substitute: Callable[[str], str], budget: Budget
+) -> list[str]:
     fields: list[str] = []
     current = ""
     is_open = False  # whether there is a field, even if it is empty
@@ -32,16 +48,19 @@ def expand_word(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> l
     while at < len(raw):
         char = raw[at]
         if char == "'":
-            end = raw.index("'", at + 1)
+            end = raw.find("'", at + 1)
+            if end < 0:
+                raise UnknownScriptError(raw)
             current += raw[at + 1 : end]
             is_open, at = True, end + 1
         elif char == '"':
-            text, at = _double_quoted(raw, at, lookup, substitute)
+            text, at = _double_quoted(raw, at, lookup, substitute, budget)
             current += text
             is_open = True
         elif char == "$":
             end = expansion_end(raw, at)
-            head, *more = re.split(r"\s+", _expand(raw[at:end], lookup, substitute))
+            head, *more = re.split(r"\s+", _expand(raw[at:end], lookup, substitute, budget))
+            budget.spend(FIELD_UNITS * len(more))
             for text in more:
                 if is_open or current or head:
                     fields.append(current + head)
@@ -59,21 +78,22 @@ def expand_word(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> l
     return [*fields, current] if is_open or current else fields
 
 
-def expand_text(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> str:
+def expand_text(raw: str, lookup: Lookup, substitute: Callable[[str], str], budget: Budget) -> str:
     """Return the one string that a raw word becomes where fields are not split."""
-    return " ".join(expand_word(raw, lookup, substitute))
+    return " ".join(expand_word(raw, lookup, substitute, budget))
 
 
 def _double_quoted(
-    raw: str, at: int, lookup: Lookup, substitute: Callable[[str], str]
+    raw: str, at: int, lookup: Lookup, substitute: Callable[[str], str], budget: Budget
 ) -> tuple[str, int]:
     """Return what a quoted string becomes, and where the text behind it starts."""
+    quoted_end(raw, at)  # or it is unknown
     text = ""
     at += 1
     while raw[at] != '"':
         if raw[at] == "$":
             end = expansion_end(raw, at)
-            text += _expand(raw[at:end], lookup, substitute)
+            text += _expand(raw[at:end], lookup, substitute, budget)
             at = end
         elif raw[at] == "\\" and raw[at + 1] in _DOUBLE_ESCAPES:
             text += raw[at + 1].replace("\n", "")
@@ -84,8 +104,14 @@ def _double_quoted(
     return text, at + 1
 
 
-def _expand(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> str:
+def _expand(raw: str, lookup: Lookup, substitute: Callable[[str], str], budget: Budget) -> str:
     """Return the value of `$NAME`, `${NAME:-default}`, `$((...))` or `$(...)`."""
+    text = _value_of(raw, lookup, substitute, budget)
+    budget.spend(len(text))
+    return text
+
+
+def _value_of(raw: str, lookup: Lookup, substitute: Callable[[str], str], budget: Budget) -> str:
     if raw.startswith("$((") and raw.endswith("))"):
         return str(arithmetic(raw[3:-2], lookup))
     if raw.startswith("$("):
@@ -98,7 +124,7 @@ def _expand(raw: str, lookup: Lookup, substitute: Callable[[str], str]) -> str:
         raise UnknownScriptError(raw)
     value = lookup(match[1])
     if not value and match[2]:
-        return expand_text(match[3], lookup, substitute)
+        return expand_text(match[3], lookup, substitute, budget)
     return value
 
 
@@ -127,28 +153,31 @@ def arithmetic(text: str, lookup: Lookup) -> int:
         raise UnknownScriptError(text)
     try:
         tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # of Python's parser
         raise UnknownScriptError(text) from error
     return _value(tree.body, lookup)
 
 
-def _value(node: ast.expr, lookup: Lookup) -> int:
+def _value(node: ast.expr, lookup: Lookup, depth: int = 0) -> int:
+    check_nesting(depth)
+    depth += 1
     match node:
         case ast.Constant(value=int(number)):
             return int(number)
         case ast.Name(id=name):
             return _number(lookup(name) or "0")
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -_value(operand, lookup)
+            return -_value(operand, lookup, depth)
         case ast.BinOp(left=left, op=op, right=right):
-            return _binary(type(op), _value(left, lookup), _value(right, lookup))
+            return _binary(type(op), _value(left, lookup, depth), _value(right, lookup, depth))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARE:
-            return int(_COMPARE[type(op)](_value(left, lookup), _value(right, lookup)))
+            compare = _COMPARE[type(op)]
+            return int(compare(_value(left, lookup, depth), _value(right, lookup, depth)))
         case ast.BoolOp(op=op, values=values):
-            results = [_value(each, lookup) for each in values]
+            results = [_value(each, lookup, depth) for each in values]
             return int(all(results) if isinstance(op, ast.And) else any(results))
         case _:
-            raise UnknownScriptError(ast.unparse(node))
+            raise UnknownScriptError(type(node).__name__)
 
 
 def _binary(op: type[ast.operator], left: int, right: int) -> int:
@@ -201,8 +230,11 @@ def evaluate_test(words: Sequence[str], read: Callable[[str], str | None]) -> bo
     for connector, combine in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
         if len(words) > 3 and connector in words:
             return combine(evaluate_test(part, read) for part in _split(words, connector))
-    if words and words[0] == "!":
-        return not evaluate_test(words[1:], read)
+    negations = 0
+    while negations < len(words) and words[negations] == "!":
+        negations += 1
+    if negations:
+        return evaluate_test(words[negations:], read) == (negations % 2 == 0)
     if len(words) <= 1:
         return bool(words and words[0])
     if len(words) == 2:

@@ -1,0 +1,45 @@
+"""Pods that cost too much: their containers fail with one event, and the node goes on."""
+
+import pytest
+from pod_world import UID, World, container, make_pod
+
+from fleet.objects.effects import EventObject, Op
+from fleet.objects.pods import ContainerSpec, RunningState, WaitingState
+from fleet.objects.scripts import ScriptSpec, Variable
+
+DOUBLES = ("sh", "-c", "; ".join(["export A=aaaaaaaa", *["export A=$A$A$A$A"] * 20]))
+CHAIN = tuple(Variable(f"A{n}", f"$(A{n - 1})" * 10 or "a") for n in range(12))
+
+
+def failures(world: World) -> list[str]:
+    found = [call.payload for call in world.calls if call.op is Op.CREATE_EVENT]
+    return [
+        each.message for each in found if isinstance(each, EventObject) and each.reason == "Failed"
+    ]
+
+
+HOSTILE = {
+    "a variable that doubles": container("c", *DOUBLES, script=ScriptSpec()),
+    "nesting": container("c", "sh", "-c", "(" * 2000 + ")" * 2000),
+    "variables that multiply": container(
+        "c",
+        "sh",
+        "-c",
+        "echo $A11",
+        script=ScriptSpec(variables=(Variable("A0", "a" * 1000), *CHAIN[1:])),
+    ),
+}
+
+
+@pytest.mark.parametrize("spec", HOSTILE.values(), ids=HOSTILE)
+def test_a_container_over_its_budget_fails_and_waits(spec: ContainerSpec) -> None:
+    world = World()
+    world.create(make_pod(spec, container("good")))
+    world.run(8)
+    states = {each.name: each.state for each in world.pods[UID].status.containers}
+    (message,) = failures(world)
+    assert "costs more than fleet spends on a container" in message
+    assert isinstance(states["good"], RunningState)
+    bad = states["c"]
+    assert isinstance(bad, WaitingState)
+    assert bad.reason in {"RunContainerError", "CrashLoopBackOff"}
