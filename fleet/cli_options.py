@@ -110,6 +110,11 @@ fault_options = join(
     what("--reason", help="That the runtime or a daemon gives."),
     what("--message", help="That the runtime, a network plugin, a driver or a daemon gives."),
 )
+real_nodes = target(
+    "--real-nodes",
+    is_flag=True,
+    help="Let the scenario's pods run on any node of a shared cluster (default: on fleet's only).",
+)
 scenario_options = join(
     click.option(
         "--dry-run",
@@ -129,6 +134,7 @@ scenario_options = join(
         metavar="N",
         help="Simulate it with N seeds, from --seed on; say which fail, and how to replay them.",
     ),
+    real_nodes,
 )
 _OF_THE_RUN = "As of the run."
 clean_options = join(
@@ -358,6 +364,7 @@ _search_options = join(
     search("--precision", default="10%", help="When the gap is small enough (default 10%)."),
     search("--tries", type=int, default=2, help="In how many runs it must break (default 2)."),
     search("--scenario", metavar="FILE", help="Play this with each size, instead of holding it."),
+    real_nodes,
     search("--run-dir", type=PATH, help="Where all runs go (default runs/capacity-<time>)."),
     search("--output", type=click.Choice(["text", "json"]), help="How the answer is printed."),
 )

@@ -123,7 +123,7 @@ class NodeHost:
         if settings.shard is not None:
             self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
             self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
-        self._taint = fake_taint
+        self.taint = fake_taint
         self._preset = preset
         agents = dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
         self._user_agents = tuple(agents)  # a profile's is one object for all of its nodes
@@ -394,7 +394,7 @@ class NodeHost:
         """Return what the nodes of one model share, made at its first node."""
         found = self._kinds.get(id(model))
         if found is None:
-            tolerate = self._taint[0] if self._taint else ""
+            tolerate = self.taint[0] if self.taint else ""
             env = Environment(
                 model,
                 self._draws,
@@ -411,7 +411,7 @@ class NodeHost:
                 model,
                 extra_labels=self._labels,
                 extra_annotations=self._annotations,
-                extra_taints=(self._taint,) if self._taint else (),
+                extra_taints=(self.taint,) if self.taint else (),
                 impersonate=self._is_light
                 and self._identity.impersonation is not Impersonation.NONE,
                 preset=self._preset,

@@ -242,7 +242,7 @@ FIRST_ONLY = frozenset(
         *("duration_ns", "until_ready", "command", "statefulset", "manage", "autoscaled"),
         *("slo", "no_report", "quiet"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
-        *("load", "api_users", "load_cluster_role"),
+        *("load", "api_users", "load_cluster_role", "real_nodes"),
         *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),
         *("scheduler_flags", "controller_manager_flags"),
     }

@@ -172,6 +172,7 @@ class Settings(BaseModel):
     apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
     scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
     controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
+    real_nodes: bool = False  # pods of a scenario may run on nodes of others, too
     manage: LabelSelector = ""  # whose Nodes we serve, made by others; `nodes` is the most of them
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: none
     metrics_host: str = "127.0.0.1"

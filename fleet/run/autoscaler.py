@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fleet.background import Background
 from fleet.cluster.api_client import MERGE_PATCH, Api, Json, each, expect
 from fleet.cluster.cluster import Cluster
-from fleet.cluster.ownership import NODES
+from fleet.cluster.daemonsets import Taint, tolerates
+from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.dashboard.elastic import ElasticFleet
 from fleet.host.node_host import NodeHost
 from fleet.profile.loader import NodeMix
@@ -45,11 +46,16 @@ class Autoscaler:
         names: Sequence[str],
         minimum: int,
         *,
+        may_come: Callable[[Json], bool] = lambda _pod: True,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`names` are those of all nodes that there may be, in order."""
+        """`names` are those of all nodes that there may be, in order.
+
+        `may_come` says whether a pod may have one of them: for the others none are added.
+        """
         self.minimum = minimum
+        self._may_come = may_come
         self._spec = spec
         self._fleet = fleet
         self._api = api
@@ -81,7 +87,9 @@ class Autoscaler:
         pods: list[Json] = []
         async for page in self._api.pages(PODS, "pods"):
             pods += [pod for pod in page if pod.get("status", {}).get("phase") not in OVER]
-        waiting = [requests_of(pod) for pod in pods if is_unschedulable(pod)]
+        waiting = [
+            requests_of(pod) for pod in pods if is_unschedulable(pod) and self._may_come(pod)
+        ]
         room = {name: dict(self._free) for name in self._names[: self.wanted]}
         for pod in pods:
             left = room.get(pod["spec"].get("nodeName"), {})
@@ -145,12 +153,27 @@ def start_autoscaler(
     fleet.aim(node_host.size)
     settings, model = node_host.settings, mix.model_of(0)
     names = list(settings.node_names())
+    taint = Taint(*node_host.taint) if node_host.taint is not None else None
     autoscaler = Autoscaler(
-        spec, fleet, cluster.api("autoscaler"), model.allocatable, names, settings.nodes
+        spec,
+        fleet,
+        cluster.api("autoscaler"),
+        model.allocatable,
+        names,
+        settings.nodes,
+        may_come=lambda pod: may_have(pod, node_host.run_id, taint),
     )
     background.keep("the nodes", fleet.run)
     background.keep("the autoscaler", autoscaler.run)
     return autoscaler
+
+
+def may_have(pod: Json, run_id: str, taint: Taint | None) -> bool:
+    """Return whether a pod may have nodes of a run: the pods of others wait for other nodes."""
+    spec = pod["spec"]
+    if (spec.get("nodeSelector") or {}).get(RUN_LABEL, run_id) != run_id:
+        return False
+    return taint is None or any(tolerates(each, taint) for each in spec.get("tolerations") or ())
 
 
 def is_unschedulable(pod: Json) -> bool:

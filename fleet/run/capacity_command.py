@@ -113,6 +113,8 @@ def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, obj
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("the runs ask nobody: confirm the cluster with --confirm-cluster")
+    if scenario is None and settings.real_nodes:
+        raise UsageError("--real-nodes is about the pods of a --scenario")
     if scenario is None:
         arguments = ["spawn", f"--duration={hold}"]
     else:

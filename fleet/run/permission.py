@@ -1,10 +1,15 @@
-"""Whether a run may load its cluster: looked at, told, asked, before anything is created."""
+"""Whether a run may load its cluster: looked at, told, asked, before anything is created.
 
+On a shared cluster the pods of a scenario are kept on the nodes of the run. What COMMAND creates
+passes by fleet: it gets the node selector in its environment, and the question says so.
+"""
+
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from fleet.cluster.cluster import Cluster
-from fleet.cluster.daemonsets import NodeShape
+from fleet.cluster.daemonsets import FAKE_KEY, NodeShape
 from fleet.cluster.managed import matching_names
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.preflight import (
@@ -15,9 +20,14 @@ from fleet.cluster.preflight import (
     managed_notice,
     shared_cluster_notice,
 )
+from fleet.errors import UsageError
 from fleet.profile.loader import NodeMix
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
+from fleet.run.scenario_player import ScenarioPlayer
+from fleet.scenario.placement import Placement
+
+EQUALS = re.compile(r"\s*([^\s=!]+)\s*==?\s*([^\s=!]*)\s*")
 
 
 async def may_load(
@@ -27,6 +37,7 @@ async def may_load(
     run_id: str,
     display: Display,
     ask: Ask | None,
+    player: ScenarioPlayer | None = None,
 ) -> TargetFacts:
     """Return what is there if the run may go on. Raises UsageError or SetupError else.
 
@@ -60,6 +71,8 @@ async def may_load(
     notice = shared_cluster_notice(facts, settings.most, is_tainted=tainted)
     if selector:
         notice = managed_notice(facts, settings.most, selector, len(matching))
+    if facts.is_shared:
+        notice += "".join(f"{line}\n" for line in _loads(settings, run_id, player))
     if facts.is_shared and (ask is None or settings.confirm_cluster):
         display.note(notice)
     await confirm(
@@ -73,6 +86,52 @@ async def may_load(
     if not selector:
         facts.check_names(_names(settings))
     return facts
+
+
+def node_selector(settings: Settings, run_id: str) -> dict[str, str]:
+    """Return the labels that the nodes of a run have, and no other nodes.
+
+    Nodes that fleet only serves have the labels that the user has named. Raises UsageError for a
+    selector that is more than labels and their values.
+    """
+    if not settings.manage:
+        return {RUN_LABEL: run_id}
+    found = {}
+    for part in settings.manage.split(","):
+        label = EQUALS.fullmatch(part)
+        if label is None:
+            raise UsageError(
+                f"--manage {settings.manage}: the scenario's pods need labels with one value each, "
+                "such as KEY=VALUE, to stay on these Nodes; --real-nodes lets them run anywhere"
+            )
+        found[label[1]] = label[2]
+    return found
+
+
+def _loads(settings: Settings, run_id: str, player: ScenarioPlayer | None) -> Iterator[str]:
+    """Keep the pods of a scenario on the run's nodes; yield what a person must know of loads."""
+    if settings.command:
+        yield (
+            "- COMMAND creates its own objects. Its pods land on REAL machines unless they have the"
+        )
+        yield (
+            f"  node selector {RUN_LABEL}={run_id} ($FLEET_NODE_SELECTOR) and tolerate {FAKE_KEY}."
+        )
+    if settings.load:
+        yield "- --load: API users create what their files say. Pods of those that do not use"
+        yield "  KubeUser.on_our_nodes() land on REAL machines."
+    wanted = player.demand(settings.most) if player is not None else []
+    if player is None or not wanted:
+        return
+    if settings.real_nodes:
+        yield "- --real-nodes: pods of the scenario may run on REAL machines. It creates:"
+    else:
+        selector = node_selector(settings, run_id)
+        names = frozenset(_names(settings)) if not settings.manage else frozenset()
+        player.place(Placement(selector, names.__contains__))
+        shown = ",".join(f"{key}={value}" for key, value in selector.items())
+        yield f"- Pods of the scenario run on nodes with {shown} only. It creates:"
+    yield from (f"    {line}" for line in wanted)
 
 
 def _names(settings: Settings) -> Iterator[str]:

@@ -218,7 +218,7 @@ class Run:
         if settings.statefulset is not None:
             await check(settings.statefulset)
         facts = await may_load(
-            cluster, self._whole, self._mix, self._run_id, self._display, self._ask
+            cluster, self._whole, self._mix, self._run_id, self._display, self._ask, self._player
         )
         # Of Nodes that a fleet has served the drivers are simulated ones.
         machines = facts.foreign_names - facts.managed_names
@@ -475,7 +475,9 @@ class Run:
     async def _command(self) -> int:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
         self._display.stop()
-        environment = environment_of(self._target, self._run_directory)
+        environment = environment_of(
+            self._target, self._run_directory, "" if self._settings.manage else self._run_id
+        )
         code = await run_command(self._settings.command, environment, self._stop)
         self._display.start()
         return code

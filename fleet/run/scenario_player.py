@@ -18,6 +18,8 @@ from fleet.report.slo_file import Objective, objectives_of
 from fleet.run.applied import Applied, Created
 from fleet.run.autoscaler import Autoscaler
 from fleet.run.fault_control import FaultControl
+from fleet.scenario.demand import demand
+from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.random_faults import faults_of
 from fleet.scenario.scenario import AutoscalerSpec, PhaseFault, PhaseSpec, Scenario, Until
 from fleet.scenario.time_line import rate_words
@@ -68,6 +70,28 @@ class ScenarioPlayer:
     def autoscaler(self) -> AutoscalerSpec | None:
         """Return how the number of nodes changes, None if it does not."""
         return self._scenario.spec.autoscaler
+
+    def place(self, placement: Placement) -> None:
+        """Keep the pods of all objects on some nodes.
+
+        Raises UsageError for an object of which fleet cannot say where its pods would run.
+        """
+        for number, phase in enumerate(self._scenario.spec.phases):
+            for each in (*phase.apply, *phase.churn):
+                manifests, paths = self._manifests[id(each)], each.pod_templates
+                where = f"{self._origin}: spec.phases[{number}]"
+                for path in paths:
+                    if not any(has_path(manifest, path) for manifest in manifests):
+                        raise UsageError(f"{where}: podTemplates: no object has {path}")
+                try:
+                    placed = [placement.placed(manifest, paths) for manifest in manifests]
+                except UsageError as error:
+                    raise UsageError(f"{where}: {error}") from error
+                self._manifests[id(each)] = placed
+
+    def demand(self, nodes: int) -> list[str]:
+        """Return a line for each object that it creates: how many, with how many pods, of what."""
+        return demand(self._scenario, self._origin, nodes)
 
     def objectives(self) -> tuple[Objective, ...]:
         """Return the service levels that the file asks for."""

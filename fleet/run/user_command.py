@@ -6,15 +6,24 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fleet.cluster.ownership import RUN_LABEL
 from fleet.errors import SetupError
 from fleet.run.target import Target
 
 TERMINATE_S = 10.0
 
 
-def environment_of(target: Target, run_directory: Path) -> dict[str, str]:
-    """Return what the command finds: ours, the run's directory and cluster, and kubectl, last."""
+NODE_SELECTOR = "FLEET_NODE_SELECTOR"
+
+
+def environment_of(target: Target, run_directory: Path, run_id: str) -> dict[str, str]:
+    """Return what the command finds: ours, the run's directory and cluster, and kubectl, last.
+
+    With a `run_id` also which nodes are the run's.
+    """
     environment = {**os.environ, "FLEET_RUN_DIR": str(run_directory.absolute())}
+    if run_id:
+        environment[NODE_SELECTOR] = f"{RUN_LABEL}={run_id}"
     if target.kubeconfig is not None:
         environment["KUBECONFIG"] = str(target.kubeconfig)
     if target.local is not None and target.local.kubectl:

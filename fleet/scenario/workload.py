@@ -27,6 +27,8 @@ class ManifestSpec(Spec):
 
     file: str = ""
     manifest: Manifest | None = None
+    pod_templates: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Where custom resources have pod templates, such as `spec.workers.*.template`."""
 
     @model_validator(mode="after")
     def _is_one(self) -> "ManifestSpec":

@@ -6,10 +6,11 @@ from typing import Any, cast
 import pytest
 from cluster_fakes import FakeApi
 
-from fleet.cluster.ownership import NODES
+from fleet.cluster.daemonsets import FAKE_TAINT
+from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.dashboard.elastic import ElasticFleet
 from fleet.quantity import parse_quantity
-from fleet.run.autoscaler import Autoscaler, packed, requests_of
+from fleet.run.autoscaler import Autoscaler, may_have, packed, requests_of
 from fleet.scenario.scenario import AutoscalerSpec
 
 Json = dict[str, Any]
@@ -155,3 +156,18 @@ def test_a_pod_takes_its_containers_or_the_largest_of_the_first() -> None:
     assert requests_of(pod) == {"pods": nano, "cpu": nano * 3 // 2}
     pod["spec"]["initContainers"] = [container("2"), container("3")]
     assert requests_of(pod) == {"pods": nano, "cpu": 3 * nano}
+
+
+def test_for_pods_of_others_no_nodes_come_and_none_stay() -> None:
+    """They wait for machines. One that stays pending must not keep a scenario from its end."""
+    ours: Json = {"tolerations": [{"key": FAKE_TAINT.key, "operator": "Exists"}]}
+    assert may_have({"spec": ours}, "r1", FAKE_TAINT)
+    assert may_have({"spec": {**ours, "nodeSelector": {RUN_LABEL: "r1"}}}, "r1", FAKE_TAINT)
+    assert may_have({"spec": {}}, "r1", None)
+    assert not may_have({"spec": {}}, "r1", FAKE_TAINT)
+    assert not may_have({"spec": {**ours, "nodeSelector": {RUN_LABEL: "r2"}}}, "r1", FAKE_TAINT)
+    world = World(size=4)
+    world.autoscaler._may_come = lambda pod: may_have(pod, "r1", FAKE_TAINT)
+    world.pod("theirs", cpu="3")
+    assert world.scan() == 4
+    assert world.scan(61) == 2
