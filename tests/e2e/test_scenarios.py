@@ -9,13 +9,14 @@ import re
 import struct
 import subprocess
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import DEDICATED, FLEET, Json, World, condition, eventually
+from e2e_world import CONFIRMED, DEDICATED, FLEET, Json, World, condition, eventually
 from lateness import assert_done
+from real_machine import real_machine
 
 from fleet.quantity import format_duration, parse_duration
 from fleet.run.applied import APPLIED_BY
@@ -44,6 +45,12 @@ FEWER = {"autoscaler": 3}
 """Those that begin with fewer nodes than all."""
 WAITED = re.compile("(Nodes|Pods)[A-Za-z]+ within")
 TIMES = ("duration", "at", "lifetime")
+
+
+@pytest.fixture(scope="module")
+def machine(eager: World) -> Iterator[str]:
+    with real_machine(eager) as name:
+        yield name
 
 
 def shrunk(world: World, name: str) -> Path:
@@ -95,11 +102,13 @@ def written(world: World, name: str, phases: list[Json]) -> Path:
     "name",
     [pytest.param(each, marks=pytest.mark.slow) if each in LONGER else each for each in SHRINK],
 )
+@pytest.mark.usefixtures("machine")
 def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> None:
+    """On a tainted cluster in which a machine of others stands, which gets no pod."""
     world = eager
     path = shrunk(world, name)
     phases: list[Json] = yaml.safe_load(path.read_text())["spec"]["phases"]
-    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--zone-labels")
+    named = (f"--kubeconfig={world.info.kubeconfig}", CONFIRMED, "--zone-labels")
     nodes = FEWER.get(name, NODES)
     with world.start(name, "run", str(path), f"--nodes={nodes}", *named) as run:
         if name in SEEN_MEANWHILE:
