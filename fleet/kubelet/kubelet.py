@@ -318,6 +318,10 @@ class VirtualKubelet:
         if self._held is not None:
             self._hold(self._held, begin, turn)
 
+    def fail_pod(self, uid: str, why: str, now_ns: int, out: Outbox) -> bool:
+        """Fail a pod that fleet cannot go on with; False if it is over or unknown."""
+        return self.pods is not None and self.pods.fail(PodUid(uid), why, self._turn(now_ns, out))
+
     def on_container_changed(self, uid: PodUid, now_ns: int, out: Outbox) -> None:
         """Learn that a container of a pod ends at another time than was planned."""
         if self.pods is not None:

@@ -3,11 +3,13 @@
     turn: due timers -> replies and watch events -> effects -> one flush
 
 A turn runs at a 20 ms edge, or, without the timers, when the transport has filled the inbox. An
-exception inside one kubelet quarantines that kubelet and marks the run; in tests it is raised
-again. The reactor records how late each timer was: the instrument reports its own error.
+exception inside one kubelet marks the run and fails the pod that the kubelet was busy with. Where
+there is none, or that pod has failed before, the kubelet is quarantined. In tests the exception is
+raised again. The reactor records how late each timer was: the instrument reports its own error.
 """
 
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
@@ -18,6 +20,7 @@ from fleet.agents.runner import AgentCall, Agents, AgentWire
 from fleet.clock import NS_PER_S, Clock, Draws
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.objects.effects import (
     ApiCall,
     Effect,
@@ -34,6 +37,7 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
+from fleet.objects.pods import Pod
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
 from fleet.reactor.environments import Environments
@@ -48,7 +52,7 @@ from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.list_watches import Opening
 from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.watch import Reflector, WatchPhase
-from fleet.wire.http2.messages import Response
+from fleet.wire.http2.messages import Failure, Response
 
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one
 REPLIES_MAX = 2_000
@@ -417,9 +421,26 @@ class Reactor:
         except Exception as error:  # noqa: BLE001 - the one place: see the module's docstring
             if entry is None:
                 self.on_bug(error)
-            else:
+            elif self._raise_bugs or not self._fail_pod(entry, error, inputs):
                 self._quarantine(entry, error)
             return None
+
+    def _fail_pod(self, entry: Entry, error: Exception, inputs: tuple[object, ...]) -> bool:
+        """Fail the pod that an exception is about; return whether there is one to be failed."""
+        kubelet = entry.kubelet
+        uid = _pod_of(error, inputs)
+        if kubelet is None or not uid:
+            return False
+        out: Outbox = []
+        try:
+            is_failed = kubelet.fail_pod(uid, ascii(error), self.clock.now_ns(), out)
+        except Exception:  # noqa: BLE001 - the node has no way on with this pod
+            return False
+        if is_failed:
+            self.on_bug(error)
+            log.error("node %s failed pod %s after a bug in fleet", kubelet.name, uid)
+            self._execute(out)
+        return is_failed
 
     def on_bug(self, error: Exception) -> None:
         """Mark the run for a bug that no single kubelet is to blame for, and go on."""
@@ -446,16 +467,23 @@ class Reactor:
 
     def _execute(self, out: Outbox) -> None:
         """Do what the kubelets asked for, in order; nothing else leaves a kubelet."""
-        call, schedule = self.calls.call, self._wheel.set
+        guard, call, schedule = self._guard, self._call, self._wheel.set
         for effect in out:
             if isinstance(effect, ApiCall):
-                unsent = call(effect)
-                if unsent is not None:
-                    self.inbox.append((Unsent(effect), unsent))
+                if not guard(self.entries[effect.node], call, effect):
+                    lost = Response(0, b"", 0, self.clock.now_ns(), -1, Failure.CANCELLED)
+                    self.inbox.append((Unsent(effect), lost))
             elif isinstance(effect, SetTimer):
                 schedule(effect.due_ns, effect.node, effect.timer, effect.key)
             else:
                 self._execute_rare(effect)
+
+    def _call(self, call: ApiCall) -> bool:
+        """Send a call; one that cannot be sent is answered in the next turn."""
+        unsent = self.calls.call(call)
+        if unsent is not None:
+            self.inbox.append((Unsent(call), unsent))
+        return True
 
     def _execute_rare(self, effect: Effect) -> None:
         match effect:
@@ -494,6 +522,21 @@ class Reactor:
         elif report.milestone is Milestone.FOREIGN:  # its kubelet falls silent: it is told once
             self.counts.foreign_names.append(kubelet.name)
             log.error("node %s exists and is not this run's: it is left alone", kubelet.name)
+
+
+def _pod_of(error: Exception, inputs: tuple[object, ...]) -> str:
+    """Return the uid of the pod that an exception is about, "" if it is about none.
+
+    The innermost function that has a pod at hand is the one that was busy with it, also where the
+    input was about all pods of the node; a request that cannot be written is about that of its key.
+    """
+    found = next((each.key for each in inputs if isinstance(each, ApiCall)), "")
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if isinstance(value, Pod | PodWorker):
+                found = value.uid if isinstance(value, Pod) else value.pod.uid
+                break
+    return found
 
 
 def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int]:

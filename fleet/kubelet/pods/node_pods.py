@@ -325,6 +325,17 @@ class NodePods:
         for worker in list(self.workers.values()):
             self._syncer.on_runtime_changed(worker, turn)
 
+    def fail(self, uid: PodUid, why: str, turn: Turn) -> bool:
+        """Fail a pod that fleet cannot go on with; False if it is over or unknown."""
+        worker = self.workers.get(uid)
+        if worker is None or worker.state is WorkerState.FINISHED:
+            return False
+        self.admission.forget(uid)
+        self._syncer.abandon(worker, why, turn)
+        self._drop_if_done(worker, turn)
+        self._send_statuses(turn)
+        return True
+
     def on_container_changed(self, uid: PodUid, turn: Turn) -> None:
         """Learn that somebody wrote into a pod's containers: they end, and are, otherwise."""
         worker = self.workers.get(uid)

@@ -49,13 +49,16 @@ from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.objects.effects import Milestone, Timer
-from fleet.objects.pods import PodStatus
+from fleet.objects.pods import Pod, PodStatus
 from fleet.objects.static_pods import StaticPod
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S
 """backOffOnTransientErrorPeriod: how soon a pod is tried again whose network is not ready."""
+BUG_REASON = "FleetError"
+MESSAGE_MAX = 1024
+"""Of an event. Source: pkg/apis/core/validation/events.go, NoteLengthLimit."""
 GRACE_EXCEEDED = "Container runtime did not kill the pod within specified grace period."
 _STREAM_REQUEUE = 0x5E90
 _STREAM_ORPHAN = 0x04FA4
@@ -125,6 +128,32 @@ class PodSyncer:
             turn.wait(worker, turn.now_ns + int(HOUSEKEEPING_NS * turn.draw(_STREAM_ORPHAN)))
             return
         worker.reject()
+        self.reports.set_status(worker, status, turn, finished=True)
+        turn.report(Milestone.POD_FAILED)
+
+    def abandon(self, worker: PodWorker, why: str, turn: Turn) -> None:
+        """Drop what runs of a pod, whatever became of it, and report that it failed.
+
+        Differs: no kubelet does so; fleet's own bugs are to cost one pod and not its node.
+        """
+        pod = worker.pod
+        worker.end_sync(turn.now_ns, relisted=False)
+        worker.state = WorkerState.FINISHED
+        worker.sync_ns, worker.plan, worker.reasons = 0, (), None
+        self.probes.remove_pod(pod.uid)
+        if worker.registered:
+            worker.registered = False
+            self.volumes.unregister_pod(pod, turn)
+        self._forget(pod, turn)
+        message = f"fleet cannot run this pod because of a bug in fleet: {why}"[:MESSAGE_MAX]
+        turn.event(pod, Reason.FAILED, message)
+        status = PodStatus(
+            phase="Failed",
+            reason=BUG_REASON,
+            message=message,
+            qos_class=pod.spec.qos_class,
+            observed_generation=pod.generation,
+        )
         self.reports.set_status(worker, status, turn, finished=True)
         turn.report(Milestone.POD_FAILED)
 
@@ -464,9 +493,10 @@ class PodSyncer:
 
     def _forget_if_over(self, worker: PodWorker, step: EndStep, turn: Turn) -> None:
         """Drop what is kept of a pod that is finished."""
-        if step is not EndStep.DONE:
-            return
-        pod = worker.pod
+        if step is EndStep.DONE:
+            self._forget(worker.pod, turn)
+
+    def _forget(self, pod: Pod, turn: Turn) -> None:
         release_images(pod, turn)
         self.kuberuntime.forget(pod.uid)
         self.pleg.forget(pod.uid)

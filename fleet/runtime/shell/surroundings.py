@@ -88,12 +88,16 @@ class CommandRun(NamedTuple):
     error: str = ""  # why it costs more than fleet spends on a command
 
     def text(self, path: str, until_ns: int | None = None) -> str:
-        """Return what was written to a path, "" for the log, within a time from the start."""
-        return "".join(
+        """Return what was written to a path, "" for the log, within a time from the start.
+
+        Bytes that are no UTF-8 become U+FFFD, as where Go writes JSON.
+        """
+        text = "".join(
             each.text
             for each in self.written
             if each.path == path and (until_ns is None or each.after_ns <= until_ns)
         )
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 NOWHERE = Surroundings({}, files=None, draw=0.0)
