@@ -161,6 +161,11 @@ rbac_options = join(
     click.option("--no-agents", is_flag=True, help=_OF_THE_RUN),
     click.option("--simulate-csi", is_flag=True, help=_OF_THE_RUN),
     click.option("--approve-csrs", is_flag=True, help=_OF_THE_RUN),
+    click.option("--manage", metavar="SELECTOR", help=_OF_THE_RUN),
+    click.option(
+        "--serve", type=click.Choice(["loopback", "ports", "path", "off"]), help=_OF_THE_RUN
+    ),
+    click.option("--serve-at", metavar="ADDRESS:PORT", help=_OF_THE_RUN),
     click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
     click.option("--nodes", type=int, help="Only for these nodes, by name."),
     click.option("--name-prefix", help="Of those nodes (default fleet)."),
@@ -262,7 +267,8 @@ spawn_options = join(
     target(
         "--manage",
         metavar="SELECTOR",
-        help="Be the kubelet of Nodes that others make: those with these labels, --nodes at most.",
+        help="Be the kubelet of Nodes that others make: those with these labels, --nodes at most. "
+        "On a shared cluster they also need the label fleet.emulator/managed=true.",
     ),
     life("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m."),
     life("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready."),

@@ -196,6 +196,7 @@ class Features(NamedTuple):
     approve_csrs: bool = False
     own_watches: bool | None = None  # each node opens its own; None: in kubelet
     serves: bool = False  # the kubelets' servers ask who may
+    manages: bool = False  # be the kubelet of Nodes that others make
 
     @property
     def has_own_watches(self) -> bool:
@@ -225,6 +226,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         approve_csrs=settings.approve_csrs,
         own_watches=settings.has_own_watches,
         serves=settings.is_served,
+        manages=bool(settings.manage),
     )
 
 
@@ -293,7 +295,23 @@ def own_permissions(features: Features) -> list[Permission]:
             for verb in ("list", "delete")
         ),
         *leases,
+        *(managed_permissions() if features.manages else ()),
         *(storage_permissions() if features.storage else ()),
+    ]
+
+
+def optional_permissions(features: Features) -> list[Permission]:
+    """Return what is granted where it is asked for, and what a run goes on without."""
+    name = "extension-apiserver-authentication"
+    ca = Permission("get", "", "configmaps", namespace="kube-system", name=name)
+    return [ca] if features.serves else []
+
+
+def managed_permissions() -> list[Permission]:
+    """Return what it takes to see that another kubelet serves a Node, and to leave an event."""
+    return [
+        Permission("watch", COORDINATION, "leases", namespace=LEASE_NAMESPACE),
+        Permission("create", "", "events", namespace=RUN_NAMESPACE),
     ]
 
 

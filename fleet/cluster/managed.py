@@ -9,22 +9,33 @@ A kubelet shows by the Lease of its node's name. Of a Node that matches the sele
 
 Looked at twice means that nobody renews the Lease, or makes one, in more than two of a kubelet's
 intervals. No clock is compared. Nodes with the label of a run are that run's, and never ours here.
+On a shared cluster the Node's own label must allow it, too (`OPT_IN`).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from fleet.cluster.api_client import Api, Json
+from fleet.cluster.api_client import MERGE_PATCH, Answer, Api, Json
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.ownership import NODES, RUN_LABEL
+from fleet.errors import SetupError
 from fleet.objects.addresses import node_ips
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.objects.holds import MACHINE_IDS, Hold
+from fleet.objects.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
 LOOK_AGAIN_S = 25.0
 """A kubelet renews every 10 s, and is a little late where the server is slow."""
+SHOWN_MAX = 8
 ASKED_BY_NAME_MAX = 20
 """For more Nodes all Leases are listed at once."""
+
+
+OPT_IN = f"{OPT_IN_LABEL}=true"
+"""The label by which the owner of a Node allows fleet to serve it, on a shared cluster."""
+EVENTS = "/api/v1/namespaces/default/events"
+LEFT = "FleetLeft"
+"""Reason of the event on a Node that fleet leaves to another kubelet."""
 
 
 class Claim(Enum):
@@ -84,6 +95,59 @@ async def matching_names(api: Api, selector: str) -> frozenset[str]:
     async for page in api.pages(NODES, "nodes", labelSelector=selector):
         names.update(item["metadata"]["name"] for item in page)
     return frozenset(names)
+
+
+def hold_of(node: Json, lease: Json | None) -> Hold:
+    """Return what is not another kubelet's doing on a Node that fleet takes over."""
+    info = (node.get("status") or {}).get("nodeInfo") or {}
+    machine = (info[member] for member in MACHINE_IDS if info.get(member))
+    return Hold(node["metadata"]["uid"], _renewed(lease)[1], machine)
+
+
+async def leave_to_others(api: Api, name: str, uid: str, why: str, now: str) -> None:
+    """Tell of a Node that fleet has left, by an event, and take fleet's mark from it.
+
+    With the mark a next run would take the Node for one that fleet may serve while its machine is
+    down. Raises SetupError if the server does not do it.
+    """
+    mark: Json = {"metadata": {"uid": uid, "annotations": {MANAGED_ANNOTATION: None}}}
+    path = f"{NODES}/{name}"
+    _check(await api.request("PATCH", path, body=mark, content_type=MERGE_PATCH))
+    event: Json = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"fleet-left.{uid}", "namespace": "default"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
+        "type": "Normal",
+        "reason": LEFT,
+        "message": f"fleet is no longer the kubelet of this Node: {why}",
+        "source": {"component": "fleet"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    _check(await api.request("POST", EVENTS, body=event))
+
+
+def _check(answer: Answer) -> None:
+    """Raise SetupError for a refusal, but for that of a Node that is gone and what is done."""
+    if not answer.ok and answer.code not in {404, 409}:
+        raise SetupError(answer.message)
+
+
+def opted_in(selector: str) -> str:
+    """Return the selector of those Nodes that match and whose owner allows it."""
+    return f"{selector},{OPT_IN}"
+
+
+def not_opted_in(names: Sequence[str], selector: str) -> str:
+    """Return what to say of Nodes that match the selector of a run and lack the label."""
+    shown = ", ".join(names[:SHOWN_MAX])
+    more = f" and {len(names) - SHOWN_MAX:,} more" if len(names) > SHOWN_MAX else ""
+    return (
+        f"{len(names):,} Nodes match {selector} without the label {OPT_IN}, which a shared cluster "
+        f"needs: {shown}{more} left alone (kubectl label node {names[0]} {OPT_IN})"
+    )
 
 
 def addresses_of(node: Json) -> str:

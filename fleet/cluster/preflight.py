@@ -213,7 +213,7 @@ def managed_notice(facts: TargetFacts, nodes: int, selector: str, matching: int)
         f"  will have   fleet as the kubelet of Nodes that match {selector}: of {matching:,} now,",
         f"              of at most {nodes:,}, those to come among them",
         "",
-        "- Nodes with a kubelet of their own, and all others, are left alone.",
+        "- All other Nodes are left alone, and those that have a kubelet of their own or get one.",
         "- Pods that are bound to these Nodes become Ready, though nothing runs there.",
         "- fleet creates and deletes no Node here. What it leaves at its end becomes NotReady.",
     ]

@@ -1,5 +1,7 @@
 """The least RBAC for a run, as YAML: printed from the very table that preflight checks.
 
+Preflight does not check `optional_permissions`: without them a run does less, and says so.
+
     NAME          what fleet itself asks: preflight, the run's Lease, adoption, clean-up
     NAME-nodes    what it takes to be, or to act for, the nodes
     NAME-agents   the same for node agents; fleet:agent:AGENT is what each of them may do
@@ -27,6 +29,7 @@ from fleet.cluster.identity import (
     is_of_one_node,
     narrowed,
     node_permissions,
+    optional_permissions,
     own_permissions,
 )
 from fleet.controlplane import NODE_BINDINGS
@@ -111,7 +114,7 @@ def manifests(
         *impersonation_permissions(identity.impersonation),
         *node_permissions(identity, features),
     ]
-    own = own_permissions(features)
+    own = [*own_permissions(features), *optional_permissions(features)]
     found = [
         *_granted(name, subject, own, node_names),
         *_granted(

@@ -1,7 +1,7 @@
 """The Nodes of others that this process serves: their numbers, and what those of one size share."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fleet.objects.effects import NodeId
@@ -21,6 +21,8 @@ class ManagedNodes:
     """The books of `--manage`. At most `nodes_max` are served at a time."""
 
     def __init__(self, nodes_max: int) -> None:
+        self.on_lost: Callable[[str, str, str], None] | None = None
+        """Takes name and uid of a Node that another kubelet serves by now, and how that showed."""
         self._nodes_max = nodes_max
         self._by_name: dict[str, ManagedNode] = {}
         self._names: dict[int, str] = {}  # by index

@@ -46,6 +46,7 @@ from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
 from fleet.objects.certificates import CertificateKind
 from fleet.objects.effects import NodeId, WatchEvent, WatchKind
+from fleet.objects.holds import Hold
 from fleet.objects.pods import NodeView
 from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.loader import NodeMix
@@ -226,6 +227,8 @@ class NodeHost:
 
     def start(self) -> None:
         """Open the observer's watch and begin to turn."""
+        if self.managed is not None:
+            self.reactor.on_lost = self._on_lost
         self.observer.open_pool(OBSERVER_POOL)
         self.reactor.share_watch(WatchKind.NODE, self._own_label)
         if self._shares_watches:
@@ -309,7 +312,7 @@ class NodeHost:
         model = self._mix.model_of(index)
         self._start(index, name, model, model.addresses(index))
 
-    def serve(self, name: str, uid: str, found: Resources, addresses: str) -> None:
+    def serve(self, name: str, found: Resources, addresses: str, hold: Hold) -> None:
         """Become the kubelet of a Node of others, with what it declares; addresses may be ""."""
         assert self.managed is not None
         if self._is_silent:
@@ -317,18 +320,60 @@ class NodeHost:
         index = self.managed.next_index
         model = self.managed.model_of(self._mix.model_of(index), found)
         # Before its first request is answered, by whoever is asked whether it is ours.
-        self.managed.add(name, uid, NodeId(len(self.reactor.entries)))
+        node = NodeId(len(self.reactor.entries))
+        self.managed.add(name, hold.uid, node)
+        self._kind(model)[0].holds[node] = hold
         self._start(index, name, model, addresses or model.addresses(index))
 
     def leave(self, name: str) -> None:
         """Fall silent as the kubelet of a Node of others, which is gone or matches no more."""
         assert self.managed is not None
         node = self.managed.remove(name)
+        self._holds_of(node).pop(node, None)
         self._running.remove(node)
         self._pacing.remove(node)
         self.reactor.silence(node)
         self.transport.close_pool(node)
         self.readiness.forget(name)
+
+    def lose(self, name: str, why: str) -> None:
+        """Leave a Node of others at once: another kubelet serves it."""
+        assert self.managed is not None
+        served = self.managed.get(name)
+        if served is None:
+            return
+        self.leave(name)
+        if self.managed.on_lost is not None:
+            self.managed.on_lost(name, served.uid, why)
+
+    def is_renewed_by_others(self, name: str, version: str, renewed: str) -> bool:
+        """Return whether a Lease of this version and time shows that another kubelet renews it."""
+        assert self.managed is not None
+        served = self.managed.get(name)
+        if served is None:
+            return False
+        kubelet = self.reactor.entries[served.node].kubelet
+        hold = self._holds_of(served.node).get(served.node)
+        if kubelet is None or hold is None or not kubelet.lease.base:
+            return False  # the kubelet looks at the Lease before it renews it
+        known = self.reactor.codec.version_in(kubelet.lease.base)
+        return hold.is_renewed_by_others(renewed, version, known)
+
+    def _holds_of(self, node: NodeId) -> dict[int, Hold]:
+        model = self.reactor.entries[node].caller.template.model
+        return self._kinds[id(model)][0].holds
+
+    def _on_lost(self, node: NodeId) -> None:
+        """Leave a Node whose kubelet has found another one, once the turn is over."""
+        name = self.reactor.entries[node].caller.name.decode()
+        hold = self._holds_of(node).get(node)
+
+        def leave() -> None:
+            served = self.managed.get(name) if self.managed is not None else None
+            if hold is not None and served is not None and served.node == node:
+                self.lose(name, hold.why)
+
+        self._loop.call_soon(leave)
 
     def _on_observed(self, event: WatchEvent) -> None:
         """Take what another client sees of Nodes that match: only those count that are served."""

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from fleet.clock import NS_PER_S, Draws
 from fleet.objects.addresses import each_of, is_ipv6
 from fleet.objects.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
+from fleet.objects.holds import Hold
 from fleet.objects.pods import EventType, NodeView
 from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
@@ -34,6 +35,7 @@ class Environment:
         "boots",
         "csi_drivers",
         "draws",
+        "holds",
         "images",
         "index_of",
         "is_ours",
@@ -82,6 +84,7 @@ class Environment:
         self.static = NO_STATIC_PODS  # as the profile's file and URL say
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
+        self.holds: dict[int, Hold] = {}  # by node, of Nodes that others make
         self.boots: dict[int, int] = {}  # by node, of machines that booted anew: how often
         self.port_changes: PortChanges | None = None  # of pods whose addresses are ours
         self.world: World = NOWHERE  # whom pods reach

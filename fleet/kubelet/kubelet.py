@@ -458,6 +458,8 @@ class VirtualKubelet:
         view = event.record
         assert isinstance(view, NodeView), event
         owner_uid = facts.owner_uid
+        if event.type is not EventType.DELETED and status.is_lost(view, turn):
+            return
         if event.type is EventType.DELETED:
             status.on_node(None, facts)
             turn.report(Milestone.GONE)

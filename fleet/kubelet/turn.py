@@ -19,10 +19,12 @@ from fleet.objects.effects import (
     Op,
     Outbox,
     Payload,
+    PowerOff,
     Report,
     SetTimer,
     Timer,
 )
+from fleet.objects.holds import Hold
 from fleet.objects.pods import ContainerSpec, ObjectRef, Pod
 from fleet.profile.pod_behavior import PodBehavior
 
@@ -68,6 +70,12 @@ class Turn(NamedTuple):
     def arm(self, due_ns: int, timer: Timer, key: str = "") -> None:
         """Set a timer."""
         self.out.append(SetTimer(self.facts.node, due_ns, timer, key))
+
+    def lose(self, hold: Hold, why: str) -> None:
+        """Fall silent at once: another kubelet serves the Node, which others made."""
+        hold.why = why
+        self.report(Milestone.FOREIGN)
+        self.out.append(PowerOff(self.facts.node))
 
     def report(
         self, milestone: Milestone, value_ns: int = 0, simulated_ns: int = 0, api_ns: int = 0

@@ -171,6 +171,7 @@ class NodeStatusPatch(NamedTuple):
     annotations: tuple[tuple[str, str], ...] = ()
     status_json: bytes = b""  # further members of .status, rendered
     volumes_in_use: tuple[str, ...] | None = None  # None: as they were
+    version: str = ""  # the resourceVersion that the Node must still have, "" for any
 
 
 class CSINodeObject(NamedTuple):

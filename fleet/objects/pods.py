@@ -79,6 +79,7 @@ class LeaseView(NamedTuple):
     """The whole Lease as the server returned it, for the next PUT."""
 
     body: bytes
+    renewed: bytes = b""  # its renewTime, only for GET_LEASE
 
 
 class CSINodeView(NamedTuple):

@@ -6,8 +6,8 @@
 Nearly all that an idle fleet does is this, and nobody would read the effects and the reply that the
 long way makes for it. The Lease's own machine says whether a renewal is an ordinary one. Whatever
 is not goes the long way, which knows all cases: no Lease yet, a refusal, a conflict, no answer, an
-answer that cannot be read, calls that a fault hinders, a kubelet whose story is kept. Both ways
-build and count alike.
+answer that cannot be read, calls that a fault hinders, a kubelet whose story is kept, a Node that
+others make. Both ways build and count alike.
 """
 
 from fleet.errors import RemoteProtocolError
@@ -37,6 +37,8 @@ class Heartbeats:
         kubelet = entry.kubelet
         if kubelet is None or entry.story is not None or node in self._calls.hindrances:
             return False
+        if node in kubelet.env.holds:
+            return False
         base = kubelet.begin_renewal(now_ns)
         if not base:
             return False
@@ -53,6 +55,8 @@ class Heartbeats:
         """Take the success of a renewal; return False, and do nothing, if that is not what came."""
         kubelet = entry.kubelet
         if response.code != 200 or kubelet is None or entry.story is not None:
+            return False
+        if call.node in kubelet.env.holds:
             return False
         try:
             lease = self._row.read(response.body) if self._row.read else None

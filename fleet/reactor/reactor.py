@@ -106,6 +106,7 @@ class Reactor:
         self.watches = Watches(process, self.calls.delays)
         self.agents: Agents | None = None
         self.on_observed: Callable[[WatchEvent], None] | None = None  # what decides who is Ready
+        self.on_lost: Callable[[NodeId], None] | None = None  # of Nodes that others make
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
         self.on_problem_timer: Callable[[NodeId, int], None] | None = None
         self._draws = draws
@@ -519,6 +520,8 @@ class Reactor:
             return
         if report.milestone is Milestone.REGISTERED and self.agents is not None:
             self.agents.start(report.node, kubelet.name, kubelet.env.model.agents)
+        elif report.milestone is Milestone.FOREIGN and self.on_lost is not None:
+            self.on_lost(report.node)
         elif report.milestone is Milestone.FOREIGN:  # its kubelet falls silent: it is told once
             self.counts.foreign_names.append(kubelet.name)
             log.error("node %s exists and is not this run's: it is left alone", kubelet.name)

@@ -1,34 +1,47 @@
 """`--manage`: begin to be the kubelet of Nodes when others make them, end when these are gone.
 
     matches --looked at--> ours -----------------> served --deleted, or matches no more--> left
-                    |----> unsure --25 s later--> ours, or
-                    +----> another's: told once, and left alone for as long as the Node is there
+                    |----> unsure --25 s later--> ours, or      +--another kubelet comes--+
+                    |                                                                     v
+                    +----> another's: named once, and left alone for as long as the Node is there
 
+Another kubelet shows by the Lease, which is watched here, and by a conflict of a renewal or the
+Node's nodeInfo, which the node's own kubelet sees (`objects.holds`).
 The Nodes themselves are never made, deleted or relabelled. What is ours is decided in
 `cluster.managed`.
 """
 
 import asyncio
+import logging
+import time
 from collections.abc import Callable
 
 from fleet.clock import Draws
 from fleet.cluster.api_client import Json
+from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.cluster import Cluster
+from fleet.cluster.identity import LEASE_NAMESPACE
 from fleet.cluster.informer import Informer, ObjectWatch
 from fleet.cluster.managed import (
     LOOK_AGAIN_S,
     Claim,
     Judged,
     addresses_of,
+    hold_of,
     judge,
     judge_again,
+    leave_to_others,
     node_leases,
 )
 from fleet.cluster.ownership import NODES
 from fleet.cluster.preflight import SHOWN_MAX
+from fleet.errors import SetupError
 from fleet.host.node_host import STEP_S, NodeHost
+from fleet.objects.holds import RENEWED
 from fleet.profile.managed_model import Resources
 from fleet.wire.api.watch import label_selector
+
+log = logging.getLogger(__name__)
 
 
 class MatchingNodes(ObjectWatch):
@@ -62,15 +75,19 @@ class NodeKeeper:
         self._served = node_host.managed
         self._note = note
         self._informer = self._new_informer()
+        self._leases = self._lease_informer()
+        node_host.managed.on_lost = self._on_lost
         self._known: dict[str, str] = {}  # uid by name, of Nodes that are or were looked at
         self._new: dict[str, None] = {}  # names, to be looked at
         self._unsure = 0  # looks that are to follow
         self._waiting: dict[str, None] = {}  # names, for which there is no room
         self._woken = asyncio.Event()
+        self._lost: asyncio.Queue[tuple[str, str, str]] = asyncio.Queue()  # name, uid, why
 
     async def run(self) -> None:
         """Follow the Nodes until cancelled; once more after a failure, as if nothing had been."""
         self._informer = self._new_informer()
+        self._leases = self._lease_informer()
         self._known = {name: node.uid for name, node in self._served.items()}
         self._new.clear()
         self._waiting.clear()
@@ -78,7 +95,9 @@ class NodeKeeper:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._informer.run())
+                group.create_task(self._leases.run())
                 group.create_task(self._look(group))
+                group.create_task(self._tell_of_lost())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -91,6 +110,16 @@ class NodeKeeper:
             keeps=lambda _node: True,
             on_change=self._on_change,
             on_synced=self._on_synced,
+        )
+
+    def _lease_informer(self) -> Informer:
+        return Informer(
+            self._api,
+            ObjectWatch(1, NODE_LEASES),
+            Draws(self._host.settings.seed),
+            keeps=lambda lease: self._served.get(lease["metadata"]["name"]) is not None,
+            on_change=self._on_lease,
+            on_synced=lambda: None,
         )
 
     # ---- what there is ----
@@ -119,9 +148,41 @@ class NodeKeeper:
         if self._served.get(name) is None:
             return
         self._host.leave(name)
+        self._on_left(name)
+
+    def _on_left(self, name: str) -> None:
+        """Give the place of a Node that was served to the next one."""
+        self._leases.objects.pop(f"{LEASE_NAMESPACE}/{name}", None)
         if self._waiting:
             self._new[self._waiting.popitem()[0]] = None
             self._woken.set()
+
+    def _on_lease(self, _key: str, _before: Json | None, now: Json | None) -> None:
+        """Leave a Node at once if somebody else has written its Lease."""
+        if now is None:
+            return
+        metadata, spec = now["metadata"], now.get("spec") or {}
+        name, holder = metadata["name"], spec.get("holderIdentity") or ""
+        version, renewed = metadata["resourceVersion"], spec.get("renewTime") or ""
+        if holder not in {"", name}:
+            self._host.lose(name, f"its Lease is held by {holder}")
+        elif self._host.is_renewed_by_others(name, version, renewed):
+            self._host.lose(name, RENEWED)
+
+    def _on_lost(self, name: str, uid: str, why: str) -> None:
+        """Learn that a Node was left to another kubelet; it is not looked at again."""
+        self._note(f"Node {name} left to its own kubelet: {why}")
+        self._lost.put_nowait((name, uid, why))
+        self._on_left(name)
+
+    async def _tell_of_lost(self) -> None:
+        """Leave an event on each Node that was left, one after another."""
+        while True:
+            name, uid, why = await self._lost.get()
+            try:
+                await leave_to_others(self._api, name, uid, why, _now())
+            except SetupError as error:
+                log.warning("Node %s keeps fleet's mark, or has no event: %s", name, error)
 
     # ---- whose it is ----
 
@@ -141,7 +202,7 @@ class NodeKeeper:
             if unsure:
                 self._unsure += 1
                 group.create_task(self._look_again(unsure, leases))
-            await self._decide(judged, uids)
+            await self._decide(judged, uids, leases)
             self._settle()
 
     async def _look_again(self, uids: dict[str, str], before: dict[str, Json]) -> None:
@@ -152,7 +213,7 @@ class NodeKeeper:
             name: judge_again(node, before.get(name), now.get(name))
             for name, node in self._there(uids).items()
         }
-        await self._decide(judged, uids)
+        await self._decide(judged, uids, now)
         self._unsure -= 1
         self._settle()
 
@@ -168,8 +229,10 @@ class NodeKeeper:
             self._host.readiness.aim(len(self._served))
             self.is_settled.set()
 
-    async def _decide(self, judged: dict[str, Judged], uids: dict[str, str]) -> None:
-        """Serve what is ours, and say what is not."""
+    async def _decide(
+        self, judged: dict[str, Judged], uids: dict[str, str], leases: dict[str, Json]
+    ) -> None:
+        """Serve what is ours, and say what is not; `leases` are those that were judged."""
         others = {name: each.why for name, each in judged.items() if each.claim is Claim.OTHERS}
         if others:
             self._note(f"{_listed(others)} left alone, and not served")
@@ -183,15 +246,19 @@ class NodeKeeper:
                 if self._served.is_full:
                     self._waiting[name] = None
                 else:
-                    self._serve(name, node)
+                    self._serve(name, node, leases.get(name))
             await asyncio.sleep(STEP_S)
         if len(self._waiting) > waiting:
             limit = self._host.nodes_max
             self._note(f"{len(self._waiting)} more Nodes match than --nodes {limit} lets be served")
 
-    def _serve(self, name: str, node: Json) -> None:
+    def _serve(self, name: str, node: Json, lease: Json | None) -> None:
         found = Resources.of(node.get("status") or {})
-        self._host.serve(name, node["metadata"]["uid"], found, addresses_of(node))
+        self._host.serve(name, found, addresses_of(node), hold_of(node, lease))
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _listed(others: dict[str, str]) -> str:

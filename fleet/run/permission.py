@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_KEY, NodeShape
-from fleet.cluster.managed import matching_names
+from fleet.cluster.managed import matching_names, not_opted_in, opted_in
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.preflight import (
     Ask,
@@ -69,12 +69,16 @@ async def may_load(
     display.pause()
     tainted = not settings.no_taint
     notice = shared_cluster_notice(facts, settings.most, is_tainted=tainted)
-    if selector:
-        notice = managed_notice(facts, settings.most, selector, len(matching))
+    allowed = matching
+    if selector and facts.is_shared:
+        allowed = await matching_names(api, opted_in(selector))
+        notice = managed_notice(facts, settings.most, opted_in(selector), len(allowed))
     if facts.is_shared:
         notice += "".join(f"{line}\n" for line in _loads(settings, run_id, player))
     if facts.is_shared and (ask is None or settings.confirm_cluster):
         display.note(notice)
+    if without := sorted(matching - allowed):
+        display.note(not_opted_in(without, selector))
     await confirm(
         facts,
         settings.most,

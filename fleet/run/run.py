@@ -24,6 +24,7 @@ from fleet.cluster.api_client import RUN
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
 from fleet.cluster.identity import Identity, authorize, features_of
+from fleet.cluster.managed import opted_in
 from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease
@@ -269,6 +270,8 @@ class Run:
     ) -> int | None:
         """Bring the nodes up, do what the run is for, and let them fall silent."""
         settings = self._settings
+        if settings.manage and facts.is_shared:
+            settings = settings.model_copy(update={"manage": opted_in(settings.manage)})
         servers.open(self._mix.models)
         self._mix.adapt(
             cluster.version,

@@ -20,6 +20,7 @@ from fleet.cluster.identity import (
     impersonation_permissions,
     narrowed,
     node_permissions,
+    optional_permissions,
     own_permissions,
 )
 from fleet.cluster.rbac import Rule, rules
@@ -93,6 +94,7 @@ def grants() -> Iterator[tuple[str, list[Permission]]]:
             yield f"{name}/{fidelity}", base
             for feature, features in FEATURES.items():
                 more = of_nodes(identity, features._replace(fidelity=fidelity))
+                more += optional_permissions(features)
                 yield f"{name}/{fidelity}+{feature}", beyond([*own, *base], more)
             yield f"{name}/{fidelity}+kubeProxy", beyond([*own, *base], of_agent(name))
     for fidelity in Fidelity:

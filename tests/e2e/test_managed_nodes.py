@@ -1,14 +1,19 @@
 """Nodes that others make, as an autoscaler's KWOK provider does: fleet is their kubelet."""
 
+import asyncio
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
+from audit_requests import requests_of
 from e2e_world import CONFIRMED, Json, World, condition, eventually, workload
 from fault_world import lively
+from real_kubelet import RealKubelet, running, why_not
 
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.controlplane.build import build_kubelet
+from fleet.objects.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -22,7 +27,8 @@ LEASES = ("-n", "kube-node-lease", "leases.coordination.k8s.io")
 def made(name: str, pool: str, **status: object) -> Json:
     """Return a Node as a KWOK provider creates it."""
     amounts = {"cpu": "3", "memory": "5Gi", "pods": "17", "example.com/widget": "2"}
-    labels = {LABEL: pool, "kubernetes.io/os": "linux", "kubernetes.io/arch": "s390x"}
+    system = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "s390x"}
+    labels = {LABEL: pool, OPT_IN_LABEL: "true", **system}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -170,7 +176,8 @@ def test_a_named_cluster_must_be_confirmed_and_a_next_run_goes_on(world: World, 
     """Also one with CSI drivers: those that it finds on the Nodes are of the run before."""
     manage, named = f"--manage={LABEL}={pool}", f"--kubeconfig={world.info.kubeconfig}"
     profile = lively(world, "again-storage", csiDrivers=[{"name": DRIVER}])
-    create(world, made("again-0", pool))
+    create(world, made("again-0", pool), made("again-1", pool))
+    world.kubectl("label", "node", "again-1", f"{OPT_IN_LABEL}-")
 
     def drivers() -> list[str]:
         found = {each["metadata"]["name"]: each["spec"] for each in world.items("csinodes")}
@@ -184,7 +191,14 @@ def test_a_named_cluster_must_be_confirmed_and_a_next_run_goes_on(world: World, 
         run.until_ready()
         eventually(lambda: lease(world, "again-0") is not None, "it has a Lease")
         eventually(lambda: drivers() == [DRIVER], "it has a driver", seen=drivers)
+        assert f"without the label {OPT_IN_LABEL}=true" in run.log
+        assert "again-1 left alone" in run.log
+        assert lease(world, "again-1") is None
+        world.kubectl("label", "node", "again-1", f"{OPT_IN_LABEL}=true")
+        eventually(lambda: is_ready(world, pool, "again-1"), "its owner allows it now")
+        world.kubectl("label", "node", "again-1", f"{OPT_IN_LABEL}-")
         run.end_well_or_late()
+    world.kubectl("delete", "node", "again-1")
     assert drivers() == [DRIVER], "it stays, as the Node does"
     uid = found(world, pool)["again-0"]["metadata"]["uid"]
     next_run = (manage, named, CONFIRMED, profile, "--until-ready")
@@ -194,3 +208,57 @@ def test_a_named_cluster_must_be_confirmed_and_a_next_run_goes_on(world: World, 
     assert {name: each["metadata"]["uid"] for name, each in found(world, pool).items()} == {
         "again-0": uid
     }
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not())
+def test_a_node_whose_own_kubelet_comes_late_is_left_to_it(
+    world: World, pool: str, environment: Path
+) -> None:
+    """The real kubelet, of a machine that joins under the name of a Node that fleet serves."""
+    program = asyncio.run(build_kubelet())
+    manage, named = f"--manage={LABEL}={pool}", f"--kubeconfig={world.info.kubeconfig}"
+    profile = environment / "late-runtime.yaml"
+    profile.write_text(world.fleet("profiles", "show", "default").stdout)
+    late = RealKubelet(program, "late-0", environment / "late-0", world.info.kubeconfig, profile)
+    create(world, made("late-0", pool), made("late-1", pool))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    lodger: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "late-lodger"}}
+    container = {"name": "c", "image": "registry.k8s.io/pause:3.10.1"}
+    lodger["spec"] = {"nodeName": "late-0", "containers": [container]}
+    lodger["spec"]["tolerations"] = [{"operator": "Exists"}]
+
+    def pods() -> dict[str, str]:
+        return {each["metadata"]["name"]: each["metadata"]["uid"] for each in world.items("pods")}
+
+    with world.spawn("late", 5, manage, named, CONFIRMED) as run:
+        run.until_ready()
+        world.apply(lodger)
+        eventually(lambda: is_ready(world, pool, "late-0", "late-1"), "both are Ready")
+        uid = pods()["late-lodger"]
+        with running(late):
+            run.until("Node late-0 left to its own kubelet: another kubelet")
+            seen = len(requests_of(world, "late-0"))
+
+            def is_theirs() -> bool:
+                info = found(world, pool)["late-0"]["status"]["nodeInfo"]
+                return bool(info["bootID"] == boot)
+
+            eventually(is_theirs, "its own kubelet reports it")
+            renewed = (lease(world, "late-0") or {})["spec"]["renewTime"]
+            eventually(
+                lambda: (lease(world, "late-0") or {})["spec"]["renewTime"] != renewed,
+                "its own kubelet renews its Lease",
+            )
+            assert is_theirs()
+            assert pods()["late-lodger"] == uid
+            asked = [each["verb"] for each in requests_of(world, "late-0")[seen:]]
+            assert not {"create", "update", "patch", "delete"} & set(asked), asked
+            node = found(world, pool)["late-0"]
+            assert MANAGED_ANNOTATION not in node["metadata"]["annotations"]
+            events = [each for each in world.items("events") if each["reason"] == "FleetLeft"]
+            assert [each["involvedObject"]["name"] for each in events] == ["late-0"]
+        assert is_ready(world, pool, "late-1"), "fleet goes on with the other one"
+        run.end_well_or_late()
+    assert run.log.count("left to its own kubelet") == 1
+    assert "bug in fleet" not in run.log
+    world.kubectl("delete", "pod", "late-lodger", "--force", "--grace-period=0")

@@ -19,6 +19,7 @@ from fleet.kubelet.environment import CATALOG_KINDS, Environment
 from fleet.kubelet.host_interface import kubelet_metrics
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.objects.effects import NodeId, Op, WatchKind
+from fleet.objects.holds import Hold
 from fleet.objects.pods import NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
@@ -104,8 +105,10 @@ class Simulation:
         encoding: str | None = None,
         is_ours: Callable[[NodeView], bool] = lambda _view: True,
         registers: bool = True,
+        hold: Callable[[SimApiServer], Hold] | None = None,
     ) -> None:
         self.seed = seed
+        self._hold = hold
         self._is_ours = is_ours
         self._registers = registers
         self.model = model or default_model()
@@ -151,6 +154,8 @@ class Simulation:
             registers=self._registers,
         )
         self.reactor.environments.add(self.env)
+        if self._hold is not None:
+            self.env.holds[0] = self._hold(self.server)
         label, _, run = RUN.partition("=")
         template = RenderedProfile(
             model,

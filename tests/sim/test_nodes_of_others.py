@@ -1,12 +1,22 @@
 """Kubelets of Nodes that others make: they create none, and change nothing that a Node says."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
-from sim_faults import ApiServerAnswers
+import pytest
+from sim_faults import (
+    AnswersSlow,
+    ApiServerAnswers,
+    ConnectionsDropped,
+    ConnectionsRefused,
+    EventsLate,
+    RequestsVanish,
+)
 from simulation import Simulation, default_model
 
 from fleet.objects.effects import NodeId
+from fleet.objects.holds import RENEWED, SENT_MAX, Hold
 from fleet.objects.well_known import MANAGED_ANNOTATION
 from fleet.profile.managed_model import Resources, managed_model
 from fleet.simulation.api_server import SimApiServer
@@ -37,9 +47,18 @@ def make(server: SimApiServer) -> None:
     server.create(("nodes", "", "n-0"), copy.deepcopy(MADE))
 
 
-def managed(seed: int) -> Simulation:
+def managed(
+    seed: int, renewed: str = "", setup: Callable[[SimApiServer], None] = make
+) -> Simulation:
+    """Begin to serve the Node, whose Lease was last renewed then, "" for no Lease."""
     model = managed_model(default_model(), Resources.of(MADE["status"]))
-    return Simulation(seed=seed, setup=make, model=model, registers=False)
+    return Simulation(
+        seed=seed,
+        setup=setup,
+        model=model,
+        registers=False,
+        hold=lambda server: Hold(server.get("nodes", "n-0")["metadata"]["uid"], renewed),
+    )
 
 
 def creations(sim: Simulation) -> list[Sent]:
@@ -102,3 +121,141 @@ def test_a_node_that_is_deleted_is_not_made_anew() -> None:
     silent = len(sim.trace)
     sim.run_for(seconds=60)
     assert len(sim.trace) == silent
+
+
+# ---- another kubelet comes ----
+
+THEIR_BOOT = "6f1d1c2e-0000-4000-8000-000000000001"
+LEASES = "kube-node-lease"
+
+
+def writes(sim: Simulation, since: int) -> list[Sent]:
+    """Return what changed something for the node, of the requests since then."""
+    verbs = ("POST", "PUT", "PATCH", "DELETE")
+    return [each for each in sim.trace[since:] if each.verb in verbs and each.code < 300]
+
+
+def renew_as_they_do(sim: Simulation) -> None:
+    spec = {"spec": {"renewTime": "2030-01-01T00:00:00.000001Z"}}
+    sim.server.update("leases", "n-0", spec, LEASES)
+
+
+def report_as_they_do(sim: Simulation) -> None:
+    info = {"bootID": THEIR_BOOT, "machineID": "theirs", "kubeletVersion": "v1.36.3"}
+    sim.server.update("nodes", "n-0", {"status": {"nodeInfo": info}})
+
+
+@pytest.mark.parametrize("come", [renew_as_they_do, report_as_they_do])
+def test_a_node_whose_own_kubelet_comes_is_left_at_once(come: Callable[[Simulation], None]) -> None:
+    """No status, no renewal, and a pod that was bound there is not deleted."""
+    sim = managed(5)
+    sim.create_pod("a")
+    sim.run_for(seconds=60)
+    assert sim.phase("a") == "Running"
+    come(sim)
+    if come is renew_as_they_do:
+        sim.run_for(seconds=10.4)  # the next renewal finds out
+    sim.run_for(seconds=0.1)
+    lease, since = sim.server.get("leases", "n-0", LEASES), len(sim.trace)
+    sim.server.delete_pod("a")
+    sim.run_for(seconds=400)  # a report of the status is due each 300 s
+    assert sim.server.find("pods", "a", "default") is not None
+    assert writes(sim, since) == []
+    assert sim.server.get("leases", "n-0", LEASES) == lease
+    why = sim.env.holds[0].why
+    assert why == RENEWED if come is renew_as_they_do else THEIR_BOOT in why
+    assert sim.reactor.entries[0].kubelet is None
+
+
+EARLIER = "2026-01-01T00:00:00.000001Z"
+
+
+@pytest.mark.parametrize("known", ["", "2026-01-01T00:00:00.000002Z", EARLIER])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_lease_is_renewed_only_as_it_was_judged(*, late: bool, known: str) -> None:
+    """Another kubelet may make or renew it between the look and the take-over, or the GET."""
+    before = {"spec": {"holderIdentity": "n-0", "renewTime": EARLIER}}
+
+    def has_lease(server: SimApiServer) -> None:
+        make(server)
+        server.create(("leases", LEASES, "n-0"), before)
+
+    sim = managed(6, known, make if late else has_lease)
+    if late:
+        sim.server.create(("leases", LEASES, "n-0"), before)
+    sim.run_for(seconds=60)
+    is_renewed = sim.server.get("leases", "n-0", LEASES)["spec"]["renewTime"] != EARLIER
+    is_ours = known == EARLIER
+    assert is_renewed is is_ours
+    assert sim.condition("n-0") == ("True" if is_ours else "")
+    if not is_ours:
+        assert [
+            each for each in writes(sim, 0) if each.path.startswith((NODE, "/apis/coord"))
+        ] == []
+
+
+def test_a_status_that_another_kubelet_wrote_unseen_is_not_overwritten() -> None:
+    """Between the look and the write: the event of its report has not come yet."""
+    sim = managed(8)
+    sim.run_for(seconds=60)
+    sim.inject(EventsLate(900), seconds=900)
+    report_as_they_do(sim)
+    sim.run_for(seconds=400)
+    assert sim.calls(verb="PATCH", path=NODE, code=409), "it was tried"
+    node = sim.server.get("nodes", "n-0")
+    assert node["status"]["nodeInfo"]["bootID"] == THEIR_BOOT
+    assert THEIR_BOOT in sim.env.holds[0].why
+
+
+@pytest.mark.parametrize(
+    ("trouble", "seconds"),
+    [
+        (ConnectionsDropped(), 0),
+        (AnswersSlow(15), 120),
+        (ApiServerAnswers(503), 120),
+        (ApiServerAnswers(409), 60),
+        (ConnectionsRefused(), 200),
+        (RequestsVanish(), 200),
+        (EventsLate(100), 300),
+    ],
+)
+def test_what_fleet_itself_has_done_is_no_other_kubelet(trouble: Any, seconds: float) -> None:
+    """Also a renewal that was done without an answer, and whose next try conflicts with it."""
+    sim = managed(9)
+    sim.create_pod("a")
+    sim.run_for(seconds=60)
+    for number in range(12):
+        sim.after(9.5 + number / 10, lambda: sim.inject(trouble, seconds))
+    sim.run_for(seconds=900)
+    assert sim.env.holds[0].why == ""
+    assert sim.condition("n-0") == "True"
+    since = len(sim.trace)
+    sim.run_for(seconds=11)
+    assert [each for each in writes(sim, since) if "/leases/" in each.path]
+
+
+@pytest.mark.parametrize("kind", ["KubeletRestart", "NodeDown", "KubeletDown"])
+def test_a_kubelet_or_machine_that_starts_again_is_no_other_one(kind: str) -> None:
+    sim = managed(10)
+    sim.run_for(seconds=60)
+    sim.go_wrong(0 if kind == "KubeletRestart" else 60, type=kind)
+    sim.run_for(seconds=300)
+    assert sim.env.holds[0].why == ""
+    assert sim.condition("n-0") == "True"
+
+
+def test_the_times_of_a_hold_are_bounded_and_confirmed() -> None:
+    hold = Hold("uid", "2026-01-01T00:00:00.000001Z")
+    assert hold.is_own_renewal(b"2026-01-01T00:00:00.000001Z")
+    assert not hold.is_own_renewal(b"")
+    for wall_ns in range(0, 200_000, 1_000):
+        hold.on_sent(wall_ns)
+    assert hold.is_own_renewal(b"1970-01-01T00:00:00.000199Z")
+    assert not hold.is_own_renewal(b"1970-01-01T00:00:00.000%03dZ" % (199 - SENT_MAX - 1))
+    hold.on_confirmed(198_000)
+    assert not hold.is_own_renewal(b"1970-01-01T00:00:00.000197Z"), "it cannot be done any more"
+    assert hold.is_own_renewal(b"1970-01-01T00:00:00.000199Z"), "it was sent after that"
+    assert not hold.is_own_renewal(b"2026-01-01T00:00:00.000001Z")
+    assert not hold.is_renewed_by_others("2026-01-01T00:00:00.000001Z", "7", "8"), "it comes late"
+    assert hold.is_renewed_by_others("2026-01-01T00:00:00.000001Z", "9", "8")
+    assert not hold.is_renewed_by_others("2026-01-01T00:00:00.000001Z", "x", "8")

@@ -6,6 +6,9 @@
      GET --404--> OWNER --uid--> CREATE --ok--> WAIT, after a 409 RENEW
       |ok: RENEW    |404: WAIT, the next tick tries again
 
+Of a Node that others make (`--manage`) a Lease that GET shows with a time that fleet never sent is
+another kubelet's: STOPPED, and the node falls silent.
+
 Errors of GET and CREATE wait 200 ms doubling to 7 s and start over with GET.
 Source: component-helpers/apimachinery/lease/controller.go; pkg/kubelet/util/nodelease.go.
 Differs: idle connections are not closed on repeated failures; the transport's pings find dead ones.
@@ -29,6 +32,7 @@ from fleet.objects.effects import (
     ReplyKind,
     Timer,
 )
+from fleet.objects.holds import RENEWED
 from fleet.objects.pods import LeaseView, NodeView
 
 RENEW_FRACTION = 4  # the interval is a quarter of the duration
@@ -80,6 +84,11 @@ class NodeLease:
     def is_first_try(self) -> bool:
         """Return whether the renewal under way is the first one since `due_ns`."""
         return self._state is LeaseState.RENEW and not self._failures
+
+    @property
+    def base(self) -> bytes:
+        """Return the Lease as it was read last, b"" for none."""
+        return self._base
 
     @property
     def is_renewing(self) -> bool:
@@ -135,6 +144,9 @@ class NodeLease:
         """Take the answer to one of our four calls."""
         if self._state is LeaseState.STOPPED:
             return
+        hold = turn.env.holds.get(turn.node)
+        if hold is not None and reply.ok and isinstance(call.payload, LeaseRenewal | LeaseObject):
+            hold.on_confirmed(call.payload.renew_ns)
         if call.op is Op.RENEW_LEASE:
             self._on_renewed(reply, turn)
         elif call.op is Op.GET_LEASE:
@@ -166,6 +178,8 @@ class NodeLease:
     def _on_got(self, reply: Reply, turn: Turn) -> None:
         if reply.ok:
             self._take_base(reply)
+            if self._is_lost(reply, turn):
+                return
             self._backoff_ns = 0
             self._failures = self._failures or RETRIES_MAX
             self._renew(turn)
@@ -176,6 +190,16 @@ class NodeLease:
         else:
             self._back_off(turn)
 
+    def _is_lost(self, reply: Reply, turn: Turn) -> bool:
+        """Stop if another kubelet has made or renewed the Lease; return whether one has."""
+        assert isinstance(reply.record, LeaseView), reply
+        hold = turn.env.holds.get(turn.node)
+        if hold is None or hold.is_own_renewal(reply.record.renewed):
+            return False
+        self._state = LeaseState.STOPPED
+        turn.lose(hold, RENEWED)
+        return True
+
     def _on_created(self, reply: Reply, turn: Turn) -> None:
         if reply.ok:
             self._accept(reply)
@@ -184,7 +208,7 @@ class NodeLease:
                 self._renew(turn)
             else:
                 self._wait(turn)
-        elif turn.env.light and reply.kind is ReplyKind.EXISTS:
+        elif reply.kind is ReplyKind.EXISTS and (turn.env.light or turn.node in turn.env.holds):
             self._ensure(turn)
         else:
             self._back_off(turn)
@@ -200,6 +224,8 @@ class NodeLease:
     def _renew(self, turn: Turn) -> None:
         self._state = LeaseState.RENEW
         payload = LeaseRenewal(self._base, turn.wall_ns)
+        if (hold := turn.env.holds.get(turn.node)) is not None:
+            hold.on_sent(payload.renew_ns)
         turn.call(Op.RENEW_LEASE, "", payload)
 
     def _ensure(self, turn: Turn) -> None:
@@ -211,6 +237,8 @@ class NodeLease:
         payload = LeaseObject(
             node_uid, turn.env.model.kubelet.node_lease_duration_seconds, turn.wall_ns
         )
+        if (hold := turn.env.holds.get(turn.node)) is not None:
+            hold.on_sent(payload.renew_ns)
         turn.call(Op.CREATE_LEASE, "", payload)
 
     def _back_off(self, turn: Turn) -> None:

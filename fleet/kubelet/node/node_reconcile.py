@@ -20,9 +20,16 @@ import orjson
 from fleet.kubelet.environment import Environment
 from fleet.objects.admission import is_extended
 from fleet.objects.effects import NodeId, NodeStatusPatch
+from fleet.objects.holds import MACHINE_IDS
 from fleet.objects.pods import NodeDetails, NodeView
 from fleet.objects.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS
-from fleet.profile.node_model import NodeIdentity, NodeModel, boot_id, daemon_endpoints
+from fleet.profile.node_model import (
+    NodeIdentity,
+    NodeModel,
+    boot_id,
+    daemon_endpoints,
+    machine_identifiers,
+)
 from fleet.quantity import parse_quantity
 
 ATTACH_ANNOTATION = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -142,6 +149,20 @@ def rebooted(node: NodeId, view: NodeView, env: Environment) -> str:
     shown = _strings(view.details, "nodeInfo").get("bootID", "")
     found = boot_id(view.name, env.boots.get(node, 0))
     return found if node in env.boots and shown not in {"", found} else ""
+
+
+def machine_ids(node: NodeId, name: str, env: Environment) -> set[str]:
+    """Return all ids that a simulated machine has had since fleet has it."""
+    boots = (boot_id(name, number) for number in range(env.boots.get(node, 0) + 1))
+    given = (env.model.node_info.get(member, "") for member in MACHINE_IDS)
+    return {*machine_identifiers(name), *boots, *given}
+
+
+def node_info(view: NodeView) -> dict[str, str]:
+    """Return the member `nodeInfo` of what a Node says."""
+    if view.details is not None:
+        return _strings(view.details, "nodeInfo")
+    return _strings(NodeDetails({}, view.report.status()), "nodeInfo") if view.report else {}
 
 
 def both(patch: NodeStatusPatch, outdated: NodeStatusPatch) -> NodeStatusPatch:

@@ -20,7 +20,15 @@ from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.node.node_reconcile import REQUIRED_LABELS, both, put_right, rebooted, reconcile
+from fleet.kubelet.node.node_reconcile import (
+    REQUIRED_LABELS,
+    both,
+    machine_ids,
+    node_info,
+    put_right,
+    rebooted,
+    reconcile,
+)
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
 from fleet.kubelet.turn import Turn
 from fleet.objects.admission import NodeState
@@ -157,6 +165,8 @@ class NodeStatus:
                 turn.report(Milestone.FOREIGN)
                 turn.out.append(PowerOff(turn.node))
                 return False
+            if self.is_lost(reply.record, turn):
+                return False
             booted = rebooted(turn.node, reply.record, turn.env)
             if booted:
                 message = f"Node {turn.facts.name} has been rebooted, boot id: {booted}"
@@ -164,7 +174,7 @@ class NodeStatus:
             patch = reconcile(turn.node, reply.record, turn.facts.host_ips, turn.env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING
-                turn.call(Op.PATCH_NODE_STATUS, "", patch)
+                turn.call(Op.PATCH_NODE_STATUS, "", _held(patch, turn))
                 return False
         if not reply.ok:
             self._register_at(turn.now_ns + self._delay_ns, turn)
@@ -187,6 +197,22 @@ class NodeStatus:
         facts.state = view.state
         self.conditions = view.conditions
         facts.pod_cidrs = ",".join(view.pod_cidrs)
+
+    def is_lost(self, view: NodeView, turn: Turn) -> bool:
+        """Fall silent if another kubelet reports the Node, which others made; return whether.
+
+        A Node of another uid is another Node, and another's to judge.
+        """
+        hold = turn.env.holds.get(turn.node)
+        if hold is None or view.uid != hold.uid:
+            return False
+        why = hold.other_machine(node_info(view), machine_ids(turn.node, view.name, turn.env))
+        if why:
+            self.phase = RegistrationPhase.FOREIGN
+            turn.lose(hold, why)
+            return True
+        hold.version = view.resource_version
+        return False
 
     def look_at_report(self, view: NodeView, turn: Turn) -> None:
         """Find out what others have written into the Node of what its kubelet says; a tick tells.
@@ -280,6 +306,8 @@ class NodeStatus:
             return []
         if call.op is Op.GET_NODE_HEARTBEAT:
             assert isinstance(reply.record, NodeView), reply
+            if self.is_lost(reply.record, turn):
+                return []
             return self._try_on(reply.record, inputs, turn)
         self._reported_ns = turn.now_ns
         turn.env.outdated.pop(turn.node, None)
@@ -324,7 +352,7 @@ class NodeStatus:
         )
         if turn.node in env.outdated:
             patch = both(patch, env.outdated[turn.node])
-        turn.call(Op.PATCH_NODE_STATUS_HEARTBEAT, "", patch)
+        turn.call(Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
         return events
 
     def _draw_delay(self, turn: Turn, *, changed: bool) -> None:
@@ -393,6 +421,16 @@ class NodeStatus:
         ticks = max(1, -(-(wanted_ns - self._ticked_ns) // mean_ns))
         due_ns = self._ticked_ns + ticks * mean_ns + int((share - 0.5) * JITTER * period_ns)
         return due_ns if due_ns >= wanted_ns else due_ns + mean_ns
+
+
+def _held(patch: NodeStatusPatch, turn: Turn) -> NodeStatusPatch:
+    """Return a patch that the server refuses if somebody else has changed the Node since.
+
+    Only of Nodes that others make: between the look and the write another kubelet may have come.
+    Differs: a kubelet's own patch names no version.
+    """
+    hold = turn.env.holds.get(turn.node)
+    return patch if hold is None else patch._replace(version=hold.version)
 
 
 def _lists_images(env: Environment) -> bool:

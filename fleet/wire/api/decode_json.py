@@ -181,6 +181,13 @@ def decode_lease(body: bytes) -> LeaseView:
     return LeaseView(body)
 
 
+def decode_found_lease(body: bytes) -> LeaseView:
+    """Return a Lease as it came, and when it was renewed."""
+    body = decode_lease(body).body
+    at = body.rfind(RENEW_TIME) + len(RENEW_TIME)
+    return LeaseView(body, body[at : body.index(b'"', at)])
+
+
 def forget_managers(body: bytes) -> bytes:
     """Return a Lease whose next PUT clears its managedFields, if it has any.
 

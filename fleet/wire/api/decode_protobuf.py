@@ -12,6 +12,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.objects.admission import NodeState, ResourceSliceView
 from fleet.objects.effects import WatchKind
@@ -27,6 +28,7 @@ from fleet.objects.pods import (
 )
 from fleet.objects.runtime_classes import RuntimeClassView
 from fleet.objects.services import ServiceView
+from fleet.objects.times import rfc3339_micro
 from fleet.objects.volumes import CSIDriverView, ObjectData
 from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_resources
@@ -301,10 +303,16 @@ def forget_managers(body: bytes) -> bytes:
     return enveloped(LEASE, lease.SerializeToString())
 
 
+def _found_lease(body: bytes) -> LeaseView:
+    renewed = message_class("Lease").FromString(contents(body)).spec.renewTime
+    return LeaseView(body, rfc3339_micro(renewed.seconds * NS_PER_S + renewed.nanos))
+
+
 _READERS: dict[Reader, Reader] = {
     decode_json.decode_node: _reply_node,
     decode_json.decode_csinode: _decode_csinode,
     decode_json.decode_lease: LeaseView,
+    decode_json.decode_found_lease: _found_lease,
     decode_json.decode_pod_view: _reply_pod,
     decode_json.decode_token: _decode_token,
 }

@@ -40,6 +40,8 @@ def node_status_patch(patch: NodeStatusPatch) -> bytes:
         metadata.append(b'"annotations":' + orjson.dumps(dict(patch.annotations)))
     if patch.labels:
         metadata.append(b'"labels":' + orjson.dumps(dict(patch.labels)))
+    if patch.version:
+        metadata.append(b'"resourceVersion":' + orjson.dumps(patch.version))
     if metadata:
         members.append(b'"metadata":{%b}' % b",".join(metadata))
     status = []

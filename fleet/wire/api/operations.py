@@ -31,6 +31,7 @@ from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.decode_json import (
     decode_csinode,
     decode_existing_node,
+    decode_found_lease,
     decode_lease,
     decode_node,
     decode_pod_view,
@@ -332,7 +333,7 @@ OPERATIONS = {
         Owner.NODE_STATUS, Client.HEARTBEAT, "PATCH", "nodes/status", _patch_node_status_heartbeat
     ),
     Op.GET_LEASE: Operation(
-        Owner.LEASE, Client.HEARTBEAT, "GET", "leases", _get_lease, decode_lease
+        Owner.LEASE, Client.HEARTBEAT, "GET", "leases", _get_lease, decode_found_lease
     ),
     Op.GET_NODE_LEASE: Operation(
         Owner.LEASE, Client.HEARTBEAT, "GET", "nodes", _get_node_heartbeat, decode_node

@@ -14,6 +14,8 @@ from fleet.cluster.managed import (
     judge,
     judge_again,
     node_leases,
+    not_opted_in,
+    opted_in,
 )
 from fleet.objects.well_known import MANAGED_ANNOTATION
 
@@ -83,3 +85,11 @@ def test_the_address_of_a_node_is_its_internal_one() -> None:
     assert addresses_of({"status": {"addresses": listed}}) == "10.0.0.1"
     listed = [{"type": "ExternalIP", "address": "2001:db8::1"}, *listed]
     assert addresses_of({"status": {"addresses": listed}}) == "10.0.0.1,2001:db8::1"
+
+
+def test_nodes_whose_owner_has_not_allowed_it_are_named_with_what_to_do() -> None:
+    assert opted_in("pool=a") == "pool=a,fleet.emulator/managed=true"
+    said = not_opted_in(["n-0", "n-1"], "pool=a")
+    assert said.startswith("2 Nodes match pool=a without the label fleet.emulator/managed=true")
+    assert "n-0, n-1 left alone" in said
+    assert "kubectl label node n-0 fleet.emulator/managed=true" in said

@@ -16,6 +16,7 @@ from fleet.cluster.identity import (
     Permission,
     impersonation_permissions,
     node_permissions,
+    optional_permissions,
     own_permissions,
 )
 from fleet.cluster.rbac import Subject, manifests, of_run, rules
@@ -35,6 +36,8 @@ FEATURES = [
     Features(Fidelity.LIGHT, own_watches=True),
     Features(storage=True, static_pods=True, dynamic_resources=True, approve_csrs=True),
     Features(polled_objects=True),
+    Features(manages=True),
+    Features(serves=True),
 ]
 
 
@@ -65,7 +68,18 @@ def test_what_is_granted_is_what_is_checked(identity: Identity, features: Featur
         *node_permissions(identity, features),
         *impersonation_permissions(identity.impersonation),
     ]
-    assert set(granted(objects)) == set(checked)
+    assert set(granted(objects)) == {*checked, *optional_permissions(features)}
+
+
+def test_managed_and_served_nodes_take_rights_of_their_own() -> None:
+    usual = set(granted(printed()))
+    assert set(granted(printed("--manage", "pool=a"))) - usual == {
+        Permission("watch", "coordination.k8s.io", "leases", namespace="kube-node-lease"),
+        Permission("create", "", "events", namespace="default"),
+    }
+    served = set(granted(printed("--serve", "ports", "--serve-at", "10.0.0.1:10250"))) - usual
+    name = "extension-apiserver-authentication"
+    assert Permission("get", "", "configmaps", namespace="kube-system", name=name) in served
 
 
 @pytest.mark.parametrize("identity", IDENTITIES)

@@ -12,10 +12,13 @@ from cluster_fakes import FakeApi
 from fleet.clock import Draws, SimClock
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.cluster import Cluster
-from fleet.cluster.managed import LOOK_AGAIN_S
+from fleet.cluster.managed import EVENTS, LOOK_AGAIN_S
+from fleet.cluster.ownership import NODES
 from fleet.host.managed_nodes import ManagedNodes
 from fleet.host.node_host import NodeHost
 from fleet.objects.effects import NodeId
+from fleet.objects.holds import Hold
+from fleet.objects.well_known import MANAGED_ANNOTATION
 from fleet.profile.managed_model import Resources
 from fleet.reactor.reactor import Reactor
 from fleet.run.node_keeper import NodeKeeper
@@ -36,9 +39,14 @@ class WatchedApi(FakeApi):
         self.nodes: dict[str, Json] = {}
         self.selectors: list[bytes] = []
         self._events: asyncio.Queue[bytes | Response] = asyncio.Queue()
+        self._leases: asyncio.Queue[bytes] = asyncio.Queue()
         self._version = 0
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamOpened | bytes | Response]:
+        if request.path.startswith(NODE_LEASES.encode()):
+            yield StreamOpened(0, 0)
+            while True:
+                yield await self._leases.get()
         self.selectors.append(request.path)
         self._events = asyncio.Queue()
         yield StreamOpened(0, 0)
@@ -71,8 +79,13 @@ class WatchedApi(FakeApi):
 
     def renew(self, name: str, times: int = 1) -> None:
         """Have another kubelet renew the Lease of a Node's name."""
-        spec = {"holderIdentity": name, "renewTime": str(times)}
-        self.put(f"{NODE_LEASES}/{name}", metadata={"name": name, "uid": "l"}, spec=spec)
+        self.write_lease(name, holderIdentity=name, renewTime=str(times))
+
+    def write_lease(self, name: str, **spec: str) -> None:
+        """Write the Lease of a Node's name, and show it to whoever watches."""
+        meta = {"name": name, "namespace": "kube-node-lease", "uid": "l"}
+        lease = self.put(f"{NODE_LEASES}/{name}", metadata=meta, spec=spec)
+        self._leases.put_nowait(_event("MODIFIED", lease))
 
     def lose(self) -> None:
         """Lose the connection of the watch."""
@@ -94,6 +107,7 @@ class Host:
         self.readiness = SimpleNamespace(aim=self._aim)
         self.free = 10
         self.aimed: list[int] = []
+        self.holds: dict[str, Hold] = {}
         self.story: list[str] = []
         self._numbers = 0
 
@@ -103,15 +117,26 @@ class Host:
     def room(self) -> int:
         return self.free
 
-    def serve(self, name: str, uid: str, found: Resources, address: str) -> None:
+    def serve(self, name: str, found: Resources, address: str, hold: Hold) -> None:
         assert (address, dict(found.capacity)["cpu"]) == ("10.0.0.1", "3")
-        self.managed.add(name, uid, NodeId(self._numbers))
+        self.managed.add(name, hold.uid, NodeId(self._numbers))
+        self.holds[name] = hold
         self._numbers += 1
         self.story.append(f"serve {name}")
 
     def leave(self, name: str) -> None:
         self.managed.remove(name)
         self.story.append(f"leave {name}")
+
+    def lose(self, name: str, why: str) -> None:
+        served = self.managed.get(name)
+        assert served is not None
+        assert self.managed.on_lost is not None
+        self.leave(name)
+        self.managed.on_lost(name, served.uid, why)
+
+    def is_renewed_by_others(self, name: str, version: str, renewed: str) -> bool:
+        return self.holds[name].is_renewed_by_others(renewed, version, "0")
 
 
 class Keeping:
@@ -224,6 +249,42 @@ def test_a_node_of_another_is_told_once_and_left_alone() -> None:
         api.take("n-1")
         api.make("n-1")
         assert await keeping.go_on() == ["serve n-1"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"holderIdentity": "n-0", "renewTime": "theirs"}, "another kubelet renews its Lease"),
+        ({"holderIdentity": "else", "renewTime": "ours"}, "its Lease is held by else"),
+    ],
+)
+def test_a_node_whose_lease_another_writes_is_left_at_once(spec: dict[str, str], why: str) -> None:
+    """It is told once, on the terminal and by an event, and not looked at again."""
+
+    async def story(keeping: Keeping) -> None:
+        api = keeping.api
+        for number in range(3):
+            api.make(f"n-{number}")
+        assert sorted(await keeping.go_on()) == ["serve n-0", "serve n-1"]
+        keeping.notes.clear()
+        mark = {MANAGED_ANNOTATION: "true", "theirs": "kept"}
+        api.put(f"{NODES}/n-0", metadata={"uid": "uid-1", "annotations": mark})
+        keeping.host.holds["n-0"] = Hold("uid-1", "ours")
+        api.write_lease("n-0", holderIdentity="n-0", renewTime="ours")
+        assert await keeping.go_on() == []
+        api.write_lease("n-0", **spec)
+        assert await keeping.go_on(0.5) == ["leave n-0", "serve n-2"], "at once; another may come"
+        assert keeping.notes == [f"Node n-0 left to its own kubelet: {why}"]
+        assert api.objects[f"{NODES}/n-0"]["metadata"]["annotations"] == {"theirs": "kept"}
+        [event] = [each for path, each in api.objects.items() if path.startswith(EVENTS)]
+        assert event["involvedObject"]["uid"] == "uid-1"
+        assert event["message"].endswith(why)
+        api.write_lease("n-0", **spec)
+        api.lose()
+        assert await keeping.go_on(60) == []
+        assert len(keeping.notes) == 1
 
     play(story)
 
