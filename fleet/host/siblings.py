@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import functools
 import os
-import pickle
 import signal
 import sys
 import time
@@ -29,6 +28,7 @@ from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text
 from fleet.profile.settings import ServeMode, Settings, flag_of
 from fleet.report.display import LiveFigures
+from fleet.report.kept_figures import load
 from fleet.report.report import RunFigures, merge
 from fleet.report.run_directory import FIGURES
 
@@ -104,12 +104,8 @@ class Sibling:
 
     def figures(self) -> list[RunFigures]:
         """Return what its processes measured; one that was killed has left nothing."""
-        found = []
-        for path in sorted(self.directory.glob(f"*/{FIGURES}")):
-            figures = pickle.loads(path.read_bytes())  # noqa: S301 - our own process wrote it
-            assert isinstance(figures, RunFigures), path
-            found.append(figures)
-        return found
+        paths = sorted(self.directory.glob(f"*/{FIGURES}"))
+        return [load(path.read_bytes()) for path in paths]
 
 
 class Siblings:

@@ -47,7 +47,7 @@ def of_unit(sli: str, value: object) -> str:
     """Say a value of the summary in the unit of its indicator."""
     if not isinstance(value, int | float):
         return "-"
-    if INDICATORS[sli].unit != "s":
+    if sli not in INDICATORS or INDICATORS[sli].unit != "s":
         return f"{value:,.0f}"
     return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
 
@@ -100,9 +100,10 @@ def first_broken(run: RunRecord) -> Break | None:
 
 def _words(level: Json) -> str:
     sli = str(level["sli"])
-    what = INDICATORS[sli].words if sli in INDICATORS else sli
+    known = INDICATORS.get(sli)
+    what = known.words if known is not None else sli
     of = f", {level['worst']}" if level["worst"] else ""
-    percentile = f" p{level['percentile']:g}" if INDICATORS[sli].has_percentile else ""
+    percentile = f" p{level['percentile']:g}" if known is not None and known.has_percentile else ""
     measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
     return f"{sli}{percentile} was {measured}{of}, over its limit of {limit} ({what})"
 

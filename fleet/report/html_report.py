@@ -1,11 +1,16 @@
 """`report.html`: one file about one run, for whoever decides and for whoever has to find out why.
 
-It asks nothing of any network and has no script. On its first page stand the sentence, the verdict,
+It asks nothing of any network and has no script, and its Content-Security-Policy forbids both: only
+the page's own style is allowed, by its hash. Whatever comes from a file, a cluster or an option is
+escaped. On its first page stand the sentence, the verdict,
 the service levels with their limits, recovery, and what the run does not prove. Each figure says
 whether it was measured, is simulated, or was an input.
 """
 
+import base64
+import hashlib
 import html
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
@@ -28,6 +33,11 @@ from fleet.report.verdict import Outcome
 
 REPORT = "report.html"
 PAGE = Path(__file__).parent / "page.html"
+STYLE = Path(__file__).parent / "page.css"
+POLICY = "default-src 'none'; style-src '%s'; base-uri 'none'; form-action 'none'"
+_TAG = re.compile(r"<\w[^<>]*>")
+_STYLE_ATTRIBUTE = re.compile(r' style="([^"]*)"')
+_STYLE_ELEMENT = re.compile(r"<style\b[^<>]*>[^<]*</style>")
 MEASURED, SIMULATED, INPUT = "measured", "simulated", "input"
 ROWS_SHOWN = 15
 
@@ -91,9 +101,34 @@ def page(run: RunRecord) -> str:
 
 def whole(title: str, verdict: Outcome, body: str) -> str:
     """Return a page of a title, a verdict and what is below it."""
-    content = {"title": html.escape(title), "verdict": verdict, "body": body}
-    content |= {"light": variables(dark=False), "dark": variables(dark=True)}
-    return Template(PAGE.read_text("utf-8")).substitute(content)
+    shades = {"light": variables(dark=False), "dark": variables(dark=True)}
+    body, classes = _without_inline_styles(body)
+    style = Template(STYLE.read_text("utf-8")).substitute(shades) + classes
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return Template(PAGE.read_text("utf-8")).substitute(
+        title=escaped(title),
+        verdict=verdict,
+        policy=POLICY % f"sha256-{digest}",
+        style=style,
+        body=body,
+    )
+
+
+def _without_inline_styles(body: str) -> tuple[str, str]:
+    """Return HTML whose style attributes are classes, and the rules of those.
+
+    matplotlib writes thousands of attributes, with some hundred different values; a policy would
+    have to allow all styles for them. Only tags are looked at: text has neither < nor >.
+    """
+    names: dict[str, str] = {}
+
+    def classed(found: re.Match[str]) -> str:
+        name = names.setdefault(found[1], f"i{len(names)}")
+        return f' class="{name}"'
+
+    body = _STYLE_ELEMENT.sub("", body)
+    body = _TAG.sub(lambda tag: _STYLE_ATTRIBUTE.sub(classed, tag[0]), body)
+    return body, "".join(f".{name}{{{rules}}}\n" for rules, name in names.items())
 
 
 def escaped(value: object) -> str:
@@ -107,7 +142,7 @@ def tag(words: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """Return a table; the cells are HTML already. `numbers` are columns of figures."""
+    """Return a table; its cells are HTML already, its head is not. `numbers` are columns."""
     right = set(numbers)
 
     def cells(row: Sequence[str], name: str) -> str:
@@ -117,7 +152,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[
         )
 
     lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    first = f"<thead><tr>{cells(head, 'th')}</tr></thead>"
+    first = f"<thead><tr>{cells(list(map(escaped, head)), 'th')}</tr></thead>"
     return f'<div class="scroll"><table>{first}<tbody>{lines}</tbody></table></div>'
 
 
@@ -126,7 +161,8 @@ def _head(run: RunRecord) -> str:
     about = [f"run {run.name}", str(run.about.get("started") or ""), f"{duration(run.wall_s)} long"]
     about.append(f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "")
     return (
-        f'<header><p class="verdict">{run.verdict.words}</p><h1>{escaped(sentence(run))}</h1>'
+        f'<header><p class="verdict">{escaped(run.verdict.words)}</p>'
+        f"<h1>{escaped(sentence(run))}</h1>"
         f'<p class="about">{escaped(" · ".join(filter(None, about)))}</p></header>'
         + (f"<ul>{more}</ul>" if len(run.reasons) > 1 else "")
     )

@@ -5,6 +5,7 @@ serves light and dark. The colours of series are those of `appearance`, and the 
 differ too.
 """
 
+import html
 import importlib.util
 import io
 import re
@@ -25,6 +26,9 @@ WIDTH, HEIGHT = 4.4, 2.1
 LETTER_POINTS, AXES_POINTS = 4.6, 270.0
 """About how wide a letter of a phase's name is, and the part of a plot that has the curves."""
 
+LABEL_MAX = 36
+"""Characters of a curve's or phase's name; longer ones would leave the curves no room."""
+
 INK, FAINT, GRID, FAULT, PHASE = "#010101", "#020202", "#030303", "#040404", "#050505"
 SERIES = tuple(f"#0a{number:04x}" for number in range(1, len(PALETTE) + 1))
 VARIABLES = {
@@ -38,6 +42,7 @@ VARIABLES = {
 DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1, 1)), (0, (9, 3)))
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text: small, sharp, found by a search
+    "text.parse_math": False,  # a name with two $ is a name
     "font.family": "sans-serif",
     "font.size": 10,
     "text.color": INK,
@@ -73,7 +78,10 @@ def draw(plots: Sequence[Plot], phases: Sequence[Json], wall_s: float) -> Iterat
     from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
-        for plot in plots:
+        for whole in plots:
+            plot = whole._replace(
+                series=[each._replace(label=_short(each.label)) for each in whole.series]
+            )
             mpl.rcParams["svg.hashsalt"] = plot.name
             figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
             axes = figure.subplots()
@@ -99,7 +107,8 @@ def draw(plots: Sequence[Plot], phases: Sequence[Json], wall_s: float) -> Iterat
                 )
                 axes.xaxis.set_major_formatter(FuncFormatter(_clock))
                 _mark(axes, phases)
-            columns = 2 if sum(len(each.label) for each in plot.series) > 60 else 3
+            widths = [len(each.label) for each in plot.series]
+            columns = 1 if max(widths) == LABEL_MAX else 2 if sum(widths) > 60 else 3
             figure.legend(
                 loc="outside upper left",
                 ncols=columns,
@@ -111,6 +120,10 @@ def draw(plots: Sequence[Plot], phases: Sequence[Json], wall_s: float) -> Iterat
             nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
             figure.savefig(text, format="svg", metadata=nothing, transparent=True)
             yield _themed(text.getvalue(), plot.title)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LABEL_MAX else f"{name[: LABEL_MAX - 3]}..."
 
 
 def _fill(axes: "Axes", plot: Plot) -> None:
@@ -148,7 +161,7 @@ def _labelled(axes: "Axes", phases: Sequence[Json]) -> list[Json]:
     return [
         each
         for each, end in zip(begun, ends, strict=False)
-        if cast("float", each["from_s"]) + a_letter * len(str(each["name"])) <= end
+        if cast("float", each["from_s"]) + a_letter * len(_short(str(each["name"]))) <= end
     ]
 
 
@@ -166,7 +179,7 @@ def _mark(axes: "Axes", phases: Sequence[Json]) -> None:
                 continue
             # A label at the foot would hide the curves.
             axes.annotate(
-                str(each["name"]),
+                _short(str(each["name"])),
                 (begin, 1),
                 xycoords=("data", "axes fraction"),
                 xytext=(1, 2),
@@ -192,5 +205,5 @@ def _themed(svg: str, title: str) -> str:
     head = re.search(r'viewBox="[^"]*"', body)
     assert head is not None, body[:200]
     inner = body[body.index(">") + 1 :]
-    name = title.replace("&", "and")
+    name = html.escape(title)
     return f'<svg {head[0]} role="img" aria-label="{name}" xmlns:xlink="http://www.w3.org/1999/xlink">{inner}'

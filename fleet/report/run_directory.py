@@ -8,7 +8,8 @@ covers the whole pause, so no count is lost.
 
 import contextlib
 import itertools
-import pickle
+import os
+import stat
 from itertools import chain
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import orjson
 
 from fleet.errors import SetupError, UsageError
 from fleet.report.figure import Json
+from fleet.report.kept_figures import dump
 from fleet.report.report import RunFigures, Totals, histograms, rates, summary
 
 RUNS_DIRECTORY = Path("runs")
@@ -24,8 +26,25 @@ TIMESERIES = "timeseries.jsonl"
 CONTROLPLANE = "controlplane.jsonl"
 HISTOGRAMS = "histograms.json"
 RUN = "run.json"
-FIGURES = ".figures.pickle"
+FIGURES = ".figures.json"
 """The figures with their histograms, for the process that started this one."""
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raise UsageError for a symbolic link, and for a directory of another user than root.
+
+    Its owner could put links in place of the files that fleet writes, and answer for its fleet.
+    """
+    try:
+        found = path.lstat()
+    except OSError:  # whoever writes or reads there says it
+        return
+    if stat.S_ISLNK(found.st_mode):
+        raise UsageError(f"run directory {path} is a symbolic link; name the directory itself")
+    if found.st_uid not in {os.geteuid(), 0}:
+        raise UsageError(
+            f"run directory {path} belongs to user {found.st_uid}; name one of your own, or copy it"
+        )
 
 
 def _holds_run(path: Path) -> bool:
@@ -71,11 +90,13 @@ class RunDirectory:
 
     def __init__(self, run_id: str, path: Path | None = None) -> None:
         self.path = path if path is not None else _free_directory(RUNS_DIRECTORY / run_id)
+        refuse_foreign(self.path)
         if _holds_run(self.path):
             raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            refuse_foreign(self.path)  # somebody may have been faster
             self._file = LineFile(self.path / TIMESERIES)
         except OSError as error:
             self._remove()
@@ -133,7 +154,7 @@ class RunDirectory:
 
     def keep_figures(self, figures: RunFigures) -> None:
         """Write the figures for the process that sums several up. Raises SetupError."""
-        self._write(FIGURES, pickle.dumps(figures))
+        self._write(FIGURES, dump(figures))
 
     def _write(self, name: str, content: bytes) -> None:
         partial = self.path / f".{name}.part"

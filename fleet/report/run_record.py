@@ -10,7 +10,20 @@ import orjson
 from fleet.errors import UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
-from fleet.report.run_directory import CONTROLPLANE, HISTOGRAMS, RUN, SUMMARY, TIMESERIES
+from fleet.report.record_checks import (
+    check_about,
+    check_histograms,
+    check_line,
+    check_summary,
+)
+from fleet.report.run_directory import (
+    CONTROLPLANE,
+    HISTOGRAMS,
+    RUN,
+    SUMMARY,
+    TIMESERIES,
+    refuse_foreign,
+)
 from fleet.report.verdict import Outcome
 
 KILLED = "the run left no summary: it was killed, or it is still going on"
@@ -38,10 +51,7 @@ class RunRecord:
     @property
     def verdict(self) -> Outcome:
         """Return what the run was worth when it ended."""
-        try:
-            return Outcome(str(self.summary.get("verdict")))
-        except ValueError:  # of a run that was killed, or a file that was edited
-            return Outcome.INCOMPLETE
+        return Outcome(str(self.summary["verdict"]))
 
     @property
     def reasons(self) -> list[str]:
@@ -82,21 +92,23 @@ class RunRecord:
 
 def read_run(path: Path) -> RunRecord:
     """Read a run directory. Raises UsageError in one line if it holds no run."""
+    refuse_foreign(path)
     try:
         if not (path / SUMMARY).exists() and not (path / TIMESERIES).exists():
             raise UsageError(f"{path} holds no run: neither {SUMMARY} nor {TIMESERIES} is in it")
         lines = list(_lines(path / TIMESERIES))
-        histograms = cast("dict[str, dict[str, int]]", _json(path / HISTOGRAMS))
+        told = _json(path / SUMMARY) or _of_killed(lines)
+        try:
+            samples = Samples.read(_raw_lines(path / CONTROLPLANE))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UsageError(f"{path / CONTROLPLANE}: is not as fleet writes it") from error
         return RunRecord(
             path,
-            _json(path / SUMMARY) or _of_killed(lines),
-            _json(path / RUN),
+            check_summary(told, path / SUMMARY),
+            check_about(_json(path / RUN), path / RUN),
             lines,
-            Samples.read(_raw_lines(path / CONTROLPLANE)),
-            {
-                name: {int(key): count for key, count in buckets.items()}
-                for name, buckets in histograms.items()
-            },
+            samples,
+            check_histograms(_json(path / HISTOGRAMS), path / HISTOGRAMS),
         )
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
@@ -147,6 +159,7 @@ def _raw_lines(path: Path) -> Iterator[bytes]:
 def _lines(path: Path) -> Iterator[Json]:
     for line in _raw_lines(path):
         try:
-            yield orjson.loads(line)
+            content = orjson.loads(line)
         except orjson.JSONDecodeError:  # cut off by a crash
             return
+        yield check_line(content, path)

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from fleet.errors import FleetError, SetupError, UsageError
-from fleet.report.run_directory import RUNS_DIRECTORY
+from fleet.report.run_directory import RUNS_DIRECTORY, refuse_foreign
 
 SOCKET = "control.sock"
 ORDER_BYTES_MAX = 1 << 16
@@ -70,6 +70,7 @@ def _taking(
 
 async def ask(directory: Path, order: Json) -> Json:
     """Give an order to the run of a directory; return its answer. Raises SetupError, UsageError."""
+    refuse_foreign(directory)
     ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _with_short_path(directory, ours.connect)

@@ -1,5 +1,6 @@
 """What a run does when its disk is full: on one that is, and where writing is not allowed."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from full_disk import FullDisk, file_size_limit, small_file_system
 
-from fleet.errors import SetupError
+from fleet.errors import SetupError, UsageError
 from fleet.report.display import Display
 from fleet.report.figures import LeaseFigures
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import SUMMARY, TIMESERIES, RunDirectory
+from fleet.report.run_record import read_run
+from fleet.run.fault_socket import ask
 
 FLEET = (sys.executable, "-m", "fleet.cli")
 FULL = Path("/dev/full")
@@ -107,3 +110,29 @@ def test_a_display_whose_log_is_full_goes_on() -> None:
         display.phase("running")
         assert os.isatty(full.fileno()) is display.console.is_terminal
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_a_run_directory_that_is_a_link_or_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, link = tmp_path / "ours", tmp_path / "link"
+    ours.mkdir()
+    link.symlink_to(ours)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        RunDirectory("r", link)
+    foreign = tmp_path / "foreign"
+    RunDirectory("r", foreign).finish(at(1))
+    RunDirectory("r", ours).finish(at(1))
+    if os.geteuid() == 0:
+        os.chown(foreign, 65534, 65534)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 65534)
+    with pytest.raises(UsageError, match="belongs to user"):
+        RunDirectory("r", foreign)
+    for path, why in ((foreign, "belongs to user"), (link, "is a symbolic link")):
+        with pytest.raises(UsageError, match=why):
+            read_run(path)
+        with pytest.raises(UsageError, match=why):
+            asyncio.run(ask(path, {}))
+    if os.geteuid() == 0:
+        assert read_run(ours).name == "r"
