@@ -28,6 +28,7 @@ from fleet.cluster.ownership import (
 )
 from fleet.cluster.runs import RunLease
 from fleet.errors import FleetError, SetupError
+from fleet.host.admin_labels import AdminLabels
 from fleet.host.agent_connections import AgentConnections
 from fleet.host.certificate_store import CertificateContext
 from fleet.host.machine import LIGHT_CONNECTIONS
@@ -107,7 +108,8 @@ class NodeHost:
             codec=without_managers(codec) if self._is_light else codec,
         )
         self.managed = ManagedNodes(settings.nodes) if settings.manage else None
-        self.reactor.on_observed = self._on_observed if settings.manage else self.readiness.on_event
+        self.admin_labels = self._admin_labels()
+        self.reactor.on_observed = self._on_observed
         self._shares_watches = not settings.has_own_watches
         self.reactor.watches.are_shared = self._shares_watches
         self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
@@ -187,6 +189,7 @@ class NodeHost:
             connections=stats,
             closed_slow=stats.closed_slow + self.agent_connections.closed_slow(),
             agents=self.agent_connections.figures(agents) if agents is not None else {},
+            unregistered=self.reactor.unregistered(),
             rejected=sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected)),
         )
 
@@ -376,11 +379,31 @@ class NodeHost:
         self._loop.call_soon(leave)
 
     def _on_observed(self, event: WatchEvent) -> None:
-        """Take what another client sees of Nodes that match: only those count that are served."""
+        """Take what another client sees of Nodes; of those of others only what is served counts."""
         view = event.record
-        assert self.managed is not None
-        if not isinstance(view, NodeView) or self.managed.get(view.name) is not None:
+        if self.managed is None or not isinstance(view, NodeView) or self.managed.get(view.name):
             self.readiness.on_event(event)
+        if self.admin_labels is not None:
+            self.admin_labels.on_event(event)
+
+    def _admin_labels(self) -> AdminLabels | None:
+        has_any = any(map(self._withheld, self._mix.models))
+        return AdminLabels(self._admin_labels_of) if has_any else None
+
+    def _withheld(self, model: NodeModel) -> frozenset[str]:
+        """Return the labels with which a Node of a profile may not register."""
+        if self._identity.mode is IdentityMode.SHARED or self.settings.manage:
+            return frozenset()
+        return model.admin_labels
+
+    def _admin_labels_of(self, name: str) -> dict[str, str]:
+        """Return the labels that fleet itself sets on a Node; none on one that is not ours."""
+        if self.settings.slot_of(name) is None:
+            return {}
+        index = self._index_of(name, "")
+        model = self._mix.model_of(index)
+        labels = model.identity(index, name).labels
+        return {key: labels[key] for key in model.admin_labels if key in labels}
 
     def _start(self, index: int, name: str, model: NodeModel, addresses: str) -> None:
         node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
@@ -460,6 +483,7 @@ class NodeHost:
                 impersonate=self._is_light
                 and self._identity.impersonation is not Impersonation.NONE,
                 preset=self._preset,
+                withheld=self._withheld(model),
             )
             found = self._kinds[id(model)] = (env, template)
         return found

@@ -18,6 +18,7 @@ from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, ShutdownSchedule
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
+from fleet.profile.kubelet_labels import forbidden_labels
 from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
 from fleet.profile.schema import PLACEHOLDER
 from fleet.profile.serving import NOWHERE, SERVER_FEATURES, Serving
@@ -130,6 +131,11 @@ class NodeModel:
     cloud_is_external: bool = False  # another says the addresses, and takes a taint away
     serving: Serving | None = None  # None until a run says where: as the profile does
     address_shift: int = 0  # of a process, see address_plan.py
+
+    @property
+    def admin_labels(self) -> frozenset[str]:
+        """Return the labels of the nodes that kubelets may not set themselves."""
+        return forbidden_labels((*self.labels, *(key for key, _ in self.topology_spread)))
 
     @property
     def csi_driver_names(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ Source: client-go/rest/request.go, with_retry.go.
 Differs: a watch that is asked for again after Retry-After takes no token of its client.
 """
 
+import sys
 from collections.abc import Container
 from typing import NamedTuple
 
@@ -12,7 +13,16 @@ from fleet.errors import RemoteProtocolError
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import ApiCall, Client, NodeId, Op, Reply, Timer
+from fleet.objects.effects import (
+    ApiCall,
+    Client,
+    NodeId,
+    Op,
+    Owner,
+    Reply,
+    ReplyKind,
+    Timer,
+)
 from fleet.reactor.calm import HEARTBEATS
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process
@@ -25,6 +35,7 @@ from fleet.wire.http2.messages import Failure, Response
 
 CALL_TRIES_MAX = 1 + RETRIES_MAX  # the first one included: on 429 and 5xx with Retry-After
 LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
+REASON_MAX = 500
 GIVEN_UP = "context deadline exceeded"
 
 
@@ -151,10 +162,27 @@ class Calls:
         Source: client-go/rest/request.go, Result.Into: the caller gets an error without a status.
         """
         try:
-            return decode_reply(call.op, response, self._process.codec)
+            reply = decode_reply(call.op, response, self._process.codec)
         except RemoteProtocolError as error:
             reject(self._process.counts, error)
-            return lost_reply(response, str(error))
+            reply = lost_reply(response, str(error))
+        if OPERATIONS[call.op].owner is Owner.REGISTRATION:
+            self._note_registration(call, reply)
+        return reply
+
+    def _note_registration(self, call: ApiCall, reply: Reply) -> None:
+        """Keep why a node could not register; nodes with the same trouble share one text.
+
+        After a refused create the kubelet looks whether its Node exists: that there is none is not
+        the reason.
+        """
+        process = self._process
+        if reply.ok:
+            process.unregistered.pop(call.node, None)
+        elif reply.kind not in (ReplyKind.EXISTS, ReplyKind.NOT_FOUND):
+            name = process.roster.entries[call.node].caller.name.decode()
+            text = (reply.message or f"HTTP {reply.code}").replace(name, "NODE")
+            process.unregistered[call.node] = sys.intern(text[:REASON_MAX])
 
     def _send(self, entry: Entry, call: ApiCall, token: ApiCall | Delayed) -> Response | None:
         process = self._process

@@ -10,7 +10,7 @@ raised again. The reactor records how late each timer was: the instrument report
 
 import logging
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import TypeVar, assert_never
@@ -109,6 +109,7 @@ class Reactor:
         self.on_lost: Callable[[NodeId], None] | None = None  # of Nodes that others make
         self.on_certificate_timer: Callable[[NodeId, str, int], None] | None = None
         self.on_problem_timer: Callable[[NodeId, int], None] | None = None
+        self._unregistered = process.unregistered
         self._draws = draws
         self._wheel = process.wheel
         self._calm = process.calm
@@ -125,6 +126,11 @@ class Reactor:
     def perform(self, out: Outbox) -> None:
         """Do what a kubelet asked for outside of a turn, because of a request to its server."""
         self._execute(out)
+
+    def unregistered(self) -> Counter[str]:
+        """Return how many nodes could not register until now, by the reason of their last try."""
+        found = self._unregistered.items()
+        return Counter(why for node, why in found if self.entries[node].kubelet is not None)
 
     # ---- the fleet ----
 

@@ -107,7 +107,10 @@ class Wires:
 class Process:
     """What there is once in a process; each part of the reactor holds it."""
 
-    __slots__ = ("calm", "clients", "clock", "codec", "counts", "draws", "roster", "wheel", "wires")
+    __slots__ = (
+        *("calm", "clients", "clock", "codec", "counts", "draws", "roster", "unregistered"),
+        *("wheel", "wires"),
+    )
 
     def __init__(self, clock: Clock, draws: Draws, codec: Codec) -> None:
         self.clock = clock
@@ -119,3 +122,4 @@ class Process:
         self.counts = FleetCounts()
         self.clients = ClientColumns()
         self.calm = Calm()
+        self.unregistered: dict[NodeId, str] = {}  # why, of those that tried and were refused

@@ -22,4 +22,5 @@ class HostState:
     connections: TransportStats
     closed_slow: int  # watches that ended because we read too slowly
     agents: ByName
+    unregistered: Counter[str]  # nodes that could not register until now, by the reason
     rejected: Counter[str]  # what the server sent and nobody can read

@@ -93,6 +93,7 @@ class Meter:
         run.watch.closed_slow = state.closed_slow
         run.connections = filled(ConnectionFigures, state.connections)
         run.agents = state.agents
+        run.unregistered = state.unregistered
         run.rejected = state.rejected
         run.process = filled(ProcessFigures, counts)
         run.process.cpu_s = _cpu_s() - self._cpu_before_s

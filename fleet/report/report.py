@@ -161,6 +161,10 @@ class RunFigures:
     events: EventFigures = made(EventFigures)
     watch: WatchFigures = made(WatchFigures)
     connections: ConnectionFigures = made(ConnectionFigures, in_series=False)
+    unregistered: Mapping[str, int] = made(
+        dict[str, int],
+        "nodes that could not register until the end, by the reason that their last try got",
+    )
     rejected: Mapping[str, int] = made(
         dict[str, int],
         "what the server sent and fleet gave up, agents included, by what it was: how often. "

@@ -78,6 +78,7 @@ def _grey(line: str) -> str:
 def _facts(figures: RunFigures) -> list[str]:
     rows = [
         ("nodes", _node_words(figures)),
+        ("unregistered", _unregistered_words(figures)),
         ("leases", _lease_words(figures)),
         ("pods", _pod_words(figures)),
         ("requests", _request_words(figures)),
@@ -108,6 +109,12 @@ def _node_words(figures: RunFigures) -> str:
     if nodes.ever_not_ready:
         words += f"; {nodes.ever_not_ready:,} WENT NotReady on the way"
     return words
+
+
+def _unregistered_words(figures: RunFigures) -> str:
+    """Say how many nodes could not register, and why."""
+    found = sorted(figures.unregistered.items(), key=lambda each: -each[1])
+    return "; ".join(f"{count:,} could not register: {why}" for why, count in found)
 
 
 def _lease_words(figures: RunFigures) -> str:

@@ -1,9 +1,12 @@
 """What goes on beside the nodes of a run; see `Background` for what becomes of a failure."""
 
+import asyncio
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from fleet.background import Background
+from fleet.cluster.api_client import Sleep
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.runs import RunLease
 from fleet.faults.injector import attach_problem
@@ -13,6 +16,8 @@ from fleet.profile.settings import Settings
 from fleet.run.lost_shards import clear_lost_shards
 from fleet.storage.simulated_storage import simulate_csi
 
+UNREGISTERED_LOOK_S = 5.0
+REASONS_MAX = 10
 LEASE_TRIES_MAX = 4
 """Within seven seconds: whoever cannot renew a Lease must end before another fleet takes it."""
 
@@ -38,10 +43,37 @@ def attend(
     own, keep = node_host.settings, background.keep
     keep("the renewal of credentials", node_host.refresh_credentials)
     keep("the Lease of the run", keep_lease, tries_max=LEASE_TRIES_MAX)
+    keep("what keeps nodes from registering", lambda: tell_unregistered(node_host, note))
     keep("static pods", node_host.read_static_sources)
+    if (labels := node_host.admin_labels) is not None:
+        keep("labels of Nodes", lambda: labels.run(cluster.api("labels", patience_s=60.0), note))
     problem = functools.partial(attach_problem, node_host.reactor)
     keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background, problem))
     keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
+
+
+async def tell_unregistered(
+    node_host: NodeHost, note: Callable[[str], None], sleep: Sleep = asyncio.sleep
+) -> None:
+    """Say why nodes cannot register, once for each reason, until cancelled.
+
+    What is over at the next look was an API server that had just begun, or was busy.
+    """
+    before: Counter[str] = Counter()
+    told: set[str] = set()
+    while True:
+        await sleep(UNREGISTERED_LOOK_S)
+        now = node_host.reactor.unregistered()
+        for why, count in now.most_common():
+            if why in before and why not in told and len(told) < REASONS_MAX:
+                told.add(why)
+                note(f"{nodes_text(count)} cannot register so far: {why}")
+        before = now
+
+
+def nodes_text(count: int) -> str:
+    """Return a number of nodes in words."""
+    return "1 node" if count == 1 else f"{count:,} nodes"
 
 
 async def serve_metrics(background: Background, node_host: NodeHost) -> None:

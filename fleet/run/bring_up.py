@@ -46,13 +46,17 @@ async def bring_up(
         await interrupts.until_stopped(node_host.bring_up())
     stalled_s = READY_STALLED_S if settings.until_ready or settings.command else None
     await interrupts.until_stopped(readiness.wait(stalled_s))
+    if node_host.admin_labels is not None:
+        await interrupts.until_stopped(node_host.admin_labels.settled())
     if interrupts.stop.is_set():
         return stopped()
     gc.collect()
     gc.freeze()
     wanted = readiness.wanted
     if not readiness.all_ready.is_set():
-        return f"only {len(readiness.ready)} of {wanted} nodes became Ready"
+        reasons = node_host.reactor.unregistered().most_common(1)
+        why = "".join(f"; {count:,} could not register: {text}" for text, count in reasons)
+        return f"only {len(readiness.ready)} of {wanted} nodes became Ready{why}"
     if siblings is not None:
         rest = whole.nodes - settings.nodes
         await interrupts.until_stopped(siblings.wait_ready(rest, stalled_s))

@@ -101,6 +101,7 @@ class SimulatedHost:
             connections=TransportStats(),
             closed_slow=0,
             agents={},
+            unregistered=self.reactor.unregistered(),
             rejected=counts.rejected,
         )
 

@@ -25,6 +25,7 @@ class RenderedProfile:
         "status",
         "timeout",
         "timeout_ns",
+        "withheld",
     )
 
     def __init__(
@@ -36,8 +37,10 @@ class RenderedProfile:
         extra_taints: tuple[tuple[str, str, str], ...] = (),
         impersonate: bool = False,
         preset: ControllerPreset | None = None,
+        withheld: frozenset[str] = frozenset(),
     ) -> None:
         self.model = model
+        self.withheld = withheld  # labels that a Node does not register with
         self.preset = preset
         self.extra_labels = extra_labels
         self.extra_annotations = extra_annotations or {}

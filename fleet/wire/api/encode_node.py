@@ -93,9 +93,12 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
             else {"key": key, "effect": effect}
             for key, value, effect in taints
         ]
+    labels = {**facts.labels, **template.extra_labels}
+    if template.withheld:
+        labels = {key: value for key, value in labels.items() if key not in template.withheld}
     metadata: dict[str, Any] = {
         "name": facts.name,
-        "labels": {**facts.labels, **template.extra_labels},
+        "labels": labels,
         "annotations": {**facts.annotations, **template.extra_annotations},
     }
     if preset is not None:

@@ -14,6 +14,8 @@ from fleet.objects.effects import (
     LeaseRenewal,
     Milestone,
     NodeId,
+    NodeObject,
+    NodeStatusPatch,
     Op,
     Outbox,
     Owner,
@@ -212,6 +214,23 @@ def test_a_call_becomes_a_request_and_its_answer_a_reply() -> None:
     world.answer(GET_NODE, 404)
     assert world.kubelets[0].got[-1] == Reply(ReplyKind.NOT_FOUND, None, 404)
     assert world.reactor.counts.requests.rows["GET", "nodes"][404].count == 1
+
+
+def test_why_nodes_cannot_register_is_kept_until_they_can() -> None:
+    """After a refused create the kubelet finds no Node: that is not the reason."""
+    world = World(nodes=3)
+    for node in map(NodeId, range(3)):
+        world.reactor.entries[node].caller.name = b"n-%d" % node
+        message = b"node n-%d may not set the label x" % node
+        create = ApiCall(node, Op.CREATE_NODE, "", NodeObject(()))
+        world.answer(create, 403, b'{"kind":"Status","message":"%b"}' % message)
+        world.answer(ApiCall(node, Op.GET_NODE_EXISTING), 404)
+    assert world.reactor.unregistered() == {"node NODE may not set the label x": 3}
+    world.answer(ApiCall(NodeId(0), Op.PATCH_NODE_STATUS, "", NodeStatusPatch()), 200)
+    world.reactor.silence(NodeId(1))
+    world.answer(ApiCall(NodeId(2), Op.CREATE_NODE, "", NodeObject(())), 0)
+    assert list(world.reactor.unregistered().values()) == [1]
+    assert "label" not in "".join(world.reactor.unregistered())
 
 
 def test_a_timer_fires_when_it_is_due() -> None:

@@ -24,6 +24,7 @@ STATE = HostState(
     connections=TransportStats(dials=7, closed_slow=1),
     closed_slow=9,
     agents={"kube-proxy": AgentFigures(running=3, watches_open=12, received_bytes=4_000)},
+    unregistered=Counter({"NODE is refused": 2}),
     rejected=Counter({"a LIST that cannot be read": 2}),
 )
 
@@ -36,6 +37,7 @@ def test_figures_are_the_counters_and_the_state_of_the_host() -> None:
     assert (run.nodes.time_to_ready_s, run.nodes.ever_not_ready) == (1.5, 1)
     assert (run.watch.closed_slow, run.connections.dials) == (9, 7)
     assert run.agents == STATE.agents
+    assert run.unregistered == {"NODE is refused": 2}
     assert run.rejected == {"a LIST that cannot be read": 2}
     assert run.process.rss_bytes > 1 << 20
 

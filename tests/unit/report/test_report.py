@@ -45,6 +45,7 @@ FIXED_KEYS = [
     "events",
     "watch",
     "connections",
+    "unregistered",
     "rejected",
     "agents",
     "process",

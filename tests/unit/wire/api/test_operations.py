@@ -87,6 +87,17 @@ def test_a_node_registers_with_what_the_controllers_would_give_it() -> None:
     assert "node.alpha.kubernetes.io/ttl" not in without["metadata"]["annotations"]
 
 
+def test_a_node_registers_without_the_labels_that_an_administrator_sets() -> None:
+    role = "node-role.kubernetes.io/worker"
+    of = dataclasses.replace(model(), labels={role: "", "kept": "x"})
+    assert of.admin_labels == {role}
+    template = RenderedProfile(of, extra_labels={"run": "r"}, withheld=of.admin_labels)
+    call = ApiCall(NODE, Op.CREATE_NODE, "", NodeObject((READY,)))
+    labels = orjson.loads(build(call, Caller(0, b"n-0", template)).body)["metadata"]["labels"]
+    assert role not in labels
+    assert (labels["kept"], labels["run"]) == ("x", "r")
+
+
 def test_a_node_registers_as_its_profile_says() -> None:
     sent = request(Op.CREATE_NODE, NodeObject((READY,)))
     node = orjson.loads(sent.body)

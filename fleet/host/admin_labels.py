@@ -1,0 +1,98 @@
+"""Labels that only an administrator may set on a Node: fleet sets them once it has registered.
+
+    registered without one -> a PATCH by fleet's own user -> done, whatever becomes of it later
+
+Where fleet's user may not change Nodes they are left out, and that is said once.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from fleet.cluster.api_client import MERGE_PATCH, Api, each
+from fleet.cluster.ownership import NODES
+from fleet.errors import FleetError
+from fleet.objects.effects import WatchEvent
+from fleet.objects.pods import EventType, NodeView
+
+Labels = Mapping[str, str]
+
+
+class AdminLabels:
+    """Made for a run whose profiles have such labels. `labels_of` returns those of a Node."""
+
+    __slots__ = ("_is_idle", "_is_refused", "_labels_of", "_seen", "_waiting", "_wake")
+
+    def __init__(self, labels_of: Callable[[str], Labels]) -> None:
+        self._labels_of = labels_of
+        self._is_refused = False
+        self._seen: dict[str, str] = {}  # uid by name: each Node is labelled once
+        self._waiting: list[NodeView] = []
+        self._wake = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    def on_event(self, event: WatchEvent) -> None:
+        """Take one event of a watch of all Nodes of the run."""
+        view = event.record
+        if self._is_refused or not isinstance(view, NodeView):
+            return
+        if event.type is EventType.DELETED:
+            self._seen.pop(view.name, None)
+            return
+        if self._seen.get(view.name) == view.uid:
+            return
+        self._seen[view.name] = view.uid
+        if self._lacking(view):
+            self._waiting.append(view)
+            self._wake.set()
+            self._is_idle.clear()
+
+    async def settled(self) -> None:
+        """Wait until every Node that was seen so far is labelled, or is not to be."""
+        await self._is_idle.wait()
+
+    async def run(self, api: Api, note: Callable[[str], None]) -> None:
+        """Label what comes, until cancelled, or until fleet may not: then they are left out."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                waiting, self._waiting = self._waiting, []
+                refused: list[str] = []
+
+                async def label(view: NodeView, refused: list[str] = refused) -> None:
+                    if not refused:
+                        await self._label(api, view, refused)
+
+                await each(waiting, label)
+                if refused:
+                    self._is_refused = True
+                    self._seen.clear()
+                    note(refused[0])
+                    return
+                if not self._waiting:
+                    self._is_idle.set()
+        finally:
+            self._is_idle.set()
+
+    def _lacking(self, view: NodeView) -> Labels:
+        wanted = self._labels_of(view.name)
+        return {key: value for key, value in wanted.items() if view.labels.get(key) != value}
+
+    async def _label(self, api: Api, view: NodeView, refused: list[str]) -> None:
+        """Label one Node; one that is gone, or another by now, is left alone."""
+        labels = self._lacking(view)
+        patch = {"metadata": {"uid": view.uid, "labels": labels}}
+        path = f"{NODES}/{view.name}"
+        try:
+            answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        except FleetError as error:
+            reason = str(error)
+        else:
+            if answer.ok or answer.code in (404, 409):
+                return
+            reason = answer.message
+        refused.append(
+            f"nodes go without the labels {', '.join(sorted(labels))}, which a kubelet may not set "
+            f"itself (NodeRestriction), and fleet may not set either: {reason}"
+        )

@@ -1,0 +1,92 @@
+"""Labels that NodeRestriction forbids a kubelet: fleet sets them as an administrator would."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from cluster_fakes import FakeApi
+
+from fleet.cluster.api_client import Answer
+from fleet.cluster.ownership import NODES
+from fleet.host.admin_labels import AdminLabels
+from fleet.objects.effects import WatchEvent, WatchKind
+from fleet.objects.pods import EventType, NodeView
+
+ROLE = "node-role.kubernetes.io/worker"
+WANTED = {ROLE: "", "pool.node-restriction.kubernetes.io/team": "a"}
+
+
+def seen(api: FakeApi, name: str, kind: EventType = EventType.ADDED) -> WatchEvent:
+    metadata = api.objects[f"{NODES}/{name}"]["metadata"]
+    view = NodeView(
+        name=name,
+        uid=metadata["uid"],
+        resource_version="1",
+        deleting=False,
+        pod_cidrs=(),
+        labels=dict(metadata.get("labels", {})),
+        taints=(),
+        conditions=(),
+        volumes_attached=(),
+    )
+    return WatchEvent(WatchKind.NODE, kind, view)
+
+
+def label(api: FakeApi, *events: Callable[[], WatchEvent]) -> tuple[AdminLabels, list[str]]:
+    """Let fleet see some events, one after the other is dealt with; return what it said."""
+    labels = AdminLabels(lambda name: WANTED if name.startswith("n-") else {})
+    said: list[str] = []
+
+    async def run() -> None:
+        task = asyncio.create_task(labels.run(api, said.append))
+        for event in events:
+            labels.on_event(event())
+            await labels.settled()
+        task.cancel()
+
+    asyncio.run(run())
+    return labels, said
+
+
+def test_a_node_that_registered_gets_its_labels_once() -> None:
+    api = FakeApi()
+    for name in ("n-0", "real"):
+        api.put(f"{NODES}/{name}", metadata={"labels": {"a": "b"}})
+
+    def taken_away() -> WatchEvent:
+        del api.objects[f"{NODES}/n-0"]["metadata"]["labels"][ROLE]
+        return seen(api, "n-0")
+
+    def created_again() -> WatchEvent:
+        api.put(f"{NODES}/n-0")
+        return seen(api, "n-0")
+
+    _, said = label(api, lambda: seen(api, "n-0"), lambda: seen(api, "real"))
+    assert api.objects[f"{NODES}/n-0"]["metadata"]["labels"] == {"a": "b", **WANTED}
+    assert api.objects[f"{NODES}/real"]["metadata"]["labels"] == {"a": "b"}
+    assert not said
+    label(api, lambda: seen(api, "n-0"), taken_away)
+    assert ROLE not in api.objects[f"{NODES}/n-0"]["metadata"]["labels"]  # by whom it may concern
+    label(api, lambda: seen(api, "n-0"), created_again)
+    assert api.objects[f"{NODES}/n-0"]["metadata"]["labels"] == WANTED
+
+
+def test_where_fleet_may_not_change_nodes_they_are_left_out_and_it_is_said_once() -> None:
+    api = FakeApi()
+    for index in range(5):
+        api.put(f"{NODES}/n-{index}")
+    api.fail_next = [Answer(403, {"message": "nodes is forbidden"})] * 5
+
+    _, said = label(api, *[lambda at=at: seen(api, f"n-{at}") for at in range(5)])
+    assert len(said) == 1
+    assert said[0].startswith(f"nodes go without the labels {ROLE}, pool.node-restr")
+    assert said[0].endswith("and fleet may not set either: nodes is forbidden")
+
+
+@pytest.mark.parametrize("code", [404, 409])
+def test_a_node_that_went_is_nothing_to_speak_of(code: int) -> None:
+    api = FakeApi()
+    api.put(f"{NODES}/n-0")
+    api.fail_next = [Answer(code, {"message": "gone"})]
+    _, said = label(api, lambda: seen(api, "n-0"))
+    assert not said
