@@ -300,7 +300,10 @@ class FaultSpec(Spec):
 
 
 class Candidate(NamedTuple):
-    """A node that a fault may hit; `place` is its index in the whole fleet."""
+    """A node that a fault may hit; `place` is its index in the whole fleet.
+
+    Of a node without a kubelet only the name is known: it has no labels, and is hit only by name.
+    """
 
     node: NodeId
     place: int
@@ -322,7 +325,8 @@ def choose(
     found = [
         each
         for each in candidates
-        if (not names or each.name in names) and wanted.items() <= each.labels.items()
+        if (each.name in names or (not names and each.labels))
+        and wanted.items() <= each.labels.items()
     ]
     if spec.share == 1.0 or not found:
         return found

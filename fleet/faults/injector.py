@@ -86,11 +86,17 @@ class Injector:
         self._environments: dict[tuple[object, ...], Environment] = {}
 
     def candidates(self) -> Iterable[Candidate]:
-        """Yield the nodes that a fault may hit: those that are registered."""
-        for entry, kubelet in self._reactor.roster.living():
-            if kubelet.status.phase is RegistrationPhase.REGISTERED:
-                labels = kubelet.facts.labels
-                yield Candidate(kubelet.node, entry.caller.index, kubelet.name, labels)
+        """Yield the nodes that a fault may hit: those that are registered.
+
+        A node without a kubelet, because of another fault, can be hit by its name.
+        """
+        for number, entry in enumerate(self._reactor.entries):
+            node, kubelet = NodeId(number), entry.kubelet
+            if kubelet is None:
+                if self._reactor.environments.of(node) is not None:
+                    yield Candidate(node, entry.caller.index, entry.caller.name.decode(), {})
+            elif kubelet.status.phase is RegistrationPhase.REGISTERED:
+                yield Candidate(node, entry.caller.index, kubelet.name, kubelet.facts.labels)
 
     def inject(self, spec: FaultSpec, number: int) -> Injection:
         """Let something go wrong now; `number` names the fault and is drawn with.

@@ -7,12 +7,12 @@ off is healed as well. Each process sees to its own nodes.
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fleet.agents.node_patches import create_event
 from fleet.errors import FleetError
 from fleet.faults.fault import FaultSpec
-from fleet.faults.note import FAULT_ANNOTATION, read_note
+from fleet.faults.note import FAULT_ANNOTATION, NotedFault, read_note
 from fleet.objects.effects import WatchEvent
 from fleet.objects.pods import EventType, NodeView
 from fleet.profile.agent_behavior import AgentEvent
@@ -37,14 +37,24 @@ class Control(Protocol):
         ...
 
 
+class _Taken(NamedTuple):
+    """An annotation as it was taken, and the faults that came of it so far."""
+
+    text: str = ""
+    begun: tuple[tuple[NotedFault, int], ...] = ()  # with their numbers; some may have ended
+    is_whole: bool = True  # else some of its faults found no node yet
+
+
+_NOTHING = _Taken()
+
+
 class FaultNotes:
     """What the annotations of the Nodes of one process say, and the faults that came of it."""
 
     def __init__(self, reactor: Reactor, control: Control) -> None:
         self._reactor = reactor
         self._control = control
-        self._notes: dict[str, str] = {}  # by node, as they were taken
-        self._numbers: dict[str, list[int]] = {}
+        self._taken: dict[str, _Taken] = {}  # by node
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = reactor.on_observed
         reactor.on_observed = self.on_event
@@ -59,7 +69,8 @@ class FaultNotes:
         text = ""
         if event.type is not EventType.DELETED:
             text = dict(view.state.annotations).get(FAULT_ANNOTATION, "")
-        if text != self._notes.get(view.name, ""):
+        taken = self._taken.get(view.name, _NOTHING)
+        if text != taken.text or not taken.is_whole:
             # Outside of the reactor's turn: a fault may end the kubelet that it is at.
             self._soon(self._take(view.name, text))
 
@@ -69,26 +80,38 @@ class FaultNotes:
         task.add_done_callback(self._tasks.discard)
 
     async def _take(self, name: str, text: str) -> None:
-        """Heal what an earlier annotation began, and begin what this one says."""
-        if text == self._notes.get(name, ""):
-            return
-        self._notes.pop(name, None)
-        for number in self._numbers.pop(name, ()):
-            await self._control.heal(number)
-        begun: list[int] = []
+        """Heal what an annotation names no more, and begin what it names and did not before.
+
+        What stays in a list goes on: a kubelet that was restarted for it is not restarted again.
+        """
+        taken = self._taken.pop(name, _NOTHING)
+        error = ""
         try:
-            for noted in read_note(text, name):
-                number = self._control.inject_here(noted.spec, noted.for_ns)
-                if not number:
-                    return  # it has not registered: its next status brings us back
-                begun.append(number)
-        except FleetError as error:
-            for number in begun:
+            missing = list(read_note(text, name))
+        except FleetError as refused:
+            missing, error = [], str(refused)
+        begun: list[tuple[NotedFault, int]] = []
+        for fault, number in taken.begun:
+            if fault in missing:
+                missing.remove(fault)
+                begun.append((fault, number))
+            else:
                 await self._control.heal(number)
-            self._tell(name, str(error))
+        try:
+            for fault in missing.copy():
+                number = self._control.inject_here(fault.spec, fault.for_ns)
+                if not number:
+                    break  # it has not registered: its next status brings us back
+                begun.append((fault, number))
+                missing.remove(fault)
+        except FleetError as refused:
+            error, missing = str(refused), []
+            while begun:
+                await self._control.heal(begun.pop()[1])
+        if error:
+            self._tell(name, error)
         if text:
-            self._notes[name] = text
-            self._numbers[name] = begun
+            self._taken[name] = _Taken(text, tuple(begun), is_whole=not missing)
 
     def _tell(self, name: str, message: str) -> None:
         """Say what is wrong with an annotation: in the log, and by an event about the Node."""

@@ -1,0 +1,126 @@
+"""Faults by annotation of a Node, with the true injector: what comes, stays and goes."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from simulation import RUN, Simulation
+
+from fleet.clock import NS_PER_S
+from fleet.faults.note import FAULT_ANNOTATION
+from fleet.objects.effects import WatchKind
+from fleet.run.fault_control import FaultControl, Hosted
+
+pytest_plugins = ("sim_encodings",)
+HOUR_NS = 3600 * NS_PER_S
+
+
+class Noted:
+    """A fleet whose Nodes are annotated."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.sim = Simulation(nodes=nodes, seed=3)
+        reactor = self.sim.reactor
+        reactor.wires.connect(observer=self.sim.observer)
+        reactor.share_watch(WatchKind.NODE, RUN)
+        hosted = SimpleNamespace(
+            settings=SimpleNamespace(shared=None, seed=3, shard=0),
+            reactor=reactor,
+            certificates=None,
+            draws=self.sim.draws,
+            has_own_connections=True,
+            size=nodes,
+        )
+        self.said: list[str] = []
+        self.control = FaultControl(
+            cast("Hosted", hosted), lambda: self.sim.now_s, self.said.append, lambda: None
+        )
+
+    async def run(self, *texts: str, seconds: float = 30) -> None:
+        """Let the fleet settle, then give `n-0` one annotation after another."""
+        await self._settle(60)
+        for text in texts:
+            patch = {"metadata": {"annotations": {FAULT_ANNOTATION: text or None}}}
+            self.sim.server.update("nodes", "n-0", patch)
+            await self._settle(seconds)
+
+    async def _settle(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.sim.run_for(1)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    @property
+    def on(self) -> list[str]:
+        return [str(each["fault"]) for each in self.control.on()]
+
+    def skew_ns(self, node: int = 0) -> int:
+        kubelet = self.sim.reactor.entries[node].kubelet
+        assert kubelet is not None
+        return kubelet.env.skew_ns
+
+
+@pytest.fixture
+def noted() -> Noted:
+    return Noted()
+
+
+SKEW = "ClockSkew by=1h"
+
+
+def test_a_restart_in_a_list_happens_once(noted: Noted) -> None:
+    asyncio.run(noted.run(f"KubeletRestart; {SKEW}"))
+    assert noted.sim.reactor.counts.restarts == 1
+    assert noted.on == ["ClockSkew"]
+    assert (noted.skew_ns(), noted.skew_ns(1)) == (HOUR_NS, 0)
+
+
+def test_what_stays_in_a_list_goes_on_and_what_goes_ends(noted: Noted) -> None:
+    lists = (
+        f"KubeletRestart; {SKEW}; HeartbeatLoss heartbeats=Status",
+        f"KubeletRestart; {SKEW}",
+        "KubeletRestart",
+    )
+    asyncio.run(noted.run(*lists))
+    assert noted.sim.reactor.counts.restarts == 1
+    assert not noted.on
+    assert noted.skew_ns() == 0
+    assert not noted.sim.reactor.calls.hindrances
+    assert [each.partition(": ")[2] for each in noted.said] == [
+        "KubeletRestart on 1 of 2 nodes",
+        "ClockSkew on 1 of 2 nodes",
+        "HeartbeatLoss Status on 1 of 2 nodes",
+        "HeartbeatLoss Status is healed",
+        "ClockSkew is healed",
+    ]
+
+
+@pytest.mark.parametrize("down", ["KubeletDown", "NodeDown"])
+def test_what_follows_the_end_of_a_kubelet_begins_and_ends_too(noted: Noted, down: str) -> None:
+    asyncio.run(noted.run(f"{down}; {SKEW}; NodeDown"))
+    assert noted.on == [down, "ClockSkew", "NodeDown"]
+    assert noted.sim.reactor.entries[0].kubelet is None
+    asyncio.run(noted.run(f"{down}; {SKEW}"))
+    assert noted.on == [down, "ClockSkew"]
+    asyncio.run(noted.run(""))
+    assert not noted.on
+    assert noted.skew_ns() == 0
+    assert noted.sim.ready() == 2
+
+
+def test_all_that_an_annotation_began_ends_when_it_goes(noted: Noted) -> None:
+    text = f"Partition; KubeletRestart; {SKEW}; HeartbeatLoss; RuntimeDown"
+    asyncio.run(noted.run(text, "", seconds=60))
+    assert not noted.on
+    assert noted.skew_ns() == 0
+    assert noted.sim.reactor.counts.restarts == 1
+    assert noted.sim.ready() == 2
+
+
+def test_what_cannot_be_ends_what_was_begun(noted: Noted) -> None:
+    asyncio.run(noted.run(SKEW, f"{SKEW}; CertificateExpired"))
+    assert not noted.on
+    asyncio.run(noted.run(SKEW, "Earthquake"))
+    assert not noted.on
+    assert noted.skew_ns() == 0
