@@ -204,4 +204,5 @@ class FleetCounts:
     foreign: int = 0  # nodes that are not this run's, though their names are
     foreign_names: list[str] = field(default_factory=list)
     rejected: Counter[str] = field(default_factory=Counter)  # what nobody can read
+    own_limits: Counter[str] = field(default_factory=Counter)  # that the kubelets' servers hit
     bugs: int = 0  # exceptions that no single kubelet is to blame for

@@ -27,7 +27,7 @@ from fleet.wire.api.list_watches import (
     on_unreadable,
     open_watch,
 )
-from fleet.wire.http2.messages import Response, StreamOpened
+from fleet.wire.http2.messages import Failure, Response, StreamOpened
 
 SEED_SHIFT = 16
 NAMES_BITS = 0xFFFF_FFFF
@@ -156,7 +156,8 @@ class Agents:
         agent = call.agent
         took_us = response.took_us
         counts = self.kinds[agent.model.name].counts
-        counts.requests.record((call.verb, call.resource), response.code, took_us)
+        if response.failure is not Failure.OWN_LIMIT:  # the transport has counted it
+            counts.requests.record((call.verb, call.resource), response.code, took_us)
         if self._runs(agent):
             out: list[AgentEffect] = []
             agent.on_reply(call.key, response, self._draws, self._clock.now_ns(), out)

@@ -1,55 +1,68 @@
-"""What this machine must give before anything starts: memory and file descriptors.
+"""What this machine must give before anything starts: memory, file descriptors and local ports.
 
 The numbers per node are those that `make bench` measured, rounded up.
 See docs/explain/performance.md.
 """
 
 import resource
+from pathlib import Path
 
 import psutil
 
 from fleet.errors import SetupError
+from fleet.host.light_pools import connections_of
 from fleet.profile.settings import Fidelity
 
 BASE_BYTES = 120 << 20
 NODE_BYTES = {Fidelity.KUBELET: 64 << 10, Fidelity.LIGHT: 12 << 10}
+WATCHES_BYTES = 8 << 10
+"""Of a node in light that has its own watches."""
 APISERVER_NODE_BYTES = {Fidelity.KUBELET: 700 << 10, Fidelity.LIGHT: 150 << 10}
+APISERVER_WATCHES_BYTES = 400 << 10
 CONTROLPLANE_BYTES = 1 << 30
 AGENT_BYTES = 24 << 10
 APISERVER_AGENT_BYTES = 400 << 10
 DESCRIPTORS_BASE = 200
 GOAWAY_SPARE = 1.05
 """A GOAWAY opens second connections for a while."""
-LIGHT_CONNECTIONS = 2
-"""Connections that all nodes of fidelity light share; each carries 100 streams.
-
-Further ones are dialed while these are full. Few, so that the requests of a turn leave in few
-writes and come back in few reads; two, so that not all of them hang on one API server of several.
-"""
-LIGHT_CONNECTIONS_MAX = 64
-"""What a storm may dial on top of them, as far as open files are concerned."""
+LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def descriptors_needed(nodes: int, fidelity: Fidelity, agents: float = 0.0) -> int:
-    """Return how many file descriptors this process opens: one connection a node, and some.
+def connections_needed(
+    nodes: int, fidelity: Fidelity, agents: float = 0.0, *, own_watches: bool = False
+) -> int:
+    """Return how many connections to the API server there may be at the same time.
 
-    `agents` is how many a node has on average; each has a connection of its own.
+    One for each node, or in light as many as their streams need. `agents` is how many a node has
+    on average; each has a connection of its own.
     """
-    own = nodes * agents
-    if fidelity is Fidelity.LIGHT:
-        return DESCRIPTORS_BASE + LIGHT_CONNECTIONS_MAX + int(own * GOAWAY_SPARE)
-    return DESCRIPTORS_BASE + int((nodes + own) * GOAWAY_SPARE)
+    count = nodes * agents
+    if fidelity is not Fidelity.LIGHT:
+        return int((nodes + count) * GOAWAY_SPARE)
+    count += connections_of(nodes, own_watches=own_watches)
+    return int(count * GOAWAY_SPARE)
+
+
+def descriptors_needed(connections: int, listening: int = 0) -> int:
+    """Return how many file descriptors this process opens; `listening`: sockets of kubelets."""
+    return DESCRIPTORS_BASE + connections + listening
 
 
 def raise_descriptors(
-    nodes: int, fidelity: Fidelity, *, is_local: bool, agents: float = 0.0
+    nodes: int,
+    fidelity: Fidelity,
+    agents: float = 0.0,
+    *,
+    own_watches: bool = False,
+    listening: int = 0,
 ) -> None:
-    """Raise the soft limit of open files to what the run needs.
+    """Raise the soft limit of open files to the hard one: pods and clients bring more than nodes.
 
     A local API server inherits the limit and holds the other ends. Raises SetupError naming the
-    number when the hard limit is too low.
+    number when the hard limit is too low. Source: Go's os package, which does so at its start.
     """
-    needed = descriptors_needed(nodes, fidelity, agents)
+    connections = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
+    needed = descriptors_needed(connections, listening)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
         try:
@@ -57,27 +70,68 @@ def raise_descriptors(
         except (ValueError, OSError):
             raise SetupError(
                 f"{nodes} nodes in fidelity {fidelity} need {needed} open files, the limit is "
-                f"{hard}: raise it (ulimit -Hn {needed}), take fewer --nodes, --no-agents, or "
-                "--fidelity light"
+                f"{hard}: raise it (ulimit -Hn {needed}), {_fewer(fidelity, own_watches)}"
             ) from None
         return
-    wanted = needed if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and (soft < needed or (is_local and soft < wanted)):
+    wanted = max(soft, needed) if hard == resource.RLIM_INFINITY else hard
+    if soft not in (wanted, resource.RLIM_INFINITY):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def check_memory(nodes: int, fidelity: Fidelity, *, is_local: bool, agents: float = 0.0) -> None:
+def check_ports(
+    nodes: int, fidelity: Fidelity, agents: float = 0.0, *, own_watches: bool = False
+) -> None:
+    """Raise SetupError when this machine has fewer local ports than the run has connections.
+
+    All lead to one address and port, so that each needs a local port of its own. `nodes` are those
+    of all processes.
+    """
+    needed = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
+    available = local_ports()
+    if needed > available:
+        raise SetupError(
+            f"{nodes} nodes in fidelity {fidelity} need {needed} connections to the API server, "
+            f"this machine has {available} local ports: widen the range (sysctl -w "
+            f'net.ipv4.ip_local_port_range="1024 65535"), {_fewer(fidelity, own_watches)}'
+        )
+
+
+def local_ports() -> int:
+    """Return how many ports connections may begin at; those that are taken are among them."""
+    try:
+        first, last = LOCAL_PORTS.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 65_535  # not Linux's own: none is known to be lacking
+    return int(last) - int(first) + 1
+
+
+def _fewer(fidelity: Fidelity, own_watches: bool) -> str:  # noqa: FBT001 - private
+    if fidelity is not Fidelity.LIGHT:
+        return "take fewer --nodes, --no-agents, or --fidelity light"
+    return "take fewer --nodes" + (", or --watches shared" if own_watches else ", or --no-agents")
+
+
+def check_memory(
+    nodes: int,
+    fidelity: Fidelity,
+    agents: float = 0.0,
+    *,
+    is_local: bool,
+    own_watches: bool = False,
+) -> None:
     """Raise SetupError when the nodes, and a local control plane, will not fit."""
+    watching = nodes if own_watches and fidelity is Fidelity.LIGHT else 0
     needed = BASE_BYTES + nodes * NODE_BYTES[fidelity] + int(nodes * agents * AGENT_BYTES)
+    needed += watching * WATCHES_BYTES
     if is_local:
         needed += CONTROLPLANE_BYTES + nodes * APISERVER_NODE_BYTES[fidelity]
-        needed += int(nodes * agents * APISERVER_AGENT_BYTES)
+        needed += int(nodes * agents * APISERVER_AGENT_BYTES) + watching * APISERVER_WATCHES_BYTES
     available = available_bytes()
     if needed > available:
         raise SetupError(
             f"{nodes} nodes in fidelity {fidelity} need about {needed / 1e9:.1f} GB of memory"
             f"{' with the local control plane' if is_local else ''}, {available / 1e9:.1f} GB are "
-            "available: take fewer --nodes, --no-agents, or --fidelity light"
+            f"available: {_fewer(fidelity, own_watches)}"
         )
 
 

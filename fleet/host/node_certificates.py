@@ -44,7 +44,7 @@ from fleet.wire.api.signing_requests import (
     list_signing_request,
     watch_signing_request,
 )
-from fleet.wire.http2.messages import Request, Response, StreamOpened
+from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.sockets.connection import prepare_context
 from fleet.wire.sockets.transport import Transport
 
@@ -354,6 +354,8 @@ class NodeCertificates:
         code = message.code if isinstance(message, Response) else 200
         if errand.step is Step.WATCH and code == 200 and isinstance(message, Response):
             return  # the end of one that was counted as it opened
+        if isinstance(message, Response) and message.failure is Failure.OWN_LIMIT:
+            return  # the transport has counted it
         took_us = (message.arrived_ns - message.sent_ns) // 1000
         self._reactor.counts.requests.record((errand.step.value, RESOURCE), code, took_us)
         tally = self._reactor.entries[errand.certificate.manager.node].client

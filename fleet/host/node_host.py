@@ -31,7 +31,7 @@ from fleet.errors import FleetError, SetupError
 from fleet.host.admin_labels import AdminLabels
 from fleet.host.agent_connections import AgentConnections
 from fleet.host.certificate_store import CertificateContext
-from fleet.host.machine import LIGHT_CONNECTIONS
+from fleet.host.light_pools import LightPools
 from fleet.host.managed_nodes import ManagedNodes
 from fleet.host.node_bootstrap import Bootstrap
 from fleet.host.node_certificates import NodeCertificates
@@ -128,8 +128,12 @@ class NodeHost:
             self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
         self.taint = fake_taint
         self._preset = preset
-        agents = dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
-        self._user_agents = tuple(agents)  # a profile's is one object for all of its nodes
+        self._user_agents = tuple(  # a profile's is one object for all of its nodes
+            dict.fromkeys(model.filled(model.user_agent) for model in mix.models)
+        )
+        self._light_pools = LightPools(
+            settings.most, len(self._user_agents), own_watches=settings.has_own_watches
+        )
         accept, group = self.reactor.codec.accept, identity.group
         user_agent = f"fleet/{__version__} (observer)".encode()
         self.observer = self._transports.own(user_agent, accept, group)
@@ -177,6 +181,7 @@ class NodeHost:
         kinds = agents.kinds.values() if agents is not None else ()
         took_ns = readiness.ready_at_ns - self.started_ns if readiness.ready_at_ns else None
         stats = self.transport.stats
+        own_limits = self._transports.own_limits() + self.counts.own_limits
         return HostState(
             requested=self.settings.nodes if self.managed is None else self.readiness.wanted,
             wanted=self.wanted if self.managed is None else self.size,
@@ -185,13 +190,21 @@ class NodeHost:
             ready=len(readiness.ready),
             ever_not_ready=len(readiness.ever_not_ready),
             time_to_ready_s=took_ns / 1e9 if took_ns is not None else None,
-            held_by=self._pacing.held_by(self._loop.time()),
+            held_by=self._held_by(own_limits),
+            own_limits=own_limits,
             connections=stats,
             closed_slow=stats.closed_slow + self.agent_connections.closed_slow(),
             agents=self.agent_connections.figures(agents) if agents is not None else {},
             unregistered=self.reactor.unregistered(),
             rejected=sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected)),
         )
+
+    def _held_by(self, own_limits: Counter[str]) -> str:
+        """Return what keeps nodes from starting; once fleet is at its own limits, that it is."""
+        held_by = self._pacing.held_by(self._loop.time())
+        if held_by and own_limits:
+            return f"fleet itself: its limit of {own_limits.most_common(1)[0][0]}"
+        return held_by
 
     def _model_of(self, node: int) -> NodeModel:
         return self.reactor.entries[node].caller.template.model
@@ -202,7 +215,7 @@ class NodeHost:
     def _user_agent_of(self, pool: int) -> bytes:
         """Return what the kubelets of a pool call themselves; it manages the fields they set."""
         if self._is_light:
-            return self._user_agents[pool // LIGHT_CONNECTIONS]
+            return self._user_agents[self._light_pools.user_agent_of(pool)]
         return self._user_agents[self._agent_number(self._model_of(pool))]
 
     def _node_certificates(self, bootstrap: Bootstrap) -> NodeCertificates:
@@ -241,8 +254,8 @@ class NodeHost:
             for kind in kinds:
                 self.reactor.share_watch(kind)
         if self._is_light:
-            for pool in range(LIGHT_CONNECTIONS * len(self._user_agents)):
-                self.transport.open_pool(pool)
+            open_pool = self.transport.open_pool
+            self._light_pools.open(lambda pool, limits: open_pool(pool, limits=limits))
         self.started_ns = time.monotonic_ns()
         self.reactor_loop.start()
 
@@ -408,9 +421,9 @@ class NodeHost:
     def _start(self, index: int, name: str, model: NodeModel, addresses: str) -> None:
         node = NodeId(len(self.reactor.entries))  # never used again: late answers find nobody
         env, template = self._kind(model)
-        pool: int = node
+        pool = watch_pool = int(node)
         if self._is_light:
-            pool = node % LIGHT_CONNECTIONS + LIGHT_CONNECTIONS * self._agent_number(model)
+            pool, watch_pool = self._light_pools.of(node, self._agent_number(model))
         kubelet = VirtualKubelet(node, name, addresses, env)
         self._running.append(node)
         self._pacing.add(node)
@@ -421,7 +434,7 @@ class NodeHost:
             return
         if not self._is_light:
             self.transport.open_pool(pool, user=self._identity.user_of(name))
-        self.reactor.add(kubelet, caller, pool)
+        self.reactor.add(kubelet, caller, pool, watch_pool)
 
     def stop_last(self) -> str:
         """Let the kubelet of the highest slot fall silent; return the name of its node."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import Counter
 
 from fleet.cluster.credentials import Credentials
 from fleet.host.reactor_loop import ReactorLoop
@@ -25,6 +26,7 @@ class Transports:
         self._reactor = reactor
         self._reactor_loop = reactor_loop
         self._health = health
+        self._made: list[Transport] = []
         self._endpoint = Endpoint(credentials.host, credentials.port, credentials.server_name)
 
     @property
@@ -52,7 +54,7 @@ class Transports:
         accept: bytes = JSON.accept,
     ) -> Transport:
         """Make one to an endpoint that need not be the cluster's, as with a bootstrap token."""
-        return Transport(
+        made = Transport(
             endpoint,
             context,
             user_agent=user_agent,
@@ -65,3 +67,9 @@ class Transports:
             impersonate_group=group,
             health=self._health,
         )
+        self._made.append(made)
+        return made
+
+    def own_limits(self) -> Counter[str]:
+        """Return how often all of them hit which limit of fleet's own."""
+        return sum((each.stats.own_limits for each in self._made), Counter[str]())

@@ -107,7 +107,8 @@ class Calls:
         row = OPERATIONS[call.op]
         counts = self._process.counts
         entry = self._process.roster.entries[call.node]
-        count_answer(self._process, entry, row, response)
+        if response.failure is not Failure.OWN_LIMIT:  # the transport has counted it
+            count_answer(self._process, entry, row, response)
         if entry.kubelet is None:  # silenced since; what the server did is counted all the same
             return False
         if response.failure is Failure.OVERSIZED:

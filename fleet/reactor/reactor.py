@@ -147,14 +147,19 @@ class Reactor:
             agents.add_kind(model)
             self.agents = agents
 
-    def add(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
-        """Take a kubelet over and start it; its first requests leave with the next flush."""
-        self.register(kubelet, caller, pool)
+    def add(self, kubelet: VirtualKubelet, caller: Caller, pool: int, watch_pool: int = -1) -> None:
+        """Take a kubelet over and start it; its first requests leave with the next flush.
+
+        Its watches use the connections of its calls, unless a `watch_pool` is given.
+        """
+        self.register(kubelet, caller, pool, watch_pool)
         self.start(kubelet.node)
 
-    def register(self, kubelet: VirtualKubelet, caller: Caller, pool: int) -> None:
+    def register(
+        self, kubelet: VirtualKubelet, caller: Caller, pool: int, watch_pool: int = -1
+    ) -> None:
         """Take a kubelet over that starts later."""
-        entry = Entry(kubelet, caller, pool)
+        entry = Entry(kubelet, caller, pool, watch_pool=watch_pool)
         if kubelet.name in self._story:
             entry.story = deque(maxlen=STORY_MAX)
         self.roster.add(entry)

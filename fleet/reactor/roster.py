@@ -30,6 +30,12 @@ class Entry:
     reflectors: tuple[Reflector, ...] = ()
     story: deque[str] | None = None
     client: ClientTally = field(default_factory=ClientTally)  # since the kubelet was started
+    watch_pool: int = -1
+    """Of its list-watches, where many nodes share connections: they take no stream of a call's."""
+
+    def __post_init__(self) -> None:
+        if self.watch_pool < 0:
+            self.watch_pool = self.pool
 
 
 @dataclass(slots=True, eq=False)

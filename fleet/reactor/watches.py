@@ -225,7 +225,7 @@ class Watches:
         entry = process.roster.entries[reflector.node]
         caller = entry.caller
         user = caller.user if caller.template.impersonate else b""
-        return Lane(process.wires.nodes, entry.pool, process.counts, process.draws, user)
+        return Lane(process.wires.nodes, entry.watch_pool, process.counts, process.draws, user)
 
     def _open(self, reflector: Reflector) -> Deliveries:
         """Send the next request; whoever reads a snapshot learns that one begins."""

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from fleet.report.figure import Kind, figure
+from fleet.report.report import own_limit_words
 from fleet.report.summary_text import size
 
 FRAME_S = 0.25
@@ -49,6 +50,8 @@ class LiveFigures:
     nodes_ready: int = 0
     held_by: str = ""
     """What keeps nodes from starting just now."""
+    own_limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of fleet's own that were hit, and how often."""
     scenario: str = ""
     """Which phase of a scenario is played, and what it waits for."""
     faults: list[str] = field(default_factory=list)
@@ -218,6 +221,7 @@ class Display:
         rows = [
             ("", f"[bold cyan]fleet[/]  {escape(self._phase)}  [dim]{clock(now.elapsed_s)}[/]"),
             ("nodes", self._nodes(now)),
+            ("own limits", _own_limits(now)),
             ("held back by", now.held_by),
             ("scenario", escape(now.scenario)),
             *_faults(now.faults),
@@ -303,6 +307,7 @@ class Display:
         self._printed, self._printed_s = self._state(now), now.elapsed_s
         rows = [
             _plain_nodes(now) + self._left(now),
+            _own_limits(now, "own limits of fleet were hit: "),
             f"held back by {now.held_by}" if now.held_by else "",
             escape(now.scenario),
             *(f"fault {markup}" for _, markup in _faults(now.faults)),
@@ -345,6 +350,12 @@ def _faults(faults: Sequence[str]) -> list[tuple[str, str]]:
         (f"{MORE_FAULTS}{number}" if number else "faults", f"[red]{each}[/]")
         for number, each in enumerate(lines)
     ]
+
+
+def _own_limits(now: LiveFigures, label: str = "") -> str:
+    if not now.own_limits:
+        return ""
+    return f"[red]{label}{own_limit_words(now.own_limits)}; the run is invalid[/]"
 
 
 def _pods(pods: Mapping[str, int]) -> str:

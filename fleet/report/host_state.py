@@ -23,4 +23,5 @@ class HostState:
     closed_slow: int  # watches that ended because we read too slowly
     agents: ByName
     unregistered: Counter[str]  # nodes that could not register until now, by the reason
+    own_limits: Counter[str]  # how often which limit of fleet or its machine was hit
     rejected: Counter[str]  # what the server sent and nobody can read

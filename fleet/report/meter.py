@@ -95,6 +95,7 @@ class Meter:
         run.agents = state.agents
         run.unregistered = state.unregistered
         run.rejected = state.rejected
+        run.own_limits = state.own_limits
         run.process = filled(ProcessFigures, counts)
         run.process.cpu_s = _cpu_s() - self._cpu_before_s
         run.process.rss_bytes = rss_bytes()
@@ -115,6 +116,7 @@ class Meter:
             nodes_registered=counts.registered,
             nodes_ready=state.ready,
             held_by=state.held_by,
+            own_limits=state.own_limits,
             pods=_pods(counts),
             requests_per_s=(now.requests - before.requests) / span_s,
             request_p99_ms=recent.percentile_us(0.99) / 1e3 if recent.count else None,

@@ -170,6 +170,11 @@ class RunFigures:
         "what the server sent and fleet gave up, agents included, by what it was: how often. "
         "See [what is not taken](#what-is-not-taken)",
     )
+    own_limits: Mapping[str, int] = made(
+        dict[str, int],
+        "limits of fleet or of its machine that were hit, by what they limit: how often. Any of "
+        "them makes the run invalid. See [own limits](#own-limits)",
+    )
     agents: ByName = made(dict[str, AgentFigures])
     """What ran beside the kubelets, which the other figures do not count."""
     process: ProcessFigures = made(ProcessFigures)
@@ -205,6 +210,11 @@ class RunFigures:
             reasons.append(
                 f"fleet read too slowly: watches that the server closed: {self.watch.closed_slow:,}"
             )
+        if self.own_limits:
+            reasons.append(
+                "fleet hit its own limits, the API server did not: "
+                f"{own_limit_words(self.own_limits)}"
+            )
         return reasons
 
     def request_count(self) -> int:
@@ -229,6 +239,12 @@ def lag_reasons(timer_lag: Histogram, wall_s: float) -> list[str]:
             "still meanwhile; give it a core of its own, or fewer nodes a process (--processes)"
         )
     return reasons
+
+
+def own_limit_words(own_limits: Mapping[str, int]) -> str:
+    """Say which limits of fleet's own were hit, the most frequent one first."""
+    ordered = sorted(own_limits.items(), key=lambda each: (-each[1], each[0]))
+    return ", ".join(f"{what} ({count:,} times)" for what, count in ordered)
 
 
 def merge(runs: Sequence[RunFigures]) -> RunFigures:

@@ -31,12 +31,12 @@ from fleet.cluster.runs import RunLease
 from fleet.cluster.statefulset import check
 from fleet.controlplane import ComponentDeath
 from fleet.errors import FleetError, RunInterruptedError, SetupError
-from fleet.host.machine import check_memory, raise_descriptors
+from fleet.host.machine import check_memory, check_ports, raise_descriptors
 from fleet.host.node_bootstrap import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
 from fleet.profile.loader import NodeMix, mix_of
-from fleet.profile.settings import Settings
+from fleet.profile.settings import ServeMode, Settings
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
 from fleet.report.meter import Meter
@@ -129,9 +129,7 @@ class Run:
         """Play the whole run. Raises FleetError when it cannot begin, or may not any more."""
         settings = self._settings
         is_local = not settings.names_cluster
-        agents = self._mix.agents_per_node
-        raise_descriptors(settings.most, settings.fidelity, is_local=is_local, agents=agents)
-        check_memory(self._whole.most, settings.fidelity, is_local=is_local, agents=agents)
+        self._check_machine(is_local=is_local)
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
@@ -166,6 +164,20 @@ class Run:
         if self._failure is not None:
             raise self._failure
         return outcome
+
+    def _check_machine(self, *, is_local: bool) -> None:
+        """Raise SetupError if this machine cannot hold the nodes."""
+        settings, whole = self._settings, self._whole
+        fidelity, agents = settings.fidelity, self._mix.agents_per_node
+        own_watches = settings.has_own_watches
+        # A socket for each node: `--serve ports`, or the gRPC servers of PodResources.
+        each = (settings.serve is ServeMode.PORTS) + (settings.pod_resources is not None)
+        listening = each * settings.most
+        raise_descriptors(
+            settings.most, fidelity, agents, own_watches=own_watches, listening=listening
+        )
+        check_ports(whole.most, fidelity, agents, own_watches=own_watches)
+        check_memory(whole.most, fidelity, agents, is_local=is_local, own_watches=own_watches)
 
     async def _run_in(self, directory: RunDirectory) -> int | None:
         """Run on the cluster that is meant; return the command's exit code, if there was one."""

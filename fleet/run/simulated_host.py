@@ -1,5 +1,6 @@
 """The nodes of a simulated run, with the control plane that they talk to, in virtual time."""
 
+from collections import Counter
 from collections.abc import Callable
 
 from fleet.clock import NS_PER_S, TICK_NS, Draws, SimClock
@@ -98,6 +99,7 @@ class SimulatedHost:
             ever_not_ready=len(readiness.ever_not_ready),
             time_to_ready_s=took_ns / NS_PER_S if took_ns else None,
             held_by="",
+            own_limits=Counter(),
             connections=TransportStats(),
             closed_slow=0,
             agents={},

@@ -242,7 +242,9 @@ class KubeletServers:
             self.named, node_host, questions, access, answers, self._roles, counts, by_path
         )
         http = NodeHttp(handler.handle)
-        listener = Listener(loop, self.named, http, lambda: len(http.connections))
+        listener = Listener(
+            loop, self.named, http, lambda: len(http.connections), questions.hit_limit
+        )
         for each in self._sockets:
             role = self._roles.get(each.getsockname()[1], Role.SECURE)
             listener.add(each, context if role is Role.SECURE else None)

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from fleet.errors import SetupError
 from fleet.objects.effects import NodeId
 from fleet.server.serving_tls import CURRENT_NODE
+from fleet.wire.sockets.transport_reports import own_limit
 
 BACKLOG = 4096
 ACCEPTS_MAX = 64
@@ -26,6 +27,7 @@ CONNECTIONS_MAX = 20_000
 HANDSHAKES_MAX = 256
 """TLS handshakes at once; one costs 2 ms of a core, and what waits costs only its socket."""
 HANDSHAKE_S = 10.0
+KUBELET_CONNECTIONS = "connections to kubelets"
 LOOPBACK_DEVICE = b"lo"
 NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
@@ -103,6 +105,7 @@ class Listener:
         named: Named,
         protocol: Callable[[], asyncio.Protocol],
         connections: Callable[[], int],
+        hit_limit: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._named = named
@@ -111,6 +114,7 @@ class Listener:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._waiting: deque[_Taken] = deque()
         self._connections = connections  # how many there are
+        self._hit_limit = hit_limit
         self.refused = 0
 
     def add(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
@@ -139,6 +143,7 @@ class Listener:
                 if error.errno not in NO_ROOM:
                     raise
                 log.warning("the kubelets' servers take no more connections: %s", error.strerror)
+                self._hit_limit(own_limit(error))
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(1.0, self._again, listening)
                 return
@@ -155,7 +160,10 @@ class Listener:
             found = self._named(address, port)
         except OSError:
             found = None  # reset already
-        if found is None or self._connections() + len(self._waiting) >= CONNECTIONS_MAX:
+        is_full = self._connections() + len(self._waiting) >= CONNECTIONS_MAX
+        if is_full:
+            self._hit_limit(KUBELET_CONNECTIONS)
+        if found is None or is_full:
             self.refused += 1
             reset(taken)
             return

@@ -25,6 +25,7 @@ from fleet.server.pod_lists import pods_of
 from fleet.server.port_forward import CHUNK_BYTES, Forwarder
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.serving_tls import pod_context
+from fleet.wire.sockets.transport_reports import own_limit
 
 LOOK_S = 0.05
 """How often it is looked what changed; a container takes longer from its sandbox to Ready."""
@@ -32,6 +33,8 @@ CHANGES_MAX = 1_000
 """Sockets opened and closed in one look."""
 PORTS_MAX = 20_000
 CONNECTIONS_MAX = 2_000
+POD_PORTS = "ports of pods that listen"
+POD_CONNECTIONS = "connections to ports of pods"
 IDLE_S = 90.0
 BACKLOG = 16
 CONTEXTS_MAX = 32
@@ -87,11 +90,14 @@ class PodPorts:
         if (taken := self._sockets.get(at)) is not None:
             self._close(taken[1])  # of a node that was removed, and began again
         if len(self._sockets) >= PORTS_MAX:
+            self._questions.hit_limit(POD_PORTS)
             self._warn(f"{change.address}:{port}: more than {PORTS_MAX} ports of pods")
             return
         try:
             listening = open_address(*at, backlog=BACKLOG)
         except SetupError as error:
+            if limit := own_limit(error.__cause__):
+                self._questions.hit_limit(limit)
             self._warn(str(error))
             return
         self._sockets[at] = listening, change.uid
@@ -116,11 +122,13 @@ class PodPorts:
             taken, _peer = listening.accept()
         except OSError as error:
             if error.errno in NO_ROOM:  # or the loop would ask again and again
+                self._questions.hit_limit(own_limit(error))
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listening.fileno())
                 loop.call_later(PAUSE_S, self._again, listening, change, port)
             return  # or the client is gone again
         if len(self._connections) >= CONNECTIONS_MAX:
+            self._questions.hit_limit(POD_CONNECTIONS)
             reset(taken)
             return
         taken.setblocking(False)  # noqa: FBT003 - of the standard library

@@ -67,6 +67,10 @@ class Questions:
         """Tell of a bug of the servers as of one in the reactor. From their thread."""
         self._loop.call_soon_threadsafe(self._reactor.on_bug, error)
 
+    def hit_limit(self, what: str) -> None:
+        """Count that a limit of the servers was hit. From their thread."""
+        self._loop.call_soon_threadsafe(self._reactor.counts.own_limits.update, (what,))
+
     def perform(self, out: Outbox) -> None:
         """Do what followed from a question. In the reactor's thread."""
         self._reactor.perform(out)

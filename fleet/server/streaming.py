@@ -51,6 +51,7 @@ UPGRADE_REQUIRED = "Upgrade request required"
 NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
 SESSIONS_MAX = 2_000
 """Streams of a process at once; each may hold 1 MB for a client that does not read."""
+STREAMS = "exec, attach and port-forward streams"
 RUN_BYTES_MAX = 16 << 20
 RUN_S = 120.0
 Open = Callable[[VirtualKubelet, Pod, str, int], Session | Refusal]
@@ -113,6 +114,7 @@ class Streaming:
         if isinstance(session, Refusal):
             return text(*session)
         if self._sessions >= SESSIONS_MAX:
+            self._questions.hit_limit(STREAMS)
             return text(429, "too many streams\n")
         self._sessions += 1
         try:
@@ -241,6 +243,7 @@ class Streaming:
         if isinstance(pod, Refusal):
             return text(*pod)
         if self._sessions >= SESSIONS_MAX:
+            self._questions.hit_limit(STREAMS)
             return text(429, "too many streams\n")
         forwarder = Forwarder(self._questions, self._host, asked.node, pod)
         self._sessions += 1

@@ -37,7 +37,7 @@ async def bench(nodes: int, at_once: int) -> None:
     loop = asyncio.get_running_loop()
     settings = Settings(nodes=nodes, identity=IdentityMode.CSR)
     model = load_mix().model_of(0)
-    raise_descriptors(nodes, settings.fidelity, is_local=True)
+    raise_descriptors(nodes, settings.fidelity)
     reactor = Reactor(SystemClock(), Draws(1))
     driver = ReactorLoop(reactor, loop)
     done = asyncio.Event()

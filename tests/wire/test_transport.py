@@ -32,6 +32,7 @@ from fleet.wire.http2.messages import ContentType, Failure, Request, Response, S
 from fleet.wire.http2.streams import Inbox
 from fleet.wire.sockets.connection import Address, Connection, ConnectionState
 from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.pool import PoolLimits
 from fleet.wire.sockets.resolver import LOOK_UPS_NS_MIN, TTL_NS, LookUp
 from fleet.wire.sockets.transport import (
     ConnectionDown,
@@ -39,6 +40,14 @@ from fleet.wire.sockets.transport import (
     DialBackoff,
     Endpoint,
     Transport,
+)
+from fleet.wire.sockets.transport_reports import (
+    LOCAL_PORTS,
+    OPEN_FILES,
+    QUEUE,
+    SOCKET_MEMORY,
+    STREAMS,
+    own_limit,
 )
 
 pytest_plugins = ("peer_certificate",)
@@ -666,19 +675,82 @@ def test_an_answer_that_breaks_off_is_not_a_lost_request(certificate: Certificat
     with_peer(certificate, test, half)
 
 
-def test_too_many_waiting_requests_are_turned_away(
-    certificate: Certificate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fleet.wire.sockets.pool.WAITING_MAX", 3)
-
+def test_too_many_waiting_requests_are_turned_away(certificate: Certificate) -> None:
     async def test(_peer: Peer, harness: Harness) -> None:
+        harness.transport.open_pool(2, limits=PoolLimits(waiting=3))
         for number in range(5):
-            harness.send(GET, number)
+            harness.send(GET, number, pool=2)
+        assert harness.stats.own_limits == {QUEUE: 2}
         answers = await harness.answers(5)
         assert [answers[number].code for number in range(5)] == [200, 200, 200, 0, 0]
+        assert answers[4].failure is Failure.OWN_LIMIT
         assert answers[4].detail == "too many requests wait"
 
     with_peer(certificate, test)
+
+
+@pytest.mark.parametrize("streams", [100, 20])
+def test_a_pool_with_all_its_connections_full_says_so(
+    certificate: Certificate, streams: int
+) -> None:
+    """Two connections of 100 streams, or ten where the server allows 20 each."""
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.transport.open_pool(2, limits=PoolLimits(connections=2))
+        harness.send(GET, "first", pool=2)  # its connection tells how many streams there may be
+        await harness.answers(1)
+        for number in range(200):
+            harness.send(WATCH, number, pool=2)
+        await harness.opened(200)
+        assert not harness.stats.own_limits
+        assert len(peer.connections) == 200 // streams
+        for number in range(3):
+            harness.send(GET._replace(timeout_ns=5 * S), f"held {number}", pool=2)
+        assert harness.stats.own_limits == {STREAMS: 3}
+        harness.send(GET, "other", pool=1)  # calls of another pool do not wait
+        assert (await harness.answers(1))["other"].code == 200
+        harness.sweep(6)
+        late = await harness.answers(3)
+        assert {each.failure for each in late.values()} == {Failure.OWN_LIMIT}
+        assert harness.stats.own_limits == {STREAMS: 3}  # each request once
+
+    with_peer(certificate, test, settings={3: streams})
+
+
+@pytest.mark.parametrize(
+    ("number", "limit"),
+    [
+        (errno.EMFILE, OPEN_FILES),
+        (errno.ENFILE, OPEN_FILES),
+        (errno.EADDRNOTAVAIL, LOCAL_PORTS),
+        (errno.ENOBUFS, SOCKET_MEMORY),
+        (errno.ENOMEM, SOCKET_MEMORY),
+        (errno.ECONNREFUSED, ""),
+        (errno.ENETUNREACH, ""),
+    ],
+)
+def test_a_dial_that_fails_here_is_no_failure_of_the_server(
+    certificate: Certificate, monkeypatch: pytest.MonkeyPatch, number: int, limit: str
+) -> None:
+    def begin(_connection: Connection, _limit_ns: int) -> None:
+        raise OSError(number, "it fails")
+
+    async def test(_peer: Peer, harness: Harness) -> None:
+        monkeypatch.setattr(Connection, "begin", begin)
+        harness.send(GET, "a")
+        answer = (await harness.answers(1))["a"]
+        assert harness.stats.own_limits == ({limit: 1} if limit else {})
+        assert (answer.failure is Failure.OWN_LIMIT) is bool(limit)
+        assert harness.stats.dial_failures == 1
+
+    with_peer(certificate, test)
+
+
+def test_an_ipv6_address_that_a_machine_has_not_is_no_limit() -> None:
+    error = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+    assert own_limit(error, socket.AF_INET) == LOCAL_PORTS
+    assert own_limit(error, socket.AF_INET6) == ""
+    assert own_limit(ValueError()) == ""
 
 
 def test_a_watch_past_a_megabyte(certificate: Certificate) -> None:

@@ -132,11 +132,13 @@ def on_message(watch: ListWatch, lane: Lane, message: StreamOpened | Response, n
         counts.rejected[message.detail] += 1
     if watch.phase is WatchPhase.LIST:
         row = ("LIST", watch.resource)
-        counts.requests.record(row, message.code, took_us, len(message.body))
+        if message.failure is not Failure.OWN_LIMIT:  # the transport has counted it
+            counts.requests.record(row, message.code, took_us, len(message.body))
         if message.code == 200:
             return Step(0, message.body)
         return _again(watch, lane, watch.on_list_failed(message, lane.draws, now_ns))
-    if message.code != 200:  # an accepted one was counted as it opened
+    if message.code != 200 and message.failure is not Failure.OWN_LIMIT:
+        # An accepted one was counted as it opened.
         counts.requests.record(("WATCH", watch.resource), message.code, took_us)
     return _again(watch, lane, watch.on_end(message, lane.draws, now_ns))
 

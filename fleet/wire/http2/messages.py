@@ -29,6 +29,7 @@ class Failure(enum.IntEnum):
     UNREACHABLE = 7  # no connection or no TLS handshake in time
     UNUSABLE = 8  # no connection for another reason: TLS, no h2, host not found
     OVERSIZED = 9  # we gave the answer up: it is larger than any that we ask for
+    OWN_LIMIT = 10  # it never left: fleet or its machine has no more connections, files or ports
 
 
 class Cut(enum.IntEnum):

@@ -18,6 +18,7 @@ class Stream:
         "deadline_ns",
         "done",
         "fd",
+        "is_held",
         "received",
         "request",
         "retry_after_s",
@@ -33,6 +34,7 @@ class Stream:
         self.request: Request | None = request  # until the headers came; then never needed again
         self.watch = request.stream
         self.fd = -1  # of the connection that carries it, once one has
+        self.is_held = False  # it waits because its pool may have no more connections
         self.sid = 0  # while it is open there; our numbers are odd
         self.code = 0
         self.retry_after_s = -1

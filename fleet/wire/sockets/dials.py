@@ -23,9 +23,14 @@ from fleet.wire.sockets.connection import (
 )
 from fleet.wire.sockets.descriptors import Descriptors
 from fleet.wire.sockets.header_plans import HeaderPlans
-from fleet.wire.sockets.pool import CONNECTIONS_MAX, Pool
+from fleet.wire.sockets.pool import Pool
 from fleet.wire.sockets.resolver import Endpoint, LookUp, Resolver
-from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, TransportStats
+from fleet.wire.sockets.transport_reports import (
+    ConnectionDown,
+    ConnectionUp,
+    TransportStats,
+    own_limit,
+)
 
 
 class DialBackoff(NamedTuple):
@@ -85,7 +90,7 @@ class Dials:
 
     def dial(self, pool: Pool) -> None:
         """Begin a connection for a pool, unless one is being made, or it must wait or has all."""
-        if pool.dialing is not None or len(pool.connections) >= CONNECTIONS_MAX:
+        if pool.dialing is not None or self.is_full(pool):
             return
         now_ns = self._now_ns()
         if now_ns < pool.retry_ns:
@@ -102,6 +107,13 @@ class Dials:
             self._begin(connection, now_ns)
         else:
             self._resolver.ask()
+
+    def is_full(self, pool: Pool) -> bool:
+        """Return whether a pool has all connections that it may have."""
+        most = pool.limits.connections
+        if self.streams_hint < STREAMS_DEFAULT:  # then the same streams need more of them
+            most = most * STREAMS_DEFAULT // self.streams_hint
+        return len(pool.connections) >= most
 
     def dial_delayed(self) -> None:
         """Dial for the pools that had to wait; those that must still are delayed again."""
@@ -197,6 +209,9 @@ class Dials:
         connection.places = tuple(others)
         if others:
             self._begin(connection, self._now_ns())
+        elif limit := own_limit(error, failed.family):
+            self._stats.own_limits[limit] += 1
+            self._failed(connection, explain(error), Failure.OWN_LIMIT)
         else:
             self._failed(connection, explain(error), dial_failure(error))
 

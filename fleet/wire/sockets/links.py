@@ -24,7 +24,7 @@ from fleet.wire.sockets.header_plans import HeaderPlans
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 from fleet.wire.sockets.pool import Pool
 from fleet.wire.sockets.resolver import Endpoint, LookUp
-from fleet.wire.sockets.transport_reports import ConnectionDown, TransportStats
+from fleet.wire.sockets.transport_reports import QUEUE, STREAMS, ConnectionDown, TransportStats
 
 READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
 READS_PER_EVENT_MAX = 16  # then the next connection has its turn
@@ -237,7 +237,8 @@ class Links:
         if pool.wait(stream):
             self._pump(pool)
         else:
-            failed = stream.fail(Failure.DIAL, "too many requests wait", self._now_ns())
+            self.stats.own_limits[QUEUE] += 1
+            failed = stream.fail(Failure.OWN_LIMIT, "too many requests wait", self._now_ns())
             self._inbox.append(failed)
         self.notify()
 
@@ -270,16 +271,27 @@ class Links:
             connection = pool.with_room()
             if connection is None:
                 self._dials.dial(pool)
+                if self._dials.is_full(pool):
+                    self._hold(pool)
                 return
             stream = pool.next_waiting()
             if stream is None:
                 return
             self.open(connection, stream)
 
+    def _hold(self, pool: Pool) -> None:
+        """Count what waits because its pool may have no more connections, each request once."""
+        for stream in reversed(pool.waiting):
+            if stream.is_held:
+                return
+            stream.is_held = True
+            self.stats.own_limits[STREAMS] += 1
+
     def open(self, connection: Connection, stream: Stream) -> None:
         """Put a request on a connection that has room."""
         connection.http2.open_stream(stream)
         stream.fd = connection.fd
+        stream.is_held = False
         self._mark(connection)
 
     # ---- reading and writing ----

@@ -2,13 +2,23 @@
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fleet.wire.http2.messages import Failure
 from fleet.wire.http2.streams import Message, Stream
 from fleet.wire.sockets.connection import Connection, TlsContext
 
-WAITING_MAX = 10_000  # requests of one pool that have no connection yet
-CONNECTIONS_MAX = 64  # of one pool; beyond it requests wait
+
+class PoolLimits(NamedTuple):
+    """How much one pool may have; whoever lets many nodes share a pool gives it more."""
+
+    connections: int = 64
+    """Of `STREAMS_DEFAULT` streams each, more of fewer; beyond it requests wait."""
+    waiting: int = 10_000
+    """Requests that have no connection yet; beyond it they fail."""
+
+
+DEFAULT_LIMITS = PoolLimits()
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +28,7 @@ class Pool:
     number: int
     user: bytes
     context: TlsContext
+    limits: PoolLimits = DEFAULT_LIMITS
     connections: tuple[Connection, ...] = ()  # those that are up, also draining ones
     dialing: Connection | None = None
     waiting: deque[Stream] | tuple[()] = ()
@@ -37,7 +48,7 @@ class Pool:
         if not self.waiting:
             self.waiting = deque((stream,))
             return True
-        if len(self.waiting) >= WAITING_MAX:
+        if len(self.waiting) >= self.limits.waiting:
             return False
         self.waiting.append(stream)
         return True

@@ -23,7 +23,7 @@ from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.dials import DialBackoff
 from fleet.wire.sockets.header_plans import HeaderPlans, UserAgent
 from fleet.wire.sockets.links import Links
-from fleet.wire.sockets.pool import Pool
+from fleet.wire.sockets.pool import DEFAULT_LIMITS, Pool, PoolLimits
 from fleet.wire.sockets.resolver import Endpoint, LookUp
 from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, TransportStats
 
@@ -74,13 +74,17 @@ class Transport:
         self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
 
     def open_pool(
-        self, pool: int, user: bytes = b"", ssl_context: TlsContext | None = None
+        self,
+        pool: int,
+        user: bytes = b"",
+        ssl_context: TlsContext | None = None,
+        limits: PoolLimits = DEFAULT_LIMITS,
     ) -> None:
         """Add an identity. It dials at its first request, or by `connect`."""
         assert pool not in self._links.pools, pool
         if isinstance(ssl_context, ssl.SSLContext):
             prepare_context(ssl_context)
-        self._links.pools[pool] = Pool(pool, user, ssl_context or self._context)
+        self._links.pools[pool] = Pool(pool, user, ssl_context or self._context, limits)
 
     def connect(self, pool: int) -> None:
         """Dial now, if the pool has no connection."""
@@ -139,7 +143,7 @@ class Transport:
         """Close the connections of a pool; its next request dials. Its requests are CANCELLED."""
         entry = self._links.pools[pool]
         self.close_pool(pool)
-        self.open_pool(pool, entry.user, entry.context)
+        self.open_pool(pool, entry.user, entry.context, entry.limits)
 
     def cut(self, pool: int, cut: Cut | None) -> None:
         """Cut an identity off from the server, or None: let its packets through again."""
@@ -186,6 +190,7 @@ class Transport:
                     if stream.deadline_ns > now_ns:
                         break
                     self._links.abandon(stream)
-                    failed = stream.fail(Failure.TIMEOUT, "no answer in time", now_ns)
+                    failure = Failure.OWN_LIMIT if stream.is_held else Failure.TIMEOUT
+                    failed = stream.fail(failure, "no answer in time", now_ns)
                     self._inbox.append(failed)
                 fifo.popleft()

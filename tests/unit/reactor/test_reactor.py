@@ -233,6 +233,30 @@ def test_why_nodes_cannot_register_is_kept_until_they_can() -> None:
     assert "label" not in "".join(world.reactor.unregistered())
 
 
+def test_watches_use_the_pool_that_they_are_given() -> None:
+    world = World()
+    kubelet = NotedKubelet(1, world.env)
+    caller = world.reactor.entries[0].caller
+    world.kubelets.append(kubelet)
+    world.reactor.add(kubelet, caller, 1, watch_pool=7)
+    for node in (0, 1):
+        want = StartWatch(NodeId(node), WatchKind.PODS)
+        world.asks(want, GET_NODE._replace(node=NodeId(node)), node=node)
+    pools = [(pool, request.stream) for pool, request, _ in world.wire.sent]
+    assert sorted(pools) == [(0, False), (0, True), (1, False), (7, True)]
+
+
+def test_what_fleet_could_not_send_is_no_error_of_the_server() -> None:
+    """Its answers have code 0: they would slow the start of nodes, and look like the server's."""
+    world = World()
+    want = StartWatch(NodeId(0), WatchKind.PODS)
+    world.asks(want, GET_NODE)
+    for _, _, token in list(world.wire.sent):
+        world.answer(token, 0, failure=Failure.OWN_LIMIT)
+    assert not world.reactor.counts.requests.rows
+    assert world.kubelets[0].got[-1] == Reply(ReplyKind.LOST, None, 0)
+
+
 def test_a_timer_fires_when_it_is_due() -> None:
     world = World()
     world.asks(SetTimer(NodeId(0), 5 * NS_PER_MS, Timer.POD_SYNC, "uid"))

@@ -65,6 +65,17 @@ def test_what_holds_the_nodes_back_is_said() -> None:
     assert words in line
 
 
+def test_limits_of_fleet_itself_are_shown_as_its_own() -> None:
+    figures = rising(1.0)
+    figures.own_limits = {"streams to the API server": 280_000}
+    figures.held_by = "fleet itself: its limit of streams to the API server"
+    [_, line] = plain_lines(figures)
+    assert (
+        "own limits of fleet were hit: streams to the API server (280,000 times); the run is "
+        "invalid; held back by fleet itself: its limit of streams to the API server"
+    ) in line
+
+
 def test_coming_up_prints_at_most_a_line_a_second() -> None:
     lines = plain_lines(*[rising(i / 10, ready=i // 10) for i in range(35)])
     assert [line[:7] for line in lines] == ["[ 0:00]", "[ 0:01]", "[ 0:02]", "[ 0:03]"]

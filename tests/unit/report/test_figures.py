@@ -30,7 +30,7 @@ RECORDS = (
 )
 INTERNAL = {"requests", "ready", "not_ready", "gone", "pods_added"}
 """Told by the rows of requests, by another client's watch, and by the display."""
-REASONS = {"quarantined", "foreign", "foreign_names", "rejected", "bugs"}
+REASONS = {"quarantined", "foreign", "foreign_names", "rejected", "bugs", "own_limits"}
 """Why a run is invalid, and what it could not read."""
 
 

@@ -21,6 +21,7 @@ STATE = HostState(
     ever_not_ready=1,
     time_to_ready_s=1.5,
     held_by="the API server",
+    own_limits=Counter({"open files": 3}),
     connections=TransportStats(dials=7, closed_slow=1),
     closed_slow=9,
     agents={"kube-proxy": AgentFigures(running=3, watches_open=12, received_bytes=4_000)},
@@ -39,6 +40,7 @@ def test_figures_are_the_counters_and_the_state_of_the_host() -> None:
     assert run.agents == STATE.agents
     assert run.unregistered == {"NODE is refused": 2}
     assert run.rejected == {"a LIST that cannot be read": 2}
+    assert run.own_limits == {"open files": 3}
     assert run.process.rss_bytes > 1 << 20
 
 
@@ -49,6 +51,7 @@ def test_live_figures_have_rates_since_the_last_look() -> None:
     live = meter.live()
     assert (live.nodes_requested, live.nodes_ready, live.held_by) == (4, 2, "the API server")
     assert (live.agents, live.agent_watches, live.agent_bytes_per_s) == (3, 12, 0)
+    assert live.own_limits == {"open files": 3}
     assert live.requests_per_s > 0
     assert live.request_p99_ms is not None
     again = meter.live()

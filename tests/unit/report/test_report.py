@@ -47,6 +47,7 @@ FIXED_KEYS = [
     "connections",
     "unregistered",
     "rejected",
+    "own_limits",
     "agents",
     "process",
     "wall_s",
@@ -157,6 +158,19 @@ def test_a_good_run_passes() -> None:
     assert held().exit_code() is Exit.OK
     assert summary(held())["valid"] is True
     assert summary_text(held()).splitlines()[0].endswith(": PASS")
+
+
+def test_a_run_that_hit_a_limit_of_fleets_own_is_invalid_and_names_it() -> None:
+    run = held()
+    run.own_limits = {"open files": 2, "streams to the API server": 280_000}
+    words = "streams to the API server (280,000 times), open files (2 times)"
+    assert run.verdict() == "invalid"
+    assert run.exit_code() is Exit.INVALID
+    [reason] = run.all_invalid_reasons()
+    assert reason == f"fleet hit its own limits, the API server did not: {words}"
+    assert words in summary_text(run)
+    assert summary(run)["own_limits"] == run.own_limits
+    assert merge([run, run]).own_limits == {"open files": 4, "streams to the API server": 560_000}
 
 
 def test_a_run_of_which_nothing_could_be_judged_is_not_judged_and_says_what_to_do() -> None:

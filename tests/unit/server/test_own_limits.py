@@ -1,0 +1,185 @@
+"""Limits of the kubelets' servers, each at its edge: what is turned away is counted as fleet's."""
+
+import asyncio
+import errno
+import ipaddress
+import socket
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from aiohttp import web
+
+from fleet.errors import SetupError
+from fleet.objects.effects import NodeId
+from fleet.objects.pods import PodUid
+from fleet.runtime.ports import PortChange, PortChanges
+from fleet.server import listener, pod_ports, streaming
+from fleet.server.endpoints import Asked
+from fleet.server.host import Host
+from fleet.server.listener import KUBELET_CONNECTIONS, Listener
+from fleet.server.pod_ports import POD_CONNECTIONS, POD_PORTS, PodPorts
+from fleet.server.questions import Questions
+from fleet.server.streaming import STREAMS, Streaming
+from fleet.wire.sockets.transport_reports import OPEN_FILES
+
+CHANGE = PortChange(0, PodUid("u"), "127.0.0.1", (0,))
+
+
+class NotedQuestions:
+    """Counts limits at once; the pod that is asked for is there."""
+
+    def __init__(self) -> None:
+        self.hit: Counter[str] = Counter()
+
+    def hit_limit(self, what: str) -> None:
+        self.hit[what] += 1
+
+    async def ask(self, *_asked: object) -> object:
+        return SimpleNamespace()
+
+
+class NoLoop:
+    """Takes what a loop is asked for, and does none of it."""
+
+    def __init__(self) -> None:
+        self.removed: list[int] = []
+        self.later: list[float] = []
+
+    def remove_reader(self, descriptor: int) -> None:
+        self.removed.append(descriptor)
+
+    def call_later(self, delay_s: float, *_call: object) -> None:
+        self.later.append(delay_s)
+
+
+class NoRoom:
+    """A socket that listens in a process without a free descriptor."""
+
+    def accept(self) -> object:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def fileno(self) -> int:
+        return 7
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        return listening.accept()[0], client
+
+
+def made(questions: NotedQuestions, loop: NoLoop, connections: int = 0) -> Listener:
+    return Listener(
+        cast("asyncio.AbstractEventLoop", loop),
+        lambda _address, _port: (NodeId(0), "n-0"),
+        asyncio.Protocol,
+        lambda: connections,
+        questions.hit_limit,
+    )
+
+
+@pytest.mark.parametrize(("connections", "is_hit"), [(1, False), (2, True)])
+def test_connections_to_kubelets(
+    monkeypatch: pytest.MonkeyPatch,
+    connections: int,
+    is_hit: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    monkeypatch.setattr(listener, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(listener, "HANDSHAKES_MAX", 0)
+    questions = NotedQuestions()
+    found = made(questions, NoLoop(), connections)
+    taken, client = connected()
+    with client:
+        found._take(taken, None)
+        assert questions.hit == ({KUBELET_CONNECTIONS: 1} if is_hit else {})
+        assert found.refused == is_hit
+    found.close()
+    taken.close()
+
+
+def test_open_files_of_the_kubelets_servers() -> None:
+    questions, loop = NotedQuestions(), NoLoop()
+    made(questions, loop)._on_ready(cast("socket.socket", NoRoom()))
+    assert questions.hit == {OPEN_FILES: 1}
+    assert (loop.removed, loop.later) == ([7], [1.0])
+
+
+def ports(questions: NotedQuestions) -> PodPorts:
+    return PodPorts(
+        PortChanges(),
+        ipaddress.IPv4Network("127.0.0.0/8"),
+        cast("Questions", questions),
+        cast("Host", None),
+    )
+
+
+def test_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        questions = NotedQuestions()
+        found = ports(questions)
+        monkeypatch.setattr(pod_ports, "PORTS_MAX", 1)
+        found._open(CHANGE, 0)
+        assert not questions.hit
+        found._open(CHANGE, 1)
+        assert questions.hit == {POD_PORTS: 1}
+        found._close(CHANGE.uid)
+
+    asyncio.run(test())
+
+
+def test_open_files_of_the_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_at: object, **_how: object) -> socket.socket:
+        raise SetupError("the kubelets' servers: too many") from OSError(errno.EMFILE, "too many")
+
+    async def test() -> None:
+        questions = NotedQuestions()
+        found = ports(questions)
+        found._on_ready(cast("socket.socket", NoRoom()), CHANGE, 80)
+        assert questions.hit == {OPEN_FILES: 1}
+        monkeypatch.setattr(pod_ports, "open_address", full)
+        found._open(CHANGE, 80)
+        assert questions.hit == {OPEN_FILES: 2}
+
+    asyncio.run(test())
+
+
+def test_connections_to_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = NotedQuestions()
+    found = ports(questions)
+    monkeypatch.setattr(pod_ports, "CONNECTIONS_MAX", 0)
+    taken, client = connected()
+    listening = SimpleNamespace(accept=lambda: (taken, None))
+    with client:
+        found._on_ready(cast("socket.socket", listening), CHANGE, 80)
+    assert questions.hit == {POD_CONNECTIONS: 1}
+
+
+def test_streams_of_the_kubelets_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "SESSIONS_MAX", 0)
+    questions = NotedQuestions()
+    found = Streaming(cast("Questions", questions), cast("Host", None))
+    asked = SimpleNamespace(request=SimpleNamespace(query={}, headers={}), node=NodeId(0))
+    answer = asyncio.run(found._port_forward(cast("Asked", asked)))
+    assert isinstance(answer, web.Response)
+    assert (answer.status, questions.hit) == (429, {STREAMS: 1})
+
+
+def test_a_limit_is_counted_in_the_reactors_thread() -> None:
+    counts = SimpleNamespace(own_limits=Counter[str]())
+    called: list[Callable[[], object]] = []
+    loop = SimpleNamespace(
+        call_soon_threadsafe=lambda act, *what: called.append(partial(act, *what))
+    )
+    questions = Questions(
+        SimpleNamespace(counts=counts),  # type: ignore[arg-type]
+        loop,  # type: ignore[arg-type]
+    )
+    questions.hit_limit(STREAMS)
+    assert not counts.own_limits
+    called[0]()
+    assert counts.own_limits == {STREAMS: 1}
