@@ -7,16 +7,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Container, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 import click
 import orjson
 import uvloop
+from click.core import ParameterSource
 
 from fleet import KUBERNETES_VERSION, __version__
 from fleet.cli_options import (
+    VARIABLES,
     GroupedCommand,
     capacity_options,
     clean_options,
@@ -72,10 +74,14 @@ def _reason(error: OSError) -> str:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, message=f"fleet %(version)s (kubelet {KUBERNETES_VERSION})")
 def cli() -> None:
-    """Thousands of virtual kubelets, to load-test a real Kubernetes control plane."""
+    """Thousands of virtual kubelets, to load-test a real Kubernetes control plane.
+
+    Every option of fleet spawn has a variable, in every command that has the option: $FLEET_NODES
+    stands for --nodes. A flag overrides its variable, and a variable overrides the default.
+    """
 
 
-@cli.command(cls=GroupedCommand, context_settings={"auto_envvar_prefix": "FLEET"})
+@cli.command(cls=GroupedCommand, context_settings=VARIABLES)
 @spawn_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
@@ -83,7 +89,8 @@ def spawn(**given: object) -> int:
 
     With -- COMMAND: run it once all nodes are Ready, with KUBECONFIG set, and exit with its code.
     Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
-    $FLEET_NODES stands for --nodes, and so do all options but --run-dir and --controlplane-bin.
+    $FLEET_NODES stands for --nodes, and so on for all options but --run-dir and --controlplane-bin:
+    flag > variable > default.
     """
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
 
@@ -101,11 +108,13 @@ def spawn(**given: object) -> int:
     return _play(settings, None)
 
 
-@cli.command("run", cls=GroupedCommand)
+@cli.command("run", cls=GroupedCommand, context_settings=VARIABLES)
 @click.argument("file", metavar="FILE")
 @scenario_options
 @spawn_options
-def run_scenario(file: str, *, is_dry: bool, simulate: bool, seeds: int, **given: object) -> int:
+def run_scenario(
+    file: str, *, is_dry: bool, simulate: bool, seeds: int | None, **given: object
+) -> int:
     """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
 
     The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
@@ -114,7 +123,9 @@ def run_scenario(file: str, *, is_dry: bool, simulate: bool, seeds: int, **given
     from fleet.scenario import scenario as files  # noqa: PLC0415
 
     scenario = files.load(path := files.find(file))
+    given = _without_variables(given, scenario_command.ENDS_BY_ITSELF)
     if (simulate or seeds) and not is_dry:
+        given = _without_variables(given, given.keys() - simulate_command.OPTIONS)
         return simulate_command.simulate(scenario, path, given, seeds, _note, click.echo)
     settings = scenario_command.settings_of(scenario, path, given)
     if is_dry:
@@ -123,11 +134,11 @@ def run_scenario(file: str, *, is_dry: bool, simulate: bool, seeds: int, **given
     return _play(settings, scenario_command.player_of(scenario, path))
 
 
-@cli.command(cls=GroupedCommand, context_settings={"auto_envvar_prefix": "FLEET"})
+@cli.command(cls=GroupedCommand, context_settings=VARIABLES)
 @capacity_options
 def capacity(
     max_nodes: int,
-    first: int,
+    first: int | None,
     hold: str,
     ready_within: str,
     precision: str,
@@ -149,6 +160,16 @@ def capacity(
     content = _run(capacity_command.search(asked, options, _note))
     click.echo(capacity_command.told(content, options.directory, output))
     return capacity_command.exit_code_of(content)
+
+
+def _without_variables(given: Mapping[str, object], names: Container[str]) -> dict[str, object]:
+    """Leave out options of these names that variables gave: they are for other commands."""
+    source = click.get_current_context().get_parameter_source
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in names or source(name) is not ParameterSource.ENVIRONMENT
+    }
 
 
 def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
@@ -211,7 +232,7 @@ directory_option = click.option(
 )
 
 
-@controlplane.command()
+@controlplane.command(context_settings=VARIABLES)
 @directory_option
 @kubeconfig_out
 @plane_options
@@ -351,7 +372,7 @@ def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
     click.echo(_run(fault_commands.heal(run_dir, fault, is_all=all_faults)))
 
 
-@cli.command()
+@cli.command(context_settings=VARIABLES)
 @clean_options
 def clean(
     kubeconfig: Path | None,
@@ -380,7 +401,7 @@ def clean(
     return _run(done)
 
 
-@cli.command()
+@cli.command(context_settings=VARIABLES)
 @rbac_options
 def rbac(
     service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object

@@ -11,6 +11,27 @@ F = Callable[..., object]
 PATH = click.Path(path_type=Path)
 
 
+VARIABLES = {"auto_envvar_prefix": "FLEET"}
+"""Of a command: `$FLEET_NODES` stands for `--nodes`, as everywhere. See `of_its_own`."""
+
+
+def of_its_own(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Make options of a command that no variable stands for: `fleet spawn` has none like them.
+
+    So a variable that is set for runs neither deletes nor skips anything in another command.
+    """
+
+    def decorate(function: F) -> F:
+        made: Any = function
+        before = len(getattr(made, "__click_params__", ()))
+        made = join(*decorators)(made)
+        for each in made.__click_params__[before:]:
+            each.allow_from_autoenv = False
+        return function
+
+    return decorate
+
+
 class GroupedOption(click.Option):
     """An option that help shows under a heading."""
 
@@ -90,9 +111,12 @@ plane_options = join(
     ),
 )
 run_dir = click.option(
-    "--run-dir", type=PATH, help="Of the run (default: the only one that runs in runs/)."
+    "--run-dir",
+    type=PATH,
+    envvar="FLEET_RUN_DIR",  # as COMMAND of a run finds it
+    help="Directory of the run (default: the only fleet of yours that runs).",
 )
-fault_options = join(
+fault_options = of_its_own(
     whom("--selector", metavar="KEY=VALUE[,...]", help="Nodes with these labels."),
     whom("--zone", help="Nodes of this zone."),
     whom("--nodes", metavar="NAME[,...]", help="These nodes."),
@@ -115,7 +139,7 @@ real_nodes = target(
     is_flag=True,
     help="Let the scenario's pods run on any node of a shared cluster (default: on fleet's only).",
 )
-scenario_options = join(
+scenario_options = of_its_own(
     click.option(
         "--dry-run",
         "is_dry",
@@ -129,16 +153,14 @@ scenario_options = join(
     ),
     click.option(
         "--seeds",
-        type=click.IntRange(0),
-        default=0,
+        type=click.IntRange(1),
         metavar="N",
         help="Simulate it with N seeds, from --seed on; say which fail, and how to replay them.",
     ),
     real_nodes,
 )
 _OF_THE_RUN = "As of the run."
-clean_options = join(
-    cluster_options,
+_clean_options = of_its_own(
     click.option("--run", "run_id", default="", help="Remove this run."),
     click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too."),
     click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone."),
@@ -152,6 +174,7 @@ clean_options = join(
         help="End the pods of the run first: scale it to 0.",
     ),
 )
+clean_options = join(cluster_options, _clean_options)
 rbac_options = join(
     click.option(
         "--identity", type=click.Choice(["impersonate", "csr", "shared"]), help=_OF_THE_RUN
@@ -163,26 +186,33 @@ rbac_options = join(
     click.option("--approve-csrs", is_flag=True, help=_OF_THE_RUN),
     click.option("--manage", metavar="SELECTOR", help=_OF_THE_RUN),
     click.option(
-        "--serve", type=click.Choice(["loopback", "ports", "path", "off"]), help=_OF_THE_RUN
+        "--serve",
+        type=click.Choice(["auto", "loopback", "ports", "path", "off"]),
+        help=_OF_THE_RUN,
     ),
     click.option("--serve-at", metavar="ADDRESS:PORT", help=_OF_THE_RUN),
-    click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
     click.option("--nodes", type=int, help="Only for these nodes, by name."),
     click.option("--name-prefix", help="Of those nodes (default fleet)."),
     click.option("--processes", type=int, help="Of the run: its nodes have the names of shards."),
-    click.option(
-        "--service-account",
-        default="fleet/fleet",
-        metavar="NAMESPACE/NAME",
-        help="Who gets the rights (default fleet/fleet).",
+    of_its_own(
+        click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
+        click.option(
+            "--service-account",
+            default="fleet/fleet",
+            metavar="NAMESPACE/NAME",
+            help="Who gets the rights (default fleet/fleet).",
+        ),
+        click.option("--user", default="", help="Or this user, instead."),
+        click.option("--name", default="fleet", help="Of the roles (default fleet)."),
     ),
-    click.option("--user", default="", help="Or this user, instead."),
-    click.option("--name", default="fleet", help="Of the roles (default fleet)."),
 )
-report_options = join(
+report_options = of_its_own(
     click.option("--baseline", type=PATH, help="Compare with this run; exit 1 if worse."),
     click.option(
-        "--tolerance", default="10%", help="How much worse is still as good (default 10%)."
+        "--tolerance",
+        default="10%",
+        metavar="SHARE",
+        help="How much worse is still as good: 10% or 0.1 (default 10%).",
     ),
     click.option(
         "--format",
@@ -362,12 +392,13 @@ def capacity_options(function: F) -> F:
     return _search_options(made)
 
 
+PRECISION = "When the gap is small enough: 10% or 0.1 (default 10%)."
 _search_options = join(
     search("--max-nodes", type=int, required=True, help="Try no more than these."),
-    search("--first", type=int, default=100, help="The first size (default 100)."),
+    search("--first", type=int, help="The first size (default 100, or --max-nodes if less)."),
     search("--hold", default="75s", help="How long a size must hold when Ready (default 75s)."),
     search("--ready-within", default="10m", help="A size that takes longer broke (default 10m)."),
-    search("--precision", default="10%", help="When the gap is small enough (default 10%)."),
+    search("--precision", default="10%", metavar="SHARE", help=PRECISION),
     search("--tries", type=int, default=2, help="In how many runs it must break (default 2)."),
     search("--scenario", metavar="FILE", help="Play this with each size, instead of holding it."),
     real_nodes,

@@ -16,6 +16,7 @@ NANO = 1_000_000_000
 """The smallest part of a quantity that apimachinery keeps, and so our unit."""
 
 DURATION_HINT = "a duration such as 10s or 5m"
+SHARE_HINT = "a share such as 25% or 0.25"
 QUANTITY_HINT = "a quantity such as 500m, 8, 32Gi or 1e3"
 
 _DURATION_UNITS = {
@@ -193,6 +194,25 @@ def _scale(suffix: str, exponent: str | None) -> tuple[QuantityFormat, int, int]
     if suffix in _BINARY:
         return QuantityFormat.BINARY_SI, 1 << _BINARY[suffix], 0
     return QuantityFormat.DECIMAL_SI, 1, _DECIMAL[suffix]
+
+
+def parse_share(text: object) -> float:
+    """Return the share that `25%` or `0.25` is; ValueError says what one looks like.
+
+    A bare number above 1 is refused: whoever writes 10 means 10 %, and not 1000 %.
+    """
+    number = str(text).removesuffix("%")
+    try:
+        share = float(number)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise ValueError(f"{text!r} is not {SHARE_HINT}")
+    if number != str(text):
+        return share / 100
+    if share > 1:
+        raise ValueError(f"{text!r} is not {SHARE_HINT}; for {share:g} percent write {share:g}%")
+    return share
 
 
 def share_of(amount: int, percent: float) -> int:

@@ -13,8 +13,9 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringConstraints
 
+from fleet.errors import UsageError
 from fleet.profile.host_names import host_name
-from fleet.quantity import parse_positive_duration
+from fleet.quantity import parse_positive_duration, parse_share
 
 SHARDS_MAX = 10_000
 """Shards have four digits."""
@@ -127,12 +128,32 @@ def _shard(value: object) -> object:
 
 def _share(value: object) -> float:
     """Read a share of the nodes: `25%` or `0.25`."""
-    text = str(value)
     share = -1.0
     with contextlib.suppress(ValueError):
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = parse_share(value)
     if not 0 < share <= 1:
-        raise ValueError(f"{text!r} is not a share above 0% and up to 100%, such as 25% or 0.25")
+        raise ValueError(
+            f"{str(value)!r} is not a share above 0% and up to 100%, such as 25% or 0.25"
+        )
+    return share
+
+
+MARGIN_MAX = 10.0
+
+
+def margin(flag: str, text: str) -> float:
+    """Read how much of a figure is as good as nothing: `10%` or `0.1`. UsageError names the flag.
+
+    The margin of a comparison, and of a search. A bare 1 is refused too: it may mean 1 %.
+    """
+    try:
+        share = parse_share(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
+    if share > MARGIN_MAX:
+        raise UsageError(f"{flag}: {text!r} is over {MARGIN_MAX:.0%}")
+    if share == 1 and "%" not in text:
+        raise UsageError(f"{flag}: {text!r} is not clear; write 1% or 100%")
     return share
 
 

@@ -7,13 +7,12 @@ from typing import NamedTuple
 import orjson
 
 from fleet.errors import Exit, SetupError, UsageError
+from fleet.profile.option_types import margin
 from fleet.report import report_formats as forms
 from fleet.report.comparison import compare
 from fleet.report.html_report import write_comparison, write_report
 from fleet.report.plots import MISSING, can_plot
 from fleet.report.run_record import RunRecord, read_run
-
-TOLERANCE_MAX = 10.0
 
 
 class Request(NamedTuple):
@@ -31,7 +30,7 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
 
     With a baseline: 1 if a run is worse than it, 4 if they cannot be compared.
     """
-    share = share_of("--tolerance", request.tolerance)
+    share = margin("--tolerance", request.tolerance)
     paths = request.runs if request.baseline is None else (request.baseline, *request.runs)
     runs = [read_run(path) for path in paths]
     if len(runs) == 1:
@@ -85,14 +84,3 @@ def _written(text: str, out: Path | None) -> str:
     except OSError as error:
         raise SetupError(f"--out {out}: {error.strerror or error}") from error
     return ""
-
-
-def share_of(flag: str, text: str) -> float:
-    """Read `10%` or `0.1`. Raises UsageError that names the flag."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= TOLERANCE_MAX:
-        raise UsageError(f"{flag}: {text!r} is not a share such as 10% or 0.1")
-    return share

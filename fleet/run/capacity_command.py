@@ -20,11 +20,11 @@ from fleet.controlplane.binaries import BIN_VARIABLE
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
+from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
 from fleet.report.figure import Json
 from fleet.report.findings import of_unit, sentence
-from fleet.report.report_command import share_of
 from fleet.report.run_directory import SUMMARY, TIMESERIES
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.summary_text import duration
@@ -37,6 +37,8 @@ _JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 """What a run ends with that came to a verdict."""
 HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
+FIRST = 100
+"""The first size, unless --max-nodes is less."""
 HOLD_LONGER = "hold each size for longer, for example with --hold 5m, or try larger sizes"
 
 Note = Callable[[str], None]
@@ -85,13 +87,22 @@ class Probe(NamedTuple):
 
 
 def options_of(
-    first: int, most: int, precision: str, tries: int, ready_within: str, directory: Path | None
+    first: int | None,
+    most: int,
+    precision: str,
+    tries: int,
+    ready_within: str,
+    directory: Path | None,
 ) -> CapacityOptions:
     """Check the options of the search. Raises UsageError."""
+    if first is None:
+        first = min(FIRST, most)
     for flag, value in (("--max-nodes", most), ("--first", first), ("--tries", tries)):
         if value < 1:
             raise UsageError(f"{flag}: {value} is below 1")
-    share = share_of("--precision", precision)
+    if first > most:
+        raise UsageError(f"--first: {first} is over the {most} of --max-nodes")
+    share = margin("--precision", precision)
     try:
         ready_within_ns = parse_positive_duration(ready_within)
     except ValueError as error:
@@ -110,6 +121,10 @@ def options_of(
 def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, object]) -> Asked:
     """Return what each run is told but for its size. Raises UsageError for what is not one."""
     options = {key: value for key, value in given.items() if not _is_absent(value)}
+    try:
+        parse_positive_duration(hold)
+    except ValueError as error:
+        raise UsageError(f"--hold: {error}") from error
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("the runs ask nobody: confirm the cluster with --confirm-cluster")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from fleet.errors import FleetError, UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, document_of
 from fleet.profile.schema import explain
-from fleet.quantity import parse_positive_duration
+from fleet.quantity import parse_positive_duration, parse_share
 from fleet.run.fault_control import FaultControl, reach_words
 from fleet.run.fault_socket import Json, ask, find_run
 
@@ -71,9 +71,9 @@ def _labels(text: str) -> dict[str, str]:
 
 def _share(text: str) -> float:
     try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise UsageError(f"--share: {text!r} is not a share, such as 25% or 0.25") from None
+        return parse_share(text)
+    except ValueError as error:
+        raise UsageError(f"--share: {error}") from None
 
 
 async def inject(directory: Path | None, order: Json) -> str:

@@ -30,6 +30,7 @@ from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease
 from fleet.cluster.statefulset import check
 from fleet.controlplane import ComponentDeath
+from fleet.controlplane.options import KUBECTL
 from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.host.machine import check_memory, check_ports, raise_descriptors
 from fleet.host.node_bootstrap import Bootstrap, open_bootstrap
@@ -61,7 +62,7 @@ from fleet.run.presets import find_preset
 from fleet.run.restart_signal import RestartSignal
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
-from fleet.run.user_command import environment_of, run_command
+from fleet.run.user_command import check_command, environment_of, run_command
 from fleet.server.kubelet_servers import KubeletServers
 from fleet.storage.simulated_storage import check_drivers
 from fleet.wire.sockets.connection_health import connection_health
@@ -130,6 +131,8 @@ class Run:
         settings = self._settings
         is_local = not settings.names_cluster
         self._check_machine(is_local=is_local)
+        if not is_local or settings.command[:1] != (KUBECTL,):  # which the control plane brings
+            check_command(settings.command, os.environ)
         directory = RunDirectory(self._run_id, settings.run_dir)
         self._run_directory = directory.path
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
@@ -220,6 +223,8 @@ class Run:
     async def _run_on(self, cluster: Cluster, directory: RunDirectory) -> int | None:
         """Run on a cluster that was reached; return the command's exit code, if there was one."""
         settings = self._settings
+        environment = environment_of(self._target, self._run_directory, self._run_id)
+        check_command(settings.command, environment)
         self._figures.server_version = cluster.version
         self._figures.etcd_fsync = self._target.etcd_fsync
         self._display.phase("checking the cluster")

@@ -28,7 +28,7 @@ def simulate(
     scenario: Scenario,
     path: Path,
     given: Mapping[str, object],
-    seeds: int,
+    seeds: int | None,
     tell: Callable[[str], None],
     show: Callable[[str], None],
 ) -> int:

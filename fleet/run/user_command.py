@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,6 +31,13 @@ def environment_of(target: Target, run_directory: Path, run_id: str) -> dict[str
         tools = str(Path(target.local.kubectl[0]).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}{os.pathsep}{tools}"
     return environment
+
+
+def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raise SetupError unless there is such a program, so that no node is made for nothing."""
+    if command and shutil.which(command[0], path=environment.get("PATH", os.defpath)) is None:
+        what = "is not an executable file" if os.sep in command[0] else "is not on the PATH"
+        raise SetupError(f"cannot run {command[0]!r}: it {what}")
 
 
 async def run_command(

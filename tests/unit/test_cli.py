@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from fleet.cli import main, spawn
+from fleet.cli import cli, controlplane, main, spawn
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
@@ -108,6 +108,68 @@ def test_capacity_reads_the_variables_of_its_runs_but_not_of_the_search(
     monkeypatch.setenv("FLEET_PROFILE", "no-such-profile")
     assert call(monkeypatch, "capacity", "--max-nodes=3") == Exit.USAGE
     assert "no-such-profile" in capsys.readouterr().err
+
+
+def parsed(*arguments: str) -> dict[str, object]:
+    """Return the options of a command as they are read."""
+    name, *rest = arguments
+    command = cli.commands[name]
+    return command.make_context(name, rest, **command.context_settings).params
+
+
+def test_every_command_reads_the_variables_of_the_options_that_spawn_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"CONTEXT": "c", "FIDELITY": "light", "NODES": "7", "PROFILE": "gpu", "FSYNC": "1"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"FLEET_{name}", value)
+    spawned = {"context": "c", "fidelity": "light", "nodes": 7, "profile": ("gpu",), "fsync": True}
+    for command in (["spawn"], ["run", "zone-outage"], ["clean"], ["rbac"]):
+        found = parsed(*command)
+        shared = spawned.keys() & found.keys()
+        assert shared
+        assert {name: found[name] for name in shared} == {name: spawned[name] for name in shared}
+    assert parsed("rbac", "--nodes=3")["nodes"] == 3  # flag > variable > default
+    assert parsed("run", "zone-outage", "--context=d")["context"] == "d"
+    up = controlplane.commands["up"]
+    assert up.make_context("up", [], **up.context_settings).params["fsync"] is True
+
+
+def test_no_variable_deletes_skips_or_breaks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """$FLEET_NODES is a number of nodes, and no name of one that a fault hits."""
+    for name in ("ALL", "YES", "EXPIRED", "RUN", "STATEFULSET", "DRY_RUN", "SIMULATE", "SEEDS"):
+        monkeypatch.setenv(f"FLEET_{name}", "1")
+    monkeypatch.setenv("FLEET_NODES", "5000")
+    cleaned = parsed("clean")
+    assert not any(cleaned.values()), cleaned
+    played = parsed("run", "zone-outage")
+    assert (played["is_dry"], played["simulate"], played["seeds"]) == (False, False, None)
+    assert parsed("inject", "NodeDown")["nodes"] is None
+
+
+def test_a_variable_that_a_scenario_has_no_room_for_is_none_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLEET_DURATION", "5m")
+    assert call(monkeypatch, "run", "zone-outage", "--dry-run") == Exit.OK
+    assert call(monkeypatch, "run", "zone-outage", "--dry-run", "--duration=5m") == Exit.USAGE
+    assert "--duration: a scenario says itself" in capsys.readouterr().err
+
+
+def test_no_seeds_are_no_number_of_seeds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It played the scenario for real."""
+    assert call(monkeypatch, "run", "zone-outage", "--seeds", "0") == Exit.USAGE
+    assert "--seeds" in capsys.readouterr().err
+
+
+def test_the_order_of_flags_variables_and_defaults_is_in_the_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--help") == Exit.OK
+    words = " ".join(capsys.readouterr().out.split())
+    assert "A flag overrides its variable, and a variable overrides the default." in words
 
 
 def test_without_a_cluster_clean_has_nothing_to_look_at(

@@ -329,10 +329,17 @@ def test_what_is_no_run_is_told_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("tolerance", ["x", "-1%", "5000%"])
+@pytest.mark.parametrize("tolerance", ["x", "-1%", "5000%", "10", "1", "1.5", "nan", "inf%", "%"])
 def test_a_bad_tolerance_is_told(good: Path, tolerance: str) -> None:
     with pytest.raises(UsageError, match="--tolerance"):
         asked(good, good, tolerance=tolerance)
+
+
+def test_a_tolerance_of_ten_percent_is_written_in_two_ways(good: Path, slow: Path) -> None:
+    told = [asked(slow, baseline=good, tolerance=each) for each in ("10%", "0.1")]
+    assert told[0] == told[1]
+    with pytest.raises(UsageError, match="for 10 percent write 10%"):
+        asked(slow, baseline=good, tolerance="10")
 
 
 def test_names_of_phases_do_not_lie_over_one_another() -> None:

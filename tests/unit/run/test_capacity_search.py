@@ -135,6 +135,9 @@ def test_what_no_run_would_take_is_one_line(
         ({"most": 0}, "--max-nodes"),
         ({"tries": 0}, "--tries"),
         ({"precision": "ten"}, "--precision"),
+        ({"precision": "10"}, "--precision"),  # percent is meant, and 1000 % was taken
+        ({"precision": "1"}, "--precision"),
+        ({"first": 10}, "--first"),  # over --max-nodes
         ({"ready_within": "1 day"}, "--ready-within"),
     ],
 )
@@ -148,6 +151,17 @@ def test_an_option_of_the_search_that_is_wrong_is_named(
 
 def probe(nodes: int, verdict: Outcome, exit_code: int) -> Probe:
     return Probe(nodes, 1, verdict, "", 2.0, "", None, "", "there", exit_code)
+
+
+def test_the_first_size_is_never_over_the_most() -> None:
+    good = {"precision": "0.1", "tries": 1, "ready_within": "1m", "directory": None}
+    found = [options_of(None, most, **good).first for most in (50, 5_000)]  # type: ignore[arg-type]
+    assert found == [50, 100]
+
+
+def test_a_bad_hold_is_named_as_it_was_given() -> None:
+    with pytest.raises(UsageError, match=r"^--hold: '5' is not a duration"):
+        asked_of(None, "5", 100, {})
 
 
 def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> None:

@@ -23,6 +23,7 @@ from fleet.profile.settings import Settings
 from fleet.report.display import Display, ask_on_terminal
 from fleet.run.run import Run
 from fleet.run.target import Target
+from fleet.run.user_command import check_command
 
 
 def make_run(**options: object) -> Run:
@@ -48,6 +49,31 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
     assert left.endswith(command)
     assert "\n" not in left
     assert run._ending.next_steps() == [f"{command}  # removes the nodes that were kept"]
+
+
+@pytest.mark.parametrize("where", ["", "./", "bin/"])
+def test_a_command_that_cannot_run_is_refused_before_anything_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """A name that is not on the PATH, a file that is not executable, and a directory."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("no-such-program", "no-program.txt", "no-program.d"):
+        (tmp_path / "no-program.txt").touch()
+        (tmp_path / "no-program.d").mkdir(exist_ok=True)
+        run = make_run(command=(f"{where}{name}",), run_dir=tmp_path / "run")
+        with pytest.raises(SetupError, match=f"cannot run '{where}{name}': it is not "):
+            asyncio.run(run.run())
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_command_is_found_on_the_path_that_it_will_have(tmp_path: Path) -> None:
+    program = tmp_path / "suite"
+    program.touch(mode=0o755)
+    check_command(("suite", "-v"), {"PATH": str(tmp_path)})
+    check_command((str(program),), {})
+    check_command((), {})
+    with pytest.raises(SetupError):
+        check_command(("suite",), {"PATH": "/none"})
 
 
 def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
