@@ -45,6 +45,8 @@ MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 PAGE_ITEMS = 500  # client-go/tools/pager/pager.go, defaultPageSize
+PAGES_MAX = 10_000
+"""So many pages of a list are read: 5 million objects, which no etcd holds."""
 REQUEST_TIMEOUT_S = 60.0  # a server ends what is no watch after as long: --request-timeout
 CONNECT_TIMEOUT_S = 10.0
 CALLS_MAX = 32  # at once, for all purposes: HTTP/1.1 carries one on each connection
@@ -152,21 +154,30 @@ class Api:
     async def pages(
         self, path: str, what: str, *, accept: str = JSON, **query: str | int
     ) -> AsyncIterator[list[Json]]:
-        """Yield the items of a list page by page. A 410 starts over, so an item may come twice."""
+        """Yield the items of a list page by page. A 410 starts over, so an item may come twice.
+
+        Raises SetupError where the list does not end: its tokens repeat, or there are too many.
+        """
         token = ""
-        while True:
+        seen: set[str] = set()
+        for _ in range(PAGES_MAX):
             page: dict[str, str | int] = {**query, "limit": query.get("limit", PAGE_ITEMS)}
             if token:
                 page["continue"] = token
             answer = await self.request("GET", path, query=page, accept=accept)
             if answer.code == 410 and token:
                 token = ""
+                seen.clear()
                 continue
             listed = expect(answer, f"cannot list {what}")
             yield listed.get("items") or []
             token = listed.get("metadata", {}).get("continue") or ""
             if not token:
                 return
+            if token in seen:
+                break
+            seen.add(token)
+        raise SetupError(f"cannot list {what}: the server's list does not end")
 
 
 class Gate:

@@ -20,6 +20,7 @@ from fleet.dashboard.load_credentials import NAMESPACE, RUN, Json, LoadCredentia
 
 ANY = {"operator": "Exists"}
 PAGE = 500
+PAGES_MAX = 10_000
 JSON = "application/json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 """What kubectl accepts: the server's own columns."""
@@ -73,12 +74,12 @@ class KubeUser(FastHttpUser):
 
     def pages(self, path: str, resource: str, limit: int = PAGE) -> Iterator[list[Json]]:
         """LIST page by page."""
-        token = ""
-        while True:
+        token, before = "", ""
+        for _ in range(PAGES_MAX):
             listed = self.ask("LIST", f"{path}?limit={limit}&continue={token}", resource)
             yield listed.get("items") or []
-            token = (listed.get("metadata") or {}).get("continue") or ""
-            if not token:
+            token, before = (listed.get("metadata") or {}).get("continue") or "", token
+            if token in {"", before}:
                 return
 
     def watch(

@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from fleet.background import Background
-from fleet.cluster.api_client import MERGE_PATCH, Api, Json, each, expect
+from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import Taint, tolerates
 from fleet.cluster.ownership import NODES, RUN_LABEL
@@ -28,6 +28,8 @@ from fleet.scenario.scenario import AutoscalerSpec
 
 PODS = "/api/v1/pods"
 OVER = ("Succeeded", "Failed")
+GONE = (404, 409)
+"""A Node that is not there, or is another one of the same name."""
 Amounts = Mapping[str, int]
 """By resource, in nano-units; each pod takes one of `pods`."""
 
@@ -120,25 +122,36 @@ class Autoscaler:
         names = self._names[gone : self.wanted]
         if not names:
             return
-        await self._cordon(names, is_on=True)
+        uids = await self._uids(names)
+        await self._cordon(uids, is_on=True)
         async for page in self._api.pages(PODS, "pods"):
             found = {pod["spec"].get("nodeName") for pod in page if not is_daemon(pod)}
             if found.intersection(names):  # the scheduler was faster; they have their time again
                 self._busy_s.update(dict.fromkeys(found, now_s))
-                await self._cordon(names, is_on=False)
+                await self._cordon(uids, is_on=False)
                 return
         log.info("%d nodes are empty, and go", len(names))
         self._fleet.aim(gone)
 
-    async def _cordon(self, names: Iterable[str], *, is_on: bool) -> None:
+    async def _uids(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the uids of those Nodes that a run made; others may have had the same names."""
+        wanted, found = frozenset(names), {}
+        selector = {"labelSelector": RUN_LABEL}
+        async for page in self._api.pages(NODES, "nodes", accept=METADATA_ONLY, **selector):
+            for metadata in (node["metadata"] for node in page):
+                if metadata["name"] in wanted:
+                    found[metadata["name"]] = metadata["uid"]
+        return found
+
+    async def _cordon(self, uids: Mapping[str, str], *, is_on: bool) -> None:
         async def patch(name: str) -> None:
-            body = {"spec": {"unschedulable": is_on or None}}
+            body = {"metadata": {"uid": uids[name]}, "spec": {"unschedulable": is_on or None}}
             path = f"{NODES}/{name}"
             answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
-            if answer.code != 404:
+            if answer.code not in GONE:
                 expect(answer, f"cannot cordon node {name}")
 
-        await each(names, patch)
+        await each(uids, patch)
 
 
 def start_autoscaler(

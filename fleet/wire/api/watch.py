@@ -18,6 +18,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.errors import RemoteProtocolError
 from fleet.objects.effects import WatchKind
 from fleet.objects.pods import EventType
 from fleet.quantity import format_duration
@@ -43,6 +44,9 @@ _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
 """Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
 _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
 """Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
+PAGES_MAX = 10_000
+"""So many pages of a list are read: 5 million objects, which no etcd holds."""
+ENDLESS_LIST = "a list that does not end"
 SHORT_WATCH_NS = 1 * NS_PER_S  # reflector.go, VeryShortWatchError
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
 _STREAM_TIMEOUT = 0x7A7C4
@@ -134,7 +138,7 @@ class ListWatch(ABC):
         self.opens = 0
         self.waits = 0  # the number of its wait for the next request, 0 while there is one
         self._opened_ns = 0
-        self._events = 0
+        self._events = 0  # of the stream; pages of a list
         self.is_open = False  # the server has accepted the stream
         self._backoffs = 0
         self._backoff_ns = 0
@@ -175,7 +179,8 @@ class ListWatch(ABC):
         self.opens += 1
         self.waits = 0
         self._opened_ns = now_ns
-        self._events = 0
+        if self.phase is not WatchPhase.LIST or not self._token:
+            self._events = 0
         self.is_open = False
         self._partial = b""
         path, selector = self.target()
@@ -290,7 +295,13 @@ class ListWatch(ABC):
             self._synced()
 
     def _on_page(self, version: str, token: str) -> bool:
-        """Note one page of a LIST; return whether it was the last."""
+        """Note one page of a LIST; return whether it was the last.
+
+        Raises RemoteProtocolError where pages do not end.
+        """
+        self._events += 1
+        if token and (token == self._token or self._events >= PAGES_MAX):
+            raise RemoteProtocolError(ENDLESS_LIST)
         self._token = token
         self._retries = 0
         if token:
@@ -450,7 +461,7 @@ def _list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> by
     """
     query = []
     if token:
-        query.append(b"continue=" + token)
+        query.append(b"continue=" + quote(token, safe="").encode())
     if selector:
         query.append(selector)
     if token or version == b"0":

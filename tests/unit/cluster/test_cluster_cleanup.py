@@ -2,9 +2,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import add_owned, node_marks
+from cluster_fakes import FakeApi, add_owned, node_marks
 from left_cluster import REAL, add_node, add_pod, belongs, cluster
 
+from fleet.cluster import api_client
 from fleet.cluster.api_client import Answer
 from fleet.cluster.cleanup import (
     CSI_NODES,
@@ -219,3 +220,24 @@ def test_by_name_only_nodes_of_the_run_are_removed() -> None:
     refused = asyncio.run(remove_named(api, names, "left"))
     assert sorted(node.name for node in refused) == ["b-0", "real-0"]
     assert before - set(api.objects) == set(belongs(cluster(), "a-0"))
+
+
+@pytest.mark.parametrize("tokens", ["aaa", "abab", "abcdefgh"])
+def test_a_list_that_does_not_end_is_refused(tokens: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_client, "PAGES_MAX", 6)
+    api = FakeApi()
+    left = iter(tokens)
+    asked: list[str] = []
+
+    async def request(method: str, path: str, **_more: object) -> Answer:
+        asked.append(f"{method} {path}")
+        return Answer(200, {"metadata": {"continue": next(left)}, "items": []}, 0)
+
+    async def read() -> None:
+        async for _ in api.pages(NODES, "nodes"):
+            pass
+
+    monkeypatch.setattr(api, "request", request)
+    with pytest.raises(SetupError, match="cannot list nodes: the server's list does not end"):
+        asyncio.run(read())
+    assert len(asked) <= 6

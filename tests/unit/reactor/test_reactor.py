@@ -36,6 +36,7 @@ from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION
 from fleet.reactor.calls import CALL_TRIES_MAX
 from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
+from fleet.wire.api import watch
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.watch import WatchPhase
@@ -456,6 +457,25 @@ def test_the_pages_of_a_list_are_one_snapshot() -> None:
     watched.push(Response(200, page, 0, 0))
     assert b"continue=t" in watched.world.wire.sent[-1][1].path
     assert watched.world.kubelets[0].got.count(BEGINS) == 2
+
+
+def test_a_list_whose_pages_do_not_end_begins_anew_after_a_back_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "PAGES_MAX", 5)
+    page = b'{"metadata":{"resourceVersion":"9","continue":"%b"},"items":[]}'
+    for tokens in (b"aa", b"abababab", b"abcdefghijkl"):
+        watched = Watched()
+        watched.push(Response(0, b"", 0, 0, -1, Failure.RESET))  # a LIST follows
+        sent = watched.world.wire.sent
+        for at in range(len(tokens)):
+            before = len(sent)
+            watched.push(Response(200, page % tokens[at : at + 1], 0, 0))
+            if len(sent) == before:
+                break
+        assert len(sent) == before, tokens
+        watched.world.after(4)
+        assert b"continue" not in sent[-1][1].path
 
 
 def test_a_watch_that_begins_anew_during_the_back_off_of_another_is_asked_for_once() -> None:

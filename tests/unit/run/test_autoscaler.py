@@ -42,7 +42,7 @@ class World:
         self.fleet = Fleet(size)
         self.now_s = 0.0
         for name in NAMES:
-            self.api.put(f"{NODES}/{name}", spec={})
+            self.api.put(f"{NODES}/{name}", metadata={"labels": {RUN_LABEL: "r"}}, spec={})
         self.autoscaler = Autoscaler(
             SPEC,
             cast("ElasticFleet", self.fleet),
@@ -171,3 +171,20 @@ def test_for_pods_of_others_no_nodes_come_and_none_stay() -> None:
     world.pod("theirs", cpu="3")
     assert world.scan() == 4
     assert world.scan(61) == 2
+
+
+def test_a_node_of_somebody_else_is_not_cordoned() -> None:
+    """One of the name of ours was there before; another one takes its place while we look."""
+    world = World(size=4)
+    world.api.put(f"{NODES}/{NAMES[3]}", spec={})
+    world.scan()
+    world.now_s += 61
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "PATCH" and path.endswith(NAMES[2]):
+            world.api.put(path, metadata={"labels": {RUN_LABEL: "r"}}, spec={})
+
+    world.api.before_request = meanwhile
+    assert world.scan() == 2
+    for name in NAMES[2:4]:
+        assert world.api.objects[f"{NODES}/{name}"]["spec"] == {}
