@@ -2,8 +2,9 @@
 
 Source: pkg/kubelet/config/common.go, tryDecodeSinglePod, tryDecodePodList;
 pkg/api/pod/util.go, HasAPIObjectReference; pkg/apis/core/v1/defaults.go.
-Differs: what the API server would refuse is not found here, the mirror pod is just not made;
-only the defaults that a kubelet reads are set.
+Differs: a manifest has at most 1 MiB, not 10: no API server takes a larger mirror pod, and all
+nodes wait while it is read. What the API server would refuse is not found here, the mirror pod is
+just not made; only the defaults that a kubelet reads are set.
 """
 
 from typing import Any, cast
@@ -14,7 +15,7 @@ from fleet.objects.static_pods import FILE, StaticManifest, fnv128a
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.api.decode_pod import decode_pod
 
-MANIFEST_BYTES_MAX = 10 << 20
+MANIFEST_BYTES_MAX = 1 << 20
 NO_EXECUTE = {"operator": "Exists", "effect": "NoExecute"}
 _VOLUME_REFERENCES = {
     "configMap": "configmaps (via configmap volumes)",

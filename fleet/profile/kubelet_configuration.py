@@ -5,15 +5,18 @@ Every node of a profile refers to the one that was read; no model copies what a 
 Defaults are upstream's. Source: pkg/kubelet/apis/config/v1beta1/defaults.go.
 """
 
+import re
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.profile.schema import DurationNs, QuantityField, Spec, unknown_key
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity
 
+URL = re.compile(r"https?://[!-~]+")
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
@@ -313,6 +316,15 @@ class KubeletConfiguration(Spec):
     container_log_monitor_interval_ns: DurationNs = 10 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
     provider_id: Annotated[str, Field(alias="providerID")] = ""
+
+    @field_validator("static_pod_url")
+    @classmethod
+    def _is_of_a_server(cls, url: str) -> str:
+        if url and (URL.fullmatch(url) is None or not urlsplit(url).hostname):
+            raise ValueError(f"{url!r} is no URL such as https://manifests.example/pods.yaml")
+        if url and "@" in urlsplit(url).netloc:
+            raise ValueError("a URL shows its password; give it in staticPodURLHeader")
+        return url
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "KubeletConfiguration":

@@ -128,6 +128,15 @@ class NodeMix:
         return [text for each in self.models if (text := _warning(each.name, each.kubelet))]
 
     @property
+    def static_pod_urls(self) -> list[str]:
+        """Return from where pods are fetched, one line for each profile that does."""
+        return [
+            f"profile {each.name}: its nodes run the static pods that {url} has"
+            for each in self.models
+            if (url := each.kubelet.static_pod_url)
+        ]
+
+    @property
     def agents_per_node(self) -> float:
         """How many agents a node has on average."""
         counts = [sum(agent.share for agent in model.agents) for model in self.models]
@@ -190,7 +199,7 @@ def load_mix(
     `no_agents` nodes have none of their profile or its file, only those of sources of agents; those
     of light have no optional ones.
     """
-    profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], int]] = []
+    profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], int, Path]] = []
     for_all: list[PodBehavior] = []
     agents_for_all: list[NodeAgent] = []
     for choice in choices:
@@ -202,14 +211,15 @@ def load_mix(
             names = ", ".join(node.metadata.name for node in nodes)
             raise UsageError(f"{choice.source}: holds {len(nodes)} NodeProfiles ({names}), not one")
         if nodes:
-            profiles.append((nodes[0], tuple(behaviors), agents, choice.weight))
+            directory = path_of(choice.source).parent.resolve()
+            profiles.append((nodes[0], tuple(behaviors), agents, choice.weight, directory))
         else:
             for_all += behaviors
             agents_for_all += agents
     if not profiles:
         only = load_source(DEFAULT_PROFILES[0].source)[0]
         assert isinstance(only, NodeProfile), only
-        profiles.append((only, (), [], 1))
+        profiles.append((only, (), [], 1, shipped_directory()))
     models = [
         profile.compiled(
             (*own, *for_all),
@@ -220,8 +230,9 @@ def load_mix(
                 where=f"profile {profile.metadata.name}",
                 is_light=is_light,
             ),
+            directory,
         )
-        for profile, own, agents, _ in profiles
+        for profile, own, agents, _, directory in profiles
     ]
     if simulate_csi:
         drivers = (CSIDriver(name=DEFAULT_DRIVER),)
@@ -230,7 +241,7 @@ def load_mix(
         ]
     return NodeMix(
         models,
-        [weight for _, _, _, weight in profiles],
+        [weight for _, _, _, weight, _ in profiles],
     )
 
 
@@ -280,13 +291,43 @@ def _shipped_agent(name: str, where: str) -> NodeAgent:
 
 def load_source(source: str) -> tuple[Document, ...]:
     """Read a shipped document by name, or a file. A path or an ending in .yaml means a file."""
-    path = Path(source)
-    return load_file(path if is_path(source) else _shipped_path(source))
+    return load_file(path_of(source))
+
+
+def path_of(source: str) -> Path:
+    """Return the file of a source. Raises UsageError for a name that is not shipped."""
+    return Path(source) if is_path(source) else _shipped_path(source)
 
 
 def load_file(path: Path) -> tuple[Document, ...]:
     """Read all documents of a file."""
-    return parse_documents(_read(path), str(path))
+    documents = parse_documents(_read(path), str(path))
+    for each in documents:
+        if isinstance(each, NodeProfile):
+            _check_static_pods(each, path)
+    return documents
+
+
+def below(directory: Path | None, given: str) -> Path:
+    """Return a path that a profile names. Raises ValueError unless it is below its directory."""
+    root = (directory or Path()).resolve()
+    path = root / given
+    if directory is None or path.resolve() == root or not path.resolve().is_relative_to(root):
+        raise ValueError(
+            f"{given} is not below the profile's directory {root}; put the manifests there, and "
+            "name them like ./manifests"
+        )
+    return path
+
+
+def _check_static_pods(profile: NodeProfile, path: Path) -> None:
+    given = profile.spec.kubelet_configuration.static_pod_path
+    try:
+        if given:
+            below(path.parent, given)
+    except ValueError as error:
+        where = "spec.kubeletConfiguration.staticPodPath"
+        raise UsageError(f"{path}: {where}: {error}") from error
 
 
 def parse_documents(text: str, origin: str) -> tuple[Document, ...]:
@@ -311,8 +352,7 @@ def list_profiles() -> tuple[ProfileSummary, ...]:
 def show_profile(source: str) -> str:
     """Return the text of a shipped profile or of a file, once it is known to be valid."""
     load_source(source)
-    path = Path(source)
-    return _read(path if is_path(source) else _shipped_path(source))
+    return _read(path_of(source))
 
 
 def warnings_of(source: str) -> list[str]:

@@ -8,6 +8,7 @@ import hashlib
 import ipaddress
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from fleet.objects.addresses import each_of, first_of, is_ipv6
@@ -126,6 +127,7 @@ class NodeModel:
     outages: tuple[Outage, ...] = ()
     broken: Broken = NOTHING_BROKEN
     shutdown: ShutdownSchedule | None = None
+    directory: Path | None = None  # of the profile's file: what it names lies below
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     user_agent: str = USER_AGENT  # with placeholders
     cloud_is_external: bool = False  # another says the addresses, and takes a taint away

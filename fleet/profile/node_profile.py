@@ -7,6 +7,7 @@ pasted. Source: pkg/kubelet/kubelet_node_status.go, initialNode.
 
 import ipaddress
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
@@ -262,9 +263,12 @@ class NodeProfile(Spec):
     spec: NodeProfileSpec = NodeProfileSpec()
 
     def compiled(
-        self, behaviors: tuple[PodBehavior, ...] = (), agents: tuple[AgentModel, ...] = ()
+        self,
+        behaviors: tuple[PodBehavior, ...] = (),
+        agents: tuple[AgentModel, ...] = (),
+        directory: Path | None = None,
     ) -> NodeModel:
-        """Return what all nodes of this profile share."""
+        """Return what all nodes of this profile share. `directory` has its file."""
         spec = self.spec
         configuration = spec.kubelet_configuration
         status = spec.template.status
@@ -301,6 +305,7 @@ class NodeProfile(Spec):
             agents=agents,
             behaviors=behaviors,
             kubelet=configuration,
+            directory=directory,
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),
             usage=spec.usage,

@@ -1,7 +1,11 @@
 """Manifests and where they come from: what is read, defaulted, refused, and noticed."""
 
 import asyncio
+import contextlib
 import logging
+import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +13,13 @@ import pytest
 import yaml
 
 from fleet.clock import Draws
+from fleet.errors import UsageError
 from fleet.host.static_manifest import ManifestError, parse_manifests
 from fleet.host.static_sources import StaticSource
 from fleet.kubelet.environment import Environment
 from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
 from fleet.objects.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
-from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.loader import load_mix, load_source, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.wire.api.callers import Caller, RenderedProfile
@@ -40,7 +45,7 @@ def text(*pods: dict[str, Any]) -> bytes:
     return b"---\n".join(yaml.safe_dump(each).encode() for each in pods)
 
 
-def environment(**configuration: object) -> Environment:
+def environment(directory: Path | None = None, **configuration: object) -> Environment:
     document = {
         "apiVersion": "fleet.emulator/v1alpha1",
         "kind": "NodeProfile",
@@ -49,7 +54,7 @@ def environment(**configuration: object) -> Environment:
     }
     (found,) = parse_documents(yaml.safe_dump(document), "p.yaml")
     assert isinstance(found, NodeProfile)
-    model: NodeModel = found.compiled()
+    model: NodeModel = found.compiled(directory=directory)
     return Environment(model, Draws(1), light=False)
 
 
@@ -134,7 +139,7 @@ def test_a_url_may_hold_a_list_a_file_may_not() -> None:
 def test_a_directory_is_read_again_when_it_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = environment(staticPodPath=str(tmp_path / "manifests"))
+    env = environment(tmp_path, staticPodPath="./manifests")
     changes: list[Environment] = []
     source = StaticSource(env, changes.append)
     source.read_file()
@@ -159,6 +164,117 @@ def test_a_directory_is_read_again_when_it_changed(
     source.read_file()
     assert env.static.file == ()
     assert len(changes) == 3
+
+
+def test_only_files_below_the_directory_of_the_profile_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where links lead; those that stay inside, as a mounted ConfigMap has them, are fine."""
+    own, others = tmp_path / "own", tmp_path / "others"
+    manifests = own / "manifests"
+    for each in (manifests / "..data", others):
+        each.mkdir(parents=True)
+    (manifests / "..data" / "a.yaml").write_bytes(text(pod("a")))
+    (manifests / "a.yaml").symlink_to(Path("..data") / "a.yaml")
+    (others / "secret.yaml").write_bytes(text(pod("secret")))
+    (manifests / "out.yaml").symlink_to(others / "secret.yaml")
+    env = environment(own, staticPodPath="manifests")
+    with caplog.at_level(logging.WARNING):
+        StaticSource(env, lambda _: None).read_file()
+    assert names(env) == ["a"]
+    [record] = caplog.records
+    assert "is a link that leads out of the profile's directory" in record.getMessage()
+    # The directory itself is exchanged for a link while the run goes on.
+    manifests.rename(own / "before")
+    manifests.symlink_to(others)
+    for path in ("manifests", "../others", str(others), ".", "manifests/../../others"):
+        env = environment(own, staticPodPath=path)
+        StaticSource(env, lambda _: None).read_file()
+        assert env.static.file == (), path
+    env = environment(staticPodPath="own/before")  # of a profile that has no file
+    StaticSource(env, lambda _: None).read_file()
+    assert env.static.file == ()
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/kubernetes/manifests", "..", "../x", ".", "link", "link/x", "inner/../.."]
+)
+def test_a_profile_that_names_files_of_others_is_refused(path: str, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "link").symlink_to("/etc")
+    (own / "p.yaml").write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: p}\n"
+        f"spec: {{kubeletConfiguration: {{staticPodPath: {path}}}}}\n"
+    )
+    with pytest.raises(UsageError, match="is not below the profile's directory"):
+        load_source(str(own / "p.yaml"))
+
+
+def test_no_text_of_a_manifest_stands_in_a_complaint() -> None:
+    for content in (
+        b"root:$6$SECRET:1:0\n\tdaemon: x",
+        b"kind: SECRET",
+        b"kind: Pod\nmetadata: SECRET\nspec: SECRET",
+        b"kind: Pod\nmetadata: {name: a}\nspec: {containers: SECRET}",
+        b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [SECRET]}",
+        b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a}], volumes: [SECRET]}",
+        b"kind: Pod\nmetadata: {name: a}\nspec: {containers: [{resources: {limits: SECRET}}]}",
+        b"kind: Pod\nmetadata: {name: [SECRET]}\nspec: {containers: [{name: a, image: {a: 1}}]}",
+    ):
+        with pytest.raises(ManifestError) as refused:
+            parse_manifests(content, FILE, PATH)
+        assert "SECRET" not in str(refused.value), content
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "ftp://x/y", "/etc/passwd", "http://", "http://x/ y", "https://a:b@c/"],
+)
+def test_a_url_is_of_a_web_server_and_shows_no_password(url: str) -> None:
+    with pytest.raises(UsageError, match="staticPodURL"):
+        environment(staticPodURL=url)
+
+
+@contextlib.contextmanager
+def serving(answer: bytes) -> Iterator[str]:
+    """Serve one raw answer again and again; yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/pods"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/x\r\n\r\n", "another server"),
+        (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "pods: HTTP 302"),
+        (b"SECRET\r\n\r\n", "BadStatusLine"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (1 << 21), "exceed the limit of 1 MiB"),
+    ],
+)
+def test_a_hostile_server_of_manifests_is_only_complained_about(
+    answer: bytes, complaint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(answer) as url, caplog.at_level(logging.WARNING):
+        env = environment(staticPodURL=url)
+        asyncio.run(StaticSource(env, lambda _: None).read_url(100.0))
+    assert env.static.http is None
+    [record] = caplog.records
+    assert complaint in record.getMessage()
+    assert "SECRET" not in record.getMessage()
 
 
 def test_a_url_that_does_not_answer_is_not_ready() -> None:
