@@ -381,6 +381,7 @@ class Pod:
     token_suffix: str = ""  # of kube-api-access-xxxxx, "" without such a volume
     spec: PodSpec = NO_SPEC
     status: PodStatus = NO_STATUS
+    is_controlled: bool = False  # an owner is its controller: a Job, a ReplicaSet, ...
 
     def find(self, name: str) -> ContainerSpec | None:
         """Return the container of a name, of whatever kind."""

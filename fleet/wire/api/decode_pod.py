@@ -96,6 +96,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         suffix,
         spec,
         _status(status) if status else EMPTY_STATUS,
+        any(each.get("controller") for each in meta.get("ownerReferences") or ()),
     )
 
 

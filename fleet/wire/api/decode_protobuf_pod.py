@@ -54,6 +54,7 @@ _STATUS_VIEW = message_class("StatusView")
 _CONTAINER_STATUS_VIEW = message_class("ContainerStatusView")
 _POD_SPEC = message_class("PodSpec")
 _PAIR = message_class("Pair")
+_OWNER = message_class("OwnerReference")
 _TIME = message_class("Time")
 _specs: dict[bytes, PodSpec] = {}
 
@@ -88,7 +89,14 @@ def decode_pod(raw: bytes) -> Pod:
         token[len(TOKEN_VOLUME_START) :].decode(),
         spec,
         _status(status),
+        any(map(_is_controller, meta.ownerReferences)),
     )
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _is_controller(owner: bytes) -> bool:
+    """Return whether an owner of a pod is its controller."""
+    return bool(_OWNER.FromString(owner).controller)
 
 
 def decode_pod_view(raw: bytes) -> PodView:

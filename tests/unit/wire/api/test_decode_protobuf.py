@@ -59,6 +59,26 @@ def test_a_pod_of_every_part() -> None:
     assert decode_pod_view(raw(obj)) == decode_json.decode_pod_view(orjson.dumps(obj))
 
 
+@pytest.mark.parametrize(
+    ("owners", "is_controlled"),
+    [
+        ([], False),
+        ([{"kind": "Job", "name": "j", "uid": "u", "controller": True}], True),
+        ([{"kind": "Node", "name": "n", "uid": "u"}], False),
+        ([{"kind": "Node", "uid": "u"}, {"kind": "Job", "uid": "j", "controller": True}], True),
+    ],
+)
+def test_whether_a_controller_owns_a_pod(
+    owners: list[dict[str, Any]],
+    is_controlled: bool,  # noqa: FBT001
+) -> None:
+    obj = pod_object()
+    managers = obj["metadata"].pop("managedFields")  # Go writes them last
+    obj["metadata"] |= {"ownerReferences": owners, "managedFields": managers}
+    assert decode_pod(raw(obj)).is_controlled is is_controlled
+    assert decode_json.decode_pod(orjson.dumps(obj)).is_controlled is is_controlled
+
+
 @thorough
 @given(SEEDS)
 def test_pods(seed: int) -> None:
