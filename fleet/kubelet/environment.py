@@ -110,7 +110,8 @@ class Environment:
             cidrs = planned_pod_cidrs(position, host_ips)
         runtime = self.runtimes.pop(node, None)
         if runtime is None:
-            return Runtime(node, host_ips, cidrs, self.draws, self.port_changes)
+            run_times = self.model.run_times
+            return Runtime(node, host_ips, cidrs, self.draws, self.port_changes, run_times)
         runtime.use_cidrs(cidrs)
         return runtime
 

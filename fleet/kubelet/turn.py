@@ -61,7 +61,7 @@ class Turn(NamedTuple):
 
     def behavior(self, pod: Pod) -> PodBehavior:
         """Return how the containers of a pod behave."""
-        return self.env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+        return self.env.model.behavior_of(pod)
 
     def call(self, op: Op, key: str = "", payload: Payload = None) -> None:
         """Send a request; its answer comes back to who asked."""

@@ -1,7 +1,8 @@
 """How containers start, take their hooks, and stop: what a behaviour or annotations declare.
 
 An exec hook of which nothing is declared does what its command says, a sleep hook sleeps, and any
-other hook succeeds at once. A container of which nothing is declared heeds SIGTERM and exits 0.
+other hook succeeds at once. What a container of which nothing is declared makes of SIGTERM, its
+program or its role says (runtime/program.py).
 """
 
 from collections.abc import Mapping
@@ -72,10 +73,13 @@ class StartFailure(Spec):
 
 
 class Stop(Spec):
-    """What a container does about SIGTERM; no delay: a few milliseconds."""
+    """What a container does about SIGTERM; nothing declared: as its program or its role says.
+
+    With a delay or a code it heeds SIGTERM: after a few milliseconds, with the code of its role.
+    """
 
     delay: DistributionField | None = None
-    exit_code: Annotated[int, Field(ge=0, le=CODE_MAX)] = 0
+    exit_code: Annotated[int, Field(ge=0, le=CODE_MAX)] | None = None
     ignored: bool = False  # only SIGKILL ends it
     hangs: bool = False  # nor does that: the runtime waits for its end, and does not answer
     error: str = ""  # why the runtime cannot kill it, while that is declared

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fleet.objects.addresses import each_of, first_of, is_ipv6
+from fleet.objects.pods import Pod
 from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
 from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
@@ -20,7 +21,13 @@ from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, Shutdown
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
 from fleet.profile.kubelet_labels import forbidden_labels
-from fleet.profile.pod_behavior import Labels, PodBehavior, select_behavior
+from fleet.profile.pod_behavior import (
+    USUAL_RUN_TIMES,
+    Labels,
+    PodBehavior,
+    RunTimes,
+    select_behavior,
+)
 from fleet.profile.schema import PLACEHOLDER
 from fleet.profile.serving import NOWHERE, SERVER_FEATURES, Serving
 from fleet.profile.usage import Usage
@@ -131,6 +138,7 @@ class NodeModel:
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     user_agent: str = USER_AGENT  # with placeholders
     cloud_is_external: bool = False  # another says the addresses, and takes a taint away
+    run_times: RunTimes = USUAL_RUN_TIMES  # of unknown programs
     serving: Serving | None = None  # None until a run says where: as the profile does
     address_shift: int = 0  # of a process, see address_plan.py
 
@@ -240,8 +248,12 @@ class NodeModel:
             status["declaredFeatures"] = list(self.declared_features)
         return status
 
-    def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
+    def behavior_of(self, pod: Pod) -> PodBehavior:
         """Return how a pod behaves: the first match wins, annotations override."""
+        return select_behavior(self.behaviors, pod.labels, pod.namespace, pod.annotations, pod.spec)
+
+    def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
+        """Return how a pod behaves of which no more is known."""
         return select_behavior(self.behaviors, labels, namespace, annotations)
 
     def filled(self, user_agent: str) -> bytes:

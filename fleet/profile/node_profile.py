@@ -36,7 +36,7 @@ from fleet.profile.node_model import (
     declared_features,
     parse_version,
 )
-from fleet.profile.pod_behavior import PodBehavior
+from fleet.profile.pod_behavior import USUAL_RUN_TIMES, PodBehavior, RunTimes
 from fleet.profile.schema import PLACEHOLDER, Metadata, QuantityField, Spec, check_placeholders
 from fleet.profile.usage import Usage
 from fleet.profile.volume_behavior import CSIDriver
@@ -235,6 +235,7 @@ class NodeProfileSpec(Spec):
     runtime: RuntimeSpec = RuntimeSpec()
     shutdown: ShutdownSchedule | None = None
     csi_drivers: tuple[CSIDriver, ...] = ()
+    defaults: RunTimes = USUAL_RUN_TIMES  # of pods that nothing is declared of
 
     @model_validator(mode="after")
     def _template_version_is_one(self) -> "NodeProfileSpec":
@@ -322,6 +323,7 @@ class NodeProfile(Spec):
             csi_drivers=spec.csi_drivers,
             user_agent=spec.user_agent,
             cloud_is_external=bool(spec.cloud_provider),
+            run_times=spec.defaults,
         )
 
 

@@ -2,7 +2,7 @@
 
 `PodBehaviorManifest` is what a user writes, `PodBehavior` what the simulated runtime reads. Three
 sources decide, the first that speaks wins: annotations of the pod, the first document that selects
-it, the container's own command. A container of which nobody says how it ends runs for ever.
+it, the container's own command. Of any other container its role decides: runtime/program.py.
 """
 
 import itertools
@@ -12,6 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from fleet.clock import NS_PER_S
+from fleet.objects.pods import NO_SPEC, ContainerSpec, PodSpec
 from fleet.objects.well_known import OWN_PREFIX
 from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant, constant_of
 from fleet.profile.image_behavior import (
@@ -51,6 +53,21 @@ SANDBOX_DELAY = constant(100_000_000)
 """To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
 START_DELAY = constant(50_000_000)
 """To create and start one container whose image is present."""
+
+
+class RunTimes(Spec):
+    """How long programs run that are not understood, and of which nothing is declared.
+
+    A PodBehavior or an annotation overrides both.
+    """
+
+    init_container: Annotated[DistributionField, Field(alias="initContainerRunTime")] = constant(
+        NS_PER_S
+    )
+    batch: Annotated[DistributionField, Field(alias="batchRunTime")] = constant(5 * NS_PER_S)
+
+
+USUAL_RUN_TIMES = RunTimes()
 
 START_DELAY_ANNOTATION = "fleet.emulator/start-delay"
 RUN_TIME_ANNOTATION = "fleet.emulator/run-time"
@@ -127,9 +144,13 @@ class OutcomeSpec(Spec):
 
 
 class ContainerBehaviorSpec(Spec):
-    """What the containers of one name do; `*` and `?` match as in a shell."""
+    """What the containers of one name do; `*` and `?` match as in a shell.
+
+    With a type only those of it: `type: InitContainer` alone means all init containers.
+    """
 
     name: str = "*"
+    type: Literal["Container", "InitContainer", "Sidecar"] | None = None
     start_delay: DistributionField = START_DELAY
     outcomes: tuple[OutcomeSpec, ...] = ()
     usage: Usage = UNDECLARED
@@ -182,9 +203,10 @@ class Outcome(NamedTuple):
 
 
 class ContainerBehavior(NamedTuple):
-    """What one container does. No outcomes: ask its command, else it runs for ever."""
+    """What one container does. No outcomes: ask its command, else its role."""
 
     pattern: str = "*"
+    type: str = ""  # "" for any; `select_behavior` replaces one that has a type by their names
     start_delay: Distribution = START_DELAY
     outcomes: tuple[Outcome, ...] = ()
     shares: tuple[float, ...] = ()  # cumulative, the last is 1.0
@@ -234,7 +256,11 @@ DEFAULT_BEHAVIOR = PodBehavior("default", PodSelector())
 
 
 def select_behavior(
-    behaviors: tuple[PodBehavior, ...], labels: Labels, namespace: str, annotations: Labels
+    behaviors: tuple[PodBehavior, ...],
+    labels: Labels,
+    namespace: str,
+    annotations: Labels,
+    spec: PodSpec = NO_SPEC,
 ) -> PodBehavior:
     """Return the first behaviour that selects a pod, with the pod's annotations applied."""
     chosen = DEFAULT_BEHAVIOR
@@ -242,7 +268,7 @@ def select_behavior(
         pairs = dict(labels)
         for behavior in behaviors:
             if behavior.selector.matches(pairs, namespace):
-                chosen = behavior
+                chosen = _named(behavior, spec)
                 break
     if not annotations:
         return chosen
@@ -259,7 +285,38 @@ def select_behavior(
     return known[1]
 
 
+def _named(behavior: PodBehavior, spec: PodSpec) -> PodBehavior:
+    """Return a behaviour whose entries for a type of containers are for the names of a pod's."""
+    if not any(each.type for each in behavior.containers):
+        return behavior
+    key = (id(behavior), *((each.name, type_) for each, type_ in _types(spec)))
+    known = _named_behaviors.get(key)
+    if known is None or known[0] is not behavior:
+        containers: list[ContainerBehavior] = []
+        for entry in behavior.containers:
+            names = [""] if not entry.type else []
+            names += [each.name for each, type_ in _types(spec) if entry.type == type_]
+            containers += [
+                entry._replace(pattern=name or entry.pattern, type="")
+                for name in names
+                if not name or fnmatchcase(name, entry.pattern)
+            ]
+        if len(_named_behaviors) >= ANNOTATED_MAX:
+            _named_behaviors.clear()
+        made = behavior._replace(containers=tuple(containers))
+        known = _named_behaviors[key] = behavior, made
+    return known[1]
+
+
+def _types(spec: PodSpec) -> Iterator[tuple[ContainerSpec, str]]:
+    for each in spec.init_containers:
+        yield each, "Sidecar" if each.restart_policy == "Always" else "InitContainer"
+    for each in spec.containers:
+        yield each, "Container"
+
+
 ANNOTATED_MAX = 1024
+_named_behaviors: dict[tuple[object, ...], tuple[PodBehavior, PodBehavior]] = {}
 _annotated_behaviors: dict[Labels, tuple[PodBehavior, PodBehavior]] = {}
 """What annotations made of which behaviour: it is asked for at each step of a pod."""
 
@@ -340,6 +397,7 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
     total = sum(weights)
     return ContainerBehavior(
         pattern=spec.name,
+        type=spec.type or "",
         start_delay=spec.start_delay,
         outcomes=tuple(Outcome(each.after, each.exit_code, each.reason) for each in spec.outcomes),
         shares=tuple(share / total for share in itertools.accumulate(weights)),

@@ -1,37 +1,27 @@
-"""What a container's own command does: how long it runs, how it ends, and what it writes.
+"""A container's own command, as far as it is understood: how it runs, what it writes.
 
-A command that is not understood (see shell/) runs for ever, and so does a script from that
-command on. Nothing is stored of what a container writes: it is derived anew from its command
-whenever somebody asks.
+A program that is not understood (see shell/) is what program.py makes of it. Nothing is stored of
+what a container writes: it is derived from its command whenever somebody asks.
 """
 
 from functools import lru_cache
 
 from fleet.objects.pods import ContainerSpec
-from fleet.profile.distribution import constant
-from fleet.profile.pod_behavior import Outcome
+from fleet.runtime.known_images import runs_its_args
 from fleet.runtime.script import STRINGS_MAX, expand, left_of
 from fleet.runtime.shell.budget import OverBudgetError
-from fleet.runtime.shell.process import Process, run_words
+from fleet.runtime.shell.process import Process, has_script, run_words
 from fleet.runtime.shell.surroundings import FOR_EVER, NOWHERE, CommandRun, Surroundings
 
-__all__ = ["FOR_EVER", "CommandRun", "outcome_of_command", "run_of_command"]
+__all__ = ["FOR_EVER", "CommandRun", "run_of_command"]
 
 
 def command_of(spec: ContainerSpec) -> tuple[str, ...]:
-    """Return the words of a container's command, its image's own if it asks for nothing else."""
+    """Return the words of a container's command, () if they are for an unknown entry point."""
     own = spec.script.entry_point if spec.script is not None else ()
+    if not own and not spec.command and not runs_its_args(spec.image) and not has_script(spec.args):
+        return ()
     return (own or spec.command) + spec.args
-
-
-def outcome_of_command(command: tuple[str, ...], args: tuple[str, ...]) -> Outcome | None:
-    """Return how a command ends, or None when it is unknown or never ends."""
-    return outcome_of(run_of_command(command, args))
-
-
-def outcome_of(run: CommandRun) -> Outcome | None:
-    """Return how a run ends, or None when it never does."""
-    return None if run.run_ns is None else Outcome(constant(run.run_ns), run.exit_code)
 
 
 def run_around(words: tuple[str, ...], around: Surroundings) -> CommandRun:
@@ -61,8 +51,5 @@ def _expanded(words: tuple[str, ...], around: Surroundings) -> list[str]:
 
 @lru_cache(maxsize=256)
 def run_of_command(command: tuple[str, ...], args: tuple[str, ...]) -> CommandRun:
-    """Return what a command does wherever it runs.
-
-    Differs: an image's own entry point is unknown.
-    """
+    """Return what a command does wherever it runs."""
     return run_words(command + args, NOWHERE)

@@ -63,12 +63,18 @@ def log_lines(
         seed = int(runtime.uniform(_STREAM_LOG, pod.uid, spec.name, attempt) * 2**53)
         return DeclaredLines(declared, start_wall_ns, seed, values)
 
+    sandbox = runtime.sandbox(pod.uid)
+    container = None if sandbox is None else sandbox.find(spec.name)
+    term_ns: int | None = None
+    if container is not None and container.attempt == attempt and container.term_ns:
+        term_ns = container.term_ns - begun_ns
+
     def process() -> Process:
         around = runtime.around(pod, spec, attempt, begun_ns, started_s, sources)
         if around is None:
             around = Surroundings({}, None, 0.0, start_wall_ns)
         elif isinstance(around.files, ContainerFiles):
             around.files.as_run_again()
-        return process_of(command_of(spec), around)
+        return process_of(command_of(spec), around._replace(term_ns=term_ns))
 
     return ScriptLines(process)

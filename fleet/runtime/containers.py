@@ -47,6 +47,7 @@ class Container:
     started_s: int = 0
     begun_ns: int = 0  # the very instant, of which its command finds the files; 0 if unknown
     last_begun_ns: int = 0  # of the container before
+    term_ns: int = 0  # when SIGTERM came first; 0: it did not yet
     exit_ns: int = NEVER  # when it ends; once exited, when it did
     exit_code: int = 0
     reason: str = ""

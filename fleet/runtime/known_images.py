@@ -39,6 +39,14 @@ def is_shell_image(image: str) -> bool:
     return _name(image) in SHELL_IMAGES
 
 
+def runs_its_args(image: str) -> bool:
+    """Return whether an image has no entry point but what it is given: its arguments are a command.
+
+    Source: their Dockerfiles: no ENTRYPOINT, or one that ends in `exec "$@"`.
+    """
+    return is_shell_image(image) or is_agnhost_image(image)
+
+
 def is_agnhost_image(image: str) -> bool:
     """Return whether it is the image that tests of Kubernetes serve and look with."""
     return _name(image) == "agnhost"

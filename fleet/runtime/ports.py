@@ -1,8 +1,8 @@
 """The ports of a pod: which of them are listened on, and the small program that answers there.
 
-What is known to serve (known_servers.py) listens where it says, and answers as it does. Of any
-other container what it declares is what it listens on; a pod that declares nothing, and of which
-nothing is known, listens on every port. HTTP is answered there with the pod's name, what was sent,
+What is known to serve (known_servers.py) listens where it says, and answers as it does. Any other
+container listens on every port: what it declares is information, and all that other pods are told
+of. HTTP is answered there with the pod's name, what was sent,
 or a file of a container; any other bytes come back.
 Source: containerd's internal/cri/server/sandbox_portforward_linux.go for the words of a refusal.
 Differs: HTTP/2 is not spoken, and TLS only by what is known to, on sockets of this machine.
@@ -56,7 +56,7 @@ PortChanges = deque[PortChange]
 
 
 def known_ports(pod: Pod) -> tuple[int, ...]:
-    """Return the TCP ports on which a pod is known to listen, each once."""
+    """Return the TCP ports on which a pod is known to listen, or says so, each once."""
     return tuple(dict.fromkeys(port for port, _ in _listening(pod)))
 
 
@@ -73,9 +73,8 @@ def _listening(pod: Pod) -> Iterator[tuple[int, ContainerSpec]]:
 
 
 def listens(pod: Pod, port: int) -> bool:
-    """Return whether a pod listens on a TCP port."""
-    known = known_ports(pod)
-    return port in known or (not known and not is_known(pod))
+    """Return whether a pod listens on a TCP port, declared or not."""
+    return not is_known(pod) or port in known_ports(pod)
 
 
 def is_known(pod: Pod) -> bool:
@@ -84,11 +83,12 @@ def is_known(pod: Pod) -> bool:
 
 
 def container_of_port(pod: Pod, port: int) -> str:
-    """Return the container that listens on a port, else the first one."""
+    """Return the container that listens on a port, else the first one of which nothing is known."""
     for known, spec in _listening(pod):
         if known == port:
             return spec.name
-    return pod.spec.containers[0].name
+    unknown = (spec for spec in pod.spec.containers if known_server_of(spec) is None)
+    return next(unknown, pod.spec.containers[0]).name
 
 
 def refusal(port: int, uid: str) -> str:

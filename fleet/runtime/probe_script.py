@@ -2,8 +2,9 @@
 
 The script of the container says which files there are and when: `touch /tmp/healthy; sleep 30;
 rm -f /tmp/healthy; sleep 600`. The command of the probe is run once for each state of theirs. A
-file of which the script says nothing is unknown, and so is a command that needs it or that is not
-understood: it succeeds. A command that is over its budget does not answer in time.
+file of which the script says nothing is unknown, and so is one that is missing when a command runs
+that may make it; a command that needs it or that is not understood succeeds. A command that is over
+its budget does not answer in time.
 Differs: files in volumes are taken to be the container's own.
 """
 
@@ -13,7 +14,7 @@ from functools import lru_cache
 from fleet.profile.distribution import constant
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.runtime.shell.process import run_words
-from fleet.runtime.shell.surroundings import FileChange, Look, Surroundings
+from fleet.runtime.shell.surroundings import ANY_FILE, FileChange, Look, Surroundings
 from fleet.runtime.shell.syntax import UnknownScriptError
 
 PHASES_MAX = 64
@@ -71,10 +72,16 @@ class _NewFiles(_Files):
 def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> ProbeBehavior:
     """Return what an exec probe finds over the life of a container with this command line."""
     run = run_words(container, Surroundings({}, _NewFiles({}), 0.0))
-    files: dict[str, str | None] = {posixpath.normpath(each.path): None for each in run.changes}
+    files: dict[str, str | None] = {
+        posixpath.normpath(each.path): None for each in run.changes if each.path != ANY_FILE
+    }
     phases: list[ProbePhase] = []
     for after_ns, changes in _by_time(run.changes):
-        files |= {posixpath.normpath(each.path): each.text for each in changes}
+        for each in changes:
+            if each.path == ANY_FILE:
+                files = {path: text for path, text in files.items() if text is not None}
+            else:
+                files[posixpath.normpath(each.path)] = each.text
         phase = phase_of(probe, after_ns, Surroundings({}, _Files(dict(files)), 0.0))
         if not phases or phase._replace(after_ns=phases[-1].after_ns) != phases[-1]:
             phases.append(phase)
@@ -100,7 +107,7 @@ def phase_of(probe: tuple[str, ...], after_ns: int, around: Surroundings) -> Pro
     run = run_words(probe, around)
     if run.error:
         return ProbePhase(after_ns, ProbeAnswer.TIMEOUT)
-    if run.run_ns is None:
+    if run.run_ns is None or run.ends_unknown:
         return ProbePhase(after_ns)
     latency = constant(run.run_ns)
     if not run.exit_code:

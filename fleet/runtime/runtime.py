@@ -16,8 +16,10 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.addresses import each_of, first_of
 from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.objects.well_known import START_ERROR
-from fleet.profile.pod_behavior import PodBehavior
-from fleet.runtime.command import command_of, outcome_of, run_around, run_of_command
+from fleet.profile.distribution import ZERO, constant
+from fleet.profile.lifecycle_behavior import Stop
+from fleet.profile.pod_behavior import USUAL_RUN_TIMES, Outcome, PodBehavior, RunTimes
+from fleet.runtime.command import command_of, run_around, run_of_command
 from fleet.runtime.container_usage import (
     NOTHING_SPENT,
     ContainerUsage,
@@ -36,7 +38,8 @@ from fleet.runtime.containers import (
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, known_ports
-from fleet.runtime.shell.surroundings import CommandRun, Surroundings
+from fleet.runtime.program import End, heeds_term, natural_end, term_exit_code
+from fleet.runtime.shell.surroundings import NOWHERE, CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 from fleet.runtime.termination_message import last_words
 
@@ -65,8 +68,8 @@ class Runtime:
     """All sandboxes of one node."""
 
     __slots__ = (
-        *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_sandboxes"),
-        "spent",
+        *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_run_times"),
+        *("_sandboxes", "spent"),
     )
 
     def __init__(
@@ -76,10 +79,12 @@ class Runtime:
         pod_cidrs: str,
         draws: Draws,
         port_changes: PortChanges | None = None,
+        run_times: RunTimes = USUAL_RUN_TIMES,
     ) -> None:
         self._node = node
         self._host_ips = host_ips
         self._draws = draws
+        self._run_times = run_times
         self._sandboxes: dict[PodUid, Sandbox] = {}
         self._pool = pool_of(pod_cidrs)
         self._port_changes = port_changes  # None where no pod has an address that is ours
@@ -252,25 +257,22 @@ class Runtime:
         What ends earlier by itself is left alone, and a second call can only end it earlier.
         """
         life = behavior.container(container.name).life
-        stop = life.stop
         before_ns = container.exit_ns
-        if not stop.ignored:
-            u = self.uniform(_STREAM_STOP, pod.uid, container.name, container.attempt)
-            takes_ns = STOP_MIN_NS + int(STOP_SPREAD_NS * u)
-            if stop.delay is not None:
-                takes_ns = stop.delay.sample(u)
-            if at_ns + takes_ns < container.exit_ns:
-                container.exit_ns = at_ns + takes_ns
-                container.exit_code = stop.exit_code
-                container.reason = "Error" if stop.exit_code else "Completed"
+        spec = pod.find(container.name)
+        start_ns = container.begun_ns or container.started_s * NS_PER_S - wall_offset_ns
+        if spec is not None:
+            container.term_ns = container.term_ns or at_ns
+            end = self._end_on_term(pod, spec, container, life.stop, at_ns, start_ns)
+            if end is not None and start_ns + end.after_ns < container.exit_ns:
+                container.exit_ns = start_ns + end.after_ns
+                container.exit_code = end.exit_code
+                container.reason = Outcome(ZERO, end.exit_code).reason_shown
         if at_ns + grace_ns < container.exit_ns:
             container.exit_ns = at_ns + grace_ns
             container.exit_code = KILLED_EXIT_CODE
             container.reason = "Error"
-        spec = pod.find(container.name)
         if container.exit_ns != before_ns and spec is not None:
-            start_ns = container.started_s * NS_PER_S - wall_offset_ns
-            run = self._run_again(pod, spec, container, start_ns)
+            run = self._run_again(pod, spec, container, start_ns, container.term_ns - start_ns)
             ran_ns = container.exit_ns - start_ns
             container.message = last_words(
                 spec, run, life.termination_message, container.exit_code, ran_ns
@@ -278,6 +280,34 @@ class Runtime:
             if self._files is not None:
                 self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
         return container.exit_ns
+
+    def _end_on_term(
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        container: Container,
+        stop: Stop,
+        at_ns: int,
+        start_ns: int,
+    ) -> End | None:
+        """Return how SIGTERM at an instant ends a container; None: only SIGKILL does."""
+        if stop.ignored:
+            return None
+        u = self.uniform(_STREAM_STOP, pod.uid, container.name, container.attempt)
+        takes_ns = STOP_MIN_NS + int(STOP_SPREAD_NS * u)
+        if stop.delay is not None:
+            takes_ns = stop.delay.sample(u)
+        code = term_exit_code(pod, spec) if stop.exit_code is None else stop.exit_code
+        heeded = End(at_ns + takes_ns - start_ns, code)
+        if stop.delay is not None or stop.exit_code is not None:
+            return heeded
+        after_ns = max(container.term_ns - start_ns, 0)
+        run = self._run_again(pod, spec, container, start_ns)
+        if run.traps:
+            run = self._run_again(pod, spec, container, start_ns, after_ns)
+            if run.run_ns is not None and run.run_ns >= after_ns:
+                return End(max(run.run_ns, at_ns - start_ns), run.exit_code)
+        return heeded if heeds_term(pod, spec, run, after_ns) else None
 
     def stop_sandbox(self, uid: PodUid) -> None:
         """Stop the sandbox; its address is free again."""
@@ -395,12 +425,19 @@ class Runtime:
         run = run_around(command_of(spec), around)
         if run.error:
             return False
-        end_ns = NEVER if run.run_ns is None else start_ns + run.run_ns
+        end = self._natural_end(pod, spec, container, run)
+        end_ns = NEVER if end is None else start_ns + end.after_ns
         if end_ns == container.exit_ns or end_ns < now_ns:
             return False
-        container.exit_ns, container.exit_code = end_ns, run.exit_code
-        container.reason = "Error" if run.exit_code else "Completed"
+        container.exit_ns, container.exit_code = end_ns, 0 if end is None else end.exit_code
+        container.reason = Outcome(ZERO, container.exit_code).reason_shown
         return True
+
+    def _natural_end(
+        self, pod: Pod, spec: ContainerSpec, container: Container, run: CommandRun
+    ) -> End | None:
+        u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
+        return natural_end(pod, spec, run, self._run_times, u)
 
     def around(
         self,
@@ -433,15 +470,26 @@ class Runtime:
         return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources)
 
     def _run_again(
-        self, pod: Pod, spec: ContainerSpec, container: Container, start_ns: int
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        container: Container,
+        start_ns: int,
+        term_ns: int | None = None,
     ) -> CommandRun:
-        """Return what a container's command does, without that anything is written once more."""
+        """Return what a container's command does, without that anything is written once more.
+
+        `term_ns`: when SIGTERM comes, since its start.
+        """
         around = self.around(pod, spec, container.attempt, start_ns, container.started_s)
         if around is None:
-            return run_of_command(spec.command, spec.args)
+            run = run_of_command(command_of(spec), ())
+            if term_ns is None or not run.traps:
+                return run
+            return run_around(command_of(spec), NOWHERE._replace(term_ns=term_ns))
         assert isinstance(around.files, ContainerFiles), around
         around.files.as_run_again()
-        return run_around(command_of(spec), around)
+        return run_around(command_of(spec), around._replace(term_ns=term_ns))
 
     def _plan_exit(
         self,
@@ -461,12 +509,13 @@ class Runtime:
         around = self.around(pod, spec, container.attempt, started_ns, started_s, sources)
         words = command_of(spec)
         run = run_of_command(words, ()) if around is None else run_around(words, around)
-        declared = chosen.outcome(u, container.attempt)
-        if run.error and declared is None:
+        outcome = chosen.outcome(u, container.attempt)
+        if run.error and outcome is None:
             if self._files is not None:
                 self._files.undo(layer_of(pod.uid, spec.name), started_ns - 1)
             return run.error
-        outcome = declared or outcome_of(run)
+        if outcome is None and (end := self._natural_end(pod, spec, container, run)) is not None:
+            outcome = Outcome(constant(end.after_ns), end.exit_code)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)

@@ -380,7 +380,7 @@ def test_a_sandbox_that_dies_takes_its_containers_along(*, light: bool) -> None:
         assert status["containerStatuses"][0]["restartCount"] == anew
         assert status["initContainerStatuses"][0]["restartCount"] == anew
         assert "running" in status["containerStatuses"][0]["state"]
-        assert sim.phase(f"never-{name}") == ("Succeeded" if anew else "Running")
+        assert sim.phase(f"never-{name}") == ("Failed" if anew else "Running")
     assert sim.ready() == 2
     if not light:
         [told] = events(sim, "SandboxChanged")

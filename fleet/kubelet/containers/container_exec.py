@@ -196,7 +196,7 @@ class ExecSession:
         self._session.changes.clear()
         target = self._target
         pod = target.pod
-        behavior = target.env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+        behavior = target.env.model.behavior_of(pod)
         sandbox = target.runtime.sandbox(pod.uid)
         for container in () if sandbox is None else sandbox.containers:
             if container.state is RunState.RUNNING:
@@ -211,7 +211,7 @@ class AttachSession:
 
     def __init__(self, target: Target, now_ns: int) -> None:
         pod, env = target.pod, target.env
-        behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+        behavior = env.model.behavior_of(pod)
         container = target.container
         lines = log_lines(
             target.runtime,

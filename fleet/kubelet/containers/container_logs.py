@@ -65,7 +65,7 @@ def read_log(
         if container is not None and container.attempt == attempt + 1:
             begun_ns = container.last_begun_ns or begun_ns
         ended = partial(_at, (state.finished_s + 1) * NS_PER_S - env.wall_offset_ns - 1)
-    behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+    behavior = env.model.behavior_of(pod)
     offset_ns = env.wall_offset_ns
     lines = log_lines(runtime, pod, spec, behavior, attempt, started_s, begun_ns, sources)
     kubelet = env.model.kubelet

@@ -3,7 +3,8 @@
     declared -> as declared | exec -> in the container | httpGet, tcpSocket -> over the network
 
 A host that is no pod's and no node's of this process is unknown, and so is a command that is not
-understood: such a hook succeeds.
+understood: such a hook succeeds. So does a request to a pod, unless all that runs in it is known
+and listens elsewhere.
 Source: pkg/kubelet/lifecycle/handlers.go, Run, runHTTPHandler, runSleepHandler.
 Differs: a request takes no time; a code of HTTP is no failure there and here; one over TLS to a
 server without it fails, where a kubelet tries again without (LifecycleHTTPFallback).
@@ -21,13 +22,15 @@ from fleet.runtime.command import run_around, run_of_command
 from fleet.runtime.containers import Container
 from fleet.runtime.http_message import HttpRequest, Network, Unreachable
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.shell.surroundings import CommandRun
+from fleet.runtime.shell.surroundings import ANY_FILE, CommandRun
 from fleet.runtime.surroundings import NO_SOURCES, Sources, hook_surroundings, hostname
 
 KILLED = 137
 """The code of a command that is over its budget."""
 HOOK_NS = 10 * NS_PER_MS
 """What an exec or a request takes of which nothing is known."""
+ENDLESS_NS = 24 * 3600 * NS_PER_S
+"""What one takes that does not end: longer than any grace period that is waited for."""
 USER_AGENT = "kube-lifecycle/1.36"
 
 
@@ -74,6 +77,8 @@ def run_hook(
         run = _run_command(hook, spec, place)
         if run.error:
             code = KILLED
+        elif run.run_ns is None and run.unknown_ns is None:
+            takes_ns = ENDLESS_NS
         if run.run_ns is not None:
             takes_ns = run.run_ns or HOOK_NS
             code = code or run.exit_code
@@ -101,8 +106,10 @@ def run_hook(
 def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> CommandRun:
     """Run a command in the container; what it writes is seen there."""
     runtime, pod, container = place.runtime, place.pod, place.container
-    if run_of_command(hook.command, ()).run_ns is not None and not _is_looking(hook):
-        return run_of_command(hook.command, ())
+    run = run_of_command(hook.command, ())
+    is_known = all(each.path != ANY_FILE for each in run.changes)
+    if run.run_ns is not None and is_known and not _is_looking(hook):
+        return run
     wall_ns = place.env.wall_ns(place.now_ns)
     where = runtime.place(pod, spec, container.attempt, place.now_ns, wall_ns, place.sources)
     around = hook_surroundings(runtime.files, pod, spec, where)

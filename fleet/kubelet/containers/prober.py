@@ -17,6 +17,7 @@ from fleet.profile.probe_behavior import (
     ProbePhase,
     attempt,
 )
+from fleet.runtime.command import command_of
 from fleet.runtime.http_servers import behavior_of_server
 from fleet.runtime.ports import listens
 from fleet.runtime.probe_script import behavior_of_script
@@ -36,12 +37,12 @@ def behavior_of(
 ) -> ProbeBehavior:
     """Return what a probe finds: as declared, else as the probe's command or the server says.
 
-    A port that no container declares refuses if the pod declares others.
+    Of what nobody knows it finds what it asks for, whatever the port.
     """
     if declared is not ALWAYS_GOOD:
         return declared
     if probe.handler == "exec":
-        return behavior_of_script(probe.command, spec.command + spec.args)
+        return behavior_of_script(probe.command, command_of(spec))
     if probe.host in {"", pod.status.pod_ip} and not listens(pod, probe.port):
         return NOBODY_LISTENS
     if probe.handler == "httpGet":

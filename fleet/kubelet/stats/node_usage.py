@@ -187,7 +187,7 @@ def _pod(pod: Pod, sandbox: Sandbox, kubelet: VirtualKubelet, now_ns: int) -> Po
     """Measure a pod; None if none of its containers runs."""
     env = kubelet.env
     offset_ns = env.wall_offset_ns
-    behavior = env.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+    behavior = env.model.behavior_of(pod)
     terms = pod_terms(pod, sandbox, behavior, now_ns, offset_ns)
     if terms is None or not terms.running:
         return None

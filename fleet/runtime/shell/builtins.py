@@ -6,20 +6,22 @@ Source: POSIX.1-2024, Shell & Utilities, 2.14 Special Built-In Utilities; busybo
 
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleet.clock import NS_PER_S
 from fleet.objects.times import rfc3339
-from fleet.runtime.shell.signals import Exit
+from fleet.runtime.shell.signals import Break, Continue, Exit
 from fleet.runtime.shell.surroundings import DIRECTORY
-from fleet.runtime.shell.syntax import UnknownScriptError
+from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError
 from fleet.runtime.shell.words import evaluate_expr, evaluate_test
 
 if TYPE_CHECKING:
     from fleet.runtime.shell.shell import Shell
 
 Program = Callable[["Shell", list[str]], int]
+OPTIONS = frozenset("abceilmuxo")
+"""Of a shell that are understood; what `-x` would print on stderr is left out."""
 _SLEEP = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?([smhd]?)")
 FOREVER_NS = 1 << 61
 """73 years: whoever sleeps longer is not seen to wake up."""
@@ -44,7 +46,9 @@ def _false(_shell: "Shell", _args: list[str]) -> int:
 
 
 def _exit(shell: "Shell", args: list[str]) -> int:
-    if args:
+    if args and shell.is_doubtful:
+        shell.status = 0
+    elif args:
         if len(args) > 1 or not args[0].isdecimal() or len(args[0]) > 9:
             raise UnknownScriptError("exit")
         shell.status = int(args[0]) & 0xFF
@@ -53,13 +57,48 @@ def _exit(shell: "Shell", args: list[str]) -> int:
 
 def _exec(shell: "Shell", args: list[str]) -> int:
     if args:
-        shell.run_program(args[0], args[1:])
+        shell.traps.clear()
+        try:
+            shell.run_program(args[0], args[1:])
+        except EndlessScriptError:
+            raise
+        except UnknownScriptError:
+            shell.be_replaced()
         shell.flush()
         raise Exit
     return 0
 
 
+def _break(shell: "Shell", _args: list[str]) -> int:
+    if shell.loops:
+        raise Break
+    return 0
+
+
+def _continue(shell: "Shell", _args: list[str]) -> int:
+    if shell.loops:
+        raise Continue
+    return 0
+
+
+_SIGNALS = {"15": "TERM", "SIGTERM": "TERM", "0": "EXIT"}
+
+
+def _trap(shell: "Shell", args: list[str]) -> int:
+    args = args[1:] if args[:1] == ["--"] else args
+    if not args:
+        raise UnknownScriptError("trap")
+    action, *names = args
+    for name in (_SIGNALS.get(each, each) for each in names):
+        shell.traps.pop(name, None)
+        if action != "-":
+            shell.traps[name] = action
+    return 0
+
+
 def _sleep(shell: "Shell", args: list[str]) -> int:
+    if args[:1] in (["infinity"], ["inf"]):
+        raise EndlessScriptError("sleep")
     if not args or (slept_ns := sleep_ns(args)) is None:
         raise UnknownScriptError("sleep")
     shell.clock_ns = min(shell.clock_ns + slept_ns, FOREVER_NS)
@@ -117,7 +156,14 @@ def _printf(shell: "Shell", args: list[str]) -> int:
 
 
 def _test(shell: "Shell", args: list[str]) -> int:
+    if shell.is_doubtful:
+        return int(not is_hoped(args))
     return int(not evaluate_test(args, shell.read))
+
+
+def is_hoped(words: Sequence[str]) -> bool:
+    """Return what `test` finds in what is unknown: it is there, and as it should be."""
+    return (words[:1] == ["!"]) is ("-z" in words or "!=" in words)
 
 
 def _bracket(shell: "Shell", args: list[str]) -> int:
@@ -133,10 +179,17 @@ def _expr(shell: "Shell", args: list[str]) -> int:
 
 
 def _set(shell: "Shell", args: list[str]) -> int:
-    if args not in (["-e"], ["-x"], ["-ex"], ["-eu"], ["-u"], ["+e"], ["+x"]):
-        raise UnknownScriptError("set")
-    if "e" in args[0]:
-        shell.stops_at_error = args[0][0] == "-"
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        sign, letters = word[:1], word[1:]
+        if sign not in {"-", "+"} or not letters or not OPTIONS.issuperset(letters):
+            raise UnknownScriptError("set")
+        names = {*letters, *(rest.pop(0) for each in letters if each == "o" and rest)}
+        if names & {"e", "errexit"}:
+            shell.stops_at_error = sign == "-"
+        if "pipefail" in names:
+            shell.fails_in_pipes = sign == "-"
     return 0
 
 
@@ -144,7 +197,7 @@ def _export(shell: "Shell", args: list[str]) -> int:
     for arg in args:
         name, is_set, value = arg.partition("=")
         if is_set:
-            shell.variables[name] = value
+            shell.assign(name, value, is_doubtful=shell.is_doubtful)
     return 0
 
 
@@ -264,6 +317,9 @@ BUILTINS: Mapping[str, Program] = {
     "false": _false,
     "exit": _exit,
     "exec": _exec,
+    "break": _break,
+    "continue": _continue,
+    "trap": _trap,
     "sleep": _sleep,
     "echo": _echo,
     "printf": _printf,

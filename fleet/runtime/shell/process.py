@@ -4,12 +4,14 @@ A script is left between its commands and between the rounds of its loops, so th
 ends is followed for as long as somebody asks.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from fleet.runtime.shell import agnhost
 from fleet.runtime.shell.budget import UNITS, OverBudgetError
+from fleet.runtime.shell.builtins import OPTIONS
 from fleet.runtime.shell.shell import STEPS_MAX, USAGE_CODE, Shell
-from fleet.runtime.shell.signals import Exit, InputNeeded
+from fleet.runtime.shell.signals import Exit, InputNeeded, Replaced
 from fleet.runtime.shell.surroundings import (
     FOR_EVER,
     NOWHERE,
@@ -21,8 +23,7 @@ from fleet.runtime.shell.surroundings import (
 from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError, parse_script
 
 SHELLS = frozenset(("sh", "bash", "ash", "dash"))
-_OPTIONS = frozenset("cex")
-"""Of a shell that are understood; what `-x` would print on stderr is left out."""
+_ASSIGNED = re.compile(r"\b([A-Za-z_]\w*)=")
 WORDS_MAX = 64
 """A longer command line is not understood rather than read."""
 IDLE_ROUNDS_MAX = 1000
@@ -33,7 +34,8 @@ OUTPUT_MAX = 64 << 10
 
 def is_shell(words: Sequence[str]) -> bool:
     """Return whether a command line starts a shell without any script."""
-    return bool(words) and _name(words[0]) in SHELLS and not has_script(words)
+    at, options = _options(words)
+    return at == len(words) > 0 and "c" not in options
 
 
 def has_script(words: Sequence[str]) -> bool:
@@ -43,14 +45,32 @@ def has_script(words: Sequence[str]) -> bool:
 
 def _script_at(words: Sequence[str]) -> int:
     """Return where the script of `sh -e -c SCRIPT` is, 0 if there is none."""
+    at, options = _options(words)
+    return at if "c" in options and at < len(words) else 0
+
+
+def _options(words: Sequence[str]) -> tuple[int, set[str]]:
+    """Return where the operands of a shell begin, and its options; 0 if it is no shell.
+
+    Source: `bash -euo pipefail -c SCRIPT`: POSIX.1-2024, sh, OPTIONS.
+    """
+    options: set[str] = set()
     if not words or _name(words[0]) not in SHELLS:
-        return 0
-    for at, word in enumerate(words[1:-1], 1):
-        if not word.startswith("-") or not _OPTIONS.issuperset(word[1:]):
-            return 0
-        if "c" in word:
-            return at + 1
-    return 0
+        return 0, options
+    at = 1
+    while at < len(words) and words[at][:1] in {"-", "+"} and len(words[at]) > 1:
+        word = words[at]
+        at += 1
+        if word.startswith("--"):
+            continue
+        if not OPTIONS.issuperset(word[1:]):
+            return 0, set()
+        if word[0] == "-":
+            options |= set(word[1:])
+        for _ in range(word.count("o")):
+            options |= set(words[at : at + 1])
+            at += 1
+    return min(at, len(words)), options
 
 
 def _name(path: str) -> str:
@@ -68,22 +88,26 @@ class Process:
     """One command. `end_ns` is when it ended, since its start; None while it runs."""
 
     __slots__ = (
-        *("_idle", "_spent", "_steps", "changes", "end_ns", "error"),
-        *("is_lost", "shell", "written"),
+        *("_idle", "_spent", "_steps", "changes", "end_ns", "ends_unknown", "error"),
+        *("is_lost", "shell", "unknown_ns", "written"),
     )
 
     def __init__(self, words: Sequence[str], around: Surroundings = NOWHERE) -> None:
         self.end_ns: int | None = None
-        self.is_lost = False  # it does something that is not understood, or nothing for ever
+        self.is_lost = False  # it is a program that is not understood, or does nothing for ever
+        self.unknown_ns: int | None = None  # since when it is such a program
+        self.ends_unknown = False
         self.error = ""  # why it is over its budget
         self._idle = 0
         self._spent = 0  # on the rounds since others had a turn
         script_at = _script_at(words)
+        options = _options(words)[1] if script_at else set()
         self.shell = Shell(
             around,
-            stops_at_error=any("e" in word for word in words[1:script_at]),
+            stops_at_error=bool(options & {"e", "errexit"}),
             name=words[0] if script_at else "sh",
         )
+        self.shell.fails_in_pipes = "pipefail" in options
         self.written: list[Written] = self.shell.written
         self.changes: list[FileChange] = self.shell.changes
         if script_at:
@@ -92,8 +116,10 @@ class Process:
             self._steps = agnhost.steps(self.shell, words)
         else:
             self._steps = self._alone(words)
-        if not words or len(words) > WORDS_MAX or is_shell(words):
+        if is_shell(words):
             self.is_lost = True
+        elif not words or len(words) > WORDS_MAX:
+            self._lose(0)
 
     @property
     def exit_code(self) -> int:
@@ -101,6 +127,7 @@ class Process:
         return self.shell.status
 
     def _script(self, script: str) -> Iterator[None]:
+        self.shell.own_names = frozenset(_ASSIGNED.findall(script))
         yield from self.shell.steps(parse_script(script))
 
     def _alone(self, words: Sequence[str]) -> Iterator[None]:
@@ -123,14 +150,23 @@ class Process:
         return False
 
     def run(self) -> CommandRun:
-        """Run to the end; from the first command that is not understood it runs for ever.
+        """Run to the end, or to where it is not understood, or does not end.
 
         Raises InputNeeded.
         """
         while self.end_ns is None and not self.is_lost:
             self._round(keeps_steps=True)
-        shell, written = self.shell, tuple(_last(self.written))
-        return CommandRun(self.end_ns, shell.status, written, tuple(self.changes), self.error)
+        shell = self.shell
+        return CommandRun(
+            self.end_ns,
+            shell.status,
+            tuple(_last(self.written)),
+            tuple(self.changes),
+            self.error,
+            self.unknown_ns,
+            self.ends_unknown,
+            bool(shell.traps.get("TERM")),
+        )
 
     def _round(self, *, keeps_steps: bool = False) -> None:
         before_ns = self.shell.clock_ns
@@ -139,21 +175,21 @@ class Process:
         try:
             next(self._steps)
         except (StopIteration, Exit):
-            self.end_ns = self.shell.clock_ns
+            self._end()
         except EndlessScriptError:
-            self._lose()
+            self._lose(None)
         except OverBudgetError as error:
             self._fail(str(error))
-        except UnknownScriptError:
+        except (Replaced, UnknownScriptError):
             if self.shell.is_whole:
                 self.shell.complain(f"{self.shell.name}: syntax error: not emulated\n")
                 self.shell.status = USAGE_CODE
                 self.end_ns = self.shell.clock_ns
             else:
-                self._lose()
+                self._lose(self.shell.clock_ns)
         self._idle = self._idle + 1 if self.shell.clock_ns == before_ns else 0
-        if self._idle > IDLE_ROUNDS_MAX:
-            self._lose()
+        if self._idle > IDLE_ROUNDS_MAX and not self.shell.skip_to_signal():
+            self._lose(None)
 
     def _fail(self, why: str) -> None:
         self.error = why
@@ -163,9 +199,27 @@ class Process:
             self.shell.status = USAGE_CODE
             self.end_ns = self.shell.clock_ns
         else:
-            self._lose()
+            self.is_lost = True
 
-    def _lose(self) -> None:
+    def _end(self) -> None:
+        self.shell.run_exit_trap()
+        self.ends_unknown = self.shell.ends_unknown
+        self.end_ns = self.shell.clock_ns
+
+    def _lose(self, unknown_ns: int | None) -> None:
+        """Go on for ever; since an instant, if one is given, as a program that is unknown.
+
+        What waits there has its handler of SIGTERM still.
+        """
+        self.unknown_ns = unknown_ns
+        self.shell.skip_to_signal()
+        try:
+            self.shell.heed_signal()
+        except Exit:
+            self._end()
+            return
+        except (EndlessScriptError, OverBudgetError, Replaced):
+            pass
         self.shell.status = 0
         self.is_lost = True
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from fleet.runtime.shell.patterns import Pattern
-from fleet.runtime.shell.syntax import UnknownScriptError
+from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError
 
 
 class Read(Protocol):
@@ -77,6 +77,8 @@ def _wc(args: Sequence[str], read: Read, piped: str | None) -> Done:
 
 def _some_lines(name: str) -> Callable[[Sequence[str], Read, str | None], Done]:
     def run(args: Sequence[str], read: Read, piped: str | None) -> Done:
+        if name == "tail" and {"-f", "-F"} & set(args):
+            raise EndlessScriptError(name)
         match = re.match(r"-n ([0-9]{1,6})(?: |$)|-n?([0-9]{1,6})(?: |$)|(?!-)", " ".join(args))
         if match is None:
             raise UnknownScriptError(name)

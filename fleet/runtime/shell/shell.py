@@ -1,13 +1,18 @@
 """The interpreter of shell scripts: runs one in no time and notes when what would have happened.
 
 Understood are the programs of `builtins.py`, `programs.py` and `file_programs.py`. In a container
-whose image nobody knows, whatever else a script has makes it unknown: it may do anything. To
-somebody who looks (`Surroundings.is_whole`) it is a program that is not found.
+whose image nobody knows, any other command succeeds at once, and what depends on its output is
+doubtful: it is as a script hopes. A script that becomes such a program (`exec`), or whose syntax
+is not understood, is unknown from there on. To somebody who looks (`Surroundings.is_whole`) an
+unknown command is a program that is not found.
+
+SIGTERM does nothing to PID 1 without a `trap`; its handler runs when the command that runs is over.
 Source: POSIX.1-2024, Shell & Utilities, 2.8 Exit Status and Errors, 2.14 Special Built-Ins; the
 words of errors are those of busybox.
 Differs: the commands of a pipe run one after another, each on all that the one before printed.
 """
 
+import contextlib
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -19,12 +24,20 @@ from fleet.runtime.shell.budget import (
     Budget,
     OverBudgetError,
 )
-from fleet.runtime.shell.builtins import BUILTINS
+from fleet.runtime.shell.builtins import BUILTINS, is_hoped
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
 from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
-from fleet.runtime.shell.signals import Exit, InputNeeded, needs_input
+from fleet.runtime.shell.signals import (
+    Break,
+    Continue,
+    Exit,
+    InputNeeded,
+    Replaced,
+    needs_input,
+)
 from fleet.runtime.shell.surroundings import (
+    ANY_FILE,
     FileChange,
     Look,
     ReadOnlyFileSystemError,
@@ -73,6 +86,8 @@ _STREAMS = {
     "/proc/self/fd/2": True,
 }
 _DEVICES = frozenset(("/dev/null", "/dev/termination-log"))
+_TESTS = frozenset(("test", "[", "false"))
+"""What does not succeed on account of something unknown: a test has found what is hoped for."""
 _OUT, _ERR = "\x00out", "\x00err"
 
 
@@ -103,22 +118,29 @@ class Shell:
     __slots__ = (
         "_captured",
         "_complaints",
+        *("_doubtful", "_doubts"),
         "_files",
+        "_is_piped_doubtful",
+        "_is_single",
         "_is_tested",
         "_knows_cwd",
         "_paid_ns",
         "_random",
         "_steps",
+        *("_subshells", "_term_ns"),
         "_wall_ns",
         *("budget", "changes", "clock_ns"),
         "cwd",
-        "is_whole",
+        "ends_unknown",
+        "fails_in_pipes",
+        *("is_doubtful", "is_whole", "loops"),
         "name",
-        *("network", "no_new_privs"),
+        *("network", "no_new_privs", "own_names"),
         "piped",
         "status",
         "stops_at_error",
         "text_max",
+        "traps",
         "user",
         "variables",
         "written",
@@ -153,6 +175,18 @@ class Shell:
         self._paid_ns = 0  # up to when the budget is that of now
         self._captured: list[str] = []  # what the commands around this one printed so far
         self._complaints: list[str] = []  # the same of stderr
+        self._subshells = 0  # around the command that runs
+        self.loops = 0
+        self._is_single = False  # the script is nothing but one command
+        self.fails_in_pipes = False  # set -o pipefail
+        self.traps: dict[str, str] = {}  # handlers, by the names of signals
+        self._term_ns = around.term_ns  # None once its handler has run
+        self._doubts = 0  # how often something unknown was met
+        self._doubtful: set[str] = set()  # variables that depend on it
+        self.own_names: frozenset[str] = frozenset()  # that the script sets: unset is "" there
+        self._is_piped_doubtful = False
+        self.is_doubtful = False  # the arguments or the input of the command that runs are
+        self.ends_unknown = False  # the last command was unknown
 
     @property
     def wall_ns(self) -> int:
@@ -164,12 +198,12 @@ class Shell:
     def steps(self, script: Group) -> Iterator[None]:
         """Run a script; between its commands, and the rounds of its loops, it can be left.
 
-        Raises Exit, UnknownScriptError, InputNeeded.
+        Raises Exit, Replaced, UnknownScriptError, InputNeeded.
         """
+        self._is_single = len(script.commands) == 1 and isinstance(script.commands[0], Simple)
         for command in script.commands:
             if isinstance(command, Loop):
-                while self._is_true(command.condition) is not command.until:
-                    self.run(command.body)
+                while self._goes_on(command) and self._round(command.body):
                     yield
                 self.status = 0
             else:
@@ -188,26 +222,84 @@ class Shell:
         self._complaints.clear()
 
     def run(self, command: Command) -> None:
-        """Run a command. Raises Exit, UnknownScriptError, InputNeeded, OverBudgetError."""
+        """Run a command; one that is unknown succeeds at once.
+
+        Raises Exit, Replaced, UnknownScriptError, InputNeeded, OverBudgetError.
+        """
         self._steps += 1
-        if self._steps > STEPS_MAX:
+        if self._steps > STEPS_MAX and not self.skip_to_signal():
             raise EndlessScriptError("it does not end")
         if self.clock_ns > self._paid_ns:
             self._paid_ns = self.clock_ns
-            if not self.budget.refill():
+            if not self.budget.refill() and not self.skip_to_signal():
                 raise EndlessScriptError("it does not end")
         self.budget.spend(COMMAND_UNITS)
-        with self.budget:
-            self._run(command)
+        try:
+            with self.budget:
+                self._run(command)
+        except EndlessScriptError:
+            raise
+        except UnknownScriptError:
+            if self.is_whole:
+                raise
+            if self._is_single:
+                self.be_replaced()
+            self._doubts += 1
+            self.changes.append(FileChange(self.clock_ns, ANY_FILE, None))
+            self.status, self.ends_unknown = 0, True
+        self.heed_signal()
+
+    def be_replaced(self) -> None:
+        """Become a program that is not understood, unless this is a subshell. Raises Replaced."""
+        if not self._subshells:
+            raise Replaced
+        self.status = 0
+
+    def skip_to_signal(self) -> bool:
+        """Go to the instant of SIGTERM if it is still to come and has a handler.
+
+        A script of many rounds is then what it was in the last one that was run.
+        """
+        if self._term_ns is None or self.clock_ns >= self._term_ns or not self.traps.get("TERM"):
+            return False
+        self.clock_ns, self._steps = self._term_ns, 0
+        self.budget.begin()
+        return True
+
+    def heed_signal(self) -> None:
+        """Run the handler of SIGTERM once it has come. Raises Exit."""
+        handler = self.traps.get("TERM")
+        if not handler or self._subshells or self._term_ns is None:
+            return
+        if self.clock_ns >= self._term_ns:
+            self._term_ns = None
+            status = self.status
+            self._group(parse_script(handler).commands, is_subshell=False)
+            self.status = status
+
+    def run_exit_trap(self) -> None:
+        """Run what the script wants to be run at its end."""
+        handler = self.traps.pop("EXIT", "")
+        if handler:
+            status, ends_unknown = self.status, self.ends_unknown
+            self.stops_at_error = False
+            with contextlib.suppress(EndlessScriptError, OverBudgetError):
+                self._group(parse_script(handler).commands, is_subshell=True)
+            self.status, self.ends_unknown = status, ends_unknown
 
     def _run(self, command: Command) -> None:
         match command:
-            case Simple():
+            case Simple(words):
+                if UNKNOWN in words and not (self.is_whole or self._subshells):
+                    raise Replaced
                 self._simple(command)
                 self._stop_at_error()
             case Condition(words):
+                before = self._doubts
                 texts = [self._text(each) for each in words]
-                self.status = int(not evaluate_test(texts, self.read))
+                is_doubtful = self._doubts != before
+                found = is_hoped(texts) if is_doubtful else evaluate_test(texts, self.read)
+                self.status, self.ends_unknown = int(not found), False
                 self._stop_at_error()
             case Group(commands, is_subshell):
                 self._group(commands, is_subshell=is_subshell)
@@ -377,30 +469,39 @@ class Shell:
                 self.run(each)
             return
         self.budget.spend(len(self.variables))
+        self._subshells += 1
         variables, cwd, knows_cwd = dict(self.variables), self.cwd, self._knows_cwd
         tested, captured = self._is_tested, len(self._captured)
         complained = len(self._complaints)
         try:
             for each in commands:
                 self.run(each)
-        except Exit:
+        except (Exit, Break, Continue):
             self._is_tested = tested
             del self._captured[captured:]
             del self._complaints[complained:]
+        self._subshells -= 1
         self.variables, self.cwd, self._knows_cwd = variables, cwd, knows_cwd
         self._stop_at_error()
 
     def _pipe(self, commands: tuple[Command, ...]) -> None:
         """Run commands side by side, each in a subshell; the last one decides."""
         before, start_ns, end_ns = self.piped, self.clock_ns, self.clock_ns
+        was_doubtful, failure = self._is_piped_doubtful, 0
         self._is_tested += 1
         for command in commands:
             self._captured.append("")
             self.clock_ns = start_ns
+            doubts = self._doubts
             self._group((command,), is_subshell=True)
+            self._is_piped_doubtful = self._is_piped_doubtful or self._doubts != doubts
+            failure = self.status or failure
             end_ns = max(end_ns, self.clock_ns)
             self.piped = self._captured.pop()
         self._is_tested -= 1
+        self._is_piped_doubtful = was_doubtful
+        if self.fails_in_pipes:
+            self.status = failure
         printed, self.piped, self.clock_ns = self.piped or "", before, end_ns
         self.print(printed)
 
@@ -426,19 +527,42 @@ class Shell:
 
     def _repeat(self, loop: Loop | For) -> None:
         if isinstance(loop, Loop):
-            while self._is_true(loop.condition) is not loop.until:
-                self.run(loop.body)
+            while self._goes_on(loop) and self._round(loop.body):
+                pass
             self.status = 0
             return
         for value in [field for word in loop.words for field in self._fields(word)]:
             self.variables[loop.name] = value
-            self.run(loop.body)
+            if not self._round(loop.body):
+                return
+
+    def _goes_on(self, loop: Loop) -> bool:
+        """Return whether a loop has another round; one that waits for what is unknown is over."""
+        before = self._doubts
+        is_true = self._is_true(loop.condition)
+        return self._doubts == before and is_true is not loop.until
+
+    def _round(self, body: Group) -> bool:
+        """Run the body of a loop once; return whether the loop may go on."""
+        self.loops += 1
+        try:
+            self.run(body)
+        except Continue:
+            pass
+        except Break:
+            return False
+        finally:
+            self.loops -= 1
+        return True
 
     def _simple(self, command: Simple, fields: list[str] | None = None) -> None:
+        before = self._doubts
         if fields is None:
             fields = self._expanded(command.words)
         piped = self.piped
         sinks = self._sinks(command.redirections)
+        self.is_doubtful = is_doubtful = self._is_piped_doubtful or self._doubts != before
+        self.ends_unknown = False
         self._captured.append("")
         self._complaints.append("")
         depth = len(self._captured)
@@ -447,6 +571,9 @@ class Shell:
                 raise OverBudgetError(TOO_MANY_ARGUMENTS)
             if fields and sinks is not None:
                 self.run_program(fields[0], fields[1:])
+                if is_doubtful and fields[0] not in _TESTS:
+                    self.status = 0
+                self.ends_unknown = self._is_piped_doubtful
         finally:
             # `exec` has let its program's output go already.
             printed = self._captured.pop() if len(self._captured) == depth else ""
@@ -463,13 +590,22 @@ class Shell:
         words = list(raw)
         assigned = {}
         while words and (pair := words[0].partition("="))[1] and pair[0].isidentifier():
-            assigned[pair[0]] = self._text(pair[2])
+            before = self._doubts
+            assigned[pair[0]] = self._text(pair[2]), self._doubts != before
             del words[0]
         fields = [field for word in words for field in self._fields(word)]
         if not fields:
-            self.variables.update(assigned)
+            for name, (value, is_doubtful) in assigned.items():
+                self.assign(name, value, is_doubtful=is_doubtful)
             self.status = 0
         return fields
+
+    def assign(self, name: str, value: str, *, is_doubtful: bool) -> None:
+        """Set a variable, which depends on something unknown or does not."""
+        self.variables[name] = value
+        self._doubtful.discard(name)
+        if is_doubtful:
+            self._doubtful.add(name)
 
     def _sinks(self, redirections: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
         """Open what a command reads and writes; return where stdout and stderr go, None if not."""
@@ -546,10 +682,12 @@ class Shell:
             return str(self.draw())
         value = self.variables.get(name)
         if value is not None:
+            self._doubts += name in self._doubtful
             return value
         if self.is_whole:
             return self.cwd if name == "PWD" else ""
-        raise UnknownScriptError(name)
+        self._doubts += name not in self.own_names
+        return ""
 
     def _substitute(self, script: str) -> str:
         self._captured.append("")

@@ -1,4 +1,4 @@
-"""What leaves the middle of a script: its end, and that it waits for somebody to type."""
+"""What leaves the middle of a script: its end, that of a loop, and a wait for somebody to type."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,18 @@ _READERS = frozenset(
 
 class Exit(Exception):  # noqa: N818 - it is no error
     """The script runs `exit`; the status is the shell's."""
+
+
+class Replaced(Exception):  # noqa: N818 - it is no error
+    """From here on the script is a program that is not understood."""
+
+
+class Break(Exception):  # noqa: N818 - it is no error
+    """The script leaves a loop."""
+
+
+class Continue(Exception):  # noqa: N818 - it is no error
+    """The script goes on with the next round of a loop."""
 
 
 class InputNeeded(Exception):  # noqa: N818 - it is no error

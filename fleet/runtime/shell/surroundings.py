@@ -59,6 +59,7 @@ class Surroundings(NamedTuple):
     cwd: str = ""  # "" if it is unknown
     network: Network | None = None  # whom it reaches; None if that is unknown
     error: str = ""  # why they are over the budget of a command
+    term_ns: int | None = None  # when SIGTERM arrives, since the start; None: not yet
 
 
 class Written(NamedTuple):
@@ -70,6 +71,10 @@ class Written(NamedTuple):
     is_error: bool = False
 
 
+ANY_FILE = ""
+"""The path of a change that an unknown command may have made."""
+
+
 class FileChange(NamedTuple):
     """A file that a script made, replaced or removed (None), and when."""
 
@@ -79,13 +84,19 @@ class FileChange(NamedTuple):
 
 
 class CommandRun(NamedTuple):
-    """What a command does. `run_ns` is None when it runs until it is stopped."""
+    """What a command does. `run_ns` is None when it runs until it is stopped.
+
+    With `unknown_ns` it does so only as far as anybody knows: what it does from then on is unknown.
+    """
 
     run_ns: int | None
     exit_code: int = 0
     written: tuple[Written, ...] = ()
     changes: tuple[FileChange, ...] = ()
     error: str = ""  # why it costs more than fleet spends on a command
+    unknown_ns: int | None = None
+    ends_unknown: bool = False  # the last command of the script is unknown
+    traps: bool = False  # it has a handler for SIGTERM
 
     def text(self, path: str, until_ns: int | None = None) -> str:
         """Return what was written to a path, "" for the log, within a time from the start.
@@ -101,4 +112,5 @@ class CommandRun(NamedTuple):
 
 
 NOWHERE = Surroundings({}, files=None, draw=0.0)
-FOR_EVER = CommandRun(None)
+FOR_EVER = CommandRun(None, unknown_ns=0)
+"""What is known of a program that is not understood."""

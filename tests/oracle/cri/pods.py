@@ -293,7 +293,7 @@ class Pods:
         return self._runtime.sandbox(PodUid(found.uid)) is found.sandbox
 
     def _behavior(self, pod: Pod) -> PodBehavior:
-        return self._machine.model.behavior_for(pod.labels, pod.namespace, pod.annotations)
+        return self._machine.model.behavior_of(pod)
 
     async def _pod(self, config: Message) -> Pod:
         found = await self._look_up(config.metadata.uid)

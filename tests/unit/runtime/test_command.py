@@ -41,10 +41,56 @@ def test_a_shell_that_stops_at_errors() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["sleep infinity; exit 1", "serve", "true | sed p", "echo $HOME", "pause", "sleep 1 & exit 2"],
+    ["serve", "exec serve --port 80", "pause", "sleep 1 & exit 2", "if true; then exec serve; fi"],
 )
-def test_what_is_not_understood_runs_for_ever(text: str) -> None:
-    assert script(text).run_ns is None
+def test_a_script_that_is_an_unknown_program_is_unknown(text: str) -> None:
+    assert (script(text).run_ns, script(text).unknown_ns) == (None, 0)
+
+
+def test_a_script_is_known_up_to_the_program_that_it_becomes() -> None:
+    run = script("sleep 3; exec serve")
+    assert (run.run_ns, run.unknown_ns) == (None, 3 * S)
+    endless = script("sleep infinity; exit 1")
+    assert (endless.run_ns, endless.unknown_ns) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "code"),
+    [
+        ("serve; exit 3", 0, 3),
+        ("migrate --all && sleep 2", 2, 0),
+        ("frobnicate || exit 1", 0, 0),
+        ("if frobnicate; then exit 4; fi", 0, 4),
+        ("frobnicate | grep -q ready && exit 5", 0, 5),
+        ("true | sed p", 0, 0),
+        ("set -euo pipefail; frobnicate | sort -k2 | head -n 1; exit 6", 0, 6),
+        ('x=$(frobnicate); [ -n "$x" ] && exit 7', 0, 7),
+        ('if [ "$(frobnicate)" != 200 ]; then exit 1; fi; sleep 1', 1, 0),
+        ('if [ -z "$(frobnicate)" ]; then exit 1; fi; sleep 1', 1, 0),
+        ("(exec frobnicate); exit 8", 0, 8),
+        ("echo $HOME", 0, 0),
+        ("exit $(frobnicate)", 0, 0),
+        ("until nslookup db; do sleep 2; done; exit 9", 0, 9),
+        ("while ! nc -z db 5432; do sleep 1; done", 0, 0),
+        ('until [ "$(curl -s http://db/)" = ok ]; do sleep 1; done', 0, 0),
+        ("while true; do if pg_isready; then break; fi; sleep 1; done; exit 2", 0, 2),
+        ("break; continue; exit 7", 0, 7),
+        ("for i in 1 2 3; do sleep 1; continue; exit 1; done", 3, 0),
+        ("trap 'sleep 2; exit 9' EXIT; sleep 1; exit 3", 3, 3),
+    ],
+)
+def test_an_unknown_command_in_a_script_succeeds_at_once(
+    text: str, seconds: int, code: int
+) -> None:
+    run = script(text)
+    assert (run.run_ns, run.exit_code, run.unknown_ns) == (seconds * S, code, None)
+
+
+def test_the_options_of_a_shell() -> None:
+    words = ("bash", "-euo", "pipefail", "-c", "echo start; sleep 2; false | true; sleep 9")
+    assert run_of_command(words, ()) == run_of_command(words, ())
+    assert (run_of_command(words, ()).run_ns, run_of_command(words, ()).exit_code) == (2 * S, 1)
+    assert run_of_command(("sh", "-lc", "exit 3"), ()).exit_code == 3
 
 
 def test_pause_runs_for_ever() -> None:

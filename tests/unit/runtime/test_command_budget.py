@@ -17,7 +17,7 @@ from fleet.runtime.session import Session
 from fleet.runtime.shell.budget import UNITS, OverBudgetError
 from fleet.runtime.shell.patterns import Pattern
 from fleet.runtime.shell.process import Process, run_words
-from fleet.runtime.shell.surroundings import FOR_EVER, CommandRun, Surroundings, Written
+from fleet.runtime.shell.surroundings import CommandRun, Surroundings, Written
 
 EXPLODING = ".*.*.*.*.*.*x"
 DOUBLES = "; ".join(["export A=aaaaaaaa", *["export A=$A$A$A$A"] * 20])
@@ -211,7 +211,7 @@ def test_many_lines_are_run_a_few_at_a_time() -> None:
 
 def test_nothing_runs_of_a_process_that_cannot_be_started() -> None:
     over = around()._replace(error="argument list too long")
-    assert run_words(("echo", "a"), over) == FOR_EVER._replace(error="argument list too long")
+    assert run_words(("echo", "a"), over) == CommandRun(None, error="argument list too long")
 
 
 def test_bytes_that_are_no_text_can_be_told_to_the_server() -> None:

@@ -35,14 +35,26 @@ def body(request: bytes) -> bytes:
     return ask(request).partition(b"\r\n\r\n")[2]
 
 
-def test_a_pod_listens_on_what_it_declares() -> None:
+AGNHOST = {"image": "registry.k8s.io/e2e-test-images/agnhost:2.53", "args": ("netexec",)}
+
+
+def test_a_pod_listens_on_what_it_declares_and_on_any_other_port() -> None:
     pod = make_pod(
         container("a", ports=(PortSpec(80), PortSpec(53, "UDP"))),
         container("b", ports=(PortSpec(8080),)),
     )
-    assert [listens(pod, port) for port in (80, 8080, 53, 81)] == [True, True, False, False]
+    assert all(listens(pod, port) for port in (80, 8080, 53, 81))
     assert (container_of_port(pod, 8080), container_of_port(pod, 1)) == ("b", "a")
     assert listens(make_pod(), 4711)
+
+
+def test_a_known_server_listens_where_it_says() -> None:
+    known = container("known", **AGNHOST)
+    pod = make_pod(known)
+    assert [listens(pod, port) for port in (8080, 81)] == [True, False]
+    beside = make_pod(known, container("proxy"))
+    assert [listens(beside, port) for port in (8080, 15021)] == [True, True]
+    assert container_of_port(beside, 15021) == "proxy"
 
 
 @pytest.mark.parametrize(

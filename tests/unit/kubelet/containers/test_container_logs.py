@@ -58,6 +58,16 @@ def test_a_restart_leaves_the_log_before_it() -> None:
     assert ask(world, LogOptions(previous=True)) == "hello\n"
 
 
+def test_a_handler_of_sigterm_writes_to_the_log() -> None:
+    world = World()
+    script = "trap 'echo bye; sleep 3; exit 0' TERM; echo hello; while true; do sleep 1; done"
+    world.create(make_pod(container("c", "sh", "-c", script)))
+    world.run(9)
+    world.delete()
+    world.run(2)
+    assert ask(world) == "hello\nbye\n"
+
+
 def test_each_instance_has_the_log_of_what_it_found() -> None:
     """Both start in one second; the file of the first is there for the second alone."""
     script = "if [ -f /data/been ]; then echo second; sleep 9d; fi; touch /data/been; echo first"

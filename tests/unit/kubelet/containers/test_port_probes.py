@@ -1,7 +1,7 @@
 """Probes of ports, declared and not, and connections to them."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pod_world import World, container, make_pod
@@ -15,9 +15,17 @@ from fleet.runtime.ports import PortSession
 PORTS = (PortSpec(8080),)
 
 
-def world_with(probe: ProbeSpec | None, ports: tuple[PortSpec, ...] = PORTS) -> World:
+AGNHOST: dict[str, Any] = {
+    "image": "registry.k8s.io/agnhost:2.53",
+    "args": ("netexec",),
+}
+
+
+def world_with(
+    probe: ProbeSpec | None, ports: tuple[PortSpec, ...] = PORTS, **fields: object
+) -> World:
     world = World()
-    world.create(make_pod(container("c", readiness_probe=probe, ports=ports)))
+    world.create(make_pod(container("c", readiness_probe=probe, ports=ports, **fields)))
     world.run(20)
     return world
 
@@ -32,8 +40,12 @@ def world_with(probe: ProbeSpec | None, ports: tuple[PortSpec, ...] = PORTS) -> 
         (ProbeSpec("tcpSocket", host="192.0.2.77", port=8081), True),
     ],
 )
-def test_a_probe_of_an_undeclared_port_fails(probe: ProbeSpec, ready: bool) -> None:  # noqa: FBT001
-    assert world_with(probe).container().ready is ready
+def test_a_probe_of_any_port_passes_unless_the_server_is_known(
+    probe: ProbeSpec,
+    ready: bool,  # noqa: FBT001
+) -> None:
+    assert world_with(probe).container().ready
+    assert world_with(probe, **AGNHOST).container().ready is ready
 
 
 def test_without_declared_ports_all_of_them_answer() -> None:
@@ -51,6 +63,15 @@ def test_a_connection_to_a_port() -> None:
     assert isinstance(one, PortSession)
     one.write(b"GET /etc/hostname HTTP/1.1\r\n\r\n", world.now_ns)
     assert one.advance(9999, world.now_ns).data.endswith(b"\r\n\r\nweb\n")
-    refused = port_of(kubelet, pod, 81, world.now_ns)
+    assert isinstance(port_of(kubelet, pod, 81, world.now_ns), PortSession)
+
+
+def test_a_connection_to_a_port_of_a_server_that_is_known_to_listen_elsewhere() -> None:
+    world = world_with(None, **AGNHOST)
+    kubelet = cast(
+        "VirtualKubelet",
+        SimpleNamespace(pods=world.loop, env=world.env, on_container_changed=print),
+    )
+    refused = port_of(kubelet, next(iter(world.loop)), 81, world.now_ns)
     assert isinstance(refused, Refusal)
     assert refused.text.startswith('failed to connect to localhost:81 inside namespace "')

@@ -1,0 +1,238 @@
+"""Everyday pods on a virtual kubelet, in virtual time: they come up, they end, they are stopped."""
+
+from typing import Any
+
+import everyday_pods
+import pytest
+import yaml
+from everyday_pods import objects_of, pod_of
+from pod_world import SCHEDULED, World
+
+from fleet.objects.pods import ContainerStatus, RunningState, TerminatedState
+from fleet.wire.api.decode_pod import decode_pod
+
+UID = "4b2f10c5-2d5e-4d5e-9b8e-000000000001"
+SERVERS = [*objects_of(everyday_pods.PROBES), *objects_of(everyday_pods.INIT_CONTAINERS)]
+JOBS = list(objects_of(everyday_pods.BATCH_COMMANDS))
+
+
+def named(obj: dict[str, Any]) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def world_with(obj: dict[str, Any], seconds: float = 30, **annotations: str) -> World:
+    world = World()
+    pod = decode_pod(pod_of(obj, UID))
+    pod.status = SCHEDULED
+    pod.annotations = tuple(
+        sorted((f"fleet.emulator/{key}", value) for key, value in annotations.items())
+    )
+    world.create(pod)
+    world.run(seconds)
+    return world
+
+
+def pod(spec: str, *, is_owned: bool = False) -> dict[str, Any]:
+    """Return a pod of one container, or the Job that would make it."""
+    found = yaml.safe_load(spec)
+    if is_owned:
+        return {"kind": "Job", "metadata": {"name": "p"}, "spec": {"template": {"spec": found}}}
+    return {"kind": "Pod", "metadata": {"name": "p"}, "spec": found}
+
+
+@pytest.mark.parametrize("obj", SERVERS, ids=named)
+def test_servers_become_ready_and_stay_so(obj: dict[str, Any]) -> None:
+    world = world_with(obj, 120)
+    status = world.pods[UID].status
+    assert (status.phase, world.condition("Ready", UID).status) == ("Running", "True")
+    assert all(each.restart_count == 0 for each in (*status.containers, *status.init_containers))
+
+
+@pytest.mark.parametrize("obj", JOBS, ids=named)
+def test_jobs_complete_within_seconds(obj: dict[str, Any]) -> None:
+    assert world_with(obj, 12).pods[UID].status.phase == "Succeeded"
+
+
+def ended(status: ContainerStatus) -> TerminatedState:
+    assert isinstance(status.state, TerminatedState), status
+    return status.state
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_owned", "codes"),
+    [
+        ("{restartPolicy: Never, containers: [{name: c, image: x, command: [train]}]}", True, 0),
+        ("{restartPolicy: OnFailure, containers: [{name: c, image: x, args: [go]}]}", True, 0),
+        (
+            "{restartPolicy: Never, containers: [{name: c, image: x, command: [train]}]}",
+            False,
+            None,
+        ),
+        (
+            "{restartPolicy: Never, containers: [{name: c, image: x, args: [sleep, 1]}]}",
+            False,
+            None,
+        ),
+        ("{containers: [{name: c, image: x, command: [serve]}]}", True, None),
+        ("{restartPolicy: Never, containers: [{name: c, image: alpine, args: [false]}]}", False, 1),
+        (
+            "{restartPolicy: Never, containers: [{name: c, image: x, command: [sh, /run.sh]}]}",
+            True,
+            0,
+        ),
+    ],
+)
+def test_a_program_that_nobody_declared(spec: str, is_owned: bool, codes: int | None) -> None:  # noqa: FBT001
+    spec = spec.replace("false]", '"false"]').replace("1]", '"1"]')
+    world = world_with(pod(spec, is_owned=is_owned), 4)
+    assert isinstance(world.container(UID).state, RunningState) is (codes != 1)
+    world.run(60)
+    state = world.container(UID).state
+    if codes is None:
+        assert isinstance(state, RunningState)
+        return
+    assert isinstance(state, TerminatedState)
+    assert state.exit_code == codes
+    if not codes:
+        assert state.finished_s - state.started_s == 5
+
+
+def test_an_init_container_runs_for_a_second() -> None:
+    world = world_with(SERVERS[5])
+    assert [
+        (ended(each).exit_code, ended(each).finished_s - ended(each).started_s)
+        for each in world.pods[UID].status.init_containers
+    ] == [(0, 1), (0, 1)]
+
+
+TERM = """
+{restartPolicy: %s, containers: [{name: c, image: x, command: %s}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("restarts", "command", "code", "took_s"),
+    [
+        ("Never", '[sleep, "3600"]', 137, 8),
+        ("Always", '[sleep, "3600"]', 137, 8),
+        ("Always", "[sh, -c, 'while true; do sleep 1; done']", 137, 8),
+        ("Always", "[tail, -f, /dev/null]", 137, 8),
+        ("Always", "[sh]", 137, 8),
+        ("Never", "[sh, -c, \"trap '' TERM; while true; do sleep 1; done\"]", 137, 8),
+        ("Never", "[sh, -c, \"trap 'exit 3' TERM; while true; do sleep 1; done\"]", 3, 1),
+        ("Never", "[sh, -c, \"trap 'sleep 3; exit 0' TERM; while true; do sleep 1; done\"]", 0, 4),
+        ("Never", "[sh, -c, \"trap 'exit 0' TERM; sleep 3600\"]", 137, 8),
+        ("Never", "[sh, -c, \"trap 'S=1' TERM; until [ $S ]; do sleep 1; done; exit 4\"]", 4, 1),
+        ("Never", '[sh, -c, "S=; trap S=1 TERM; until [ $S ]; do sleep 1; done; exit 4"]', 4, 1),
+        ("Never", "[sh, -c, \"trap 'exit 5' TERM; serve & wait\"]", 5, 0),
+        ("Never", "[sh, -c, \"trap 'exit 0' TERM; exec serve\"]", 143, 0),
+        ("Never", "[serve]", 143, 0),
+        ("OnFailure", "[serve]", 143, 0),
+        ("Always", "[serve]", 0, 0),
+        ("Always", "[sh, -c, 'setup; exec serve']", 0, 0),
+        ("Always", "[sh, -c, 'sleep 3000; exec serve']", 137, 8),
+    ],
+)
+def test_sigterm_as_pid_1_gets_it(restarts: str, command: str, code: int, took_s: int) -> None:
+    world = world_with(pod(TERM % (restarts, command)), 20.5)
+    world.delete(UID, 8)
+    world.run(2)
+    assert (UID in world.pods) is (took_s > 2)
+    world.run(10)
+    assert UID not in world.pods
+    state = ended(world.statuses[-1].containers[0])
+    assert state.exit_code == code
+    deleted_s = world.env.wall_s(0) + 20
+    assert 0 <= state.finished_s - deleted_s - took_s <= 1
+
+
+@pytest.mark.parametrize("obj", [*objects_of(everyday_pods.JOB_DISRUPTION)], ids=named)
+def test_a_pod_of_a_job_that_is_deleted_has_failed(obj: dict[str, Any]) -> None:
+    world = world_with(obj, 3)
+    world.delete(UID, 5)
+    world.run(10)
+    assert UID not in world.pods
+    assert world.statuses[-1].phase == "Failed"
+    assert ended(world.statuses[-1].containers[0]).exit_code in {137, 143}
+
+
+def test_a_stubborn_pod_has_failed_after_its_grace() -> None:
+    (obj,) = objects_of(everyday_pods.STUBBORN)
+    world = world_with(obj)
+    world.delete(UID, 8)
+    world.run(7)
+    assert UID in world.pods
+    world.run(3)
+    assert (UID in world.pods, world.statuses[-1].phase) == (False, "Failed")
+
+
+@pytest.mark.parametrize(
+    ("pre_stop", "took_s"),
+    [
+        ("{exec: {command: [sh, -c, 'nginx -s quit; sleep 10']}}", 10),
+        ("{exec: {command: [sh, -c, 'for i in 1 2 3; do drain $i || exit 1; sleep 2; done']}}", 6),
+        ("{exec: {command: [/bin/drain]}}", 0),
+        ("{exec: {command: [sleep, infinity]}}", 30),
+        ("{sleep: {seconds: 7}}", 7),
+        ("{httpGet: {path: /quit, port: 15020}}", 0),
+        ("{httpGet: {path: /quit, port: 80, host: 203.0.113.9}}", 0),
+    ],
+)
+def test_a_hook_takes_as_long_as_it_sleeps(pre_stop: str, took_s: int) -> None:
+    ports = "ports: [{containerPort: 8080}]"
+    spec = "{containers: [{name: c, image: nginx, %s, lifecycle: {preStop: %s}}]}"
+    world = world_with(pod(spec % (ports, pre_stop)))
+    world.delete(UID, 30)
+    world.run(max(took_s - 1, 0))
+    assert UID in world.pods
+    world.run(4)
+    assert UID not in world.pods
+    assert any("FAILED_PRE_STOP_HOOK" in each or "FailedPreStop" in each for each in world.log) is (
+        took_s == 30
+    )
+
+
+def test_a_pod_drains_for_as_long_as_its_hook_sleeps() -> None:
+    (obj,) = objects_of(everyday_pods.PRESTOP)
+    world = world_with(obj)
+    world.delete(UID, 30)
+    world.run(9)
+    assert UID in world.pods
+    world.run(2)
+    assert UID not in world.pods
+
+
+LIVENESS = """
+containers:
+- name: c
+  image: registry.example.net/app:1
+  command: [/bin/sh, -c, %s]
+  livenessProbe: {exec: {command: [cat, /tmp/healthy]}, periodSeconds: 5, initialDelaySeconds: 5}
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "restarts"),
+    [
+        ("touch /tmp/healthy; sleep 30; rm -f /tmp/healthy; sleep 600", True),
+        ("touch /tmp/healthy; sleep 600", False),
+        ("rm -f /tmp/healthy; exec serve", True),
+        ("rm -f /tmp/healthy; setup --healthy-file /tmp/healthy; exec serve", False),
+        ("exec serve", False),
+    ],
+)
+def test_a_probe_fails_where_a_script_contradicts(script: str, restarts: bool) -> None:  # noqa: FBT001
+    world = world_with(pod(LIVENESS % f'"{script}"'), 100)
+    assert (world.container(UID).restart_count > 0) is restarts
+
+
+def test_what_is_declared_overrides_the_role() -> None:
+    job = JOBS[0]
+    assert world_with(job, 8, **{"run-time": "1h"}).pods[UID].status.phase == "Running"
+    assert world_with(job, 8, **{"run-time": "1s", "exit-code": "3"}).pods[UID].status.phase == (
+        "Failed"
+    )
+    world = world_with(pod(TERM % ("Never", "[serve]")), 3, **{"stop-exit-code": "0"})
+    world.delete(UID, 8)
+    world.run(3)
+    assert world.statuses[-1].phase == "Succeeded"
