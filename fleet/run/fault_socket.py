@@ -16,6 +16,7 @@ import orjson
 
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.report.run_directory import RUNS_DIRECTORY, refuse_foreign
+from fleet.run.running import Listed, listed, running
 
 SOCKET = "control.sock"
 ORDER_BYTES_MAX = 1 << 16
@@ -26,8 +27,13 @@ Answer = Callable[[Json], Awaitable[Json]]
 
 
 @contextlib.asynccontextmanager
-async def open_socket(directory: Path, answer: Answer) -> AsyncIterator[None]:
-    """Take orders in a run's directory as long as this is open. Raises SetupError."""
+async def open_socket(
+    directory: Path, answer: Answer, known: Listed | None = None
+) -> AsyncIterator[None]:
+    """Take orders in a run's directory as long as this is open. Raises SetupError.
+
+    As `known` the run is found without its directory's name.
+    """
     path = directory / SOCKET
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -41,7 +47,8 @@ async def open_socket(directory: Path, answer: Answer) -> AsyncIterator[None]:
         listener.close()
         raise SetupError(f"{path}: {error.strerror or error}") from error
     try:
-        yield
+        with listed(known) if known is not None else contextlib.nullcontext():
+            yield
     finally:
         server.close()
         with contextlib.suppress(OSError):
@@ -95,15 +102,19 @@ async def ask(directory: Path, order: Json) -> Json:
 
 
 def find_run(directory: Path | None, runs: Path = RUNS_DIRECTORY) -> Path:
-    """Return the directory of the run that is meant: the only one that runs, if none is named.
+    """Return the directory of the run that is meant: the user's only one, if none is named.
 
-    Raises SetupError if there is none, UsageError if there are several.
+    `runs` is where a run is found that could not be listed. Raises SetupError if there is none,
+    UsageError if there are several.
     """
     if directory is not None:
         return directory
-    found = [path.parent for path in sorted(runs.glob(f"*/{SOCKET}")) if _is_alive(path.parent)]
+    anywhere = [each.directory for each in running()]
+    beside = [path.parent for path in sorted(runs.glob(f"*/{SOCKET}"))]
+    known = {path.absolute(): path for path in (*anywhere, *beside)}  # as short as it can be told
+    found = [path for path in known.values() if _is_alive(path)]
     if not found:
-        raise SetupError(f"no fleet runs in {runs}/; name its directory with --run-dir")
+        raise SetupError("no fleet of yours runs on this machine; name its directory: --run-dir")
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise UsageError(f"several fleets run ({names}); name one with --run-dir")

@@ -60,6 +60,7 @@ from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
 from fleet.run.presets import find_preset
 from fleet.run.restart_signal import RestartSignal
+from fleet.run.running import Listed
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command
@@ -341,7 +342,10 @@ class Run:
         )
         self._observation.faults, self._observation.faults_on = faults.phases, faults.on
         try:
-            async with open_socket(self._run_directory, faults.answer):
+            # The first process of a run answers for all of them.
+            known = Listed(self._run_directory, self._run_id, self._whole.nodes)
+            is_first = settings.shared is None
+            async with open_socket(self._run_directory, faults.answer, known if is_first else None):
                 servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
                 if settings.metrics_port:
                     await serve_metrics(self._background, node_host)

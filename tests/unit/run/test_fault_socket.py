@@ -1,10 +1,13 @@
 """The socket of a run on a real file system: orders in, answers out, and how it is found."""
 
 import asyncio
+import os
+import platform
 import stat
 from pathlib import Path
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from fleet.cli_options import fault_options
@@ -12,6 +15,7 @@ from fleet.errors import SetupError, UsageError
 from fleet.run.fault_commands import FaultForms, heal, inject, order_of
 from fleet.run.fault_control import FaultControl
 from fleet.run.fault_socket import SOCKET, ask, find_run, open_socket
+from fleet.run.running import Listed, process_mark, running
 
 GIVEN: dict[str, object] = dict.fromkeys(
     (
@@ -65,9 +69,83 @@ def test_a_socket_that_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
     asyncio.run(body())
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hide the fleets that run on this machine; return where those of the test are listed."""
+    home = tmp_path_factory.mktemp("state")
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    return home / "fleet" / "running"
+
+
+def test_a_run_is_found_wherever_its_directory_is(
+    tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from another folder; only its user may read where it is."""
+
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    (tmp_path / "here/runs/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+
+    async def body() -> None:
+        with pytest.raises(SetupError, match="no fleet of yours runs"):
+            find_run(None)
+        async with open_socket(directory, echo, Listed(directory, "r", 5)):
+            assert running() == [Listed(directory, "r", 5)]
+            assert find_run(None) == directory
+            assert await ask(find_run(None), {"do": "list"}) == {"order": {"do": "list"}}
+            async with open_socket(tmp_path / "here/runs/b", echo):
+                with pytest.raises(UsageError, match="several fleets run"):
+                    find_run(None)
+
+    asyncio.run(body())
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+    assert not list(state.iterdir())
+
+
+def test_a_run_that_is_both_listed_and_beside_us_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/a").mkdir(parents=True)
+
+    async def body() -> None:
+        async with open_socket(Path("runs/a"), echo, Listed(Path("runs/a"), "a", 5)):
+            assert find_run(None) == Path("runs/a")
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"process": 1}', "other"])
+def test_a_file_of_a_process_that_is_gone_is_removed(state: Path, text: str) -> None:
+    """Its number may be another process's by now: this one's, which began at another time."""
+    mark = process_mark(os.getpid())
+    if text == "other":
+        stale = {"process": f"{mark}0", "directory": "/", "run_id": "r", "nodes": 1}
+        text = orjson.dumps(stale).decode()
+    state.mkdir(parents=True, mode=0o700)
+    ours = state / f"{platform.node()}-{os.getpid()}.json"
+    theirs = state / "another-machine-1.json"
+    for path in (ours, theirs):
+        path.write_text(text)
+    assert running() == []
+    assert not ours.exists()
+    assert theirs.exists(), "a home may be shared"
+    assert process_mark(2**22 + 1) == ""
+    assert process_mark(os.getppid()) != mark != ""
+
+
+def test_a_list_that_others_may_write_is_not_believed(state: Path) -> None:
+    state.mkdir(parents=True)
+    state.chmod(0o777)
+    fleet = {"directory": "/", "run_id": "r", "nodes": 1, "process": process_mark(os.getpid())}
+    (state / f"{platform.node()}-{os.getpid()}.json").write_bytes(orjson.dumps(fleet))
+    assert running() == []
+
+
 def test_the_only_run_is_found_and_several_must_be_named(tmp_path: Path) -> None:
     async def body() -> None:
-        with pytest.raises(SetupError, match="no fleet runs in"):
+        with pytest.raises(SetupError, match="no fleet of yours runs"):
             find_run(None, tmp_path)
         for name in ("a", "b", "dead"):
             (tmp_path / name).mkdir()
