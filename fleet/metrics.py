@@ -27,6 +27,11 @@ def is_failure(resource: str, code: int) -> bool:
     return not code or (code >= 400 and code not in EXPECTED_CODES)
 
 
+def is_refused_renewal(verb: str, resource: str, code: int) -> bool:
+    """Return whether an answer is the one that costs nodes: a Lease was not renewed (429)."""
+    return code == 429 and resource == "leases" and verb in {"PUT", "PATCH"}
+
+
 class Histogram:
     """Durations in microseconds, kept at two significant digits; of answers also their bytes."""
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 from fleet.controlplane import APISERVER
+from fleet.metrics import is_refused_renewal
 from fleet.report.curves import periods
 from fleet.report.display import clock
 from fleet.report.exposition import REQUESTS
@@ -11,7 +12,7 @@ from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
 from fleet.report.service_levels import POD_STARTUP, WATCH_DELAY, calls_of, slowest
 from fleet.report.slo_file import INDICATORS, STEADY
-from fleet.report.summary_text import duration
+from fleet.report.summary_text import duration, refused_words
 from fleet.report.verdict import Outcome
 
 SAMPLES_LEAST = 10
@@ -76,6 +77,16 @@ def sentence(run: RunRecord) -> str:
         return f"{held}; {reason}."
     when = f", at {clock(broken.at_s)}" if broken.at_s is not None else ""
     return f"{held}; what broke first{when}: {broken.words}."
+
+
+def refused(run: RunRecord) -> str:
+    """Say how many renewals of Leases the server refused, "" if it took them all."""
+    count = sum(
+        cast("int", row["count"])
+        for row in run.rows("requests")
+        if is_refused_renewal(str(row["verb"]), str(row["resource"]), cast("int", row["code"]))
+    )
+    return refused_words(count) if count else ""
 
 
 def _of(ready: float, wanted: float) -> str:

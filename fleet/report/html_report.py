@@ -23,7 +23,7 @@ from fleet.report.comparison import Comparison
 from fleet.report.curves import plots_of
 from fleet.report.display import clock
 from fleet.report.figure import Json
-from fleet.report.findings import not_proven, of_unit, recoveries, sentence
+from fleet.report.findings import not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.plots import MISSING, can_plot, draw
 from fleet.report.report_formats import compared_rows, conclusion
 from fleet.report.run_record import RunRecord
@@ -164,6 +164,7 @@ def _head(run: RunRecord) -> str:
         f'<header><p class="verdict">{escaped(run.verdict.words)}</p>'
         f"<h1>{escaped(sentence(run))}</h1>"
         f'<p class="about">{escaped(" · ".join(filter(None, about)))}</p></header>'
+        + (f'<p class="broken">{escaped(refused(run))}</p>' if refused(run) else "")
         + (f"<ul>{more}</ul>" if len(run.reasons) > 1 else "")
     )
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 from fleet.report.comparison import Comparison, Row
 from fleet.report.figure import Json
-from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, sentence
+from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.run_record import RunRecord
 from fleet.report.slo_file import INDICATORS, is_asked
 
@@ -32,7 +32,7 @@ def _mark(level: Json) -> str:
 def markdown(run: RunRecord) -> str:
     """Return one run for a pull request or a log."""
     lines = [f"## {run.verdict.words}: fleet run {run.name}", "", sentence(run), ""]
-    lines += [f"- {each}" for each in run.reasons]
+    lines += [f"- {each}" for each in filter(None, (refused(run), *run.reasons))]
     rows = [
         (
             f"{level['sli']} p{level['percentile']:g}",
@@ -57,6 +57,7 @@ def as_json(run: RunRecord) -> Json:
         "run": run.name,
         "verdict": run.verdict.value,
         "reasons": run.reasons,
+        "refused_renewals": refused(run),
         "sentence": sentence(run),
         "first_broken": broken._asdict() if broken is not None else None,
         "recoveries": [each._asdict() for each in recoveries(run)],

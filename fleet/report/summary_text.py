@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.errors import Exit
-from fleet.metrics import Histogram, merged
+from fleet.metrics import Histogram, is_failure, is_refused_renewal, merged
 from fleet.report.figures import AgentFigures, RequestFigures
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import SUMMARY
@@ -43,6 +43,8 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     decided = figures.judgement()
     advice = ": do not use these figures" if decided.outcome is Outcome.INVALID else ""
     lines = [f"fleet run {figures.run_id}: {decided.outcome.words}{advice}"]
+    if refused := sum(each.count for each in figures.requests if _refused(each)):
+        lines.append(f"  {refused_words(refused)}")
     if decided.outcome is not Outcome.FAIL:  # what was not met stands below
         lines += [f"  - {reason}" for reason in decided.reasons]
     for expectation in figures.expectations:
@@ -51,6 +53,15 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
         line = f"  {mark}: {expectation.name}{detail}"
         lines.append(_grey(line) if has_colours and expectation.is_met is None else line)
     return lines + [_grey(line) if has_colours else line for line in _unjudged(figures)]
+
+
+def refused_words(count: int) -> str:
+    """Say how often the server would not take the heartbeat of a node."""
+    return f"the API server REFUSED {count:,} renewals of Leases (429)"
+
+
+def _refused(request: RequestFigures) -> bool:
+    return is_refused_renewal(request.verb, request.resource, request.code)
 
 
 MARKS = {True: "met", False: "NOT MET", None: "not judged"}
@@ -144,8 +155,8 @@ def _request_words(figures: RunFigures) -> str:
     words = f"{count:,}"
     if figures.wall_s > 0:
         words += f" in {duration(figures.wall_s)} ({count / figures.wall_s:,.0f}/s on average)"
-    failed = sum(r.count for r in figures.requests if not 200 <= r.code < 300)
-    return f"{words}, {failed:,} not answered with 2xx"
+    failed = sum(r.count for r in figures.requests if is_failure(r.resource, r.code))
+    return f"{words}, {failed:,} error{'s' if failed != 1 else ''}"
 
 
 def _event_words(figures: RunFigures) -> str:
@@ -204,10 +215,12 @@ def _server_words(figures: RunFigures) -> str:
 
 
 def _requests(requests: Sequence[RequestFigures]) -> list[str]:
-    """Tabulate the most frequent kinds of request; all failures are shown."""
+    """Tabulate errors, refused renewals first, and the most frequent other kinds of request."""
     ordered = sorted(requests, key=lambda r: (-r.count, r.resource, r.verb, r.code))
-    failures = [r for r in ordered[TOP_ROWS:] if not 200 <= r.code < 300]
-    shown = ordered[:TOP_ROWS] + failures[:TOP_ROWS]
+    failures = [r for r in ordered if is_failure(r.resource, r.code)]
+    failures.sort(key=lambda r: not _refused(r))
+    good = [r for r in ordered if not is_failure(r.resource, r.code)]
+    shown = failures[:TOP_ROWS] + good[:TOP_ROWS]
     rows = [("verb", "resource", "code", "count", "p50 ms", "p99 ms")]
     rows += [
         (
@@ -225,7 +238,8 @@ def _requests(requests: Sequence[RequestFigures]) -> list[str]:
         latency = merged(request.latency for request in rest)
         count = f"{sum(request.count for request in rest):,}"
         kinds = f"{len(rest)} more kinds"
-        rows.append(("other", kinds, "2xx", count, _ms(latency, 0.5), _ms(latency, 0.99)))
+        code = "2xx" if all(200 <= r.code < 300 for r in rest) else "any"
+        rows.append(("other", kinds, code, count, _ms(latency, 0.5), _ms(latency, 0.99)))
     return _aligned(rows, left=2)
 
 

@@ -14,12 +14,14 @@ from run_files import NODES, slow_writes, write_run
 
 from fleet.controlplane import APISERVER
 from fleet.errors import UsageError
+from fleet.metrics import Histogram
 from fleet.report import html_report, plots
 from fleet.report.comparison import compare
 from fleet.report.control_plane import Sample
 from fleet.report.curves import POINTS_MAX, Plot, Series, mean, plots_of, thin
 from fleet.report.exposition import REQUESTS, Exposition
 from fleet.report.figure import Json
+from fleet.report.figures import RequestFigures
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
 from fleet.report.plots import VARIABLES
@@ -177,6 +179,18 @@ def test_what_a_scenario_waited_for_is_what_broke(tmp_path: Path) -> None:
     assert told.endswith("; not met: recovery: NodesReady within 5m (18 of 20).")
     suite = ET.fromstring(asked(tmp_path / "run", form="junit")[0].strip())
     assert suite.get("failures") == "1"
+
+
+def test_refused_renewals_are_in_every_form(tmp_path: Path) -> None:
+    figures = write_run(tmp_path / "first")
+    refused = RequestFigures("PUT", "leases", 429, 1_200, Histogram())
+    figures.requests = [*figures.requests, refused]
+    RunDirectory("r", tmp_path / "run").finish(figures)
+    words = "the API server REFUSED 1,200 renewals of Leases (429)"
+    assert words in page(read_run(tmp_path / "run")).partition("</header>")[2][:200]
+    for form in ("markdown", "json"):
+        assert words in asked(tmp_path / "run", form=form)[0]
+    assert "REFUSED" not in page(read_run(tmp_path / "first"))
 
 
 def test_an_invalid_run_is_not_praised(tmp_path: Path) -> None:

@@ -344,7 +344,7 @@ def test_the_text_says_what_happened() -> None:
     assert "10 of 10 Ready, all of them after 2.0 s (5/s)" in text
     assert "none missed" in text
     assert "etcd fsync OFF" in text
-    assert "42 in 20.0 s (2/s on average), 2 not answered with 2xx" in text
+    assert "42 in 20.0 s (2/s on average), 2 errors" in text
     assert "PUT   leases     200     30" in text
     assert text.endswith("  runs/r/summary.json\nTry next:\n  fleet spawn --nodes 20\n")
 
@@ -362,6 +362,34 @@ def test_failures_are_tabulated_however_rare() -> None:
     lines = summary_text(run).splitlines()
     assert any("none" in line and "GET    x" in line for line in lines)
     assert any("8 more kinds" in line and "800" in line for line in lines)
+
+
+def test_what_a_healthy_server_answers_by_design_is_no_error() -> None:
+    """A GET before a create, a conflict, a watch of an old version; all codes stay in the JSON."""
+    run = figures()
+    codes = {404: "nodes", 409: "leases", 410: "pods", 403: "secrets"}
+    by_design = [RequestFigures("GET", of, code, 5, histogram(1)) for code, of in codes.items()]
+    run.requests = [*run.requests[:2], *by_design]
+    assert "60 in 20.0 s (3/s on average), 0 errors" in summary_text(run)
+    listed = summary(run)["requests"]
+    assert isinstance(listed, list)
+    assert {row["code"] for row in listed} == {200, 201, *codes}
+    run.requests = [*run.requests, RequestFigures("GET", "nodes", 500, 1, histogram(1))]
+    assert "1 error\n" in summary_text(run)
+
+
+def test_refused_renewals_stand_on_top() -> None:
+    run = figures()
+    run.requests = [
+        *(RequestFigures("GET", f"r{i}", 500, 100, histogram(1)) for i in range(20)),
+        RequestFigures("POST", "leases", 429, 9, histogram(1)),  # a Lease to be made
+        RequestFigures("PATCH", "leases", 429, 3, histogram(1)),
+        RequestFigures("PUT", "leases", 429, 4, histogram(1)),
+    ]
+    lines = summary_text(run).splitlines()
+    assert lines[1] == "  the API server REFUSED 7 renewals of Leases (429)"
+    table = [line.split()[:3] for line in lines if line.startswith(("  P", "  GET"))]
+    assert table[:2] == [["PUT", "leases", "429"], ["PATCH", "leases", "429"]]
 
 
 def test_a_remote_server_says_nothing_about_fsync() -> None:
