@@ -335,10 +335,13 @@ def show(name: str) -> None:
 @click.argument("file", type=click.File(encoding="utf-8", errors="replace"), default="-")
 @click.option("--name", help="Of the new profile.")
 def profiles_import(file: TextIO, name: str | None) -> None:
-    """Make a profile of a Node: kubectl get node N -o yaml | fleet profiles import."""
-    from fleet.profile.loader import import_profile  # noqa: PLC0415
+    """Make profiles of Nodes, YAML or JSON: kubectl get nodes -o yaml | fleet profiles import."""
+    from fleet.profile.node_import import import_nodes  # noqa: PLC0415
 
-    click.echo(import_profile(file.read(), name=name or ""), nl=False)
+    imported = import_nodes(file.read(), name=name or "")
+    click.echo(imported.text, nl=False)
+    for line in imported.notices:
+        click.echo(line, err=True)  # stdout stays the profiles
 
 
 @profiles.command()

@@ -6,12 +6,13 @@ of one line that names file, path and allowed values.
 
 import difflib
 import ipaddress
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
@@ -21,11 +22,7 @@ from fleet.profile.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel, No
 from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
-from fleet.profile.node_profile import (
-    PASTED_ANNOTATIONS,
-    SERVER_TAINT_PREFIXES,
-    NodeProfile,
-)
+from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
@@ -46,15 +43,6 @@ KINDS: dict[str, type[NodeProfile] | type[PodBehaviorManifest] | type[NodeAgent]
 }
 DIRECTORIES = {"workloads": "PodBehavior", "agents": "NodeAgent", "nodes": "NodeProfile"}
 """Where the shipped documents of each kind are."""
-_IMPORTED_STATUS = ("capacity", "allocatable", "nodeInfo", "images", "runtimeHandlers", "features")
-_IMPORTED_INFO = (
-    "kernelVersion",
-    "osImage",
-    "containerRuntimeVersion",
-    "operatingSystem",
-    "architecture",
-)
-_ONE_NODES_LABELS = ("kubernetes.io/hostname", "fleet.emulator/")
 
 
 class ProfileSummary(NamedTuple):
@@ -125,7 +113,8 @@ class NodeMix:
     @property
     def warnings(self) -> list[str]:
         """What the profiles say that decides nothing, one line each."""
-        return [text for each in self.models if (text := _warning(each.name, each.kubelet))]
+        found = [text for each in self.models if (text := _warning(each.name, each.kubelet))]
+        return found + [text for each in self.models for text in each.notices]
 
     @property
     def static_pod_urls(self) -> list[str]:
@@ -194,12 +183,14 @@ def load_mix(
 ) -> NodeMix:
     """Load what `--profile` named: node profiles by weight, pod behaviours and node agents.
 
-    A source that holds no NodeProfile adds its documents to all nodes; without any the nodes are
-    those of `default`. With `simulate_csi` a profile that declares no CSI driver has one. With
-    `no_agents` nodes have none of their profile or its file, only those of sources of agents; those
-    of light have no optional ones.
+    The NodeProfiles of one source share its weight, each by its own. A source that holds none adds
+    its documents to all nodes; without any the nodes are those of `default`. With `simulate_csi` a
+    profile that declares no CSI driver has one. With `no_agents` nodes have none of their profile
+    or its file, only those of sources of agents; those of light have no optional ones.
     """
-    profiles: list[tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], int, Path]] = []
+    profiles: list[
+        tuple[NodeProfile, tuple[PodBehavior, ...], list[NodeAgent], Fraction, Path]
+    ] = []
     for_all: list[PodBehavior] = []
     agents_for_all: list[NodeAgent] = []
     for choice in choices:
@@ -207,19 +198,21 @@ def load_mix(
         behaviors = [each.compiled() for each in found if isinstance(each, PodBehaviorManifest)]
         agents = [each for each in found if isinstance(each, NodeAgent)]
         nodes = [each for each in found if isinstance(each, NodeProfile)]
-        if len(nodes) > 1:
-            names = ", ".join(node.metadata.name for node in nodes)
-            raise UsageError(f"{choice.source}: holds {len(nodes)} NodeProfiles ({names}), not one")
-        if nodes:
-            directory = path_of(choice.source).parent.resolve()
-            profiles.append((nodes[0], tuple(behaviors), agents, choice.weight, directory))
-        else:
+        names = [each.metadata.name for each in nodes]
+        if len(set(names)) < len(names):
+            raise UsageError(f"{choice.source}: two NodeProfiles have one name: {', '.join(names)}")
+        directory = path_of(choice.source).parent.resolve()
+        all_of_it = sum(each.spec.weight for each in nodes)
+        for each in nodes:
+            share = Fraction(choice.weight * each.spec.weight, all_of_it)
+            profiles.append((each, tuple(behaviors), agents, share, directory))
+        if not nodes:
             for_all += behaviors
             agents_for_all += agents
     if not profiles:
         only = load_source(DEFAULT_PROFILES[0].source)[0]
         assert isinstance(only, NodeProfile), only
-        profiles.append((only, (), [], 1, shipped_directory()))
+        profiles.append((only, (), [], Fraction(1), shipped_directory()))
     models = [
         profile.compiled(
             (*own, *for_all),
@@ -239,10 +232,15 @@ def load_mix(
         models = [
             each if each.csi_drivers else replace(each, csi_drivers=drivers) for each in models
         ]
-    return NodeMix(
-        models,
-        [weight for _, _, _, weight, _ in profiles],
-    )
+    return NodeMix(models, _whole([share for _, _, _, share, _ in profiles]))
+
+
+def _whole(shares: list[Fraction]) -> list[int]:
+    """Return shares as whole weights; what has one profile in each source stays as given."""
+    denominator = math.lcm(*(each.denominator for each in shares))
+    weights = [int(each * denominator) for each in shares]
+    divisor = math.gcd(*weights) if denominator > 1 else 1
+    return [each // divisor for each in weights]
 
 
 def _agents_of(
@@ -332,7 +330,7 @@ def _check_static_pods(profile: NodeProfile, path: Path) -> None:
 
 def parse_documents(text: str, origin: str) -> tuple[Document, ...]:
     """Check the documents of a YAML text; `origin` stands in errors."""
-    documents = tuple(_check(value, origin) for value in _yaml_documents(text, origin))
+    documents = tuple(_check(value, origin) for value in yaml_mappings(text, origin))
     if not documents:
         raise UsageError(f"{origin}: holds no document; expected kind {' or '.join(KINDS)}")
     return documents
@@ -359,50 +357,12 @@ def warnings_of(source: str) -> list[str]:
     """Return what the node profiles of a source say that decides nothing, one line each."""
     profiles = [each for each in load_source(source) if isinstance(each, NodeProfile)]
     told = [_warning(each.metadata.name, each.spec.kubelet_configuration) for each in profiles]
-    return [text for text in told if text]
+    return [text for text in told if text] + [text for each in profiles for text in each.notices]
 
 
 def _warning(name: str, kubelet: KubeletConfiguration) -> str:
     keys = ", ".join(kubelet.without_effect)
     return f"warning: profile {name}: kubeletConfiguration: without effect: {keys}" if keys else ""
-
-
-def import_profile(node_yaml: str, name: str = "") -> str:
-    """Make a NodeProfile of a real Node (`kubectl get node X -o yaml`).
-
-    Keeps what makes the kind of machine, drops what makes that one machine.
-    """
-    values = list(_yaml_documents(node_yaml, "node"))
-    if len(values) != 1 or not isinstance(values[0], dict) or values[0].get("kind") != "Node":
-        raise UsageError("node: expected one Node as `kubectl get node NAME -o yaml` prints")
-    node = values[0]
-    metadata, spec, status = (_part(node, key) for key in ("metadata", "spec", "status"))
-    labels = _without(_part(metadata, "labels"), _ONE_NODES_LABELS)
-    template: dict[str, object] = {
-        "metadata": {
-            "labels": labels,
-            "annotations": _without(_part(metadata, "annotations"), tuple(PASTED_ANNOTATIONS)),
-        },
-        "spec": {"providerID": "fleet://{{name}}", "taints": _own_taints(spec.get("taints"))},
-        "status": {key: status[key] for key in _IMPORTED_STATUS if status.get(key)},
-    }
-    info = _part(status, "nodeInfo")
-    imported = template["status"]
-    assert isinstance(imported, dict), imported
-    if info:
-        imported["nodeInfo"] = {key: info[key] for key in _IMPORTED_INFO if key in info}
-    profile: dict[str, object] = {"template": template}
-    if info.get("kubeletVersion"):
-        profile["kubeletVersion"] = info["kubeletVersion"]
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": "NodeProfile",
-        "metadata": {"name": name or _profile_name(labels, str(metadata.get("name", "")))},
-        "spec": profile,
-    }
-    text: str = yaml.safe_dump(document, sort_keys=False, width=1000)
-    parse_documents(text, "node")
-    return text
 
 
 class _Schema(GenerateJsonSchema):
@@ -475,7 +435,7 @@ def read_text(path: Path, bytes_max: int, told: str) -> str:
         raise UsageError(f"{path}: is not UTF-8 text") from error
 
 
-def _yaml_documents(text: str, origin: str) -> Iterator[dict[str, object]]:
+def yaml_mappings(text: str, origin: str) -> Iterator[dict[str, object]]:
     """Yield the mappings of a YAML text, empty documents left out."""
     try:
         for value in read_documents(text):
@@ -502,31 +462,3 @@ def _check(value: Mapping[str, object], origin: str) -> Document:
         return model.model_validate(value)
     except ValidationError as error:
         raise UsageError(f"{origin}: {explain(error, model)}") from error
-
-
-def _part(value: Mapping[str, object], key: str) -> dict[str, object]:
-    """Return a member that is a mapping; an absent one is empty."""
-    part = value.get(key)
-    return part if isinstance(part, dict) else {}
-
-
-def _without(values: dict[str, object], prefixes: tuple[str, ...]) -> dict[str, object]:
-    return {key: value for key, value in values.items() if not str(key).startswith(prefixes)}
-
-
-def _own_taints(taints: object) -> list[object]:
-    """Keep the taints that someone chose, not those that a controller set."""
-    return [
-        taint
-        for taint in (taints if isinstance(taints, list) else [])
-        if not (
-            isinstance(taint, dict) and str(taint.get("key", "")).startswith(SERVER_TAINT_PREFIXES)
-        )
-    ]
-
-
-def _profile_name(labels: dict[str, object], node: str) -> str:
-    """Name a profile after its instance type, else after the node."""
-    kind = str(labels.get("node.kubernetes.io/instance-type", "")) or node or "imported"
-    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in kind.lower())
-    return name.strip("-")[:63].strip("-") or "imported"

@@ -140,6 +140,7 @@ class NodeModel:
     cloud_is_external: bool = False  # another says the addresses, and takes a taint away
     run_times: RunTimes = USUAL_RUN_TIMES  # of unknown programs
     serving: Serving | None = None  # None until a run says where: as the profile does
+    notices: tuple[str, ...] = ()  # of what a pasted Node says and its profile cannot
     address_shift: int = 0  # of a process, see address_plan.py
 
     @property

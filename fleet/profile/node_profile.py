@@ -44,6 +44,7 @@ from fleet.quantity import Quantity, parse_quantity, whole_quantity
 
 KUBELET_PORT = 10250
 PODS_MAX = 110
+WEIGHT_MAX = 10_000
 NAMES_PER_IMAGE_MAX = 5  # pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 IMAGE_BYTES_MAX = 2**53
 THREAD_BYTES = 16 << 10
@@ -70,6 +71,7 @@ PASTED_ANNOTATIONS = frozenset(
         PROVIDED_ADDRESS,
         "csi.volume.kubernetes.io/nodeid",
         "kubectl.kubernetes.io/last-applied-configuration",
+        "kwok.x-k8s.io/node",  # by which KWOK's controller takes a Node for its own
         "node.alpha.kubernetes.io/ttl",
         "volumes.kubernetes.io/controller-managed-attach-detach",
     }
@@ -83,6 +85,15 @@ def _version(text: object) -> object:
         raise ValueError(f"{text!r} is not a version such as v1.36.3")  # noqa: TRY004
     parse_version(text)
     return text if text.startswith("v") else f"v{text}"
+
+
+def is_version(text: object) -> bool:
+    """Return whether a kubelet may be of this version."""
+    try:
+        _version(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _pools(text: object) -> object:
@@ -217,6 +228,7 @@ class NodeProfileSpec(Spec):
     template: NodeTemplate = NodeTemplate()
     topology_spread: tuple[TopologySpread, ...] = ()
     kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
+    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1  # beside the profiles of the same file
     kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
     user_agent: Annotated[str, BeforeValidator(_user_agent)] = USER_AGENT
     address_pools: Annotated[
@@ -238,7 +250,7 @@ class NodeProfileSpec(Spec):
     defaults: RunTimes = USUAL_RUN_TIMES  # of pods that nothing is declared of
 
     @model_validator(mode="after")
-    def _template_version_is_one(self) -> "NodeProfileSpec":
+    def _names_are_distinct(self) -> "NodeProfileSpec":
         keys = [spread.topology_key for spread in self.topology_spread]
         if len(set(keys)) < len(keys):
             raise ValueError("topologySpread names a topologyKey twice")
@@ -249,10 +261,15 @@ class NodeProfileSpec(Spec):
             raise ValueError("agents name one agent twice")
         if len(set(resources)) < len(resources) or len(set(drivers)) < len(drivers):
             raise ValueError("devices or dynamicResources name one resource or driver twice")
-        version = self.template.status.node_info.get("kubeletVersion")
-        if version and self.kubelet_version is None:
-            _version(version)
         return self
+
+    @property
+    def unusable_version(self) -> str:
+        """Return the kubeletVersion of the template if it is none, such as KWOK's `fake`."""
+        version = self.template.status.node_info.get("kubeletVersion")
+        if not version or self.kubelet_version is not None:
+            return ""
+        return "" if is_version(version) else str(version)
 
 
 class NodeProfile(Spec):
@@ -262,6 +279,15 @@ class NodeProfile(Spec):
     kind: Literal["NodeProfile"]
     metadata: Metadata
     spec: NodeProfileSpec = NodeProfileSpec()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what of the template is not as it stands there, one line each."""
+        version = self.spec.unusable_version
+        if not version:
+            return ()
+        what = f"profile {self.metadata.name}: kubeletVersion {version!r} is no version"
+        return (f"{what}: its nodes emulate a kubelet of {KUBERNETES_VERSION}",)
 
     def compiled(
         self,
@@ -324,12 +350,15 @@ class NodeProfile(Spec):
             user_agent=spec.user_agent,
             cloud_is_external=bool(spec.cloud_provider),
             run_times=spec.defaults,
+            notices=self.notices,
         )
 
 
 def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
     """Return nodeInfo without the machine's identifiers, in upstream's order."""
     given = {key: str(value) for key, value in spec.template.status.node_info.items() if value}
+    if spec.unusable_version:
+        del given["kubeletVersion"]
     version = spec.kubelet_version or given.get("kubeletVersion") or KUBERNETES_VERSION
     info = {key: given.get(key) or default for key, default in NODE_INFO_DEFAULT.items()}
     labels = spec.template.metadata.labels

@@ -23,7 +23,7 @@ from header_tap import Noted
 from real_kubelet import RealKubelet, going_first, raise_limits, running, sessions_go_first
 from recording import ENDED_WELL, Stage
 
-from fleet.profile.loader import import_profile
+from fleet.profile.node_import import import_profile
 
 REAL, OWN = "real-00000", "oracle-00000"
 OWN_PREFIX = OWN.rpartition("-")[0]

@@ -1,18 +1,20 @@
 """Node profiles: what is accepted, what is compiled, what is refused and how."""
 
 import dataclasses
+import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 import yaml
 
+from fleet import KUBERNETES_VERSION
 from fleet.errors import UsageError
 from fleet.profile.image_reference import parse_image
 from fleet.profile.loader import (
     NodeMix,
-    import_profile,
     json_schema,
     list_profiles,
     load_file,
@@ -21,6 +23,7 @@ from fleet.profile.loader import (
     parse_documents,
     show_profile,
 )
+from fleet.profile.node_import import import_nodes, import_profile
 from fleet.profile.node_model import NodeModel, cap_version
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
@@ -124,10 +127,102 @@ def test_an_imported_node_makes_a_valid_profile() -> None:
     assert "name: imported" in import_profile("{kind: Node, metadata: {name: '..'}}")
 
 
-@pytest.mark.parametrize("text", ["kind: Pod", "", "[]", "a: ["])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: Pod",
+        "",
+        "[]",
+        "a: [",
+        "{kind: List, items: []}",
+        "{kind: List, items: [{kind: Pod}]}",
+    ],
+)
 def test_only_a_node_can_be_imported(text: str) -> None:
     with pytest.raises(UsageError, match="node"):
         import_profile(text)
+
+
+KWOK_NODE = """
+apiVersion: v1
+kind: Node
+metadata:
+  name: kwok-node-%d
+  annotations: {kwok.x-k8s.io/node: fake}
+  labels: {type: kwok, node-role.kubernetes.io/agent: "", kubernetes.io/hostname: kwok-node-%d}
+spec: {taints: [{key: kwok.x-k8s.io/node, value: fake, effect: NoSchedule}]}
+status:
+  capacity: {cpu: 32, memory: 256Gi, pods: 110, nvidia.com/gpu: 8}
+  allocatable: {cpu: 30, memory: 250Gi, pods: 100, nvidia.com/gpu: 8}
+  nodeInfo: {kubeletVersion: fake, kubeProxyVersion: fake, operatingSystem: linux}
+"""
+
+
+def test_a_node_of_kwok_becomes_a_profile_and_its_version_is_left_out_with_a_notice() -> None:
+    text, notices = import_nodes(KWOK_NODE % (7, 7))
+    (found,) = parse_documents(text, "imported")
+    assert isinstance(found, NodeProfile)
+    model = found.compiled()
+    assert model.kubelet_version == KUBERNETES_VERSION
+    assert model.capacity["nvidia.com/gpu"] == "8"
+    assert model.taints == (("kwok.x-k8s.io/node", "fake", "NoSchedule"),)
+    assert "kwok.x-k8s.io/node" not in model.annotations  # or KWOK would take it for its own
+    assert model.admin_labels == {"node-role.kubernetes.io/agent"}
+    [notice] = notices
+    assert "kubeletVersion 'fake' of 1 Node is no version" in notice
+    assert import_nodes(REAL_NODE).notices == ()
+
+
+def test_so_does_one_that_is_pasted_into_a_profile() -> None:
+    node = yaml.safe_load(KWOK_NODE % (7, 7))
+    (found,) = parse_documents(yaml.safe_dump({**HEAD, "spec": {"template": node}}), "x.yaml")
+    assert isinstance(found, NodeProfile)
+    assert found.compiled().kubelet_version == KUBERNETES_VERSION
+    emulated = f"its nodes emulate a kubelet of {KUBERNETES_VERSION}"
+    assert NodeMix([found.compiled()], [1]).warnings == [
+        f"profile p: kubeletVersion 'fake' is no version: {emulated}"
+    ]
+    assert "kubeletVersion: 'fake' is not a version" in refusal(kubeletVersion="fake")
+
+
+def zoned(zone: str, at: int) -> dict[str, Any]:
+    node: dict[str, Any] = yaml.safe_load(REAL_NODE)
+    node["metadata"]["name"] = f"ip-10-0-0-{at}"
+    node["metadata"]["labels"] |= {"topology.kubernetes.io/zone": zone, "instance-id": f"i-{at}"}
+    node["status"]["capacity"]["memory"] = f"{32499188 + 4 * at}Ki"
+    return node
+
+
+@pytest.mark.parametrize("form", ["yaml", "json", "documents", "NodeList"])
+def test_nodes_of_a_cluster_become_a_profile_for_each_kind_of_machine(form: str) -> None:
+    nodes = [zoned("abc"[at % 3], at) for at in range(6)]
+    nodes += [yaml.safe_load(KWOK_NODE % (at, at)) for at in range(2)]
+    if form == "documents":
+        text = yaml.safe_dump_all(nodes)
+    else:
+        kind = "NodeList" if form == "NodeList" else "List"
+        items = [{k: v for k, v in node.items() if k != "kind"} for node in nodes]
+        listed = {"kind": kind, "items": items if form == "NodeList" else nodes}
+        text = json.dumps(listed, indent="\t") if form == "json" else yaml.safe_dump(listed)
+    made, notices = import_nodes(text)
+    real, kwok = parse_documents(made, "imported")
+    assert isinstance(real, NodeProfile)
+    assert isinstance(kwok, NodeProfile)
+    assert (real.spec.weight, kwok.spec.weight) == (6, 2)
+    assert (real.metadata.name, kwok.metadata.name) == ("m7g-2xlarge", "kwok-node-0")
+    labels = real.spec.template.metadata.labels
+    assert not {"instance-id", "topology.kubernetes.io/zone"} & set(labels)
+    [spread] = real.spec.topology_spread
+    assert spread.values == ("a", "b", "c")
+    assert [line for line in notices if "'fake' of 2 Nodes" in line] == list(notices)
+
+
+def test_kinds_of_machines_with_one_name_are_told_apart() -> None:
+    other = yaml.safe_load(REAL_NODE)
+    other["spec"]["taints"] = []
+    text = import_profile(yaml.safe_dump_all([yaml.safe_load(REAL_NODE), other]))
+    names = [each.metadata.name for each in parse_documents(text, "imported")]
+    assert names == ["m7g-2xlarge", "m7g-2xlarge-2"]
 
 
 def test_allocatable_is_what_a_real_node_shows() -> None:
@@ -444,8 +539,18 @@ def test_a_file_holds_one_profile_and_its_behaviours(tmp_path: Path) -> None:
     only = load_mix((ProfileChoice("slow-start"),)).models
     assert [model.name for model in only] == ["default"]
     path.write_text(yaml.safe_dump_all([HEAD, HEAD]))
-    with pytest.raises(UsageError, match=r"holds 2 NodeProfiles \(p, p\), not one"):
+    with pytest.raises(UsageError, match=r"two NodeProfiles have one name: p, p"):
         load_mix((ProfileChoice(str(path)),))
+
+
+def test_the_profiles_of_a_file_share_its_weight_by_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    big = {**HEAD, "metadata": {"name": "big"}, "spec": {"weight": 90}}
+    small = {**HEAD, "metadata": {"name": "small"}, "spec": {"weight": 10}}
+    path.write_text(yaml.safe_dump_all([big, small]))
+    made = load_mix((ProfileChoice(str(path), 3), ProfileChoice("gpu", 1)))
+    counts = Counter(made.model_of(index).name for index in range(400))
+    assert counts == {"big": 270, "small": 30, "gpu": 100}
 
 
 def mix(*weights: int, **spec: object) -> NodeMix:
