@@ -148,7 +148,10 @@ class FakeApi(Api):
         if version not in (None, self.objects[path]["metadata"]["resourceVersion"]):
             return self._refuse(409, "the object has been modified")
         _merge(self.objects[path], sent)
-        return self._answer(200, self.objects[path])
+        found = self.objects[path]
+        if "deletionTimestamp" in found["metadata"] and not found["metadata"].get("finalizers"):
+            del self.objects[path]
+        return self._answer(200, found)
 
     def _delete(self, path: str, asked: Json, sent: Json) -> Answer:
         if path not in self.objects:
@@ -161,6 +164,9 @@ class FakeApi(Api):
         for key, value in sent.get("preconditions", {}).items():
             if metadata[key] != value:
                 return self._refuse(409, f"the {key} in the precondition does not match")
+        if metadata.get("finalizers"):
+            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return self._answer(200, self.objects[path])
         del self.objects[path]
         return self._answer(200, {})
 
@@ -181,6 +187,7 @@ class FakeApi(Api):
 LISTS = frozenset(
     {*("nodes", "pods", "leases", "csinodes", "daemonsets"), "resourceslices", "volumeattachments"}
     | {"namespaces", "clusterroles", "clusterrolebindings"}
+    | {"persistentvolumes", "persistentvolumeclaims", "configmaps", "deployments", "statefulsets"}
 )
 
 

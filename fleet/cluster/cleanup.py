@@ -4,20 +4,33 @@ Only owned Nodes go (see ownership.py), each by its uid. A name proves nothing: 
 machine may have joined under it. So a Lease or CSINode goes only if that very Node is its owner,
 and the pods bound to a name only if the Node is gone and no other has its name.
 
+What a scenario applied is deleted first, so that no controller makes pods for it again, and waited
+for last, when the pods on the run's nodes are gone. Then volumes can go, see volume_leftovers.py.
+The run's Lease says where to look, and stays while something is left.
+
 Order: a node's Lease and CSINode, then the Node, so that whatever an interruption leaves is still
 found by its labels. Pods come last: while their node is there, controllers would replace them. They
 are deleted with grace 0, since no kubelet is left that would confirm their end.
 """
 
+import asyncio
 import enum
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from fleet.cluster.api_client import METADATA_ONLY, Api, each, expect
+from fleet.cluster.api_client import METADATA_ONLY, Api, Sleep, each, expect
+from fleet.cluster.applied_objects import (
+    AppliedObject,
+    Noted,
+    delete_applied,
+    find_applied,
+    wait_until_gone,
+)
 from fleet.cluster.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
 from fleet.cluster.load_leftovers import find_load, remove_load
 from fleet.cluster.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
-from fleet.cluster.runs import RUN_LEASES, find_leases
+from fleet.cluster.runs import RUN_LEASES, find_leases, noted_of
+from fleet.cluster.volume_leftovers import remove_stored
 from fleet.errors import IncompleteError, SetupError
 
 NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
@@ -62,6 +75,9 @@ class Cleaned(NamedTuple):
     pods: int = 0
     refused: tuple[FoundNode, ...] = ()
     """Nodes with the run's label that are not fleet's: they were left alone."""
+    applied: int = 0
+    left: tuple[str, ...] = ()
+    """What the run made and what is still there, by path, with the reason."""
 
 
 class Bound(NamedTuple):
@@ -86,6 +102,7 @@ async def clean_run(
     progress: Progress = no_progress,
     *,
     shards: Sequence[int] | None = None,
+    sleep: Sleep = asyncio.sleep,
 ) -> Cleaned:
     """Remove one run, or only some shards of it. Can be repeated: what is gone is gone.
 
@@ -102,12 +119,36 @@ async def clean_run(
         progress(what, done, total)
 
     try:
-        return await _clean_run(api, run, note, shards)
+        if shards is not None:
+            return await _clean_nodes(api, run, note, shards)
+        return await _clean_run(api, run, note, sleep)
     except SetupError as error:
         raise IncompleteError(f"{error}; {_left(steps)}") from error
 
 
-async def _clean_run(
+async def _clean_run(api: Api, run: str, progress: Progress, sleep: Sleep) -> Cleaned:
+    noted = await noted_of(api, run)
+    going, left = await _delete_what_was_applied(api, noted)
+    total = await _clean_nodes(api, run, progress, None)
+    late, refused = await _delete_what_was_applied(api, noted)
+    going = list(dict.fromkeys([*going, *late]))
+    stays = await wait_until_gone(api, going, sleep)
+    left = [*dict.fromkeys([*left, *refused]), *stays]
+    stored = await remove_stored(api, run, sleep)
+    await remove_load(api, await find_load(api, run))
+    if not left:
+        await _remove_run_leases(api, run)
+    return total._replace(applied=len(going) - len(stays), left=(*left, *stored))
+
+
+async def _delete_what_was_applied(api: Api, noted: Noted) -> tuple[list[AppliedObject], list[str]]:
+    """Return what goes now, and what is left for the server refuses to list or to delete it."""
+    found = await find_applied(api, noted)
+    going, left = await delete_applied(api, found.owned)
+    return going, [*found.unread, *left]
+
+
+async def _clean_nodes(
     api: Api, run: str, progress: Progress, shards: Sequence[int] | None
 ) -> Cleaned:
     selectors = [f"{RUN_LABEL}={run}"]
@@ -127,9 +168,6 @@ async def _clean_run(
         total = added(total, removed)
         for group, resource in OF_NODES:
             await _remove_of_nodes(api, gone, group, resource)
-    if shards is None:
-        await remove_load(api, await find_load(api, run))
-        await _remove_run_leases(api, run)
     return total._replace(runs=1, refused=refused)
 
 
@@ -142,6 +180,8 @@ def added(one: Cleaned, other: Cleaned) -> Cleaned:
         one.csi_nodes + other.csi_nodes,
         one.pods + other.pods,
         one.refused + other.refused,
+        one.applied + other.applied,
+        one.left + other.left,
     )
 
 

@@ -190,6 +190,8 @@ def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = 
     ]
     if facts.existing:
         lines.append(f"  takes over  {len(facts.existing):,} of them, left by an earlier run")
+    if facts.holder is not None and facts.holder.has_applied:
+        lines.append(f"  loses       what the scenario of run {facts.holder.run} left here")
     lines += ["", *_landing_lines(facts)]
     lines += _cidr_lines(facts.pod_cidrs, nodes)
     if is_tainted:

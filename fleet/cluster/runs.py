@@ -18,14 +18,24 @@ import logging
 from collections.abc import Coroutine
 from typing import NamedTuple
 
+import orjson
+
 from fleet import __version__
 from fleet.clock import NS_PER_S, Clock, SystemClock
 from fleet.cluster.api_client import Api, Json, Sleep, expect, server_now_s, time_s
+from fleet.cluster.applied_objects import (
+    APPLIED_ANNOTATION,
+    NOTE_BYTES_MAX,
+    find_applied,
+    merged,
+    read_noted,
+)
 from fleet.cluster.identity import RUN_NAMESPACE
 from fleet.cluster.load_leftovers import find_load
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
 from fleet.cluster.run_id import run_started_s
-from fleet.errors import SetupError
+from fleet.cluster.volume_leftovers import find_stored
+from fleet.errors import SetupError, UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +49,7 @@ RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
 # As the Lease of a node: renewed at a quarter of the time after which it is lost.
 RENEW_EVERY_S = 10.0
 DURATION_S = 40  # NodeLeaseDurationSeconds of a kubelet
+NOTE_ATTEMPTS_MAX = 5  # one is lost to a renewal, or to whoever wrote in between
 ACQUIRE_ATTEMPTS_MAX = 5  # one is lost to a wait for the holder, or to who wrote in between
 
 
@@ -51,6 +62,7 @@ class RunHolder(NamedTuple):
     renewed_ago_s: int
     duration_s: int
     holder: str = ""
+    has_applied: bool = False  # it notes where objects were created
 
     @property
     def is_alive(self) -> bool:
@@ -72,6 +84,10 @@ class RunInfo(NamedTuple):
     is_alive: bool
     age_s: int
     version: str  # of fleet; empty when the Lease is gone
+    objects: tuple[str, ...] = ()
+    """What its scenario applied, and volumes and attachments that are held for it, by path."""
+    copies: tuple[str, ...] = ()
+    """What has the label of such an object, and not the annotation: it is somebody else's."""
 
 
 class FoundRuns(NamedTuple):
@@ -114,6 +130,9 @@ class RunLease:
         self._sleep = sleep
         self._name = lease_name(prefix)
         self._lease: Json = {}
+        self._writing = asyncio.Lock()
+        self.noted: dict[str, list[str]] = {}
+        """Where this run creates objects, and where runs did that held the prefix before."""
 
     @property
     def uid(self) -> str:
@@ -153,6 +172,7 @@ class RunLease:
                 logger.warning("waiting up to %d s for %s", holder.rest_s, self._name)
                 await self._sleep(holder.rest_s + 1)
                 continue
+            self.noted = read_noted(lease)
             if await _whole(self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease))):
                 return holder.run if holder.run != self.run_id else ""
         raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")
@@ -175,6 +195,23 @@ class RunLease:
         self.lost_to = holder.run or "nobody"
         return False
 
+    async def note(self, collection: str) -> None:
+        """Have the Lease say that the run creates objects in a collection, before it does.
+
+        Raises SetupError if the server does not take it, UsageError if there are too many.
+        """
+        async with self._writing:
+            noted = merged([self.noted, {self.run_id: [collection]}])
+            if len(orjson.dumps(noted)) > NOTE_BYTES_MAX:
+                raise UsageError("the objects are of too many kinds and namespaces to note them")
+            self.noted = noted
+            for _ in range(NOTE_ATTEMPTS_MAX):
+                if await self.renew():
+                    return
+                if self.lost_to:
+                    break
+            raise SetupError(f"cannot note {collection} in the Lease {self._name}: nothing created")
+
     async def keep(self) -> None:
         """Renew until cancelled; return only if another run took the prefix over.
 
@@ -191,8 +228,14 @@ class RunLease:
         logger.error("run %s took the prefix %s over", self.lost_to, self.prefix)
 
     async def release(self) -> None:
-        """Give the prefix up, so that the next fleet need not wait; leave another's Lease alone."""
+        """Give the prefix up, so that the next fleet need not wait; leave another's Lease alone.
+
+        While objects that it notes are there, the Lease stays: by it others find them.
+        """
         if not self._lease or self.lost_to:
+            return
+        found = await find_applied(self._api, self.noted)
+        if found.owned or found.unread:
             return
         metadata, self._lease = self._lease["metadata"], {}
         options = {"preconditions": {"uid": metadata["uid"]}}
@@ -220,6 +263,7 @@ class RunLease:
             "labels": {RUN_LABEL: self.run_id, PREFIX_LABEL: self.prefix},
             "annotations": {
                 VERSION_ANNOTATION: __version__,
+                **({APPLIED_ANNOTATION: orjson.dumps(self.noted).decode()} if self.noted else {}),
                 **({HOLDER_ANNOTATION: self.holder} if self.holder else {}),
                 **({ADDRESSES_ANNOTATION: self.addresses} if self.addresses else {}),
             },
@@ -286,6 +330,7 @@ def read_holder(lease: Json, now_s: int) -> RunHolder:
         renewed_ago_s=max(0, now_s - _written_s(lease)),
         duration_s=int(spec.get("leaseDurationSeconds") or DURATION_S),
         holder=metadata.get("annotations", {}).get(HOLDER_ANNOTATION, ""),
+        has_applied=bool(read_noted(lease)),
     )
 
 
@@ -322,23 +367,47 @@ async def find_holders(api: Api, run: str = "") -> FoundHolders:
     return FoundHolders([read_holder(lease, now_s) for lease in owned], names, now_s)
 
 
+async def noted_of(api: Api, run: str) -> dict[str, list[str]]:
+    """Return where a run has created objects, and those whose names it has taken over."""
+    leases, _refused, _now_s = await find_leases(api)
+    found = []
+    for lease in leases:
+        noted = read_noted(lease)
+        is_its = lease["spec"]["holderIdentity"] == run
+        found.append(noted if is_its else {run: noted.get(run, [])})
+    return merged(found)
+
+
 async def list_runs(api: Api) -> FoundRuns:
-    """Return every run that has nodes or a Lease, oldest first."""
+    """Return every run that has left anything, or has a Lease, oldest first."""
     holders: dict[str, list[RunHolder]] = {}
-    held = await find_holders(api)
-    for holder in held.holders:
+    leases, refused, now_s = await find_leases(api)
+    for lease in leases:
+        holder = read_holder(lease, now_s)
         holders.setdefault(holder.run, []).append(holder)
     nodes: dict[str, list[FoundNode]] = {}
     found = await find_nodes(api, RUN_LABEL)
     for node in found.owned:
         nodes.setdefault(node.run, []).append(node)
     loads = [each.run for each in await find_load(api)]
+    objects: dict[str, list[str]] = {}
+    copies: dict[str, tuple[str, ...]] = {}
+    for run, collections in merged(map(read_noted, leases)).items():
+        applied = await find_applied(api, {run: collections})
+        objects[run] = [*(one.path for one in applied.owned), *applied.unread]
+        copies[run] = applied.refused
+    for stored in await find_stored(api):
+        objects.setdefault(stored.run, []).append(stored.path)
+    left = [run for run, paths in objects.items() if paths]
     runs = [
-        _run_info(run, holders.get(run, []), nodes.get(run, []), held.now_s)
-        for run in dict.fromkeys([*holders, *nodes, *loads])
+        _run_info(run, holders.get(run, []), nodes.get(run, []), now_s)._replace(
+            objects=tuple(objects.get(run, ())), copies=copies.get(run, ())
+        )
+        for run in dict.fromkeys([*holders, *nodes, *loads, *left])
     ]
     runs.sort(key=lambda info: (-info.age_s, info.run))
-    return FoundRuns(runs, found.refused, held.refused)
+    names = tuple(lease["metadata"]["name"] for lease in refused)
+    return FoundRuns(runs, found.refused, names)
 
 
 def _run_info(run: str, holders: list[RunHolder], nodes: list[FoundNode], now_s: int) -> RunInfo:

@@ -8,6 +8,7 @@ before their kubelets start.
 from collections.abc import Sequence
 
 from fleet.cluster.api_client import MERGE_PATCH, Api, Json, each, expect
+from fleet.cluster.applied_objects import delete_applied, find_applied
 from fleet.cluster.cleanup import remove_nodes
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
@@ -47,6 +48,20 @@ async def adopt_nodes(
             await protect(api, selector, adopted, with_taint=not settings.no_taint)
         display.tell(f"adopted {len(mine)} nodes that an earlier run left")
     return max((settings.slot_of(node.name) or 0 for node in mine), default=-1) + 1
+
+
+async def remove_applied(cluster: Cluster, lease: RunLease, display: Display) -> None:
+    """Delete what the scenario of a dead run has applied, whose names this one has taken over.
+
+    Its pods end when the nodes have kubelets again. The Lease goes on naming them until then.
+    """
+    api = cluster.api("adopt")
+    earlier = {run: listed for run, listed in lease.noted.items() if run != lease.run_id}
+    going, left = await delete_applied(api, (await find_applied(api, earlier)).owned)
+    if going:
+        display.tell(f"deleting {len(going)} objects that the scenario of an earlier run left")
+    for each_left in left:
+        display.note(f"still there, of an earlier run: {each_left}")
 
 
 async def protect(api: Api, selector: str, nodes: Sequence[FoundNode], *, with_taint: bool) -> int:

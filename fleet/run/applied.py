@@ -1,7 +1,7 @@
 """The objects that a scenario creates: each is remembered by its uid, and deleted by it.
 
-What exists already is another's and left alone. A label names the run, so that what a fleet that
-was killed leaves behind can be found: `kubectl delete KIND -A -l fleet.emulator/applied-by=RUN`.
+What exists already is another's and left alone. Marks on each object and a note in the run's Lease,
+which is written first, let `fleet clean` find what a fleet that was killed leaves behind.
 """
 
 import asyncio
@@ -11,10 +11,12 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from fleet.cluster.api_client import JSON, MERGE_PATCH, Answer, Json, each
+from fleet.cluster.applied_objects import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
+from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
 from fleet.scenario.workload import Manifest, Named, pods_of
 
-APPLIED_BY = "fleet.emulator/applied-by"
+CLAIMS = "persistentvolumeclaims"
 GONE_WITHIN_S = 120.0
 POLL_S = 0.5
 
@@ -37,6 +39,10 @@ class Asking(Protocol):
         ...
 
 
+async def no_note(_collection: str) -> None:
+    """Note nothing: of a cluster that ends with the run."""
+
+
 class Place(NamedTuple):
     """Where the objects of a kind are."""
 
@@ -44,12 +50,15 @@ class Place(NamedTuple):
     plural: str
     is_namespaced: bool
 
-    def path(self, manifest: Manifest) -> str:
-        """Return where an object is created."""
+    def namespace(self, manifest: Manifest) -> str:
+        """Return the namespace of an object, "" for none."""
         metadata = manifest["metadata"]
         assert isinstance(metadata, dict), metadata
-        where = f"/namespaces/{metadata.get('namespace', 'default')}" if self.is_namespaced else ""
-        return f"{self.base}{where}/{self.plural}"
+        return str(metadata.get("namespace") or "default") if self.is_namespaced else ""
+
+    def path(self, namespace: str) -> str:
+        """Return where objects are created."""
+        return f"{self.base}{namespace and f'/namespaces/{namespace}'}/{self.plural}"
 
 
 class Created(NamedTuple):
@@ -64,8 +73,16 @@ class Applied:
     """Creates, changes and deletes objects for one run."""
 
     def __init__(
-        self, api: Asking, run_id: str, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        api: Asking,
+        run_id: str,
+        note: Callable[[str], Awaitable[None]] = no_note,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`note` writes down a collection before the first object in it is created."""
+        self._note = note
+        self._noted: set[str] = set()
         self._api = api
         self._run_id = run_id
         self._sleep = sleep
@@ -81,19 +98,24 @@ class Applied:
         body = wanted.document()
         metadata = body["metadata"]
         assert isinstance(metadata, dict), metadata
-        metadata["labels"] = {**(metadata.get("labels") or {}), APPLIED_BY: self._run_id}
-        where = (await self._place(body)).path(body)
+        place = await self._place(body)
+        namespace = place.namespace(body)
+        where = place.path(namespace)
         path = f"{where}/{wanted.name}"
+        await self._note_once(where)
+        self._mark(metadata, namespace, wanted.name)
+        if body["kind"] == "StatefulSet":
+            await self._mark_claims(body, namespace, wanted.name)
         before = self._created.get(path)
         if before is not None:
             metadata["uid"] = before.uid  # the server refuses to change what took its place
             answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         else:
             self._unanswered[path] = wanted.manifest
-            answer = await self._api.request("POST", where, body=body)
+            answer = await self._create(where, path, body)
             if answer.code == HTTPStatus.CONFLICT:  # ours, if the answer to a first try was lost
                 answer = await self._api.request("GET", path)
-                if answer.ok and not self._is_ours(answer.body):
+                if answer.ok and not self._is_ours(path, answer.body):
                     del self._unanswered[path]
                     raise UsageError(f"{path} exists, and is not this run's: it is left alone")
         self._unanswered.pop(path, None)
@@ -101,6 +123,46 @@ class Applied:
             raise UsageError(f"{body['kind']} {wanted.name}: {answer.message}")
         self._created[path] = Created(path, str(answer.body["metadata"]["uid"]), wanted.manifest)
         return self._created[path]
+
+    async def _create(self, where: str, path: str, body: Manifest) -> Answer:
+        """Create an object; wait for one of its name that is being deleted."""
+        deadline_s = asyncio.get_running_loop().time() + GONE_WITHIN_S
+        while True:
+            answer = await self._api.request("POST", where, body=body)
+            if answer.code != HTTPStatus.CONFLICT:
+                return answer
+            found = await self._api.request("GET", path)
+            is_going = found.ok and "deletionTimestamp" in found.body["metadata"]
+            is_over = asyncio.get_running_loop().time() >= deadline_s
+            if is_over or not (is_going or found.code == HTTPStatus.NOT_FOUND):
+                return answer
+            await self._sleep(POLL_S)
+
+    async def _note_once(self, collection: str) -> None:
+        if collection not in self._noted:
+            await self._note(collection)
+            self._noted.add(collection)
+
+    def _mark(self, metadata: Json, namespace: str, name: str) -> None:
+        """Give an object the two marks of this run."""
+        mark = {OWNER_ANNOTATION: object_mark(self._run_id, namespace, name)}
+        metadata["labels"] = {**(metadata.get("labels") or {}), APPLIED_BY: self._run_id}
+        metadata["annotations"] = {**(metadata.get("annotations") or {}), **mark}
+
+    async def _mark_claims(self, body: Manifest, namespace: str, name: str) -> None:
+        """Mark the claims that a StatefulSet makes: by default they outlive it.
+
+        Source: pkg/controller/statefulset/stateful_set_utils.go, getPersistentVolumeClaims.
+        """
+        spec = body.get("spec")
+        templates = spec.get("volumeClaimTemplates") if isinstance(spec, dict) else None
+        if not isinstance(templates, list) or not templates:
+            return
+        await self._note_once(Place("/api/v1", CLAIMS, is_namespaced=True).path(namespace))
+        for template in templates:
+            metadata = template.setdefault("metadata", {})
+            claims = f"{metadata.get('name', '')}-{name}{EVERY_ORDINAL}"
+            self._mark(metadata, namespace, claims)
 
     async def delete(self, created: Created) -> None:
         """Delete an object of ours; one that took its place is left alone."""
@@ -119,7 +181,7 @@ class Applied:
         """Delete all that there is, wait until it is gone; return what is left."""
         for path, manifest in self._unanswered.items():  # the run ended while it was asked for
             answer = await self._api.request("GET", path)
-            if answer.ok and self._is_ours(answer.body):
+            if answer.ok and self._is_ours(path, answer.body):
                 self._created[path] = Created(path, answer.body["metadata"]["uid"], manifest)
         left = list(reversed(self._created.values()))
         await each(left, self._delete_for_good)
@@ -166,8 +228,8 @@ class Applied:
             raise UsageError(f"{kind} ({version}): the cluster does not know this kind")
         return self._places[version, kind]
 
-    def _is_ours(self, found: Json) -> bool:
-        return bool(found["metadata"].get("labels", {}).get(APPLIED_BY) == self._run_id)
+    def _is_ours(self, path: str, found: Json) -> bool:
+        return is_applied(path, found["metadata"], self._run_id)
 
     async def _is_there(self, created: Created) -> bool:
         answer = await self._api.request("GET", created.path)

@@ -48,7 +48,8 @@ def attend(
     if (labels := node_host.admin_labels) is not None:
         keep("labels of Nodes", lambda: labels.run(cluster.api("labels", patience_s=60.0), note))
     problem = functools.partial(attach_problem, node_host.reactor)
-    keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background, problem))
+    run = lease.run_id
+    keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background, run, problem))
     keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
 
 

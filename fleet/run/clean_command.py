@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.cluster.api_client import Api
+from fleet.cluster.applied_objects import APPLIED_BY
 from fleet.cluster.cleanup import (
     PATIENCE_S,
     Cleaned,
@@ -15,7 +16,7 @@ from fleet.cluster.cleanup import (
 )
 from fleet.cluster.cluster import Cluster, ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
-from fleet.cluster.ownership import refusal
+from fleet.cluster.ownership import OWNER_ANNOTATION, refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
 from fleet.cluster.statefulset import stop_pods
 from fleet.controlplane import attach
@@ -25,6 +26,7 @@ CHOOSE = (
     "nothing was deleted: choose with --run ID, --expired (what no running fleet holds) or --all\n"
     "(running ones too); --dry-run shows what would go\n"
 )
+SHOWN_MAX = 20  # objects in a line; the rest is counted
 DRY = "nothing was deleted: these would go without --dry-run\n"
 
 
@@ -102,7 +104,9 @@ async def clean(
     note: Callable[[str], None] = lambda _line: None,
     progress: Progress = no_progress,
 ) -> Exit:
-    """Remove what was chosen; return INVALID if something with fleet's label had to stay.
+    """Remove what was chosen; return EXPECTATION_FAILED if something of it is left.
+
+    INVALID if something with fleet's label had to stay: it is somebody else's.
 
     `say` prints the result, `note` what stands beside it; `ask` is None without a terminal. Raises
     UsageError if it is not confirmed, IncompleteError if the server does not let us finish.
@@ -113,10 +117,12 @@ async def clean(
     for line in refusals(chosen):
         note(line)
     if not choice.is_any or choice.is_dry:
-        say(runs_text(chosen.runs) + (DRY if choice.is_dry else CHOOSE))
+        listed = objects_text(chosen.runs) if choice.is_dry else ""
+        say(runs_text(chosen.runs) + listed + (DRY if choice.is_dry else CHOOSE))
         return Exit.OK
     if chosen.runs and not choice.run:
-        shown = f"{runs_text(chosen.runs)}These runs go, with their nodes and all pods on these."
+        what = "their nodes, all pods on these, and the objects of their scenarios"
+        shown = f"{runs_text(chosen.runs)}These runs go, with {what}."
         if choice.yes:
             note(shown)
         elif ask is None or not await ask(shown):
@@ -124,8 +130,12 @@ async def clean(
     done = await _remove(api, chosen.runs, choice, progress)
     say(
         f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "
-        f"{done.csi_nodes} CSINodes, {done.pods} pods"
+        f"{done.csi_nodes} CSINodes, {done.pods} pods, {done.applied} objects of scenarios"
     )
+    for path in done.left:
+        note(f"still there: {path}")
+    if done.left:
+        return Exit.EXPECTATION_FAILED
     return Exit.INVALID if refusals(chosen) or done.refused else Exit.OK
 
 
@@ -155,6 +165,11 @@ def select(found: FoundRuns, choice: Choice) -> FoundRuns:
 def refusals(found: FoundRuns) -> list[str]:
     """Say what has fleet's label and is left alone, a line for each kind."""
     lines = [refusal(found.refused)] if found.refused else []
+    if copies := [path for info in found.runs for path in info.copies]:
+        lines.append(
+            f"not touched, for they have the label {APPLIED_BY} but not the annotation "
+            f"{OWNER_ANNOTATION} with their own name: {_shown(copies)}"
+        )
     if found.refused_leases:
         lines.append(
             f"not touched, for their names, labels and holders do not fit: Leases "
@@ -178,14 +193,25 @@ async def _remove(api: Api, runs: Sequence[RunInfo], choice: Choice, progress: P
     return total
 
 
+def objects_text(runs: Iterable[RunInfo]) -> str:
+    """Return what runs have applied or hold, a line for each run."""
+    return "".join(f"{info.run} has {_shown(info.objects)}\n" for info in runs if info.objects)
+
+
+def _shown(paths: Sequence[str]) -> str:
+    more = len(paths) - SHOWN_MAX
+    return ", ".join(paths[:SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def runs_text(runs: Iterable[RunInfo]) -> str:
     """Return runs as a table."""
-    rows = [("RUN", "PREFIX", "NODES", "STATE", "AGE", "VERSION")]
+    rows = [("RUN", "PREFIX", "NODES", "OBJECTS", "STATE", "AGE", "VERSION")]
     rows += [
         (
             info.run,
             ",".join(info.prefixes) or "-",
             f"{info.nodes:,}",
+            f"{len(info.objects):,}",
             "running" if info.is_alive else "left behind",
             _age(info.age_s),
             info.version or "-",

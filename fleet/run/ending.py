@@ -83,6 +83,8 @@ class Ending:
             return False
         if done.refused:
             self._display.note(refusal(done.refused))
+        for path in done.left:
+            self._display.note(f"still there: {path}; go on with: {self._clean_command}")
         return True
 
     def judge(self, node_host: NodeHost, failures: list[str]) -> None:
@@ -103,8 +105,8 @@ class Ending:
         if self._target.is_own:
             return "interrupted: the local control plane is gone, with everything in it"
         return (
-            f"interrupted: nodes, leases and pods of run {self._run_id} may be left; remove them "
-            f"with: {self._clean_command}"
+            f"interrupted: nodes, leases, pods and objects of run {self._run_id} may be left; "
+            f"remove them with: {self._clean_command}"
         )
 
     def next_steps(self) -> list[str]:

@@ -44,7 +44,7 @@ from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.slo_file import load_objectives
-from fleet.run.adoption import adopt_nodes
+from fleet.run.adoption import adopt_nodes, remove_applied
 from fleet.run.applied import Applied
 from fleet.run.attendants import attend, failures, serve_metrics
 from fleet.run.autoscaler import start_autoscaler
@@ -297,6 +297,7 @@ class Run:
             serving=servers.serving,
             address_shift=address_shift,
         )
+        await remove_applied(cluster, lease, self._display)
         adopted, taint = 0, None
         if not settings.manage:
             adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
@@ -353,7 +354,7 @@ class Run:
                     await self._serve_dashboard(node_host, cluster, facts, lease, adopted, faults)
                     return None
                 await self._start_siblings(self._whole, facts)
-                return await self._ready_then_work(node_host, meter, faults, cluster)
+                return await self._ready_then_work(node_host, meter, faults, cluster, lease)
         finally:
             await faults.close()
             self._display.update(self._live(meter))
@@ -372,7 +373,12 @@ class Run:
             gc.unfreeze()
 
     async def _ready_then_work(
-        self, node_host: NodeHost, meter: Meter, faults: FaultControl, cluster: Cluster
+        self,
+        node_host: NodeHost,
+        meter: Meter,
+        faults: FaultControl,
+        cluster: Cluster,
+        lease: RunLease,
     ) -> int | None:
         settings = self._settings
         self._tell_use()
@@ -395,7 +401,7 @@ class Run:
         if settings.command:
             return await self._command()
         if self._player is not None:
-            await self._play(self._player, node_host, meter, faults, cluster)
+            await self._play(self._player, node_host, meter, faults, cluster, lease)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
@@ -409,6 +415,7 @@ class Run:
         meter: Meter,
         faults: FaultControl,
         cluster: Cluster,
+        lease: RunLease,
     ) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
         autoscaler = None
@@ -423,7 +430,7 @@ class Run:
             lambda: autoscaler.wanted if autoscaler else self._whole.nodes,
             self._display.tell,
             self._display.phase,
-            Applied(cluster.api("scenario"), self._run_id),
+            Applied(cluster.api("scenario"), self._run_id, lease.note),
             autoscaler,
         )
         try:

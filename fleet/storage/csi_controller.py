@@ -25,17 +25,25 @@ from fleet.background import Background, give_up
 from fleet.clock import Draws
 from fleet.cluster.api_client import MERGE_PATCH, Api
 from fleet.cluster.api_client import each as for_each
+from fleet.cluster.applied_objects import object_mark
 from fleet.cluster.cleanup import CSI_NODES
 from fleet.cluster.informer import Informer, ObjectWatch, trimmed
+from fleet.cluster.ownership import OWNER_ANNOTATION
+from fleet.cluster.volume_leftovers import (
+    ATTACHMENTS,
+    PROVISIONED_BY,
+    PROVISIONER_FINALIZER,
+    STORAGE_OF,
+    VOLUMES,
+    attacher_finalizer,
+    driver_of,
+    is_provisioned,
+)
 from fleet.errors import SetupError
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_objects import (
-    PROVISIONED_BY,
-    PROVISIONER_FINALIZER,
     Json,
-    attacher_finalizer,
     claim_event,
-    driver_of,
     finalizers_of,
     is_deleting,
     persistent_volume,
@@ -51,8 +59,6 @@ from fleet.storage.resizing import (
 from fleet.wire.api.decode_volumes import RESOURCE_EXHAUSTED
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
-VOLUMES = "/api/v1/persistentvolumes"
-ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 
 PROVISIONER_NOTE = "volume.kubernetes.io/storage-provisioner"
@@ -84,9 +90,11 @@ class CSIController:
         drivers: Iterable[CSIDriver],
         draws: Draws,
         background: Background,
+        run: str,
         attach_problem: Callable[[str], str] = lambda _node: "",
     ) -> None:
         self._api = api
+        self._run = run  # what is made or held here is marked as of this one
         self._attach_problem = attach_problem  # of a node: why nothing can be attached there
         self._background = background
         self._drivers = {driver.name: driver for driver in drivers}
@@ -258,7 +266,7 @@ class CSIController:
             await self._event(claim, driver, "Warning", "ProvisioningFailed", text)
             return False
         topology = await self._topology(driver, notes.get(SELECTED_NODE, ""))
-        volume = persistent_volume(claim, storage_class, driver.name, topology)
+        volume = persistent_volume(claim, storage_class, driver.name, topology, self._run)
         answer = await self._api.request("POST", VOLUMES, body=volume)
         if not answer.ok and answer.code != 409:
             log.debug("no volume for %s: %s", about, answer.message)
@@ -461,8 +469,10 @@ class CSIController:
             return True
         # Others change finalizers too: with the version theirs are not lost, and we come again.
         change: Json = {"resourceVersion": meta["resourceVersion"], "finalizers": new or None}
-        if notes:
-            change["annotations"] = notes
+        if add or not is_provisioned(obj):  # the marks of a volume that we made stay on it
+            mark = object_mark(self._run, "", name) if add else None
+            change["labels"] = {STORAGE_OF: self._run if add else None}
+            change["annotations"] = {OWNER_ANNOTATION: mark, **(notes or {})}
         answer = await self._api.request(
             "PATCH", f"{path}/{name}", body={"metadata": change}, content_type=MERGE_PATCH
         )

@@ -3,13 +3,15 @@
 import hashlib
 from typing import Any
 
+from fleet.cluster.applied_objects import object_mark
+from fleet.cluster.ownership import OWNER_ANNOTATION
+from fleet.cluster.volume_leftovers import PROVISIONED_BY, PROVISIONER_FINALIZER, STORAGE_OF
+
 Json = dict[str, Any]
-PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
-PROVISIONER_FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 
 
 def persistent_volume(
-    claim: Json, storage_class: Json, driver: str, topology: dict[str, str]
+    claim: Json, storage_class: Json, driver: str, topology: dict[str, str], run: str
 ) -> Json:
     """Return the PersistentVolume that a provisioner makes for a claim.
 
@@ -51,7 +53,8 @@ def persistent_volume(
     return {
         "metadata": {
             "name": name,
-            "annotations": {PROVISIONED_BY: driver},
+            "labels": {STORAGE_OF: run},
+            "annotations": {PROVISIONED_BY: driver, OWNER_ANNOTATION: object_mark(run, "", name)},
             "finalizers": [PROVISIONER_FINALIZER],
         },
         "spec": spec,
@@ -90,12 +93,6 @@ def volume_of(attachment: Json) -> str:
     return str(attachment["spec"].get("source", {}).get("persistentVolumeName") or "")
 
 
-def driver_of(obj: Json) -> str:
-    """Return the CSI driver of a PersistentVolume or a VolumeAttachment, "" for none."""
-    spec = obj["spec"]
-    return str(spec.get("attacher") or (spec.get("csi") or {}).get("driver") or "")
-
-
 def finalizers_of(obj: Json) -> list[str]:
     """Return the finalizers of an object."""
     return list(obj["metadata"].get("finalizers") or ())
@@ -104,13 +101,3 @@ def finalizers_of(obj: Json) -> list[str]:
 def is_deleting(obj: Json) -> bool:
     """Return whether a deletionTimestamp is set."""
     return "deletionTimestamp" in obj["metadata"]
-
-
-def attacher_finalizer(driver: str) -> str:
-    """Return the finalizer of a driver's attacher.
-
-    Source: external-attacher/pkg/controller/util.go, GetFinalizerName.
-    """
-    return "external-attacher/" + "".join(
-        each if each.isascii() and each.isalnum() else "-" for each in driver
-    )

@@ -61,6 +61,7 @@ async def simulate_csi(
     models: Iterable[NodeModel],
     settings: Settings,
     background: Background,
+    run: str,
     attach_problem: Callable[[str], str],
 ) -> None:
     """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
@@ -74,7 +75,7 @@ async def simulate_csi(
     api = cluster.api(PURPOSE, USER_AGENT)
     patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
     controller = CSIController(
-        api, drivers.values(), Draws(settings.seed), background, attach_problem
+        api, drivers.values(), Draws(settings.seed), background, run, attach_problem
     )
     try:
         await background.persist(PURPOSE, controller.run)

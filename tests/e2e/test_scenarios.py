@@ -18,8 +18,9 @@ from e2e_world import CONFIRMED, DEDICATED, FLEET, Json, World, condition, event
 from lateness import assert_done
 from real_machine import real_machine
 
+from fleet.cluster.applied_objects import APPLIED_BY
+from fleet.profile.volume_behavior import DEFAULT_DRIVER
 from fleet.quantity import format_duration, parse_duration
-from fleet.run.applied import APPLIED_BY
 from fleet.scenario.scenario import shipped
 
 pytest_plugins = ("e2e_fixtures",)
@@ -238,6 +239,70 @@ def test_what_is_applied_runs_changes_and_is_gone_afterwards(eager: World) -> No
     world.kubectl("delete", "configmap", "theirs")  # it is still there
     world.assert_nothing_left("applied")
     world.assert_nothing_left("refused")
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_a_killed_scenario_leaves_is_named_and_cleaned(eager: World) -> None:
+    """Deployments, claims, their volumes and attachments; what only looks like these stays."""
+    world = eager
+    container: Json = {"name": "c", "image": "nginx:1"}
+    template: Json = {"metadata": {"labels": {"app": "left"}}, "spec": {"containers": [container]}}
+    spec: Json = {"replicas": 2, "selector": {"matchLabels": {"app": "left"}}, "template": template}
+    deployment: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec}
+    stateful = copy.deepcopy({**deployment, "kind": "StatefulSet"})
+    [mounting] = stateful["spec"]["template"]["spec"]["containers"]
+    mounting["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    stateful["spec"]["template"]["metadata"] = {"labels": {"app": "db"}}
+    stateful["spec"]["selector"] = {"matchLabels": {"app": "db"}}
+    stateful["spec"]["podManagementPolicy"] = "Parallel"
+    claim = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "left",
+        "resources": {"requests": {"storage": "1Gi"}},
+    }
+    stateful["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": claim}]
+    storage: Json = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"}
+    storage |= {"provisioner": DEFAULT_DRIVER, "volumeBindingMode": "WaitForFirstConsumer"}
+    config: Json = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}
+    wanted = [
+        {**each, "metadata": {"name": "left"}} for each in (storage, config, deployment, stateful)
+    ]
+    phases: list[Json] = [
+        {
+            "name": "load",
+            "apply": [{"manifest": each} for each in wanted],
+            "until": {"condition": "PodsReady"},
+        },
+        {"name": "hold", "duration": "10m"},
+    ]
+    path = written(world, "left", phases)
+    named = (f"--kubeconfig={world.info.kubeconfig}", CONFIRMED, "--simulate-csi")
+    with world.start("left", "run", str(path), *named) as run:
+        run.until("phase load: 4 of 4 pods Ready")
+        made = world.get("configmap", "left")["metadata"]
+        run.process.kill()
+        run.wait()
+    marks = {key: made[key] for key in ("labels", "annotations")}
+    world.apply({**config, "metadata": {"name": "copy", **marks}})
+    run_id = marks["labels"][APPLIED_BY]
+    at = f"--kubeconfig={world.info.kubeconfig}"
+    shown = world.fleet("clean", at, f"--run={run_id}", "--dry-run")
+    for one in ("configmaps/left", "deployments/left", "statefulsets/left", "storageclasses/left"):
+        assert f"/{one}" in shown.stdout, shown.stdout
+    for one in ("claims/data-left-0", "claims/data-left-1", "volumes/pvc-", "attachments/csi-"):
+        assert one in shown.stdout, shown.stdout
+    assert "configmaps/copy" in shown.stderr
+    done = world.fleet("clean", at, f"--run={run_id}")
+    assert "still there" not in done.stderr
+    assert done.returncode == 4, done.stderr  # of the copy
+    kinds = ("deployments", "statefulsets", "pvc", "pv", "volumeattachments", "storageclasses")
+    for kind in kinds:
+        assert not world.items(kind), (kind, done.stderr)
+    names = [each["metadata"]["name"] for each in world.items("configmaps")]
+    assert "copy" in names
+    assert "left" not in names
+    world.kubectl("delete", "configmap", "copy")
+    world.assert_nothing_left("left")
 
 
 def test_the_terminal_shows_pods_faults_and_phases_and_the_quiet_see_nothing(

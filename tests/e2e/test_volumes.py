@@ -6,8 +6,8 @@ import pytest
 import yaml
 from e2e_world import Json, World, condition, eventually
 
+from fleet.cluster.volume_leftovers import PROVISIONER_FINALIZER
 from fleet.profile.loader import show_profile
-from fleet.storage.csi_objects import PROVISIONER_FINALIZER
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

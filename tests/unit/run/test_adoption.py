@@ -1,12 +1,23 @@
 """What becomes of the taints of nodes that a fleet takes over."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
-from cluster_fakes import FakeApi, node_marks
+from cluster_fakes import FakeApi, no_sleep, node_marks
 
+from fleet.cluster.applied_objects import APPLIED_BY, object_mark
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
-from fleet.cluster.ownership import NODES, PREFIX_LABEL, FoundNode, find_nodes
-from fleet.run.adoption import protect
+from fleet.cluster.ownership import (
+    NODES,
+    OWNER_ANNOTATION,
+    PREFIX_LABEL,
+    FoundNode,
+    find_nodes,
+)
+from fleet.cluster.runs import RUN_LEASES, RunLease
+from fleet.report.display import Display
+from fleet.run.adoption import protect, remove_applied
 
 SELECTOR = f"{PREFIX_LABEL}=fleet"
 TAINT = FAKE_TAINT._asdict()
@@ -70,3 +81,33 @@ def test_a_node_that_is_made_anew_under_the_name_is_left_alone() -> None:
     api.before_request = meanwhile
     asyncio.run(protect(api, SELECTOR, nodes, with_taint=True))
     assert taints(api, 1) is None
+
+
+def test_what_the_scenario_of_a_dead_run_has_applied_goes_with_its_names() -> None:
+    """The objects of others stay, and so do those of this very run, which has started again."""
+    api = FakeApi()
+    maps = "/api/v1/namespaces/default/configmaps"
+
+    def put(run: str, name: str, of: str) -> None:
+        marks = {OWNER_ANNOTATION: object_mark(run, "default", of)}
+        api.put(f"{maps}/{name}", metadata={"labels": {APPLIED_BY: run}, "annotations": marks})
+
+    async def hold(run: str) -> RunLease:
+        lease = RunLease(api, "fleet", run, sleep=no_sleep)
+        await lease.acquire()
+        await lease.note(maps)
+        return lease
+
+    async def play() -> None:
+        await hold("old")
+        lease = api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]
+        lease["managedFields"] = [{"time": "2026-11-23T01:02:03Z"}]
+        cluster = cast("Any", SimpleNamespace(api=lambda _purpose: api))
+        await remove_applied(cluster, await hold("new"), Display(is_quiet=True))
+
+    put("old", "theirs", "theirs")
+    put("old", "copy", "theirs")
+    put("new", "ours", "ours")
+    asyncio.run(play())
+    left = [path for path in api.objects if path.startswith(maps)]
+    assert left == [f"{maps}/copy", f"{maps}/ours"]

@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from fleet.cluster.api_client import Answer, Api
+from fleet.cluster.applied_objects import APPLIED_BY
 from fleet.errors import UsageError
-from fleet.run.applied import APPLIED_BY, Applied, ready_of
+from fleet.run.applied import Applied, ready_of
 from fleet.scenario.workload import Manifest, Named
 
 RUN = "20261123-010203-abcd"
@@ -166,3 +167,37 @@ def test_a_workload_is_ready_when_its_controller_is_done(
         "status": {"observedGeneration": 7, **status},
     }
     assert ready_of(deployment) == ready
+
+
+def test_an_object_that_is_being_deleted_is_waited_for() -> None:
+    """It is of the run before, which has been cleaned up just now."""
+    server = Server()
+    server.objects[f"{PODS}/a"] = {"metadata": {"name": "a", "uid": "t", "deletionTimestamp": "x"}}
+    looks = 0
+
+    async def sleep(_seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            del server.objects[f"{PODS}/a"]
+
+    ours = Applied(cast("Api", server), RUN, sleep=sleep)
+    created = asyncio.run(ours.apply(pod("a")))
+    assert server.objects[f"{PODS}/a"]["metadata"]["uid"] == created.uid
+    assert looks == 2
+
+
+def test_the_label_of_a_run_alone_makes_no_object_its_own() -> None:
+    server = Server()
+    server.objects[f"{PODS}/a"] = {
+        "metadata": {"name": "a", "uid": "t", "labels": {APPLIED_BY: RUN}}
+    }
+
+    async def play() -> None:
+        ours = applied(server)
+        with pytest.raises(UsageError, match="exists, and is not this run's"):
+            await ours.apply(pod("a"))
+        assert await ours.clean_up() == []
+
+    asyncio.run(play())
+    assert f"{PODS}/a" in server.objects

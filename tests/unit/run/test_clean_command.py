@@ -158,7 +158,7 @@ def test_choices_exclude_one_another() -> None:
 
 def test_the_list_says_what_runs() -> None:
     lines = runs_text(asyncio.run(list_runs(cluster())).runs).splitlines()
-    assert lines[0].split() == ["RUN", "PREFIX", "NODES", "STATE", "AGE", "VERSION"]
+    assert lines[0].split() == ["RUN", "PREFIX", "NODES", "OBJECTS", "STATE", "AGE", "VERSION"]
     states = {line.split()[0]: line for line in lines[1:3]}
     assert "left behind" in states["left"]
     assert "running  " in states["running"]

@@ -16,24 +16,20 @@ from fleet.background import Background
 from fleet.clock import Draws
 from fleet.cluster.api_client import Answer
 from fleet.cluster.cleanup import CSI_NODES
+from fleet.cluster.volume_leftovers import (
+    ATTACHMENTS,
+    PROVISIONED_BY,
+    PROVISIONER_FINALIZER,
+    VOLUMES,
+    attacher_finalizer,
+)
 from fleet.errors import SetupError
 from fleet.profile.distribution import ZERO
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import Fidelity
 from fleet.profile.volume_behavior import CSIDriver
-from fleet.storage.csi_controller import (
-    ATTACHMENTS,
-    CLAIMS,
-    CLASSES,
-    VOLUMES,
-    CSIController,
-)
-from fleet.storage.csi_objects import (
-    PROVISIONED_BY,
-    PROVISIONER_FINALIZER,
-    attacher_finalizer,
-    persistent_volume,
-)
+from fleet.storage.csi_controller import CLAIMS, CLASSES, CSIController
+from fleet.storage.csi_objects import persistent_volume
 from fleet.storage.simulated_storage import check_drivers, controlled
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
@@ -100,8 +96,8 @@ class StorageApi(FakeApi):
         sent.get("metadata", {}).pop("resourceVersion", None)
         answer = super()._patch(path, asked, sent)
         if answer.ok:
-            meta = self.objects[path]["metadata"]
-            gone = "deletionTimestamp" in meta and not meta.get("finalizers")
+            gone = path not in self.objects
+            self.objects.setdefault(path, answer.body)
             self.tell("DELETED" if gone else "MODIFIED", path)
             if gone:
                 del self.objects[path]
@@ -142,7 +138,7 @@ def add_volume(api: StorageApi, name: str, **more: Any) -> str:
         "metadata": {"namespace": "default", "name": "c", "uid": name, "resourceVersion": "1"},
         "spec": {"resources": {"requests": {"storage": "1Gi"}}},
     }
-    volume = persistent_volume(claim, FAST, "csi.x", {})
+    volume = persistent_volume(claim, FAST, "csi.x", {}, "r1")
     path = f"{VOLUMES}/pvc-{name}"
     metadata = {key: volume["metadata"][key] for key in ("annotations", "finalizers")}
     api.put(path, metadata=metadata, spec=volume["spec"], **more)
@@ -162,7 +158,7 @@ def play(
     """Run the controller; each step is given until it holds, an action holds at once."""
     for books in (api.queues, api.told, api.taken):
         books.clear()
-    controller = CSIController(api, [driver], Draws(1), BACKGROUND)
+    controller = CSIController(api, [driver], Draws(1), BACKGROUND, "r1")
 
     async def run() -> None:
         task = asyncio.create_task(controller.run())
@@ -188,7 +184,7 @@ def test_a_machine_that_cannot_attach_is_told_and_tried_again(
     attachment = add_attachment(api, "a", add_volume(api, "one"))
     problems = {"n": "no slot is free"}
     controller = CSIController(
-        api, [DRIVER], Draws(1), BACKGROUND, lambda node: problems.get(node, "")
+        api, [DRIVER], Draws(1), BACKGROUND, "r1", lambda node: problems.get(node, "")
     )
 
     def status() -> Json:
