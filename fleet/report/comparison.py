@@ -1,18 +1,47 @@
-"""Two or more runs side by side: ratios, whether they can be compared, and a gate for CI.
+"""Two or more runs side by side: ratios, what of them can be compared, and a gate for CI.
 
-Each figure says in which direction it is better. A run is worse than its baseline where a figure is
-worse by more than the tolerance, and by more than what two runs of the same thing differ by anyway.
+Each figure says in which direction it is better, and what must be alike in two runs for it to say
+anything: the memory of a node is another one in a fleet of half the size, however fast the machine
+is. Where that differs the figure is shown with the reason, and not judged. A run is worse than its
+baseline where a figure is worse by more than the tolerance, and by more than what two runs of the
+same thing differ by anyway.
 """
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
 from fleet.report.service_levels import WATCH_DELAY
+from fleet.report.summary_text import duration
 
-SAME = ("server_version", "etcd_fsync", "fidelity", "identity", "encoding", "watches", "pace")
-"""What must be equal; docs/explain/verdict.md says why."""
 MACHINE = ("cpu", "cores", "memory")
+MIX = ("profiles", "no_agents", "simulate_csi", "processes")
+"""Options that decide what a node is, and which process it shares."""
+SAMPLES_LEAST = 30
+"""A percentile of fewer samples is about their maximum."""
+LENGTH_RATIO_MAX = 1.25
+"""What is counted over a run that is longer by more than this is another count."""
+
+
+class Alike(enum.Enum):
+    """What must be the same in two runs; docs/explain/verdict.md says for which figures."""
+
+    NODES = enum.auto()
+    NODE = enum.auto()  # what one node sends: fidelity, identity, encoding, watches, profiles
+    PACE = enum.auto()
+    LOAD = enum.auto()  # the command, the phases of a scenario
+    SERVER = enum.auto()  # version, fsync, local or not
+    MACHINE = enum.auto()
+    LENGTH = enum.auto()
+
+
+ALL = frozenset(Alike) - {Alike.LENGTH}
+COUNTED = frozenset(Alike)
+FLEET = ALL - {Alike.SERVER, Alike.PACE}
+"""Of what fleet itself does on a machine."""
+MEMORY = frozenset({Alike.NODES, Alike.NODE, Alike.LOAD})
 
 
 class Compared(NamedTuple):
@@ -23,22 +52,32 @@ class Compared(NamedTuple):
     unit: str
     better: Literal["less", "more", ""]
     least: float = 0.0
+    needs: frozenset[Alike] = ALL
+    samples: str = ""
+    """Where the summary has the number of samples of a percentile."""
 
 
 FIGURES = (
     Compared("nodes.ready", "nodes Ready", "", "more"),
     Compared("nodes.time_to_ready_s", "until all were Ready", "s", "less", 1.0),
-    Compared("nodes.ever_not_ready", "nodes Ready, then not", "", "less"),
-    Compared("lease.late_ms.p99", "lateness of Leases p99", "ms", "less", 20.0),
-    Compared("lease.missed", "Leases missed", "", "less"),
+    Compared("nodes.ever_not_ready", "nodes Ready, then not", "", "less", needs=COUNTED),
+    Compared(
+        *("lease.late_ms.p99", "lateness of Leases p99", "ms", "less", 20.0),
+        needs=FLEET,
+        samples="lease.renewals",
+    ),
+    Compared("lease.missed", "Leases missed", "", "less", needs=COUNTED),
     Compared("pods.started", "pods started", "", ""),
-    Compared("pods.start_sli_ms.p99", "pod start p99, without simulated time", "ms", "less", 50.0),
+    Compared(
+        *("pods.start_sli_ms.p99", "pod start p99, without simulated time", "ms", "less", 50.0),
+        samples="pods.started",
+    ),
     Compared("process.cpu_s", "CPU of fleet", "s", ""),
-    Compared("process.cpu_us_per_request", "CPU a request", "us", "less", 20.0),
-    Compared("process.rss_bytes_per_node", "memory a node", "bytes", "less", 4096.0),
+    Compared("process.cpu_us_per_request", "CPU a request", "us", "less", 20.0, needs=FLEET),
+    Compared("process.rss_bytes_per_node", "memory a node", "bytes", "less", 4096.0, needs=MEMORY),
     Compared("process.timer_lag_ms.p99", "timer lag p99", "ms", "", 10.0),
 )
-LEVEL_LEAST = {"s": 0.01, "nodes": 0.0}
+LEVEL_LEAST_S = 0.01
 WATCH_LEAST_S = 0.05
 """Its samples are few: a 99th percentile is nearly their maximum."""
 
@@ -51,6 +90,10 @@ class Row(NamedTuple):
     values: list[float | None]
     ratios: list[float | None]
     worse: list[bool]
+    better: str
+    """`less` or `more`; "" of a figure that is shown only."""
+    unjudged: list[str]
+    """Of each run, why the figure cannot be compared with that of the first one; "" if it can."""
 
 
 class Comparison(NamedTuple):
@@ -58,7 +101,7 @@ class Comparison(NamedTuple):
 
     runs: Sequence[RunRecord]
     differences: list[str]
-    """Why the runs cannot be compared; empty if they can."""
+    """Why some of their figures, or all, cannot be compared; empty if all can."""
     rows: list[Row]
     tolerance: float
 
@@ -71,30 +114,68 @@ class Comparison(NamedTuple):
 def compare(runs: Sequence[RunRecord], tolerance: float) -> Comparison:
     """Compare runs with the first of them. `tolerance` is a share: 0.1 is 10 %."""
     first = runs[0]
-    rows = [_row(each, [run.number(each.path) for run in runs], tolerance) for each in FIGURES]
+    unlike = [differences(first, run) for run in runs]
+    rows = []
+    for each in FIGURES:
+        values = [run.number(each.path) for run in runs]
+        samples = [run.number(each.samples) if each.samples else None for run in runs]
+        rows.append(_row(each, values, samples, unlike, tolerance))
     for level in first.rows("slis"):
         name = str(level["sli"])
         if name in {"TimeToNodesReady", "FalseNotReadyNodes", "LeaseLateness"}:
             continue  # they are above
-        least = WATCH_LEAST_S if name == WATCH_DELAY else LEVEL_LEAST["s"]
+        least = WATCH_LEAST_S if name == WATCH_DELAY else LEVEL_LEAST_S
         figure = Compared("", f"{name} p{level['percentile']:g}", "s", "less", least)
-        rows.append(_row(figure, [_level(run, name) for run in runs], tolerance))
+        values = [_of_level(run, name, "measured") for run in runs]
+        samples = [_of_level(run, name, "samples") for run in runs]
+        rows.append(_row(figure, values, samples, unlike, tolerance))
     found = [row for row in rows if any(value is not None for value in row.values)]
-    return Comparison(runs, _differences(runs), found, tolerance)
+    unsound = [f"{run.name} is {run.verdict.words}" for run in runs if not run.get("valid")]
+    words = [
+        each
+        for run in unlike
+        for alike, listed in run.items()
+        if alike is not Alike.LENGTH
+        for each in listed
+    ]
+    return Comparison(runs, list(dict.fromkeys([*unsound, *words])), found, tolerance)
 
 
-def _level(run: RunRecord, name: str) -> float | None:
+def _of_level(run: RunRecord, name: str, key: str) -> float | None:
     for level in run.rows("slis"):
-        if level["sli"] == name and isinstance(level["measured"], int | float):
-            return float(level["measured"])
+        value = level[key]
+        if level["sli"] == name and isinstance(value, int | float):
+            return float(value)
     return None
 
 
-def _row(figure: Compared, values: list[float | None], tolerance: float) -> Row:
+def _row(
+    figure: Compared,
+    values: list[float | None],
+    samples: list[float | None],
+    unlike: Sequence[Mapping[Alike, list[str]]],
+    tolerance: float,
+) -> Row:
     base = values[0]
     ratios = [value / base if base and value is not None else None for value in values]
-    worse = [_is_worse(figure, base, value, tolerance) for value in values]
-    return Row(figure.words, figure.unit, values, ratios, worse)
+    unjudged = [_why_not(figure, each, (samples[0], samples[at])) for at, each in enumerate(unlike)]
+    worse = [
+        not why and _is_worse(figure, base, value, tolerance)
+        for value, why in zip(values, unjudged, strict=True)
+    ]
+    return Row(figure.words, figure.unit, values, ratios, worse, figure.better, unjudged)
+
+
+def _why_not(
+    figure: Compared, unlike: Mapping[Alike, list[str]], samples: tuple[float | None, float | None]
+) -> str:
+    """Return why a figure of two runs says nothing of one against the other, "" if it does."""
+    if not figure.better:
+        return ""
+    found = [each for need, listed in unlike.items() if need in figure.needs for each in listed]
+    if any(count is not None and count < SAMPLES_LEAST for count in samples):
+        found.append(f"fewer than {SAMPLES_LEAST} samples")
+    return "; ".join(found)
 
 
 def _is_worse(figure: Compared, base: float | None, value: float | None, share: float) -> bool:
@@ -104,25 +185,54 @@ def _is_worse(figure: Compared, base: float | None, value: float | None, share: 
     return change > max(share * abs(base), figure.least)
 
 
-def _differences(runs: Sequence[RunRecord]) -> list[str]:
-    """Say what differs that must not."""
-    first = runs[0]
-    found: list[str] = []
-    found += [f"{run.name} is {run.verdict}" for run in runs if not run.get("valid")]
-    for run in runs[1:]:
-        found += [
-            f"{key}: {first.get(key)} and {run.get(key)}"
-            for key in SAME
-            if first.get(key) != run.get(key)
-        ]
-        ours, theirs = first.about.get("machine"), run.about.get("machine")
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            found += [
-                f"{key} of the machine: {ours.get(key)} and {theirs.get(key)}"
-                for key in MACHINE
-                if ours.get(key) != theirs.get(key)
-            ]
-        nodes = first.number("nodes.requested"), run.number("nodes.requested")
-        if nodes[0] != nodes[1]:
-            found.append(f"nodes: {nodes[0]:g} and {nodes[1]:g}" if None not in nodes else "nodes")
-    return list(dict.fromkeys(found))
+def differences(first: RunRecord, run: RunRecord) -> dict[Alike, list[str]]:
+    """Say what two runs differ in. Of runs that are not valid nothing can be compared."""
+    found: dict[Alike, list[str]] = {}
+
+    def look(alike: Alike, name: str, ours: object, theirs: object) -> None:
+        if ours != theirs:
+            found.setdefault(alike, []).append(f"{name}: {_said(ours)} and {_said(theirs)}")
+
+    for each in (first, run):
+        if not each.get("valid"):
+            for alike in Alike:
+                found.setdefault(alike, []).append(f"{each.name} is {each.verdict.words}")
+            return found
+    look(Alike.SERVER, "server_version", first.get("server_version"), run.get("server_version"))
+    look(Alike.SERVER, "etcd_fsync", first.get("etcd_fsync"), run.get("etcd_fsync"))
+    for key in ("fidelity", "identity", "encoding", "watches"):
+        look(Alike.NODE, key, first.get(key), run.get(key))
+    look(Alike.PACE, "pace", first.get("pace"), run.get("pace"))
+    nodes = "nodes.requested"
+    look(Alike.NODES, "nodes", first.number(nodes), run.number(nodes))
+    look(Alike.LOAD, "phases", _phases(first), _phases(run))
+    name = "local_control_plane"
+    if name in first.about and name in run.about:  # a run that was killed early has none
+        look(Alike.SERVER, name, first.about.get(name), run.about.get(name))
+        look(Alike.LOAD, "command", first.about.get("command"), run.about.get("command"))
+        ours, theirs = _part(first, "options"), _part(run, "options")
+        for key in MIX:
+            look(Alike.NODE, key, ours.get(key), theirs.get(key))
+        ours, theirs = _part(first, "machine"), _part(run, "machine")
+        for key in MACHINE:
+            look(Alike.MACHINE, f"{key} of the machine", ours.get(key), theirs.get(key))
+    shorter, longer = sorted((first.wall_s, run.wall_s))
+    if longer > shorter * LENGTH_RATIO_MAX:
+        look(Alike.LENGTH, "length", duration(first.wall_s), duration(run.wall_s))
+    return found
+
+
+def _part(run: RunRecord, name: str) -> Json:
+    found = run.about.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _phases(run: RunRecord) -> str:
+    """Return the phases and faults of a run in their order."""
+    return ", ".join(str(each["name"]) for each in run.rows("phases"))
+
+
+def _said(value: object) -> str:
+    if value is None or value == "":
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -51,17 +51,17 @@ def write_comparison(compared: Comparison, path: Path) -> Path:
     """Write the page of several runs."""
     head, rows = compared_rows(compared)
     verdict, words = Outcome.PASS, "COMPARABLE"
-    if compared.differences:
-        verdict, words = Outcome.INCOMPLETE, "NOT COMPARABLE"
-    elif compared.is_worse:
+    if compared.is_worse:
         verdict, words = Outcome.FAIL, "WORSE"
+    elif compared.differences:
+        verdict, words = Outcome.NOT_JUDGED, "NOT COMPARABLE"
     cells = [[escaped(cell) for cell in row] for row in rows]
     runs = "".join(
         f"<li>{escaped(run.name)}: {escaped(sentence(run))}</li>" for run in compared.runs
     )
     body = (
         f'<header><p class="verdict">{words}</p><h1>{escaped(conclusion(compared))}</h1></header>'
-        f"<ul>{runs}</ul>{table(head, cells, range(1, len(head)))}"
+        f"<ul>{runs}</ul>{table(head, cells, range(1, len(head) - 1))}"
     )
     return write(path, whole("fleet runs compared", verdict, body))
 

@@ -28,7 +28,7 @@ class Request(NamedTuple):
 def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, Exit]:
     """Return what to print and the exit code. Raises UsageError and SetupError.
 
-    With a baseline: 1 if a run is worse than it, 4 if they cannot be compared.
+    With a baseline: 1 if a run is worse than it, 4 if not all of them can be compared.
     """
     share = margin("--tolerance", request.tolerance)
     paths = request.runs if request.baseline is None else (request.baseline, *request.runs)
@@ -38,10 +38,10 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
     compared = compare(runs, share)
     code = Exit.OK
     if request.baseline is not None:
-        if compared.differences:
-            code = Exit.INVALID
-        elif compared.is_worse:
+        if compared.is_worse:
             code = Exit.EXPECTATION_FAILED
+        elif compared.differences:
+            code = Exit.INVALID
         note(forms.conclusion(compared))
     match request.form or "markdown":
         case "html":

@@ -124,27 +124,30 @@ def amount(value: float | None, unit: str) -> str:
 
 
 def ratio(row: Row, at: int) -> str:
-    """Say how a run stands to the first one."""
+    """Say how a run stands to the first one; no judgement where they cannot be compared."""
     found = row.ratios[at]
     if at == 0 or found is None:
         return ""
-    return f"x {found:,.2f}" + (" WORSE" if row.worse[at] else "")
+    mark = " not judged" if row.unjudged[at] else " WORSE" if row.worse[at] else ""
+    return f"x {found:,.2f}{mark}"
 
 
 def conclusion(compared: Comparison) -> str:
     """Say in a line what became of the comparison."""
-    if compared.differences:
-        return f"not comparable: {'; '.join(compared.differences)}"
+    is_partly = any(row.better and not any(row.unjudged) for row in compared.rows)
     worse = [row.words for row in compared.rows if any(row.worse)]
     share = f"{compared.tolerance:.0%}"
-    if worse:
-        return f"worse by more than {share}: {', '.join(worse)}"
-    return f"comparable; nothing is worse by more than {share}"
+    found = f"worse by more than {share}: {', '.join(worse)}" if worse else ""
+    if compared.differences:
+        part = " in part" if is_partly else ""
+        unlike = f"not comparable{part}: {'; '.join(compared.differences)}"
+        return f"{found}; {unlike}" if found else unlike
+    return found or f"comparable; nothing is worse by more than {share}"
 
 
 def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
     """Return head and rows of the table of a comparison."""
-    head = ["figure", *(run.name for run in compared.runs)]
+    head = ["figure", *(run.name for run in compared.runs), "why it is not judged"]
     rows = [
         [
             row.words,
@@ -152,6 +155,7 @@ def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
                 f"{amount(value, row.unit)} {ratio(row, at)}".strip()
                 for at, value in enumerate(row.values)
             ),
+            "; ".join(dict.fromkeys(filter(None, row.unjudged))),
         ]
         for row in compared.rows
     ]
@@ -169,6 +173,7 @@ def compared_json(compared: Comparison) -> Json:
     return {
         "runs": [run.name for run in compared.runs],
         "comparable": not compared.differences,
+        "conclusion": conclusion(compared),
         "differences": compared.differences,
         "tolerance": compared.tolerance,
         "worse": compared.is_worse,
@@ -189,4 +194,6 @@ def compared_junit(compared: Comparison) -> str:
         if any(row.worse):
             told = [amount(value, row.unit) for value in row.values]
             ET.SubElement(case, "failure", message=" -> ".join(told))
+        elif any(row.unjudged):
+            ET.SubElement(case, "skipped", message="; ".join(filter(None, row.unjudged)))
     return _counted(suite)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 from xml.etree import ElementTree as ET
@@ -16,7 +17,7 @@ from fleet.controlplane import APISERVER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report import html_report, plots
-from fleet.report.comparison import compare
+from fleet.report.comparison import Row, compare
 from fleet.report.control_plane import Sample
 from fleet.report.curves import POINTS_MAX, Plot, Series, mean, plots_of, thin
 from fleet.report.exposition import REQUESTS, Exposition
@@ -28,7 +29,7 @@ from fleet.report.plots import VARIABLES
 from fleet.report.report import Expectation
 from fleet.report.report_command import Request, make_report
 from fleet.report.run_directory import RunDirectory
-from fleet.report.run_record import read_run
+from fleet.report.run_record import RunRecord, read_run
 from fleet.report.service_levels import Evidence, expectations, measure
 from fleet.report.slo_file import Objective
 from fleet.report.verdict import LONGER, Outcome
@@ -289,6 +290,80 @@ def test_runs_that_differ_in_what_matters_are_not_compared(good: Path, tmp_path:
     assert "not comparable: etcd_fsync: False and True; fidelity: kubelet and light" in text
     compared = compare([read_run(good), read_run(other)], 0.1)
     assert len(compared.differences) == 2
+
+
+def changed(
+    path: Path, of: Path, summary: Mapping[str, object], about: Mapping[str, object] | None = None
+) -> RunRecord:
+    """Return a run as another, but for some of its figures."""
+    path.mkdir()
+    for name, more in (("summary.json", summary), ("run.json", about or {})):
+        content = json.loads((of / name).read_text())
+        for key, value in more.items():
+            content[key] = {**content[key], **value} if isinstance(value, dict) else value
+        (path / name).write_text(json.dumps(content))
+    return read_run(path)
+
+
+def row_of(words: str, first: RunRecord, other: RunRecord) -> Row:
+    [found] = [row for row in compare([first, other], 0.1).rows if row.words == words]
+    return found
+
+
+def test_the_memory_of_a_node_in_a_fleet_of_half_the_size_is_not_worse(
+    good: Path, tmp_path: Path
+) -> None:
+    """The process itself is shared by half as many: x 1.96 said WORSE."""
+    whole = changed(tmp_path / "whole", good, {"process": {"rss_bytes_per_node": 54_000}})
+    half = {"nodes": {"requested": 10, "ready": 10}, "process": {"rss_bytes_per_node": 106_000}}
+    found = row_of("memory a node", whole, changed(tmp_path / "half", good, half))
+    assert (found.worse, found.unjudged) == ([False, False], ["", "nodes: 20 and 10"])
+    text, code = asked(tmp_path / "half", baseline=tmp_path / "whole")
+    assert code == 4
+    assert "WORSE" not in text
+    assert "x 1.96 not judged" in text
+    assert "| nodes: 20 and 10 |" in text
+    bigger = {"process": {"rss_bytes_per_node": 106_000}}
+    assert row_of("memory a node", whole, changed(tmp_path / "same", good, bigger)).worse[1]
+
+
+def test_each_figure_asks_for_what_it_depends_on(good: Path, tmp_path: Path) -> None:
+    """Memory is the same on every machine and beside every server, and latency is not."""
+    first = read_run(good)
+    worse: Json = {"process": {"rss_bytes_per_node": 9_000_000, "cpu_us_per_request": 90_000.0}}
+    machine = {"machine": {"cpu": "other"}}
+    other = changed(tmp_path / "machine", good, worse, machine)
+    assert row_of("memory a node", first, other).worse[1]
+    assert (
+        row_of("CPU a request", first, other).unjudged[1] == "cpu of the machine: <slow> and other"
+    )
+    server = changed(tmp_path / "server", good, {**worse, "server_version": "v1.37.0"})
+    assert row_of("CPU a request", first, server).worse[1]
+    assert row_of("until all were Ready", first, server).unjudged[1].startswith("server_version")
+    text, code = asked(tmp_path / "machine", baseline=good)
+    assert code == 1
+    assert "worse by more than 10%: memory a node; not comparable in part: cpu of the" in text
+    profile = {"options": {"profiles": [["gpu", 1]]}}
+    assert row_of("memory a node", first, changed(tmp_path / "mix", good, worse, profile)).unjudged[
+        1
+    ]
+    plane = {"local_control_plane": False}
+    assert row_of("until all were Ready", first, changed(tmp_path / "p", good, {}, plane)).unjudged[
+        1
+    ]
+
+
+def test_counts_of_runs_of_another_length_and_rare_percentiles_are_not_judged(
+    good: Path, tmp_path: Path
+) -> None:
+    first = read_run(good)
+    longer = changed(tmp_path / "longer", good, {"wall_s": 900.0, "lease": {"missed": 9}})
+    assert row_of("Leases missed", first, longer).unjudged[1] == "length: 2 min 0 s and 15 min 0 s"
+    assert not row_of("lateness of Leases p99", first, longer).unjudged[1]
+    assert asked(tmp_path / "longer", baseline=good)[1] == 0, "it is no other experiment"
+    late = {"lease": {"late_ms": {"p50": 1.0, "p99": 900.0, "max": 900.0}, "renewals": 29}}
+    rare = row_of("lateness of Leases p99", first, changed(tmp_path / "rare", good, late))
+    assert rare.unjudged[1] == "fewer than 30 samples"
 
 
 @pytest.mark.parametrize("form", ["markdown", "json", "junit"])
