@@ -55,7 +55,7 @@ from fleet.controlplane.options import (
     no_progress,
 )
 from fleet.controlplane.ports import LOOPBACK, Ports, choose_ports, read_ports, write_ports
-from fleet.controlplane.process import Component
+from fleet.controlplane.process import Component, boot_id, marks_of
 from fleet.errors import SetupError
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,9 @@ class ControlPlane:
     def info(self) -> ControlPlaneInfo:
         """Where it is and how to speak to it; only while it runs."""
         assert self._info is not None, "not started"
-        return dataclasses.replace(self._info, pids=self.pids)
+        pids = self.pids
+        starts = marks_of((os.getpid(), *pids.values()))
+        return dataclasses.replace(self._info, pids=pids, boot_id=boot_id(), starts=starts)
 
     @property
     def pids(self) -> dict[str, int]:

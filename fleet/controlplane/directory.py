@@ -2,21 +2,31 @@
 
 Its owner holds a file lock, which goes with the process however that ends. So a directory whose
 lock is free belongs to nobody, and the temporary one of a run that got SIGKILL is swept by the next
-start. Only what fleet wrote is ever removed: a user may have named a directory with other files.
+start. A directory is marked as fleet's (`MARK`) while it is empty; one that holds anything else is
+refused, as its files would be taken for a control plane's. It is the user's alone (mode 0700): the
+sockets in it give whoever reaches them the whole cluster.
 """
 
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
 
-from fleet.errors import SetupError
+from fleet.errors import SetupError, UsageError
 
 TEMPORARY_PREFIX = "fleet-controlplane-"
+MARK = ".fleet-controlplane"
+BEFORE_MARKS = ("lock", "ports.json", "pki")
+"""What a control plane of an earlier version left, which marked nothing."""
+SOCKET_PATH_MAX = 107
+"""Bytes that the path of a Unix socket may have; Linux, include/uapi/linux/un.h."""
+ETCD_SOCKET, PEER_SOCKET = "etcd.sock", "peer.sock"
 LOCK_TRIES = 5  # somebody who asks `is_held` has the lock for a moment
 LOCK_PAUSE_S = 0.02
 
@@ -36,6 +46,17 @@ class Layout:
     def etcd(self) -> Path:
         """The data of etcd."""
         return self.root / "etcd"
+
+    def socket(self, name: str) -> Path:
+        """Name a Unix socket of etcd, which asks for no credentials.
+
+        A directory with a long path has its sockets in one of its own with a short path.
+        """
+        path = self.root / name
+        if len(os.fsencode(path)) <= SOCKET_PATH_MAX:
+            return path
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
+        return Path(f"/tmp/fleet-{os.geteuid()}-{digest}") / name  # noqa: S108 - see `_own`
 
     @property
     def certificates(self) -> Path:
@@ -102,7 +123,8 @@ class HeldDirectory:
             if with_logs:
                 shutil.rmtree(self.layout.logs, ignore_errors=True)
             self.layout.lock.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # not empty
+            if [each.name for each in self.layout.root.iterdir()] == [MARK]:
+                (self.layout.root / MARK).unlink()
                 self.layout.root.rmdir()
         os.close(self._descriptor)
 
@@ -110,8 +132,9 @@ class HeldDirectory:
 def hold_directory(directory: Path | None, *, keep: bool | None = None) -> HeldDirectory:
     """Take a directory, or make a temporary one; a given one is kept if not said otherwise.
 
-    One that is not to be kept starts empty, whatever an earlier run left there. Raises SetupError
-    if another control plane runs in it or it cannot be written.
+    One that is not to be kept starts empty, whatever an earlier run left there. Raises UsageError
+    if it holds files of others, SetupError if another control plane runs in it or it cannot be
+    written.
     """
     keep = directory is not None if keep is None else keep
     try:
@@ -120,16 +143,51 @@ def hold_directory(directory: Path | None, *, keep: bool | None = None) -> HeldD
             root = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
         else:
             root = directory.expanduser().absolute()
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        claim_directory(root)
         layout = Layout(root)
         descriptor = _hold(layout)
         if not keep:
             _clear(layout)
         layout.etcd.mkdir(mode=0o700, exist_ok=True)
         layout.logs.mkdir(exist_ok=True)
+        if layout.socket(ETCD_SOCKET).parent != root:
+            _own(layout.socket(ETCD_SOCKET).parent)
     except OSError as error:
         raise SetupError(f"{error.filename or directory}: {error.strerror}") from error
     return HeldDirectory(layout, descriptor, keep=keep)
+
+
+def claim_directory(root: Path) -> None:
+    """Make a directory, or take an empty one, for a control plane, and mark it.
+
+    Raises UsageError for one that has other files or another owner, OSError if it cannot be
+    written.
+    """
+    _own(root)
+    found = {each.name for each in root.iterdir()}
+    if found and MARK not in found and not found.issuperset(BEFORE_MARKS):
+        raise UsageError(
+            f"--dir {root} is not empty, and no control plane of fleet is in it; name an empty or "
+            "new directory"
+        )
+    (root / MARK).touch(mode=0o600)
+
+
+def is_own(root: Path) -> bool:
+    """Return whether a directory is this user's, and no link to one of somebody else's choice."""
+    try:
+        found = root.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _own(root: Path) -> None:
+    """Make a directory that only this user may enter. Raises UsageError, OSError."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_own(root):
+        raise UsageError(f"{root} belongs to another user, or is a link; name a new directory")
+    root.chmod(0o700)
 
 
 def is_held(layout: Layout) -> bool:
@@ -184,5 +242,9 @@ def _clear(layout: Layout) -> None:
     for path in (layout.etcd, layout.pki, layout.certificates, layout.volume_plugins):
         shutil.rmtree(path, ignore_errors=True)
     files = (layout.state, layout.ports, layout.tokens, layout.audit_policy)
-    for path in (*files, *layout.root.glob("*.kubeconfig")):
+    sockets = [layout.socket(name) for name in (ETCD_SOCKET, PEER_SOCKET)]
+    for path in (*files, *sockets, *layout.root.glob("*.kubeconfig")):
         path.unlink(missing_ok=True)
+    if sockets[0].parent != layout.root:
+        with contextlib.suppress(OSError):  # it was never made
+            sockets[0].parent.rmdir()

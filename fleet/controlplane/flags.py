@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fleet.controlplane.certificates import Certificates
-from fleet.controlplane.directory import Layout
+from fleet.controlplane.directory import ETCD_SOCKET, PEER_SOCKET, Layout
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
@@ -121,16 +121,22 @@ def fixed_ports(extra: Mapping[str, Sequence[str]]) -> dict[str, int]:
 
 
 def _etcd(options: ControlPlaneOptions, layout: Layout, ports: Ports) -> dict[str, str]:
-    """Listen with plain HTTP, as only this machine reaches it: TLS would cost measured CPU."""
-    client, peer = (f"http://{LOOPBACK}:{port}" for port in (ports.etcd, ports.etcd_peer))
+    """Listen on sockets in a directory that only this user enters: TLS would cost measured CPU.
+
+    Whoever reaches etcd has every Secret, and the whole cluster. Its port tells metrics and health
+    only. What is advertised must be a host and a port, but nobody asks there: it is one member, and
+    the API server asks only what `etcd-servers` names.
+    """
+    advertised = f"http://{LOOPBACK}:{ports.etcd}"
     flags = {
         "name": "fleet",
         "data-dir": str(layout.etcd),
-        "listen-client-urls": client,
-        "advertise-client-urls": client,
-        "listen-peer-urls": peer,
-        "initial-advertise-peer-urls": peer,
-        "initial-cluster": f"fleet={peer}",
+        "listen-client-urls": f"unix://{layout.socket(ETCD_SOCKET)}",
+        "advertise-client-urls": advertised,
+        "listen-metrics-urls": f"http://{LOOPBACK}:{ports.etcd}",
+        "listen-peer-urls": f"unix://{layout.socket(PEER_SOCKET)}",
+        "initial-advertise-peer-urls": advertised,
+        "initial-cluster": f"fleet={advertised}",
         "quota-backend-bytes": str(QUOTA_BYTES),
     }
     if not options.fsync:
@@ -143,7 +149,7 @@ def _apiserver(
 ) -> dict[str, str]:
     """Source: cmd/kubeadm/app/phases/controlplane/manifests.go, getAPIServerCommand."""
     flags = {
-        "etcd-servers": f"http://{LOOPBACK}:{ports.etcd}",
+        "etcd-servers": f"unix://{layout.socket(ETCD_SOCKET)}",
         "bind-address": LOOPBACK,
         PORT_FLAG: str(ports.apiserver),
         "advertise-address": ADVERTISED,

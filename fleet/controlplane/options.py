@@ -72,11 +72,15 @@ class ControlPlaneInfo:
     etcd_fsync: bool = False
     pids: Mapping[str, int] = dataclasses.field(default_factory=dict)
     ports: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """The secure port of each component; etcd's is plain HTTP on loopback."""
+    """The secure port of each component; etcd's has its metrics and health only, as plain HTTP."""
     logs: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     owner_pid: int = 0
     """The process with which this control plane dies."""
+    boot_id: str = ""
+    """Of the machine, as of the start: process ids say nothing after another boot."""
+    starts: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    """When each of these processes began, in clock ticks since the boot: ids are used again."""
 
     def to_json(self) -> str:
         """Write it as JSON, for other processes."""
@@ -88,6 +92,8 @@ class ControlPlaneInfo:
         values = _with_paths(cls, json.loads(text))
         logs = cast("dict[str, str]", values["logs"])
         values["logs"] = {name: Path(log) for name, log in logs.items()}
+        starts = cast("dict[str, int]", values.get("starts") or {})
+        values["starts"] = {int(pid): ticks for pid, ticks in starts.items()}
         values["kubectl"] = tuple(cast("list[str]", values["kubectl"]))
         values["warnings"] = tuple(cast("list[str]", values["warnings"]))
         return cls(**values)  # type: ignore[arg-type]

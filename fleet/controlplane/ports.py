@@ -25,8 +25,7 @@ TRIES_MAX = 1000  # at random: where none of so many is free, hardly any is
 class Ports:
     """One port for each thing that listens."""
 
-    etcd: int
-    etcd_peer: int
+    etcd: int  # of its metrics; its data have a socket
     apiserver: int
     scheduler: int
     controller_manager: int
@@ -51,8 +50,9 @@ def choose_ports(wanted: Ports | None = None, fixed: dict[str, int] | None = Non
 def read_ports(path: Path) -> Ports | None:
     """Read the ports of the last start; None if there was none."""
     try:
-        return Ports(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        known = json.loads(path.read_text())
+        return Ports(**{field.name: known[field.name] for field in dataclasses.fields(Ports)})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
 from fleet.controlplane.options import ComponentDeath
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LAUNCHER = Path(__file__).with_name("launcher.py")
 LAST_LINES = 12  # of the log of a component that died: klog tells a fatal error last
 LAST_BYTES = 8192
@@ -19,6 +21,50 @@ LINE_CHARACTERS = 400  # klog prints whole objects in one line
 def bound_to_us(command: Sequence[str]) -> tuple[str, ...]:
     """Give the command that runs `command` and dies with this process (see launcher.py)."""
     return (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command)
+
+
+def boot_id() -> str:
+    """Return what this boot of the machine is called, "" where the kernel does not say it."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process began, None if it is gone or a zombie.
+
+    Source: Linux, Documentation/filesystems/proc.rst, table 1-4: state and start_time.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # from the third on: the name may have spaces
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def marks_of(pids: Iterable[int]) -> dict[int, int]:
+    """Return by which processes that run now can be known again, with `boot_id`."""
+    return {pid: ticks for pid in pids if (ticks := start_ticks(pid)) is not None}
+
+
+def signal_known(pid: int, ticks: int, number: Signals) -> bool:
+    """Signal a process unless its id is another process's by now; return whether it was there."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:  # no such process
+        return False
+    try:
+        # The descriptor holds the process that had the id when it was opened.
+        if start_ticks(pid) != ticks:
+            return False
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 class Component:

@@ -7,7 +7,6 @@ brought up last, so that `fleet spawn` finds one that was started with `--dir`.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 from fleet.controlplane.bootstrap import Probe
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.certificates import Pair
-from fleet.controlplane.directory import Layout, is_held
+from fleet.controlplane.directory import Layout, claim_directory, is_held, is_own
 from fleet.controlplane.flags import check_extra_flags, fixed_ports
 from fleet.controlplane.kubeconfig_out import check_kubeconfig_out, write_kubeconfig_out
 from fleet.controlplane.options import (
@@ -29,6 +28,7 @@ from fleet.controlplane.options import (
     Progress,
     no_progress,
 )
+from fleet.controlplane.process import boot_id, signal_known, start_ticks
 from fleet.errors import SetupError, UsageError
 
 DOWN_TIMEOUT_S = 20.0  # meanwhile its supervisor ends the components, etcd with GRACE_S
@@ -92,8 +92,7 @@ async def down(directory: Path | None = None) -> bool:
     if info is None:
         return False
     for number, timeout_s in ((signal.SIGTERM, DOWN_TIMEOUT_S), (signal.SIGKILL, KILL_TIMEOUT_S)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(info.owner_pid, number)
+        signal_known(info.owner_pid, info.starts[info.owner_pid], number)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if not is_held(layout):
@@ -110,18 +109,25 @@ async def status(directory: Path | None = None) -> Status | None:
         return None
     async with Probe(info.ca_file, Pair(info.admin_certificate, info.admin_key)) as probe:
         is_ready = await probe.is_ok(f"{info.url}/readyz")
-    components = {name: _is_running(info.pids.get(name, 0)) for name in info.ports}
+    components = {name: _is_known(info, info.pids.get(name, 0)) for name in info.ports}
     return Status(info, is_ready, components)
 
 
 def attach(directory: Path | None = None) -> ControlPlaneInfo | None:
-    """Find the standing control plane: in `directory`, or the one that was brought up last."""
+    """Find the standing control plane: in `directory`, or the one that was brought up last.
+
+    What its file says counts only in a directory of this user's, of this boot, and as long as the
+    process that wrote it runs: the lock may be held by one that has just begun.
+    """
     layout = Layout(_directory(directory))
+    if not is_own(layout.root):
+        return None
     try:
         info = ControlPlaneInfo.from_json(layout.state.read_text())
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return info if is_held(layout) else None
+    is_there = info.boot_id == boot_id() and _is_known(info, info.owner_pid)
+    return info if is_there and is_held(layout) else None
 
 
 def default_directory() -> Path:
@@ -139,7 +145,8 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
     assert options.directory is not None
     layout = Layout(options.directory)
     try:
-        layout.logs.mkdir(parents=True, exist_ok=True)
+        claim_directory(options.directory)
+        layout.logs.mkdir(exist_ok=True)
         log = layout.supervisor_log.open("ab")
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}") from error
@@ -175,15 +182,16 @@ async def _outcome(
     progress: Progress,
 ) -> ControlPlaneInfo:
     """Show what the supervisor tells, up to its last word."""
-    pid = 0
+    pid, ticks = 0, 0
     outcome: ControlPlaneInfo | Exception = SetupError(
         f"the supervisor ended without a word; its log is {layout.supervisor_log}"
     )
     try:
         async for line in words:
             message = json.loads(line)
-            pid = message.get("pid", pid)
-            if "progress" in message:
+            if "pid" in message:
+                pid, ticks = message["pid"], start_ticks(message["pid"]) or 0
+            elif "progress" in message:
                 progress(message["progress"])
             elif "ready" in message:
                 outcome = ControlPlaneInfo.from_json(message["ready"])
@@ -195,8 +203,7 @@ async def _outcome(
         await process.wait()
     except asyncio.CancelledError:
         if pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+            signal_known(pid, ticks, signal.SIGTERM)
         await words.read()  # ends with the supervisor
         await process.wait()
         raise
@@ -234,10 +241,6 @@ def _absolute(path: Path | None) -> Path | None:
     return path.expanduser().absolute() if path is not None else None
 
 
-def _is_running(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
+def _is_known(info: ControlPlaneInfo, pid: int) -> bool:
+    """Whether a process that the file names runs, and is still the same one."""
+    return pid in info.starts and start_ticks(pid) == info.starts[pid]

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -144,8 +146,26 @@ def look_at(info: ControlPlaneInfo, out: Path) -> None:
     assert "--v=3" in psutil.Process(info.pids[SCHEDULER]).cmdline()
     assert "--unsafe-no-fsync=true" in psutil.Process(info.pids[ETCD]).cmdline()
 
+    etcd_gives_nothing_to_other_users(info)
     can_join(info)
     gets_a_certificate(info)
+
+
+def etcd_gives_nothing_to_other_users(info: ControlPlaneInfo) -> None:
+    """Its one port has metrics and health; all else is a socket that only this user reaches."""
+    ports = {port for _address, port in listening(info) if port not in info.ports.values()}
+    assert not ports
+    everything = json.dumps({"key": "AA==", "range_end": "AA=="}).encode()
+    url = f"http://127.0.0.1:{info.ports[ETCD]}"
+    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+        assert b"etcd_disk_backend_commit_duration_seconds" in answer.read()
+    for path in ("/v3/kv/range", "/v2/keys", "/members", "/raft"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}{path}", everything, timeout=10)
+        assert refused.value.code == 404
+        refused.value.close()
+    assert info.directory.stat().st_mode & 0o777 == 0o700
+    assert (info.directory / "etcd.sock").is_socket()
 
 
 def can_join(info: ControlPlaneInfo) -> None:

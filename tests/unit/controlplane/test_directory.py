@@ -1,15 +1,43 @@
 """Directories, ports and kubeconfigs: what is held, kept, swept and never overwritten."""
 
+import asyncio
+import dataclasses
+import json
+import os
 import socket
+import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from signal import Signals
 
 import pytest
 
-from fleet.controlplane.directory import Layout, hold_directory, is_held
-from fleet.controlplane.options import ControlPlaneInfo, ControlPlaneOptions
+from fleet.controlplane.directory import ETCD_SOCKET, MARK, Layout, hold_directory, is_held
+from fleet.controlplane.options import ControlPlaneInfo, ControlPlaneOptions, no_progress
 from fleet.controlplane.ports import choose_ports, read_ports, write_ports
-from fleet.errors import SetupError
+from fleet.controlplane.process import boot_id, marks_of, signal_known, start_ticks
+from fleet.controlplane.standing import _start_supervisor, attach, down
+from fleet.errors import SetupError, UsageError
+
+INFO = ControlPlaneInfo(
+    directory=Path("/d"),
+    url="https://127.0.0.1:1",
+    kubeconfig=Path("/k"),
+    token_kubeconfig=Path("/t"),
+    ca_file=Path("/c"),
+    admin_certificate=Path("/a.crt"),
+    admin_key=Path("/a.key"),
+    server_version="v1.36.3",
+    binaries_source="PATH",
+    kubectl=("/bin/kubectl",),
+    pids={"etcd": 1},
+    ports={"etcd": 2},
+    logs={"etcd": Path("/d/logs/etcd.log")},
+    warnings=("w",),
+    boot_id="b",
+    starts={1: 7},
+)
 
 
 @pytest.fixture(autouse=True)
@@ -38,19 +66,147 @@ def test_a_given_directory_stays_and_can_be_held_again(tmp_path: Path) -> None:
 
 
 def test_only_what_fleet_wrote_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     held = hold_directory(tmp_path / "mine", keep=False)
     held.layout.kubeconfig("admin").write_text("x")
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")  # while it runs
     held.release()
-    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    assert {path.name for path in (tmp_path / "mine").iterdir()} == {"thesis.tex", MARK}
+    hold_directory(tmp_path / "mine").release()  # it is still known
+
+
+@pytest.mark.parametrize(
+    "files", [["thesis.tex"], ["lock", "etcd"], ["pki"], [".git", "ports.json"]]
+)
+def test_a_directory_with_other_files_is_refused_and_left_as_it_is(
+    files: list[str], tmp_path: Path
+) -> None:
+    """Its etcd/ or pki/ would be taken for a control plane's, and removed at the end."""
+    mine = tmp_path / "mine"
+    for name in files:
+        (mine / name).mkdir(parents=True)
+        (mine / name / "inside").write_text("years of work")
+    before = sorted(mine.rglob("*"))
+    for keep in (True, False, None):
+        with pytest.raises(UsageError, match="is not empty, and no control plane of fleet"):
+            hold_directory(mine, keep=keep)
+    with pytest.raises(UsageError, match="is not empty, and no control plane of fleet"):
+        asyncio.run(_start_supervisor(ControlPlaneOptions(directory=mine), no_progress))
+    assert sorted(mine.rglob("*")) == before
+
+
+def test_an_empty_directory_and_one_of_an_earlier_version_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir(mode=0o755)
+    hold_directory(tmp_path / "empty").release()
+    assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o700
+    old = tmp_path / "old"
+    for name in ("pki", "etcd", "logs"):
+        (old / name).mkdir(parents=True)
+    for name in ("lock", "ports.json"):
+        (old / name).write_text("")
+    hold_directory(old).release()
+
+
+def test_a_directory_of_another_user_or_a_link_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UsageError, match="belongs to another user, or is a link"):
+        hold_directory(tmp_path / "link")
+    ours = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
+    with pytest.raises(UsageError, match="belongs to another user, or is a link"):
+        hold_directory(tmp_path / "theirs")
+
+
+def test_sockets_of_etcd_are_where_only_this_user_may_enter(tmp_path: Path) -> None:
+    short = hold_directory(tmp_path / "d")
+    assert short.layout.socket(ETCD_SOCKET) == tmp_path / "d" / ETCD_SOCKET
+    short.release()
+    long = hold_directory(tmp_path / ("d" * 100), keep=False)
+    path = long.layout.socket(ETCD_SOCKET)
+    assert path != short.layout.socket(ETCD_SOCKET)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    long.release()
+    assert not path.parent.exists()
+
+
+def standing(tmp_path: Path, pid: int) -> Path:
+    """Hold a directory as a supervisor does, with what it tells about itself."""
+    held = hold_directory(tmp_path / "d")
+    told = dataclasses.replace(
+        INFO,
+        owner_pid=pid,
+        boot_id=boot_id(),
+        starts=marks_of([pid]),
+        pids={"etcd": pid},
+    )
+    held.layout.state.write_text(told.to_json())
+    return held.layout.root
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_control_plane_is_found_by_its_process(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    directory = standing(tmp_path, stranger.pid)
+    found = attach(directory)
+    assert found is not None
+    assert found.owner_pid == stranger.pid
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"starts": {}},
+        {"starts": {"PID": 1}},  # it has the id of a process that ended
+        {"boot_id": "11111111-2222-3333-4444-555555555555"},
+        {"boot_id": ""},
+    ],
+)
+def test_a_process_that_got_the_id_of_another_is_neither_trusted_nor_killed(
+    tmp_path: Path, stranger: subprocess.Popen[bytes], change: dict[str, object]
+) -> None:
+    directory = standing(tmp_path, stranger.pid)
+    state = Layout(directory).state
+    told = json.loads(state.read_text()) | change
+    told["starts"] = {
+        str(stranger.pid) if pid == "PID" else pid: ticks for pid, ticks in told["starts"].items()
+    }
+    state.write_text(json.dumps(told))
+    assert attach(directory) is None
+    assert asyncio.run(down(directory)) is False
+    assert not signal_known(stranger.pid, 1, Signals.SIGKILL)
+    assert stranger.poll() is None
+    ticks = start_ticks(stranger.pid)
+    assert ticks is not None
+    assert signal_known(stranger.pid, ticks, Signals.SIGKILL)
+    assert stranger.wait() == -Signals.SIGKILL
+    assert not signal_known(stranger.pid, ticks, Signals.SIGKILL)
+
+
+def test_what_somebody_else_says_of_a_control_plane_is_not_believed(
+    tmp_path: Path, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = standing(tmp_path, stranger.pid)
+    ours = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
+    assert attach(directory) is None
 
 
 def test_a_failed_start_leaves_its_logs() -> None:
     held = hold_directory(None)
     (held.layout.logs / "etcd.log").write_text("oops")
     held.release(with_logs=False)
-    assert [path.name for path in held.layout.root.iterdir()] == ["logs"]
+    assert {path.name for path in held.layout.root.iterdir()} == {"logs", MARK}
     hold_directory(None).release()
     assert (held.layout.logs / "etcd.log").exists()
 
@@ -80,12 +236,11 @@ def test_ports_are_free_distinct_and_out_of_the_ephemeral_range() -> None:
     ports = choose_ports()
     numbers = (
         ports.etcd,
-        ports.etcd_peer,
         ports.apiserver,
         ports.scheduler,
         ports.controller_manager,
     )
-    assert len(set(numbers)) == 5
+    assert len(set(numbers)) == 4
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert first < 20_000 or max(numbers) < first
 
@@ -114,20 +269,4 @@ def test_options_and_info_survive_their_json() -> None:
         directory=Path("/d"), audit_log=Path("/a"), fsync=True, extra_flags={"etcd": ["v=1"]}
     )
     assert ControlPlaneOptions.from_json(options.to_json()) == options
-    info = ControlPlaneInfo(
-        directory=Path("/d"),
-        url="https://127.0.0.1:1",
-        kubeconfig=Path("/k"),
-        token_kubeconfig=Path("/t"),
-        ca_file=Path("/c"),
-        admin_certificate=Path("/a.crt"),
-        admin_key=Path("/a.key"),
-        server_version="v1.36.3",
-        binaries_source="PATH",
-        kubectl=("/bin/kubectl",),
-        pids={"etcd": 1},
-        ports={"etcd": 2},
-        logs={"etcd": Path("/d/logs/etcd.log")},
-        warnings=("w",),
-    )
-    assert ControlPlaneInfo.from_json(info.to_json()) == info
+    assert ControlPlaneInfo.from_json(INFO.to_json()) == INFO

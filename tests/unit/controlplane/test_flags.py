@@ -27,7 +27,7 @@ from fleet.controlplane.ports import Ports
 from fleet.errors import UsageError
 from fleet.run.presets import NODE_MASKS
 
-PORTS = Ports(1, 2, 3, 4, 5)
+PORTS = Ports(1, 3, 4, 5)
 
 
 def build(
@@ -65,13 +65,17 @@ def test_the_apiserver_has_what_real_clusters_have(tmp_path: Path) -> None:
     assert not [flag for flag in built if flag.startswith(("--audit", "--max-req", "--enable-pri"))]
 
 
-def test_everything_listens_on_loopback_only(tmp_path: Path) -> None:
+def test_everything_listens_on_loopback_or_on_sockets_of_the_directory(tmp_path: Path) -> None:
     built = build(tmp_path)
     for component in (APISERVER, SCHEDULER, CONTROLLER_MANAGER):
         assert "--bind-address=127.0.0.1" in built[component]
-    for kind in ("client", "peer"):
-        (listen,) = [flag for flag in built[ETCD] if flag.startswith(f"--listen-{kind}-urls=")]
-        assert "=http://127.0.0.1:" in listen
+    listening = {flag for flag in built[ETCD] if flag.startswith("--listen-")}
+    assert listening == {
+        f"--listen-client-urls=unix://{tmp_path}/etcd.sock",  # it asks for no credentials
+        f"--listen-peer-urls=unix://{tmp_path}/peer.sock",
+        "--listen-metrics-urls=http://127.0.0.1:1",
+    }
+    assert f"--etcd-servers=unix://{tmp_path}/etcd.sock" in built[APISERVER]
 
 
 def test_fsync_is_a_choice(tmp_path: Path) -> None:
