@@ -302,6 +302,13 @@ spawn_options = join(
     ),
     life("--duration", help="End this long after all nodes are Ready, e.g. 90s, 5m."),
     life("--until-ready", is_flag=True, help="Clean up and exit once all nodes are Ready."),
+    life(
+        "--stop-if",
+        metavar="RULES",
+        help="End the run when the API server is sick: readyz[:DURATION], "
+        "errors[:SHARE[:DURATION]], or never (default: readyz:30s,errors:20%:30s on a shared "
+        "cluster, else never).",
+    ),
     life("--keep", is_flag=True, help="Leave the nodes in the cluster at the end."),
     kubeconfig_out,
     life(

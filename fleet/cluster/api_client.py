@@ -146,6 +146,11 @@ class Api:
             async for chunk in chunks:
                 yield chunk
 
+    async def status(self, path: str, timeout_s: float) -> int:
+        """Ask once; return the code of the answer, 0 if none came in time. Nothing is raised."""
+        headers = [("User-Agent", self._user_agent), ("Accept", "*/*")]
+        return await self._channel.status(self.purpose, path, headers, timeout_s)
+
     async def get(self, path: str, what: str, **query: str | int) -> Json:
         """Return one object that must be there. Raises SetupError naming `what` otherwise."""
         answer = await self.request("GET", path, query=query)
@@ -370,6 +375,22 @@ class Channel:
             allow_redirects=False,
             timeout=limits or session.timeout,
         )
+
+    async def status(
+        self, purpose: str, target: str, headers: list[tuple[str, str]], timeout_s: float
+    ) -> int:
+        """Return the code of one answer, 0 if none came in time."""
+        self.requests[purpose] += 1
+        limits = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with await self._ask("GET", target, headers, limits=limits) as response:
+                return response.status
+        except (FleetError, aiohttp.ClientError, OSError, TimeoutError):
+            return 0
+
+    def go_gently(self) -> None:
+        """Make one call at a time from now on, more as good answers come."""
+        self.gate.calls = 1.0
 
     async def chunks(
         self, purpose: str, target: str, headers: list[tuple[str, str]]

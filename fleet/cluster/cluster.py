@@ -63,6 +63,10 @@ class Cluster:
         """Return fleet's own requests of one purpose: preflight, adopt, cleanup, ..."""
         return self._channel.api(purpose, user_agent, patience_s)
 
+    def go_gently(self) -> None:
+        """Make one call at a time from now on, more as good answers come."""
+        self._channel.go_gently()
+
     @property
     def requests(self) -> Counter[str]:
         """Return how many requests fleet made for itself, by purpose."""

@@ -236,7 +236,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 FIRST_ONLY = frozenset(
     {
         *("duration_ns", "until_ready", "command", "statefulset", "manage", "autoscaled"),
-        *("slo", "no_report", "quiet"),
+        *("slo", "no_report", "quiet", "stop_if"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role", "real_nodes"),
         *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),

@@ -34,6 +34,27 @@ class ProfileChoice(NamedTuple):
     weight: int = 1
 
 
+class StopRules(NamedTuple):
+    """When a run ends because the API server is sick; a duration of 0 turns a rule off."""
+
+    readyz_ns: int = 0
+    """`/readyz` is red for so long."""
+    errors_share: float = 0.0
+    errors_ns: int = 0
+    """More than that share of the answers are 429 or 5xx for so long."""
+
+    @property
+    def are_on(self) -> bool:
+        """Return whether there is any."""
+        return bool(self.readyz_ns or self.errors_ns)
+
+
+NEVER = "never"
+STOP_FOR = "30s"
+STOP_ERRORS = "20%"
+STOP_SYNTAX = "readyz[:DURATION], errors[:SHARE[:DURATION]], or never"
+
+
 class StatefulSet(NamedTuple):
     """The owner of the pods that a fleet runs in."""
 
@@ -157,6 +178,38 @@ def margin(flag: str, text: str) -> float:
     return share
 
 
+def _stop_rules(value: object) -> StopRules:
+    """Read `readyz:30s,errors:20%:30s`; each rule may stand once, and leave out what it ends with.
+
+    `never` turns all of them off.
+    """
+    if isinstance(value, StopRules):
+        return value
+    text = str(value)
+    found = StopRules()
+    for rule in text.split(",") if text != NEVER else ():
+        name, *given = rule.strip().split(":")
+        if name == "readyz" and len(given) <= 1 and not found.readyz_ns:
+            [for_] = given or [STOP_FOR]
+            found = found._replace(readyz_ns=_stop_duration(text, for_))
+        elif name == "errors" and len(given) <= 2 and not found.errors_ns:
+            share, for_ = (*given, *(STOP_ERRORS, STOP_FOR)[len(given) :])
+            found = found._replace(errors_share=_share(share), errors_ns=_stop_duration(text, for_))
+        else:
+            raise ValueError(f"{text!r} is not {STOP_SYNTAX}")
+    return found
+
+
+def _stop_duration(text: str, given: str) -> int:
+    try:
+        duration_ns = parse_positive_duration(given)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
+    if not duration_ns:
+        raise ValueError(f"{text!r}: {given} is no time; never turns the rules off")
+    return duration_ns
+
+
 def _rate(value: object) -> float:
     """Read how many nodes start each second: a number, or `max` for all of them at once."""
     text = str(value)
@@ -229,6 +282,9 @@ Rate = Annotated[float, BeforeValidator(_rate)]
 RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
 Shard = Annotated[Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(_shard)]
 Share = Annotated[float, BeforeValidator(_share)]
+StopIf = Annotated[StopRules, BeforeValidator(_stop_rules)]
+DEFAULT_STOP_RULES = _stop_rules("readyz,errors")
+"""Of a shared cluster."""
 StatefulSetOption = Annotated[
     StatefulSet | None,
     BeforeValidator(lambda given: StatefulSet.parse(given) if isinstance(given, str) else given),

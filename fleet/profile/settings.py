@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, m
 from fleet.errors import UsageError
 from fleet.profile.option_types import (
     DEFAULT_PROFILES,
+    DEFAULT_STOP_RULES,
     Address,
     BootstrapToken,
     ComponentFlags,
@@ -25,6 +26,8 @@ from fleet.profile.option_types import (
     Shard,
     Share,
     StatefulSetOption,
+    StopIf,
+    StopRules,
     rate_text,
 )
 from fleet.profile.schema import DnsLabel, explain
@@ -143,6 +146,7 @@ class Settings(BaseModel):
     rate: Rate = 0.0  # nodes a second; 0: as the API server takes them; infinite: all at once
     duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
     until_ready: bool = False
+    stop_if: StopIf | None = None  # None: see `stop_rules`
     kubeconfig: Path | None = None
     context: str = ""
     in_cluster: bool = False
@@ -342,6 +346,12 @@ class Settings(BaseModel):
         """Host and port of the master that runs already."""
         host, _, port = self.locust_master.rpartition(":")
         return host, int(port or 0)
+
+    def stop_rules(self, *, is_shared: bool) -> StopRules:
+        """Return when the run ends because the API server is sick."""
+        if self.stop_if is not None:
+            return self.stop_if
+        return DEFAULT_STOP_RULES if is_shared else StopRules()
 
     @property
     def pace(self) -> str:

@@ -180,6 +180,7 @@ class RunFigures:
     process: ProcessFigures = made(ProcessFigures)
     wall_s: float = figure(0.0, "from the start of the run to its end", kind=Kind.FACT)
     slis: Sequence[ServiceLevel] = figure((), kind=Kind.FACT)
+    stop_reason: str = figure("", "why `--stop-if` ended the run; empty: it did not")
     phases: Sequence[Phase] = figure((), kind=Kind.FACT)
     controlplane: ControlPlaneFigures = made(ControlPlaneFigures, kind=Kind.FACT, in_series=False)
     expectations: Sequence[Expectation] = ()

@@ -14,6 +14,7 @@ from fleet.host.node_host import NodeHost
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
 from fleet.run.lost_shards import clear_lost_shards
+from fleet.run.server_health import watch_health
 from fleet.storage.simulated_storage import simulate_csi
 
 UNREGISTERED_LOOK_S = 5.0
@@ -31,6 +32,8 @@ def attend(
     settings: Settings,
     *,
     stop: Callable[[], None],
+    stop_early: Callable[[str], None],
+    is_shared: bool,
     note: Callable[[str], None],
 ) -> None:
     """Begin all of it. `settings` are those of the whole run; `stop` ends it in order."""
@@ -50,6 +53,13 @@ def attend(
     problem = functools.partial(attach_problem, node_host.reactor)
     run = lease.run_id
     keep("simulated CSI", lambda: simulate_csi(cluster, models, own, background, run, problem))
+    rules = own.stop_rules(is_shared=is_shared)
+    if rules.are_on and own.shared is None:  # the first process looks for all of a run
+        api, now_s = cluster.api("health"), asyncio.get_running_loop().time
+        keep(
+            "the look at the server's health",
+            lambda: watch_health(api, node_host, rules, stop_early, now_s),
+        )
     keep("the search for lost shards", lambda: clear_lost_shards(cluster, settings, note))
 
 

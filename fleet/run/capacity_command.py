@@ -25,6 +25,7 @@ from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
 from fleet.report.figure import Json
 from fleet.report.findings import of_unit, sentence
+from fleet.report.report import own_limit_words
 from fleet.report.run_directory import SUMMARY, TIMESERIES
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.summary_text import duration
@@ -84,6 +85,8 @@ class Probe(NamedTuple):
     directory: str
     exit_code: int
     """Of the run: 4 of one that was not judged on what the user asked for."""
+    ended: str = ""
+    """Why the search ends with it: `--stop-if`, or a limit of fleet's own. It broke nothing."""
 
 
 def options_of(
@@ -182,9 +185,14 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
             note(f"{nodes:,} nodes cannot be tried: {problem}")
             break
         probes.append(probe)
-        found.note(nodes, held=probe.verdict in HOLDS)
+        if not probe.ended:
+            found.note(nodes, held=probe.verdict in HOLDS)
         words = Outcome(probe.verdict).words
         note(f"{nodes:,} nodes: {words}, {probe.shown or probe.told}")
+        if probe.ended:
+            problem = probe.ended
+            note(f"the search ends: {problem}")
+            break
     verdict, code = answer_of(probes, found.held)
     content: Json = {
         "verdict": verdict.value,
@@ -255,11 +263,26 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
         shown,
         str(directory),
         death.returncode,
+        ended_by(record),
     )
 
 
+def ended_by(run: RunRecord) -> str:
+    """Return why no other size can be tried after a run, "" if one can."""
+    limits = run.get("own_limits")
+    if isinstance(limits, dict) and limits:
+        return f"fleet hit its own limits: {own_limit_words(limits)}"
+    return str(run.get("stop_reason") or "")
+
+
 def answer_of(probes: Sequence[Probe], held: int) -> tuple[Outcome, Exit]:
-    """Return the verdict on the answer of a search: that on the largest size that held."""
+    """Return the verdict on the answer of a search: that on the largest size that held.
+
+    A search that `--stop-if` ended has no answer, whatever held before.
+    """
+    last = probes[-1]
+    if last.ended and (last.verdict is Outcome.INCOMPLETE or not held):
+        return last.verdict, Exit.INVALID
     for each in reversed(probes):
         if each.nodes == held and each.verdict in HOLDS:
             return Outcome(each.verdict), Exit(each.exit_code)
@@ -333,7 +356,10 @@ def text(content: Json, directory: Path) -> str:
     lines = [f"fleet capacity: {held:,} nodes held" if held else "fleet capacity: no size held"]
     problem = content.get("problem")
     last = f"{broke:,} did not" if broke else "the most that was asked"
-    lines[0] += f", {'a larger one cannot be tried' if problem else last} ({took})"
+    if problem:
+        is_stopped = content.get("verdict") == Outcome.INCOMPLETE
+        last = "the search ended early" if is_stopped else "a larger one cannot be tried"
+    lines[0] += f", {last} ({took})"
     if content.get("verdict") == Outcome.NOT_JUDGED:
         lines[0] = lines[0].replace(":", f": {Outcome.NOT_JUDGED.words}:", 1)
         lines.append(f"  the largest size was not judged: {HOLD_LONGER}")

@@ -40,6 +40,17 @@ class Ending:
         """Write down that the figures are not to be trusted, and why."""
         self._figures.invalid_reasons = [*self._figures.invalid_reasons, reason]
 
+    def stop_early(self, reason: str, cluster: Cluster) -> None:
+        """Write down that the run did not get to its end, and why; from now on spare the server."""
+        self._figures.stop_reason = reason
+        self.lacks(reason)
+        self._display.note(f"the run ends: {reason}")
+        cluster.go_gently()
+
+    def lacks(self, reason: str) -> None:
+        """Write down one more reason why the run did not get to its end."""
+        self._figures.incomplete_reasons = [*self._figures.incomplete_reasons, reason]
+
     async def settle(self, cluster: Cluster, lease: RunLease) -> None:
         """Remove the nodes or leave them to whoever comes after us, then give up their names.
 

@@ -328,6 +328,8 @@ class Run:
             self._mix.models,
             self._whole,
             stop=self._stop.set,
+            stop_early=partial(self._stop_early, cluster),
+            is_shared=facts.is_shared,
             note=self._display.note,
         )
         gc.set_threshold(GC_THRESHOLD, 20, 50)
@@ -371,6 +373,11 @@ class Run:
             self._ending.judge(node_host, failures(self._background, cluster))
             await node_host.close()
             gc.unfreeze()
+
+    def _stop_early(self, cluster: Cluster, reason: str) -> None:
+        """End the run in order: the API server is sick."""
+        self._ending.stop_early(reason, cluster)
+        self._stop.set()
 
     async def _ready_then_work(
         self,
@@ -438,7 +445,7 @@ class Run:
         finally:
             await player.clean_up(stage)
         if unplayed := player.unplayed():
-            self._figures.incomplete_reasons = [unplayed]
+            self._ending.lacks(unplayed)
 
     async def _serve_dashboard(
         self,

@@ -230,6 +230,28 @@ def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("reports")
+def test_a_sick_server_ends_a_run_in_order(world: World) -> None:
+    """Its etcd stalls: /readyz turns red, the run says why it ends, and removes its nodes."""
+    etcd = world.info.pids[ETCD]
+    with world.spawn(PREFIX, NODES, "--stop-if=readyz:2s", world.quick()) as run:
+        run.until_ready()
+        os.kill(etcd, signal.SIGSTOP)
+        try:
+            run.until("the run ends: /readyz")
+        finally:
+            os.kill(etcd, signal.SIGCONT)
+        run.process.communicate(timeout=240)
+    assert run.process.returncode == 4
+    summary = run.summary()
+    assert summary["verdict"] == "incomplete"
+    assert summary["stop_reason"].startswith("/readyz of the API server ")
+    assert summary["stop_reason"].endswith(" for 2s (--stop-if)")
+    assert summary["stop_reason"] in summary["invalid_reasons"]
+    assert summary["stop_reason"] in (run.directory / "report.html").read_text()
+    world.assert_nothing_left(PREFIX)
+
+
+@pytest.mark.usefixtures("reports")
 def test_a_starved_fleet_is_invalid(world: World) -> None:
     with world.spawn(PREFIX, NODES, world.quick()) as run:
         run.until_ready()

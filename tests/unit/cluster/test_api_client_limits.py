@@ -155,13 +155,14 @@ def test_an_open_watch_takes_no_room_from_calls(
     tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_client, "CALLS_MAX", 1)
+    is_over = asyncio.Event()
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         if "watch" not in request.path:
             return web.json_response({})
         response = web.StreamResponse()
         await response.prepare(request)
-        await asyncio.Event().wait()
+        await is_over.wait()
         return response
 
     async def scenario() -> int:
@@ -174,8 +175,34 @@ def test_an_open_watch_takes_no_room_from_calls(
                 for stream in streams:
                     await anext(stream)
                 code = (await api.request("GET", "/x")).code
+                is_over.set()
                 for stream in streams:
                     await stream.aclose()
                 return code
 
     assert asyncio.run(scenario()) == 200
+
+
+def test_a_status_is_asked_for_once_and_raises_nothing(tmp_path: Path, certificate: Path) -> None:
+    answers, is_over = [200, 500, 429, 403], asyncio.Event()
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        if not answers:
+            await is_over.wait()
+        return web.Response(status=answers.pop(0) if answers else 200)
+
+    async def scenario() -> tuple[list[int], int]:
+        async with serving(certificate, handler) as port:
+            path = kubeconfig_for(tmp_path, port, certificate)
+            credentials = await ClusterSelection(kubeconfig=path).load()
+            async with Channel(credentials) as channel:
+                api = channel.api("health")
+                codes = [await api.status("/readyz", 5.0) for _ in range(4)]
+                codes.append(await api.status("/readyz", 0.01))  # it hangs
+                asked = channel.requests["health"]
+            is_over.set()
+        async with Channel(credentials) as channel:
+            codes.append(await channel.api("health").status("/readyz", 5.0))  # nobody listens
+        return codes, asked
+
+    assert asyncio.run(scenario()) == ([200, 500, 429, 403, 0, 0], 5)

@@ -52,6 +52,7 @@ FIXED_KEYS = [
     "process",
     "wall_s",
     "slis",
+    "stop_reason",
     "phases",
     "controlplane",
 ]

@@ -1,5 +1,6 @@
 """The search of `fleet capacity`, and what its runs are asked."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,18 @@ from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
 from fleet.report.verdict import Outcome
+from fleet.run import capacity_command
 from fleet.run.capacity import CapacitySearch
 from fleet.run.capacity_command import (
+    Asked,
     Probe,
     answer_of,
     asked_of,
+    ended_by,
     environment_of,
     judged,
     options_of,
+    search,
     text,
 )
 
@@ -175,6 +180,58 @@ def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> No
     lines = text({**content, "probes": []}, Path("there")).splitlines()
     assert lines[0].startswith("fleet capacity: NOT JUDGED: 3 nodes held")
     assert "--hold 5m" in lines[1]
+
+
+def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *probes: Probe) -> tuple[Json, list[str]]:
+    """Search with runs that end as given, one after the other."""
+    left, notes = list(probes), list[str]()
+
+    async def run(nodes: int, *_how: object) -> Probe:
+        return left.pop(0)._replace(nodes=nodes)
+
+    monkeypatch.setattr(capacity_command, "_probe", run)
+    options = options_of(100, 1_000, "10%", 2, "1m", tmp_path / "capacity")
+    asked = Asked(["spawn", "--no-report"], {})
+    content = asyncio.run(search(asked, options, notes.append))
+    assert not left
+    return content, notes
+
+
+def test_a_sick_server_ends_a_search_and_broke_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sick = "/readyz of the API server answered 500 for 30s (--stop-if)"
+    stopped = probe(0, Outcome.INCOMPLETE, 4)._replace(ended=sick)
+    content, notes = ran(monkeypatch, tmp_path, probe(0, Outcome.PASS, 0), stopped)
+    assert (content["held"], content["broke"], content["problem"]) == (100, None, sick)
+    assert (content["verdict"], content["exit_code"]) == ("incomplete", 4)
+    assert notes[-1] == f"the search ends: {sick}"
+    lines = text(content, tmp_path).splitlines()
+    assert lines[0].startswith("fleet capacity: 100 nodes held, the search ended early (")
+    assert lines[1].strip() == sick
+
+
+@pytest.mark.parametrize(("before", "verdict", "code"), [(1, "pass", 0), (0, "invalid", 4)])
+def test_a_limit_of_fleets_own_is_no_capacity_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: int, verdict: str, code: int
+) -> None:
+    full = probe(0, Outcome.INVALID, 4)._replace(ended="fleet hit its own limits: open files")
+    content, _ = ran(monkeypatch, tmp_path, *[probe(0, Outcome.PASS, 0)] * before, full)
+    assert (content["held"], content["broke"]) == (100 * before, None)
+    assert (content["verdict"], content["exit_code"]) == (verdict, code)
+
+
+@pytest.mark.parametrize(
+    ("summary", "ended"),
+    [
+        ({}, ""),
+        ({"own_limits": {}, "stop_reason": ""}, ""),
+        ({"stop_reason": "sick (--stop-if)"}, "sick (--stop-if)"),
+        ({"own_limits": {"open files": 2}}, "fleet hit its own limits: open files (2 times)"),
+    ],
+)
+def test_why_a_search_cannot_go_on(tmp_path: Path, summary: Json, ended: str) -> None:
+    assert ended_by(RunRecord(tmp_path, summary, {}, [], Samples())) == ended
 
 
 def test_the_answer_lists_the_sizes_in_order() -> None:
