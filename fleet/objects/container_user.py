@@ -16,6 +16,7 @@ class UserSpec(NamedTuple):
     fs_group: int | None = None  # of the pod: it owns the volumes
     read_only_root: bool = False
     no_new_privs: bool = False  # allowPrivilegeEscalation: false
+    windows_name: str = ""  # runAsUserName
 
 
 IMAGE_USER = UserSpec()

@@ -52,6 +52,7 @@ USER_AGENT = "kubelet/{{version}} ({{os}}/{{arch}}) kubernetes/f1ee700"
 In place of the commit stands one that nobody has: as long, and logs tell fleet's nodes by it.
 """
 
+WINDOWS = "windows"
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
 PLACEHOLDERS = ("name", "index", "zone", "region")
 
@@ -142,6 +143,11 @@ class NodeModel:
     serving: Serving | None = None  # None until a run says where: as the profile does
     notices: tuple[str, ...] = ()  # of what a pasted Node says and its profile cannot
     address_shift: int = 0  # of a process, see address_plan.py
+
+    @property
+    def is_windows(self) -> bool:
+        """Return whether the nodes run Windows."""
+        return self.os == WINDOWS
 
     @property
     def admin_labels(self) -> frozenset[str]:
@@ -263,6 +269,8 @@ class NodeModel:
         Source: client-go/rest/config.go, adjustVersion.
         """
         version = self.kubelet_version.partition("-")[0]
+        if self.is_windows and user_agent == USER_AGENT:
+            user_agent = user_agent.replace("kubelet/", "kubelet.exe/", 1)
         known = dict(zip(USER_AGENT_PLACEHOLDERS, (version, self.os, self.arch), strict=True))
         return PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
 

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
-from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS
+from fleet.objects.well_known import HOSTNAME_LABEL, OS_LABEL, PROVIDED_ADDRESS
 from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,
@@ -30,6 +30,7 @@ from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
     PLACEHOLDERS,
     USER_AGENT,
+    WINDOWS,
     NodeImage,
     NodeModel,
     RuntimeHandler,
@@ -61,6 +62,12 @@ NODE_INFO_DEFAULT = {
     "osImage": "Ubuntu 24.04.3 LTS",
     "containerRuntimeVersion": "containerd://2.1.5",
 }
+WINDOWS_INFO_DEFAULT = {
+    "kernelVersion": "10.0.20348.3932",
+    "osImage": "Windows Server 2022 Datacenter",
+    "containerRuntimeVersion": "containerd://2.1.5",
+}
+WINDOWS_BUILD_LABEL = "node.kubernetes.io/windows-build"
 NODE_ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 SERVER_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """Taints that controllers put on a Node: a pasted one must not make every node unschedulable."""
@@ -341,7 +348,7 @@ class NodeProfile(Spec):
             ),
             image_pulls=spec.image_pulls,
             image_disk_bytes=capacity["ephemeral-storage"].value,
-            app_armor=spec.app_armor,
+            app_armor=spec.app_armor and info["operatingSystem"] != WINDOWS,
             devices=spec.devices,
             dra_drivers=spec.dynamic_resources,
             outages=spec.runtime.all_outages,
@@ -360,22 +367,35 @@ def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
     if spec.unusable_version:
         del given["kubeletVersion"]
     version = spec.kubelet_version or given.get("kubeletVersion") or KUBERNETES_VERSION
-    info = {key: given.get(key) or default for key, default in NODE_INFO_DEFAULT.items()}
+    system = _os(spec)
+    defaults = WINDOWS_INFO_DEFAULT if system == WINDOWS else NODE_INFO_DEFAULT
+    info = {key: given.get(key) or default for key, default in defaults.items()}
     labels = spec.template.metadata.labels
     return info | {
         "kubeletVersion": str(_version(version)),
         "kubeProxyVersion": "",  # upstream locks it empty
-        "operatingSystem": given.get("operatingSystem") or labels.get("kubernetes.io/os", "linux"),
+        "operatingSystem": system,
         "architecture": given.get("architecture") or labels.get("kubernetes.io/arch", "amd64"),
     }
 
 
+def _os(spec: NodeProfileSpec) -> str:
+    """Return the operating system of the nodes."""
+    said = spec.template.status.node_info.get("operatingSystem")
+    return str(said or spec.template.metadata.labels.get(OS_LABEL, "linux"))
+
+
 def _labels(spec: NodeProfileSpec, info: dict[str, str]) -> dict[str, str]:
-    """Return the template's labels over the kubelet's own; the hostname is a node's."""
+    """Return the template's labels over the kubelet's own; the hostname is a node's.
+
+    Source: pkg/kubelet/kubelet_node_status_windows.go, getOSSpecificLabels.
+    """
     system = {"arch": info["architecture"], "os": info["operatingSystem"]}
     own = {
         f"{prefix}kubernetes.io/{key}": system[key] for prefix in ("beta.", "") for key in system
     }
+    if info["operatingSystem"] == WINDOWS:
+        own[WINDOWS_BUILD_LABEL] = ".".join(info["kernelVersion"].split(".")[:3])
     labels = own | spec.template.metadata.labels
     labels.pop(HOSTNAME_LABEL, None)
     return dict(sorted(labels.items()))
@@ -419,7 +439,7 @@ def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Qu
     given = spec.template.status
     offered = {device.resource for device in spec.devices}  # by plugins, once they register
     stated = {name: amount for name, amount in given.capacity.items() if name not in offered}
-    capacity = _default_capacity(stated) | stated
+    capacity = _default_capacity(stated, _os(spec)) | stated
     pods = configuration.max_pods or given.capacity.get("pods", whole_quantity(PODS_MAX)).value
     if configuration.pods_per_core:
         pods = min(pods, configuration.pods_per_core * (capacity["cpu"].milli // 1000))
@@ -442,10 +462,10 @@ def _pids_max(memory: Quantity) -> int:
     return min(memory.value // (8 * THREAD_BYTES), PIDS_LIMIT)
 
 
-def _default_capacity(given: dict[str, Quantity]) -> dict[str, Quantity]:
-    """Return what a machine has that its profile does not mention."""
+def _default_capacity(given: dict[str, Quantity], system: str) -> dict[str, Quantity]:
+    """Return what a machine has that its profile does not mention. Windows has no huge pages."""
     defaults = {name: QUANTITIES[name] for name in CAPACITY_DEFAULT}
-    if not any(name.startswith("hugepages-") for name in given):
+    if system != WINDOWS and not any(name.startswith("hugepages-") for name in given):
         defaults |= {name: QUANTITIES[name] for name in HUGE_PAGES_DEFAULT}
     return defaults
 
@@ -465,10 +485,15 @@ def _runtime_features(
     """Return runtime handlers and supplementalGroupsPolicy: as given, else as containerd 2 does."""
     status = spec.template.status
     name, _, version = info["containerRuntimeVersion"].partition("://")
-    modern = name == "containerd" and not version.startswith("1.")
+    # What runc can do, containerd finds out; runhcs of Windows tells nothing.
+    is_linux = info["operatingSystem"] != WINDOWS
+    modern = is_linux and name == "containerd" and not version.startswith("1.")
     handlers = status.runtime_handlers
     if handlers is None:
-        compiled = [RuntimeHandler(each, modern, modern) for each in ("", "runc")]
+        compiled = [
+            RuntimeHandler(each, modern, modern)
+            for each in ("", "runc" if is_linux else "runhcs-wcow-process")
+        ]
     else:
         compiled = [
             RuntimeHandler(

@@ -5,6 +5,7 @@ from functools import lru_cache
 from fleet.objects.container_user import UserSpec
 from fleet.runtime.known_images import is_shell_image
 
+WINDOWS_ROOT = "ContainerAdministrator"
 UNKNOWN_UID = 65532
 """The user of an image that must not be root's and names none: "nonroot" of distroless."""
 
@@ -23,6 +24,19 @@ def non_root_error(user: UserSpec, image: str, name: str, pod: str) -> str:
     if is_shell_image(image):
         return f"container has runAsNonRoot and image will run as root {where}"
     return ""
+
+
+def windows_non_root_error(user: UserSpec, name: str, pod: str) -> str:
+    """Return the same of a node of Windows, where numbers of users mean nothing.
+
+    Source: pkg/kubelet/kuberuntime/security_context_windows.go, verifyRunAsNonRoot.
+    """
+    if not user.non_root or user.windows_name.lower() != WINDOWS_ROOT.lower():
+        return ""
+    return (
+        f"container's runAsUserName ({user.windows_name}) which will be regarded as root identity "
+        f'and will break non-root policy (pod: "{pod}", container: {name})'
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -36,7 +36,7 @@ from fleet.runtime.script import (
     subscripted,
     variables_of,
 )
-from fleet.runtime.security_context import non_root_error, user_json
+from fleet.runtime.security_context import non_root_error, user_json, windows_non_root_error
 from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.surroundings import Surroundings
 
@@ -245,7 +245,7 @@ def hostname(pod: Pod) -> str:
     return pod.spec.hostname or pod.name[:63].rstrip("-.")
 
 
-def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str) -> str:
+def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str, *, windows: bool = False) -> str:
     """Return why a container cannot be configured as its pod asks for, "" if it can.
 
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
@@ -259,7 +259,10 @@ def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str) -> str:
             error = str(over)
         if error:
             return error
-    return non_root_error(spec.user, spec.image, spec.name, f"{pod.full_name}({pod.uid})")
+    shown = f"{pod.full_name}({pod.uid})"
+    if windows:
+        return windows_non_root_error(spec.user, spec.name, shown)
+    return non_root_error(spec.user, spec.image, spec.name, shown)
 
 
 def _own_variables(

@@ -152,7 +152,7 @@ def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity:
                 assert status["nodeInfo"][key] == fresh["nodeInfo"][key]
             assert status["nodeInfo"]["bootID"] == old["status"]["nodeInfo"]["bootID"]
             addresses = [each["address"] for each in status["addresses"]]
-            assert addresses == ["127.128.0.2", name]
+            assert addresses == ["127.128.0.3", name]  # the other fleet has the first one
             labels = node["metadata"]["labels"]
             assert labels["node.kubernetes.io/instance-type"] == "general-8x32"
             assert labels["mine"] == "kept"
@@ -160,6 +160,60 @@ def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity:
             run.end_well_or_late()
         other.end_well_or_late()
     world.assert_nothing_left(prefix)
+
+
+PASTED = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeProfile
+metadata: {name: kwok}
+spec:
+  template:
+    metadata:
+      annotations: {kwok.x-k8s.io/node: fake}
+      labels: {node-role.kubernetes.io/agent: "", a.node-restriction.kubernetes.io/team: x}
+    spec: {taints: [{key: kwok.x-k8s.io/node, value: fake, effect: NoSchedule}]}
+    status: {capacity: {cpu: 32, memory: 256Gi}, nodeInfo: {kubeletVersion: fake}}
+---
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeProfile
+metadata: {name: win}
+spec:
+  template:
+    status: {capacity: {cpu: "8"}, nodeInfo: {operatingSystem: windows}}
+"""
+
+
+def addresses_of(world: World, prefix: str) -> set[str]:
+    found = (node["status"]["addresses"] for node in world.nodes(prefix).values())
+    return {each["address"] for listed in found for each in listed if each["type"] != "Hostname"}
+
+
+def test_pasted_nodes_of_kwok_and_of_windows_register_and_run_pods(world: World) -> None:
+    """NodeRestriction forbids their labels, validation the user of Linux in a pod's status."""
+    profile = world.root / "pasted.yaml"
+    profile.write_text(PASTED)
+    with (
+        world.spawn("pasted", 2, f"--profile={profile}") as run,
+        world.spawn("beside", 2) as other,
+    ):
+        run.until_ready()
+        other.until_ready()
+        nodes = world.nodes("pasted").values()
+        [win] = [each for each in nodes if each["status"]["nodeInfo"]["operatingSystem"] != "linux"]
+        [kwok] = [each for each in nodes if each is not win]
+        assert {"node-role.kubernetes.io/agent", "a.node-restriction.kubernetes.io/team"} <= set(
+            kwok["metadata"]["labels"]
+        )
+        assert [each["key"] for each in kwok["spec"]["taints"]] == ["kwok.x-k8s.io/node"]
+        assert kwok["status"]["nodeInfo"]["kubeletVersion"] == world.info.server_version
+        assert len(addresses_of(world, "pasted") | addresses_of(world, "beside")) == 4
+        pod = {"os": {"name": "windows"}, "nodeName": win["metadata"]["name"]}
+        world.apply(workload("Deployment", "of-windows", 1, **pod))
+        world.kubectl("rollout", "status", "deployment/of-windows", "--timeout=60s")
+        world.kubectl("delete", "deployment", "of-windows", "--wait=false")
+        run.end_well_or_late()
+        other.end_well_or_late()
+    assert "'fake' is no version" in run.log
 
 
 def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:

@@ -1,6 +1,7 @@
 """Pods from bind to gone, as requests: kubelet-reference 10.3 and 10.4."""
 
 import pytest
+from pod_world import model_of
 from sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation
 
@@ -52,6 +53,26 @@ def test_a_pod_starts_within_a_second_or_two() -> None:
             "True",
         )
         assert 0.3 < sim.reactor.counts.pod_start.percentile_us(1) / 1e6 < 2.5
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+@pytest.mark.parametrize("light", [False, True])
+def test_a_pod_runs_on_a_node_of_windows(light: bool, says_so: bool) -> None:  # noqa: FBT001
+    """An API server takes no user of Linux in its status: validateContainerStatusUsers."""
+    template = {"status": {"nodeInfo": {"operatingSystem": "windows"}}}
+    sim = Simulation(seed=1, light=light, model=model_of(template=template))
+    sim.run_for(seconds=60)
+    if says_so:
+        sim.create_pod("web", os={"name": "windows"})
+    else:
+        sim.create_pod("web", nodeSelector={"kubernetes.io/os": "windows"})
+    sim.create_pod("linux", os={"name": "linux"})
+    sim.run_for(seconds=5)
+    status = sim.server.get("pods", "web", "default")["status"]
+    assert status["phase"] == "Running"
+    assert all("user" not in each for each in status["containerStatuses"])
+    refused = sim.server.get("pods", "linux", "default")["status"]
+    assert (refused["phase"], refused["reason"]) == ("Failed", "PodOSNotSupported")
 
 
 def test_what_the_machine_takes_is_told_apart_from_the_start_of_a_pod() -> None:

@@ -405,7 +405,8 @@ class KubeRuntimeManager:
         behavior = turn.behavior(pod)
         error = "" if turn.env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
         sandbox = self._runtime.sandbox(pod.uid)
-        error = error or config_error(pod, spec, sandbox.ips if sandbox is not None else "")
+        ips, windows = sandbox.ips if sandbox is not None else "", turn.env.model.is_windows
+        error = error or config_error(pod, spec, ips, windows=windows)
         if error:
             self._fail_first(worker, StartFailure(reason=CONFIG_ERROR, message=error), turn)
             return False

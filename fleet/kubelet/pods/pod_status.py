@@ -84,6 +84,7 @@ class StatusGenerator:
             untolerated=untolerated_key(pod, env.tolerate_key),
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=resizes_pods(env.model),
+            shows_user=not env.model.is_windows,
             image_id=env.images.image_id,
         )
         status = generate_pod_status(pod, sandbox, inputs)

@@ -87,6 +87,7 @@ class PodInputs(NamedTuple):
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
     in_cgroup: PodSpec | None = None  # by which the pod's cgroup is, if not as asked
     pod_resources: bool = True  # the status shows the resources of the whole pod
+    shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
     image_id: Callable[[str], str] = image_id
 
 
@@ -245,7 +246,7 @@ def _container_status(
         allocated_json=spec.requests_json,
         resources_json=_resources(spec, pod, inputs) if running else spec.resources_json,
         volume_mounts_json=spec.volume_mounts_json,
-        user_json=user_json(spec.user),
+        user_json=user_json(spec.user) if inputs.shows_user else b"",
     )
 
 

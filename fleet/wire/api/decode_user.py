@@ -5,6 +5,10 @@ from typing import Any
 from fleet.objects.container_user import IMAGE_USER, UserSpec
 
 
+def _windows_name(context: dict[str, Any]) -> str:
+    return (context.get("windowsOptions") or {}).get("runAsUserName") or ""
+
+
 def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
     """Return what a container's and its pod's security contexts come to.
 
@@ -23,4 +27,5 @@ def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
         fs_group=fs_group,
         read_only_root=own.get("readOnlyRootFilesystem", False),
         no_new_privs=own.get("allowPrivilegeEscalation") is False,
+        windows_name=_windows_name(own) or _windows_name(pod),
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.objects.container_user import IMAGE_USER, UserSpec
-from fleet.runtime.security_context import non_root_error, user_json
+from fleet.runtime.security_context import non_root_error, user_json, windows_non_root_error
 from fleet.wire.api.decode_user import container_user
 
 POD = "web_default(123)"
@@ -50,3 +50,22 @@ def test_a_containers_own_context_goes_before_its_pods() -> None:
 def test_root_is_refused_where_it_must_not_be(user: UserSpec, image: str, text: str) -> None:
     where = ' (pod: "web_default(123)", container: c)'
     assert non_root_error(user, image, "c", POD) == (text + where if text else "")
+
+
+@pytest.mark.parametrize(
+    ("container", "pod", "is_refused"),
+    [
+        ("ContainerUser", "ContainerAdministrator", False),
+        ("containeradministrator", "", True),
+        ("", "ContainerAdministrator", True),
+        ("", "", False),
+    ],
+)
+def test_on_windows_root_has_a_name(container: str, pod: str, is_refused: bool) -> None:  # noqa: FBT001
+    def context(name: str) -> dict[str, object]:
+        return {"windowsOptions": {"runAsUserName": name}} if name else {}
+
+    spec = {"securityContext": {"runAsNonRoot": True, "runAsUser": 0, **context(container)}}
+    user = container_user(spec, context(pod))
+    assert bool(windows_non_root_error(user, "c", POD)) is is_refused
+    assert not windows_non_root_error(user._replace(non_root=False), "c", POD)

@@ -225,6 +225,26 @@ def test_kinds_of_machines_with_one_name_are_told_apart() -> None:
     assert names == ["m7g-2xlarge", "m7g-2xlarge-2"]
 
 
+def test_a_node_of_windows_is_as_its_kubelet_makes_it() -> None:
+    info = {"operatingSystem": "windows", "kernelVersion": "10.0.26100.1742"}
+    model = profile(template={"status": {"nodeInfo": info}})
+    assert model.is_windows
+    assert model.labels["kubernetes.io/os"] == "windows"
+    assert model.labels["node.kubernetes.io/windows-build"] == "10.0.26100"
+    assert model.node_info["osImage"].startswith("Windows Server")
+    assert not any(name.startswith("hugepages-") for name in model.capacity)
+    assert not model.app_armor
+    assert not model.supplemental_groups_policy
+    assert not any(each.recursive_read_only_mounts for each in model.runtime_handlers)
+    assert model.filled(model.user_agent).startswith(b"kubelet.exe/v1.36.3 (windows/amd64)")
+    by_label = profile(template={"metadata": {"labels": {"kubernetes.io/os": "windows"}}})
+    assert by_label.node_info["operatingSystem"] == "windows"
+    assert by_label.labels["node.kubernetes.io/windows-build"] == "10.0.20348"
+    linux = profile()
+    assert "node.kubernetes.io/windows-build" not in linux.labels
+    assert linux.filled(linux.user_agent).startswith(b"kubelet/")
+
+
 def test_allocatable_is_what_a_real_node_shows() -> None:
     """20959212Ki of disk with 1Gi reserved leave 18242267924 bytes: read off a real EKS node."""
     model = profile(
