@@ -82,8 +82,8 @@ locust: setup  ## Locust masters that quit, die, come back, and that lose a work
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest -m '' tests/e2e/test_locust_master.py tests/e2e/test_dashboard.py
 
-# About half an hour on two cores. `make unit` runs the first 200,000 of them.
-fuzz: setup  ## 10 million broken inputs for the codecs; ARGS='--first 10000000' for others
+# About half an hour on two cores. `make unit` runs the first 220,000 of them.
+fuzz: setup  ## 10 million broken inputs for the codecs and hostile pods; ARGS='--first 10000000' for others
 	$(BIN)/python tests/fuzz/fuzz.py --inputs 10000000 $(ARGS)
 
 silence: setup  ## a connection that falls silent, with the times that kubelets have

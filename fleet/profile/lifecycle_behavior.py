@@ -128,7 +128,7 @@ def lifecycle_with_annotations(
         changes["start_failure"] = StartFailure(
             reason=reason,
             message=message,
-            times=int(times) if times.isascii() and times.isdigit() else 0,
+            times=int(times) if times.isascii() and times.isdigit() and len(times) <= 9 else 0,
         )
     if POST_START_ANNOTATION in notes:
         changes["post_start"] = _hook(notes[POST_START_ANNOTATION], life.post_start)
@@ -145,7 +145,7 @@ def lifecycle_with_annotations(
     if STOP_ERROR_ANNOTATION in notes:
         stop["error"] = notes[STOP_ERROR_ANNOTATION]
     code = notes.get(STOP_CODE_ANNOTATION, "")
-    if code.isascii() and code.isdigit() and int(code) <= CODE_MAX:
+    if code.isascii() and code.isdigit() and len(code) <= 3 and int(code) <= CODE_MAX:
         stop["exit_code"] = int(code)
     if stop:
         changes["stop"] = life.stop.model_copy(update=stop)

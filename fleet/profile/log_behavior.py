@@ -14,6 +14,7 @@ from fleet.profile.schema import PLACEHOLDER, Spec, check_placeholders
 from fleet.profile.yaml_text import read_annotation
 from fleet.quantity import Quantity, parse_quantity
 
+INTERVAL_NS_MAX = 1 << 61
 LOGS_ANNOTATION = "fleet.emulator/logs"
 LINE_MAX = 16 << 10
 """A longer line is split by containerd (max_container_log_line_size)."""
@@ -51,7 +52,7 @@ class LogBehavior(Spec):
     @cached_property
     def interval_ns(self) -> int:
         """How long after one line the next one is written."""
-        return round(NS_PER_S / self.lines_per_second)
+        return round(min(NS_PER_S / self.lines_per_second, INTERVAL_NS_MAX))
 
     def text(self, values: Mapping[str, str]) -> str:
         """Return a line by the values of the placeholders."""

@@ -1,4 +1,4 @@
-"""Fuzz the codecs: `python tests/fuzz/fuzz.py [TARGET...] [--inputs N] [--first N]`.
+"""Fuzz codecs and pods: `python tests/fuzz/fuzz.py [TARGET...] [--inputs N] [--first N]`.
 
 Input number n of a target is the same for ever, on every machine. A failure prints the line that
 makes it again, and one for found.txt, which is run with the unit tests.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from targets import TARGETS, run_one
+from targets import ALL, run_one
 
 BATCH = 5_000
 
@@ -31,7 +31,7 @@ def run_batch(job: tuple[str, int, int]) -> tuple[str, int, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("targets", nargs="*", default=[*TARGETS], metavar="TARGET")
+    parser.add_argument("targets", nargs="*", default=[*ALL], metavar="TARGET")
     parser.add_argument("--inputs", type=int, default=200_000, help="in all")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2)

@@ -12,6 +12,14 @@ from typing import NamedTuple
 import hpack as library
 import orjson
 from google.protobuf.message import DecodeError
+from hostile_pods import (
+    judge_command,
+    judge_pod,
+    judge_tar,
+    make_command,
+    make_pod,
+    make_tar,
+)
 from hyperframe.frame import DataFrame, Frame
 from mutate import chunks, misshapen, mutated
 from samples import (
@@ -345,10 +353,18 @@ TARGETS = {
     "spdy": Target(make_spdy, judge_spdy),
 }
 
+HOSTILE = {
+    "commands": Target(make_command, judge_command),
+    "archives": Target(make_tar, judge_tar),
+    "pods": Target(make_pod, judge_pod),
+}
+"""What pods and their users mean harm with; each input has 100 ms and 64 MB, see limits.py."""
+ALL = TARGETS | HOSTILE
+
 
 def run_one(name: str, number: int) -> None:
     """Make one input and judge it. Raises whatever is wrong, with the line that does it again."""
-    target = TARGETS[name]
+    target = ALL[name]
     pieces = target.make(Random(f"{name}/{number}"))
     try:
         target.judge(pieces)

@@ -13,7 +13,7 @@ from types import TracebackType
 
 UNITS = 2 << 20
 """For a script or a probe of a pod, between two instants of its run."""
-UNITS_WHOLE = 64 << 20
+UNITS_WHOLE = 4 << 20
 """For a user who runs a command: `kubectl cp` reads and writes archives of many megabytes."""
 REFILLS_MAX = 8
 """So many whole accounts are spent on one run before it is taken for one that never ends."""
@@ -22,7 +22,7 @@ COMMAND_UNITS = 1000
 MATCH_UNITS = 16
 """What a character costs that a pattern is held against."""
 COPIED_SHIFT = 4
-"""A file that is passed on as it is costs a sixteenth of its length."""
+"""A text that is passed on as it is costs a sixteenth of its length."""
 NESTING_MAX = 32
 """Real scripts nest less than ten deep; each level takes up to ten frames of Python's 1,000."""
 

@@ -25,6 +25,8 @@ OPTIONS = frozenset("abceilmuxo")
 _SLEEP = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?([smhd]?)")
 FOREVER_NS = 1 << 61
 """73 years: whoever sleeps longer is not seen to wake up."""
+_VARIABLE_UNITS = 20
+"""What a variable costs that is printed, beside its characters."""
 _SLEEP_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DAYS = ("Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed")
 """From 1970-01-01 on."""
@@ -214,6 +216,7 @@ def _env(shell: "Shell", args: list[str]) -> int:
     if args:
         shell.run_program(args[0], args[1:])
         return shell.status
+    shell.budget.spend(sum(_VARIABLE_UNITS + len(each) for each in shell.variables.values()))
     shell.print("".join(f"{name}={value}\n" for name, value in shell.variables.items()))
     return 0
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fleet.clock import NS_PER_S
+from fleet.runtime.shell.budget import COPIED_SHIFT
 from fleet.runtime.shell.surroundings import DIRECTORY
 from fleet.runtime.shell.syntax import UnknownScriptError
 
@@ -210,7 +211,7 @@ def _unpack(shell: "Shell", directory: str) -> int:
     try:
         with tarfile.open(fileobj=io.BytesIO(given), mode="r:") as archive:
             for member in archive:
-                shell.budget.spend(_MEMBER_UNITS + max(member.size, 0))
+                shell.budget.spend(_MEMBER_UNITS + (max(member.size, 0) >> COPIED_SHIFT))
                 if member.issparse():
                     raise tarfile.ReadError("a sparse file")  # busybox has no such type
                 target = posixpath.normpath(posixpath.join(root, member.name.lstrip("/")))
@@ -221,8 +222,8 @@ def _unpack(shell: "Shell", directory: str) -> int:
                         shell.write(target, DIRECTORY)
                 elif member.isfile() and (inner := archive.extractfile(member)) is not None:
                     shell.write(target, inner.read().decode("utf-8", "surrogateescape"))
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError):
-        # The last three are tarfile's own, of numbers and of headers that announce headers.
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError):
+        # All but the first are of tarfile itself: of numbers, and of headers that announce headers.
         shell.complain("tar: invalid tar magic\n" if given else "tar: short read\n")
         return 1
     return 0

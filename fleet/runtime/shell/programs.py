@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from fleet.runtime.shell.budget import COPIED_SHIFT
 from fleet.runtime.shell.patterns import Pattern
 from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError
 
@@ -28,6 +29,8 @@ class Read(Protocol):
 
 Done = tuple[str, int]
 SEQUENCE_MAX = 1000
+_IN_C = frozenset(("cat", "md5sum", "sha256sum"))
+"""What these do with a text takes no more than to copy it."""
 _DUMPED = 16  # bytes in a row of hexdump
 _PLAIN = re.compile(r"\^?(?:(?:\\s|[\w ./:=,%@-])\*?)*\$?")
 _AWK = re.compile(r"\{\s*print\s*(?:\$([0-9]))?\s*;?\s*\}")
@@ -44,13 +47,13 @@ def _input(files: Sequence[str], read: Read, piped: str | None, name: str) -> Do
     if not files or files == ["-"]:
         if piped is None:
             raise UnknownScriptError(name)
-        read.spend(len(piped))
+        read.spend(len(piped) >> COPIED_SHIFT if name in _IN_C else len(piped))
         return piped, 0
     texts = [read(path) for path in files]
     if "/" in texts:
         raise UnknownScriptError("a directory")
-    if name != "cat" or len(texts) > 1:  # one file is passed on as it is
-        read.spend(sum(len(text or "") for text in texts))
+    size = sum(len(text or "") for text in texts)
+    read.spend(size >> COPIED_SHIFT if name in _IN_C else size)
     return "".join(text for text in texts if text is not None), int(None in texts)
 
 

@@ -68,6 +68,8 @@ TEXT_MAX = 4096
 """What a variable, or an output that is captured, may hold in a script."""
 TEXT_WHOLE_MAX = 16 << 20
 """The same for somebody who looks: `kubectl cp` reads an archive through a pipe."""
+ARGUMENT_MAX = 128 << 10
+"""Of one argument, or variable. Source: Linux, fs/exec.c, MAX_ARG_STRLEN."""
 ARGUMENTS_MAX = 4096
 """Of one command. Source: execve(2), E2BIG, which depends on their lengths too."""
 TOO_MANY_ARGUMENTS = "argument list too long"
@@ -126,6 +128,7 @@ class Shell:
         "_knows_cwd",
         "_paid_ns",
         "_random",
+        "_shift",
         "_steps",
         *("_subshells", "_term_ns"),
         "_wall_ns",
@@ -154,6 +157,8 @@ class Shell:
         self.is_whole = around.is_whole
         self.text_max = TEXT_WHOLE_MAX if around.is_whole else TEXT_MAX
         self.budget = Budget(UNITS_WHOLE if around.is_whole else UNITS)
+        # What a script prints is kept with its run; what a user's command does is sent.
+        self._shift = COPIED_SHIFT if around.is_whole else 0
         given = around.input
         self.piped = None if given is None else given.decode("utf-8", "surrogateescape")
         self.stops_at_error = stops_at_error
@@ -323,8 +328,9 @@ class Shell:
         """Run a program by its name or path."""
         name = path.rpartition("/")[2]
         try:
-            if not self._run_known(name, args):
-                self._not_found(path)
+            with self.budget:  # `exec exec exec true`
+                if not self._run_known(name, args):
+                    self._not_found(path)
         except UnknownScriptError as error:
             if not self.is_whole:
                 raise
@@ -382,7 +388,7 @@ class Shell:
         """Write to stdout."""
         if self._captured:
             text = text[: self.text_max - len(self._captured[-1])]
-            self.budget.spend(len(text))
+            self.budget.spend(len(text) >> self._shift)
             self._captured[-1] += text
         elif text:
             self.written.append(Written(self.clock_ns, "", text))
@@ -391,7 +397,7 @@ class Shell:
         """Write to stderr."""
         if self._complaints:
             text = text[: self.text_max - len(self._complaints[-1])]
-            self.budget.spend(len(text))
+            self.budget.spend(len(text) >> self._shift)
             self._complaints[-1] += text
         elif text:
             self.written.append(Written(self.clock_ns, "", text, is_error=True))
@@ -436,7 +442,7 @@ class Shell:
         Raises ReadOnlyFileSystemError with the path as it was given.
         """
         where = self.path(path)
-        self.budget.spend(_FILE_UNITS + len(text or ""))
+        self.budget.spend(_FILE_UNITS + (len(text or "") >> self._shift))
         if self._files is not None:
             self._files.at(self.clock_ns)
             try:
@@ -662,10 +668,13 @@ class Shell:
 
     def _text(self, raw: str) -> str:
         text = expand_text(raw, self._lookup, self._substitute, self.budget)
-        return text[: self.text_max]
+        return text[: min(self.text_max, ARGUMENT_MAX)]
 
     def _fields(self, raw: str) -> list[str]:
-        return expand_word(raw, self._lookup, self._substitute, self.budget)
+        fields = expand_word(raw, self._lookup, self._substitute, self.budget)
+        if any(len(field) > ARGUMENT_MAX for field in fields):
+            raise OverBudgetError(TOO_MANY_ARGUMENTS)
+        return fields
 
     def draw(self) -> int:
         """Return a number of 15 bits.

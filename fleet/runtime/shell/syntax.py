@@ -24,7 +24,7 @@ SCRIPT_MAX = 4096
 _OPERATOR = re.compile(r"[0-9]*(?:>>|>&|>|<)|&>|&&|\|\||;;|[;\n|&()]")
 _BLANK = re.compile(r"(?:[ \t\r]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
-_PLAIN = re.compile(r"[^\s;&|<>()'\"$`\\]+")
+_PLAIN = re.compile(r"[^ \t\r\n;&|<>()'\"$`\\]+")
 _SINGLE = re.compile(r"'[^']*'")
 _REDIRECTION = re.compile(r"[0-9]*[<>]|&>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -132,6 +132,7 @@ def _tokens(script: str) -> list[str]:
             end = operator.end() if operator else word_end(script, at)
         except UnknownScriptError:
             return [*found, UNKNOWN]
+        assert end > at, script[at : at + 20]
         found.append(script[at:end])
         at = end
     return found

@@ -16,6 +16,10 @@ from fleet.runtime.shell.syntax import UnknownScriptError, expansion_end, quoted
 _PARAMETER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|[?#@*$!0-9])(?:(:?-)(.*))?", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
 _ARITHMETIC_MAX = 256
+WORD_UNITS = 150
+"""What a word costs that is expanded."""
+RAW_UNITS = 6
+"""What a character costs that is looked at for quotes and dollar signs."""
 FIELD_UNITS = 16
 """What a field costs beside its characters."""
 _DOUBLE_ESCAPES = frozenset('$`"\\\n')
@@ -33,7 +37,7 @@ def expand_word(
 
     Raises UnknownScriptError, OverBudgetError.
     """
-    budget.spend(len(raw))
+    budget.spend(WORD_UNITS + RAW_UNITS * len(raw))
     with budget:
         return _expanded(raw, lookup, substitute, budget)
 
