@@ -88,7 +88,7 @@ def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
     assert set(status["capacity"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
     assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("8", "7810m")
     assert status["capacity"]["pods"] == status["allocatable"]["pods"] == "110"
-    assert len(status["images"]) == 45  # of the 50 that a status shows
+    assert len(status["images"]) == 47  # of the 50 that a status shows
     assert 10_000 < len(json.dumps(node, separators=(",", ":"))) < 15_000
     assert status["nodeInfo"]["kubeletVersion"] == world.info.server_version
     assert status["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")

@@ -523,6 +523,20 @@ def test_shipped_nodes_look_like_the_machines_they_are() -> None:
         assert model.kubelet_version == "v1.36.3"
 
 
+PAUSES = ("3.10", "3.10.1", "3.10.2")
+"""Of Kubernetes 1.33, of 1.34 and 1.35, of 1.36 and 1.37.
+
+Source: cmd/kubeadm/app/constants/constants.go, PauseVersion.
+"""
+
+
+@pytest.mark.parametrize("name", ["default", "large", "gpu", "arm64", "spot", "edge"])
+def test_shipped_nodes_have_the_pause_images_of_the_last_minors(name: str) -> None:
+    [model] = load_mix((ProfileChoice(name),)).models
+    names = {each for image in model.images_preloaded for each in image.names}
+    assert {f"registry.k8s.io/pause:{version}" for version in PAUSES} <= names
+
+
 @pytest.mark.parametrize("name", ["default", "large", "gpu", "arm64", "spot", "edge"])
 def test_shipped_nodes_have_about_as_many_images_as_a_status_shows(name: str) -> None:
     model = load_mix((ProfileChoice(name),)).models[0]
