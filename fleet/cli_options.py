@@ -295,6 +295,12 @@ spawn_options = join(
     target("--no-taint", is_flag=True, help="Dedicated clusters only: any pod may come."),
     target("--zone-labels", is_flag=True, help="Set zone labels on a cluster that was named too."),
     target(
+        "--provider-id",
+        metavar="none|fleet|TEMPLATE",
+        help="Give the nodes no providerID, fleet://ZONE/NAME, or one such as "
+        "aws:///{{zone}}/{{name}} (default: as their profiles say).",
+    ),
+    target(
         "--manage",
         metavar="SELECTOR",
         help="Be the kubelet of Nodes that others make: those with these labels, --nodes at most. "

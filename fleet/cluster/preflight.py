@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.cluster.api_client import METADATA_ONLY, Api, Json
+from fleet.cluster.cloud import cloud_of, provider_lines
 from fleet.cluster.credentials import IN_CLUSTER_CONTEXT
 from fleet.cluster.daemonsets import Landing, NodeShape, landings
 from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, refusal
@@ -61,6 +62,7 @@ class TargetFacts:
     holder: RunHolder | None
     landings: tuple[Landing, ...]
     pod_cidrs: PodCidrs
+    cloud: str = ""  # the scheme of the real nodes' providerIDs
 
     @property
     def foreign_nodes(self) -> int:
@@ -117,6 +119,7 @@ async def inspect(
     daemon_sets: list[Json] = []
     async for page in api.pages(DAEMON_SETS, "daemonsets"):
         daemon_sets += page
+    pod_cidrs, cloud = await _sample(api) if foreign else (PodCidrs(0, (), ()), "")
     return TargetFacts(
         server=server,
         context=context,
@@ -130,7 +133,8 @@ async def inspect(
         existing=tuple(node for node in found.owned if node.prefix == prefix),
         holder=holder,
         landings=tuple(landings(daemon_sets, shapes)),
-        pod_cidrs=await _pod_cidrs(api) if foreign else PodCidrs(0, (), ()),
+        pod_cidrs=pod_cidrs,
+        cloud=cloud,
     )
 
 
@@ -146,16 +150,17 @@ async def _unlabelled(api: Api) -> dict[str, bool]:
     return found
 
 
-async def _pod_cidrs(api: Api) -> PodCidrs:
-    """Read the ranges of the first foreign nodes: they tell mask and pool."""
+async def _sample(api: Api) -> tuple[PodCidrs, str]:
+    """Read the first foreign nodes: they tell mask and pool of pod ranges, and the cloud."""
     selector, limit = f"!{RUN_LABEL}", SAMPLED_NODES_MAX
     async for page in api.pages(NODES, "nodes", labelSelector=selector, limit=limit):
         specs = [item.get("spec", {}) for item in page]
         found = summarize_cidrs(
             [spec.get("podCIDRs") or [spec["podCIDR"]] for spec in specs if spec.get("podCIDR")]
         )
-        return found._replace(looked_at=len(page))
-    return PodCidrs(0, (), ())
+        cloud = cloud_of(spec.get("providerID") or "" for spec in specs)
+        return found._replace(looked_at=len(page)), cloud
+    return PodCidrs(0, (), ()), ""
 
 
 def summarize_cidrs(ranges: Sequence[Sequence[str]]) -> PodCidrs:
@@ -182,8 +187,13 @@ def _span(networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> 
     return f"{address(base)}/{length}"
 
 
-def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = True) -> str:
-    """Return what a person must read before fleet adds `nodes` nodes to a shared cluster."""
+def shared_cluster_notice(
+    facts: TargetFacts, nodes: int, *, is_tainted: bool = True, provider_ids: Sequence[str] = ()
+) -> str:
+    """Return what a person must read before fleet adds `nodes` nodes to a shared cluster.
+
+    `provider_ids` are the providerIDs that the profiles make.
+    """
     lines = [
         *_about(facts),
         f"  will get    at most {nodes:,} nodes {facts.prefix}-* that run nothing",
@@ -202,6 +212,7 @@ def shared_cluster_notice(facts: TargetFacts, nodes: int, *, is_tainted: bool = 
         lines.append(
             "- --no-taint: ANY pod of this cluster may be scheduled to a node that is fake."
         )
+    lines += provider_lines(facts.cloud, provider_ids, nodes)
     lines.append(
         "- An autoscaler, cloud controller or node monitor may act on nodes it cannot find."
     )

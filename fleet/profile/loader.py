@@ -23,7 +23,7 @@ from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
-from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice
+from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice, provider_template
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
 from fleet.profile.serving import NodeRange, Serving
@@ -138,6 +138,13 @@ class NodeMix:
             for model in self.models
         )
 
+    def give_provider_ids(self, option: str) -> None:
+        """Give all nodes the providerIDs that --provider-id says; before any node is made."""
+        self.models = tuple(
+            replace(model, provider_id=provider_template(option, model.provider_id))
+            for model in self.models
+        )
+
     def check_addresses(self, indices_max: int) -> None:
         """Raise UsageError unless every address pool has room for indices below a limit."""
         for model in self.models:
@@ -166,12 +173,14 @@ class NodeMix:
 
 def mix_of(settings: Settings) -> NodeMix:
     """Load what the options of a run name."""
-    return load_mix(
+    found = load_mix(
         settings.profiles,
         simulate_csi=settings.simulate_csi,
         no_agents=settings.no_agents,
         is_light=settings.fidelity is Fidelity.LIGHT,
     )
+    found.give_provider_ids(settings.provider_id)
+    return found
 
 
 def load_mix(

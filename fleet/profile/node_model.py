@@ -54,7 +54,6 @@ In place of the commit stands one that nobody has: as long, and logs tell fleet'
 
 WINDOWS = "windows"
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
-PLACEHOLDERS = ("name", "index", "zone", "region")
 
 _FEATURES_SINCE = {
     "ExtendWebSocketsToKubelet": (1, 36),

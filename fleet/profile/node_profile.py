@@ -28,7 +28,6 @@ from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint, TaintSpec
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
-    PLACEHOLDERS,
     USER_AGENT,
     WINDOWS,
     NodeImage,
@@ -38,7 +37,14 @@ from fleet.profile.node_model import (
     parse_version,
 )
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, PodBehavior, RunTimes
-from fleet.profile.schema import PLACEHOLDER, Metadata, QuantityField, Spec, check_placeholders
+from fleet.profile.schema import (
+    PLACEHOLDER,
+    PLACEHOLDERS,
+    Metadata,
+    QuantityField,
+    Spec,
+    check_placeholders,
+)
 from fleet.profile.usage import Usage
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.quantity import Quantity, parse_quantity, whole_quantity

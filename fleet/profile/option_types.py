@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringCo
 
 from fleet.errors import UsageError
 from fleet.profile.host_names import host_name
+from fleet.profile.schema import PLACEHOLDER, PLACEHOLDERS, check_placeholders
 from fleet.quantity import parse_positive_duration, parse_share
 
 SHARDS_MAX = 10_000
@@ -49,6 +50,9 @@ class StopRules(NamedTuple):
         return bool(self.readyz_ns or self.errors_ns)
 
 
+PROVIDER_ID_NONE = "none"
+PROVIDER_ID_FLEET = "fleet"
+FLEET_PROVIDER_ID = "fleet://{{zone}}/{{name}}"
 NEVER = "never"
 STOP_FOR = "30s"
 STOP_ERRORS = "20%"
@@ -210,6 +214,26 @@ def _stop_duration(text: str, given: str) -> int:
     return duration_ns
 
 
+def _provider_id(value: object) -> str:
+    """Read `none`, `fleet`, or a template that tells the nodes apart."""
+    text = str(value)
+    if text in ("", PROVIDER_ID_NONE, PROVIDER_ID_FLEET):
+        return text
+    check_placeholders(text, PLACEHOLDERS)
+    if not {"name", "index"} & set(PLACEHOLDER.findall(text)):
+        raise ValueError(
+            f"{text!r} is neither none nor fleet, and has neither {{{{name}}}} nor {{{{index}}}}: "
+            "all nodes would be one machine"
+        )
+    return text
+
+
+def provider_template(option: str, of_profile: str) -> str:
+    """Return the providerID of the nodes of a profile, with placeholders, "" for none."""
+    known = {"": of_profile, PROVIDER_ID_NONE: "", PROVIDER_ID_FLEET: FLEET_PROVIDER_ID}
+    return known.get(option, option)
+
+
 def _rate(value: object) -> float:
     """Read how many nodes start each second: a number, or `max` for all of them at once."""
     text = str(value)
@@ -272,6 +296,7 @@ def _label_selector(text: str) -> str:
 
 
 LabelSelector = Annotated[str, AfterValidator(_label_selector)]
+ProviderIdOption = Annotated[str, BeforeValidator(_provider_id)]
 NodeAddresses = Annotated[ipaddress.IPv4Network, BeforeValidator(_node_addresses)]
 BootstrapToken = Annotated[SecretStr, AfterValidator(_bootstrap_token)]
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]

@@ -30,6 +30,8 @@ from fleet.quantity import Quantity, parse_positive_duration, parse_quantity
 API_VERSION = "fleet.emulator/v1alpha1"
 KNOWN_KEYS_SHOWN_MAX = 12
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+PLACEHOLDERS = ("name", "index", "zone", "region")
+"""Of a providerID."""
 
 DurationNs = Annotated[
     int,

@@ -21,6 +21,7 @@ from fleet.profile.option_types import (
     LabelSelector,
     NodeAddresses,
     Profiles,
+    ProviderIdOption,
     Rate,
     RunId,
     Shard,
@@ -66,6 +67,7 @@ NOT_MANAGED = (
     ("no_taint", "these Nodes keep their taints"),
     ("simulate_csi", "what is on these nodes is not fleet's"),
     ("zone_labels", "these Nodes keep their labels"),
+    ("provider_id", "these Nodes keep their providerIDs"),
     ("dashboard", "others say how many nodes there are"),
     ("locust_master", "others say how many nodes there are"),
     ("node_addresses", "these nodes are not numbered"),
@@ -164,6 +166,7 @@ class Settings(BaseModel):
     no_agents: bool = False  # of those that node profiles bring
     simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
     zone_labels: bool = False  # on a shared cluster too
+    provider_id: ProviderIdOption = ""  # of all profiles; "": as each says
     serve: ServeMode = ServeMode.AUTO
     serve_at: Address = ""  # of modes ports and path: ADDRESS:PORT of the first node
     node_addresses: NodeAddresses | None = None  # of mode loopback: routed to `lo`

@@ -68,7 +68,10 @@ async def may_load(
         facts = replace(facts, is_shared=settings.shared)
     display.pause()
     tainted = not settings.no_taint
-    notice = shared_cluster_notice(facts, settings.most, is_tainted=tainted)
+    provider_ids = [each.provider_id for each in mix.models]
+    notice = shared_cluster_notice(
+        facts, settings.most, is_tainted=tainted, provider_ids=provider_ids
+    )
     allowed = matching
     if selector and facts.is_shared:
         allowed = await matching_names(api, opted_in(selector))

@@ -128,6 +128,40 @@ def test_of_pod_cidrs_it_says_what_was_seen(api: FakeApi, said: str) -> None:
     assert "addresses of 240.0.0.0/4" in notice
 
 
+def in_cloud(provider_id: str) -> FakeApi:
+    api = empty_cluster()
+    for index in range(3):
+        api.put(f"{NODES}/real-{index}", spec={"providerID": f"{provider_id}{index}"})
+    return api
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (
+            "",
+            "none. The cloud controller of AWS looks a Node that is not Ready up by its name, fin",
+        ),
+        (
+            "fleet://{{name}}",
+            "The controllers of AWS cannot read it: they leave the Node, but some",
+        ),
+        ("aws:///{{zone}}/i-{{index}}", "It looks like a machine of AWS: of a Node that is not Re"),
+    ],
+)
+def test_in_a_cloud_the_notice_says_what_the_provider_id_will_do(template: str, said: str) -> None:
+    facts = look(in_cloud("aws:///eu-west-1a/i-0123"))
+    notice = shared_cluster_notice(facts, 10, provider_ids=[template, template])
+    assert notice.count("- providerID:") == 1
+    assert said in notice
+
+
+@pytest.mark.parametrize("provider_id", ["", "kind://docker/kind/", "fleet://a/", "x"])
+def test_of_no_cloud_it_says_nothing(provider_id: str) -> None:
+    facts = look(in_cloud(provider_id))
+    assert "providerID" not in shared_cluster_notice(facts, 10, provider_ids=["fleet://{{name}}"])
+
+
 def fleets_own() -> FakeApi:
     """Return a cluster in which only fleets have nodes."""
     api = empty_cluster()

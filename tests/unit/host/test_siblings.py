@@ -38,6 +38,7 @@ GIVEN: dict[str, object] = {
     "context": "there",
     "no_taint": True,
     "zone_labels": True,
+    "provider_id": "none",
     "no_agents": True,
     "simulate_csi": True,
     "seed": 7,

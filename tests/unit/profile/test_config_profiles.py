@@ -20,6 +20,7 @@ from fleet.profile.loader import (
     load_file,
     load_mix,
     load_source,
+    mix_of,
     parse_documents,
     show_profile,
 )
@@ -27,6 +28,7 @@ from fleet.profile.node_import import import_nodes, import_profile
 from fleet.profile.node_model import NodeModel, cap_version
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
+from fleet.profile.settings import Settings
 from fleet.runtime.image_store import ImageStore
 
 HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
@@ -545,6 +547,20 @@ def test_shipped_nodes_have_about_as_many_images_as_a_status_shows(name: str) ->
     assert len(set(names)) == 2 * len(model.images_preloaded)
     assert all(parse_image(each).full_name == each for each in names)
     assert 8_000 < len(ImageStore(model).status_json()) < 9_500
+
+
+@pytest.mark.parametrize(
+    ("option", "shown"),
+    [
+        ("", "fleet://zone-b/n-4"),
+        ("none", ""),
+        ("fleet", "fleet://zone-b/n-4"),
+        ("aws:///{{zone}}/i-{{index}}", "aws:///zone-b/i-4"),
+    ],
+)
+def test_an_option_says_the_provider_ids_of_all_nodes(option: str, shown: str) -> None:
+    made = mix_of(Settings(provider_id=option))
+    assert made.model_of(4).identity(4, "n-4").provider_id == shown
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:

@@ -156,6 +156,15 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
             {"serve": "ports", "serve_at": "10.0.0.1:65500", "nodes": 100},
             "--serve-at: 100 ports from 65500 on are too many",
         ),
+        (
+            {"provider_id": "aws:///{{zone}}"},
+            "--provider-id: 'aws:///{{zone}}' is neither none nor",
+        ),
+        ({"provider_id": "aws:///{{nam}}"}, "--provider-id: '{{nam}}' is not one of name, index"),
+        (
+            {"provider_id": "none", "manage": "a=b"},
+            "--manage excludes --provider-id none: these Nodes keep their providerIDs",
+        ),
         ({"node_addresses": "x"}, "--node-addresses: x is not a range of IPv4 addresses"),
         ({"node_addresses": "10.1.0.1/16"}, "--node-addresses: 10.1.0.1/16 is not a range"),
         ({"node_addresses": "10.1.0.1"}, "--node-addresses: 10.1.0.1/32 is too small: /30"),
