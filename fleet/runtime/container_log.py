@@ -25,6 +25,8 @@ HEAD_BYTES = len(b"2026-11-21T02:06:48.123456789Z stdout F ")
 """What stands before each line in the file."""
 ROUNDS_MAX = 100
 """How far a script is followed in one call: about 2 ms."""
+OPEN_MAX = 64 << 10
+"""What is kept of a line without an end. Differs: containerd splits it each 16 KiB."""
 LINES_MAX = 500
 """How many lines one call looks at."""
 LEVELS = ("INFO", "INFO", "INFO", "INFO", "INFO", "INFO", "DEBUG", "DEBUG", "WARN", "ERROR")
@@ -186,7 +188,7 @@ class ScriptLines:
         for line in lines:
             self._buffer.append(LogLine(written.after_ns, written.is_error, _encoded(line)))
         if rest or written.is_error in self._open:
-            self._open[written.is_error] = rest
+            self._open[written.is_error] = rest[:OPEN_MAX]
             if not rest:
                 del self._open[written.is_error]
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from fleet.profile.distribution import constant
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
+from fleet.runtime.shell.budget import Budget
 from fleet.runtime.shell.process import run_words
 from fleet.runtime.shell.surroundings import ANY_FILE, FileChange, Look, Surroundings
 from fleet.runtime.shell.syntax import UnknownScriptError
@@ -76,13 +77,15 @@ def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> Pr
         posixpath.normpath(each.path): None for each in run.changes if each.path != ANY_FILE
     }
     phases: list[ProbePhase] = []
+    budget = Budget()
     for after_ns, changes in _by_time(run.changes):
         for each in changes:
             if each.path == ANY_FILE:
                 files = {path: text for path, text in files.items() if text is not None}
             else:
                 files[posixpath.normpath(each.path)] = each.text
-        phase = phase_of(probe, after_ns, Surroundings({}, _Files(dict(files)), 0.0))
+        around = Surroundings({}, _Files(dict(files)), 0.0, budget=budget)
+        phase = phase_of(probe, after_ns, around)
         if not phases or phase._replace(after_ns=phases[-1].after_ns) != phases[-1]:
             phases.append(phase)
         if len(phases) == PHASES_MAX:

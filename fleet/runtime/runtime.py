@@ -39,6 +39,7 @@ from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.program import End, heeds_term, natural_end, term_exit_code
+from fleet.runtime.shell.budget import Budget
 from fleet.runtime.shell.surroundings import NOWHERE, CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
 from fleet.runtime.termination_message import last_words
@@ -69,7 +70,7 @@ class Runtime:
 
     __slots__ = (
         *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_run_times"),
-        *("_sandboxes", "spent"),
+        *("_sandboxes", "_stop_budget", "_stop_ns", "spent"),
     )
 
     def __init__(
@@ -89,6 +90,8 @@ class Runtime:
         self._pool = pool_of(pod_cidrs)
         self._port_changes = port_changes  # None where no pod has an address that is ours
         self._files: NodeFiles | None = None  # made when a script needs it
+        self._stop_ns = -1
+        self._stop_budget: Budget | None = None
         self.spent = NOTHING_SPENT  # by containers that were removed
 
     def use_cidrs(self, pod_cidrs: str) -> None:
@@ -258,6 +261,8 @@ class Runtime:
         """
         life = behavior.container(container.name).life
         before_ns = container.exit_ns
+        if at_ns != self._stop_ns:  # all containers that are stopped at once share one budget
+            self._stop_ns, self._stop_budget = at_ns, Budget()
         spec = pod.find(container.name)
         start_ns = container.begun_ns or container.started_s * NS_PER_S - wall_offset_ns
         if spec is not None:
@@ -486,10 +491,12 @@ class Runtime:
             run = run_of_command(command_of(spec), ())
             if term_ns is None or not run.traps:
                 return run
-            return run_around(command_of(spec), NOWHERE._replace(term_ns=term_ns))
-        assert isinstance(around.files, ContainerFiles), around
-        around.files.as_run_again()
-        return run_around(command_of(spec), around._replace(term_ns=term_ns))
+            around = NOWHERE
+        else:
+            assert isinstance(around.files, ContainerFiles), around
+            around.files.as_run_again()
+        around = around._replace(term_ns=term_ns, budget=self._stop_budget)
+        return run_around(command_of(spec), around)
 
     def _plan_exit(
         self,

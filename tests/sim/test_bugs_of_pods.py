@@ -98,3 +98,37 @@ def test_a_bug_that_goes_on_takes_the_node_out(monkeypatch: pytest.MonkeyPatch) 
     sim.run_for(seconds=60)
     assert sim.reactor.counts.quarantined == 1
     assert [entry.kubelet is None for entry in sim.reactor.entries] == [True, False]
+
+
+HOSTILE = {
+    "patterns": 'grep ".*.*.*.*.*.*x" /tmp/a',
+    "nesting": "(" * 1000 + "true" + ")" * 1000,
+    "substitutions": '"$(echo ' * 300 + "a" + ')"' * 300,
+    "doubling": "export A=aaaaaaaa; " + "export A=$A$A$A$A; " * 20,
+    "spinning": "while :; do :; done",
+    "negations": "! " * 1500 + "true",
+    "brackets": "echo $((" + "[" * 200 + "))",
+}
+
+
+def test_a_daemon_set_of_hostile_pods_takes_no_node_out() -> None:
+    sim = started()
+    for node in sim.names:
+        for name, script in HOSTILE.items():
+            sim.create_pod(
+                f"{name}-{node}",
+                node=node,
+                command=["sh", "-c", script],
+                livenessProbe={"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1},
+            )
+    sim.run_for(seconds=120)
+    assert sim.ready() == 2
+    assert (sim.reactor.counts.quarantined, sim.reactor.counts.bugs) == (0, 0)
+    sim.create_pod("good")
+    sim.run_for(seconds=10)
+    assert sim.phase("good") == "Running"
+    for node in sim.names:
+        for name in HOSTILE:
+            sim.server.delete_pod(f"{name}-{node}", grace_s=1)
+    sim.run_for(seconds=120)
+    assert not any(sim.phase(f"{name}-{node}") for name in HOSTILE for node in sim.names)

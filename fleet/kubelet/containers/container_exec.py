@@ -24,6 +24,7 @@ from fleet.runtime.http_message import Network
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.servers import Site
 from fleet.runtime.session import KILLED, Session
+from fleet.runtime.shell.budget import UNITS_SERVED, Budget
 from fleet.runtime.shell.process import is_shell, run_words
 from fleet.runtime.shell.surroundings import Surroundings
 from fleet.runtime.surroundings import hostname, whole_surroundings
@@ -83,7 +84,8 @@ class Target:
             return None if files is None else files.read(path)
 
         def run(script: str) -> tuple[str, int]:
-            done = run_words(("sh", "-c", script), self.surroundings(now_ns, b"", is_trial=False))
+            around = self.surroundings(now_ns, b"", is_trial=False)
+            done = run_words(("sh", "-c", script), around._replace(budget=Budget(UNITS_SERVED)))
             return "".join(each.text for each in done.written if not each.path), done.exit_code
 
         pod, container, env = self.pod, self.container, self.env

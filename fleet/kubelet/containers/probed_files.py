@@ -14,6 +14,7 @@ from fleet.profile.probe_behavior import ProbeBehavior, ProbePhase
 from fleet.runtime.files import ContainerFiles
 from fleet.runtime.ports import ROOTS
 from fleet.runtime.probe_script import NOT_FOUND, phase_of
+from fleet.runtime.shell.budget import Budget
 from fleet.runtime.shell.surroundings import Surroundings
 
 PHASES_MAX = 32
@@ -30,9 +31,10 @@ def behavior_in_files(
     assert isinstance(now.files, ContainerFiles), now
     later = now.files.changes_after()[: PHASES_MAX - 1]
     phases = [each for each in before.phases if each.after_ns < age_ns]
+    budget = Budget()
     for ahead_ns in (0, *later):
         at_ns = age_ns + ahead_ns
-        found = _phase(probe, at_ns, files_at(at_ns))
+        found = _phase(probe, at_ns, files_at(at_ns)._replace(budget=budget))
         if not phases or found._replace(after_ns=phases[-1].after_ns) != phases[-1]:
             phases.append(found)
     return ProbeBehavior(tuple(phases))

@@ -15,12 +15,16 @@ UNITS = 2 << 20
 """For a script or a probe of a pod, between two instants of its run."""
 UNITS_WHOLE = 4 << 20
 """For a user who runs a command: `kubectl cp` reads and writes archives of many megabytes."""
-REFILLS_MAX = 8
+UNITS_SERVED = 64 << 10
+"""For what a server in a pod runs because of a request: others may send many."""
+REFILLS_MAX = 2
 """So many whole accounts are spent on one run before it is taken for one that never ends."""
 COMMAND_UNITS = 1000
 """What a command costs beside what it reads and prints."""
 MATCH_UNITS = 16
 """What a character costs that a pattern is held against."""
+LINE_UNITS = 32
+"""What a line of a log costs beside its characters: each is kept by itself."""
 COPIED_SHIFT = 4
 """A text that is passed on as it is costs a sixteenth of its length."""
 NESTING_MAX = 32

@@ -34,6 +34,8 @@ TAKES_NS = NS_PER_MS
 CONNECT_S = 134
 """How long Linux tries to connect with tcp_syn_retries as it is; others round it."""
 WAIT_S_MAX = 1e9
+REQUEST_UNITS = 20_000
+"""What a request costs, and what the server in another pod does because of it."""
 REDIRECTS_MAX = 10
 PORTS = {"http": 80, "https": 443}
 _CURL_FLAGS = frozenset("sSgqkLfivI")
@@ -102,6 +104,7 @@ def _expect(shell: "Shell", found: HttpReply | Unreachable | None) -> None:
 
 def _ask(shell: "Shell", place: _Place, request: HttpRequest) -> HttpReply | Unreachable:
     """Ask a server, which takes a little."""
+    shell.budget.spend(REQUEST_UNITS)
     found = _network(shell).request(place.host, place.port, request, shell.clock_ns)
     _expect(shell, found)
     shell.clock_ns += TAKES_NS

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fleet.runtime.shell.budget import (
     COMMAND_UNITS,
     COPIED_SHIFT,
+    LINE_UNITS,
     UNITS,
     UNITS_WHOLE,
     Budget,
@@ -156,7 +157,8 @@ class Shell:
         self.variables = dict(around.variables)
         self.is_whole = around.is_whole
         self.text_max = TEXT_WHOLE_MAX if around.is_whole else TEXT_MAX
-        self.budget = Budget(UNITS_WHOLE if around.is_whole else UNITS)
+        own_units = UNITS_WHOLE if around.is_whole else UNITS
+        self.budget = Budget(own_units) if around.budget is None else around.budget
         # What a script prints is kept with its run; what a user's command does is sent.
         self._shift = COPIED_SHIFT if around.is_whole else 0
         given = around.input
@@ -386,6 +388,8 @@ class Shell:
 
     def print(self, text: str) -> None:
         """Write to stdout."""
+        if not self._shift:
+            self.budget.spend(LINE_UNITS * text.count("\n"))
         if self._captured:
             text = text[: self.text_max - len(self._captured[-1])]
             self.budget.spend(len(text) >> self._shift)
@@ -395,6 +399,8 @@ class Shell:
 
     def complain(self, text: str) -> None:
         """Write to stderr."""
+        if not self._shift:
+            self.budget.spend(LINE_UNITS * text.count("\n"))
         if self._complaints:
             text = text[: self.text_max - len(self._complaints[-1])]
             self.budget.spend(len(text) >> self._shift)

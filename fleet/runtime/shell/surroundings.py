@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from fleet.runtime.http_message import Network
+from fleet.runtime.shell.budget import Budget
 
 DIRECTORY = "/"
 """The text of a directory."""
@@ -59,6 +60,7 @@ class Surroundings(NamedTuple):
     cwd: str = ""  # "" if it is unknown
     network: Network | None = None  # whom it reaches; None if that is unknown
     error: str = ""  # why they are over the budget of a command
+    budget: Budget | None = None  # what several commands share; None: each has one of its own
     term_ns: int | None = None  # when SIGTERM arrives, since the start; None: not yet
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from fleet.objects.scripts import ScriptSpec, Variable
 from fleet.runtime.command import process_of, run_around
+from fleet.runtime.container_log import OPEN_MAX, ScriptLines
 from fleet.runtime.files import NodeFiles
-from fleet.runtime.probe_script import phase_of
+from fleet.runtime.probe_script import behavior_of_script, phase_of
 from fleet.runtime.script import STRING_MAX, expand, variables_of
 from fleet.runtime.session import Session
-from fleet.runtime.shell.budget import UNITS, OverBudgetError
+from fleet.runtime.shell.budget import LINE_UNITS, UNITS, OverBudgetError
 from fleet.runtime.shell.patterns import Pattern
 from fleet.runtime.shell.process import Process, run_words
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings, Written
@@ -217,3 +218,28 @@ def test_nothing_runs_of_a_process_that_cannot_be_started() -> None:
 def test_bytes_that_are_no_text_can_be_told_to_the_server() -> None:
     run = CommandRun(0, 1, (Written(0, "", "caf\udce9"),))
     assert run.text("") == "caf\ufffd"
+
+
+def test_the_phases_of_a_probe_share_one_budget() -> None:
+    """A container that changes its files often does not buy its probe a budget each time."""
+    container = "; ".join(f"echo {at} > /tmp/a; sleep 1" for at in range(60))
+    probe = "for i in $(seq 1 900); do A=$(cat /tmp/a); done"
+    found = behavior_of_script(("sh", "-c", probe), ("sh", "-c", container))
+    answers = [phase.answer.value for phase in found.phases]
+    assert answers[0] == "Success"
+    assert answers[-1] == "Timeout"
+
+
+def test_a_line_that_does_not_end_is_cut() -> None:
+    script = "while true; do printf " + "a" * 3000 + "; sleep 1; done"
+    lines = ScriptLines(lambda: process_of(("sh", "-c", script), around()))
+    for _ in range(20):
+        assert lines.next(5_000 * 10**9) is None
+    assert len(lines._open[False]) == OPEN_MAX
+
+
+def test_the_lines_of_one_piece_of_a_log_are_few() -> None:
+    script = "while true; do for i in $(seq 1 900); do seq 1 900; done; done"
+    lines = ScriptLines(lambda: process_of(("sh", "-c", script), around()))
+    assert lines.next(1) is not None
+    assert 1_000 < len(lines._buffer) < UNITS // LINE_UNITS
