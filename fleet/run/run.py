@@ -349,7 +349,9 @@ class Run:
             known = Listed(self._run_directory, self._run_id, self._whole.nodes)
             is_first = settings.shared is None
             async with open_socket(self._run_directory, faults.answer, known if is_first else None):
-                servers.start(node_host, cluster, bootstrap.store if bootstrap else None)
+                await servers.start(
+                    node_host, cluster, self._background, bootstrap.store if bootstrap else None
+                )
                 if settings.metrics_port:
                     await serve_metrics(self._background, node_host)
                 if settings.is_on_dashboard:

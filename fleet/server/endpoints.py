@@ -26,9 +26,11 @@ from fleet.server.log_query import log_options
 from fleet.server.pod_lists import all_pods, find_pod, running_pods
 from fleet.server.questions import Questions
 from fleet.server.routes import Endpoint
+from fleet.server.seats import LOGS_MAX, Seats
 
 CHUNK_BYTES = 64 << 10
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
+LOGS = "logs that are read"
 POD_MISSING = "pod does not exist"
 
 
@@ -61,6 +63,7 @@ class Endpoints:
         self._client = client  # what a node's own requests show, on the reactor's loop
         self._store = store  # of nodes with certificates of their own
         self._host = host
+        self.logs = Seats(LOGS_MAX, partial(questions.hit_limit, LOGS))
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
             Endpoint.PODS: partial(self._json, act=all_pods),
@@ -136,6 +139,11 @@ class Endpoints:
     # ---- logs ----
 
     async def _container_logs(self, asked: Asked) -> web.StreamResponse:
+        """Send a log if there is room for one more reader."""
+        with self.logs.one() as has_seat:
+            return await self._send_log(asked) if has_seat else text(429, "too many readers\n")
+
+    async def _send_log(self, asked: Asked) -> web.StreamResponse:
         """Send a log as it is computed; a reader that does not read holds one chunk."""
         query = {key: asked.request.query.getall(key) for key in asked.request.query}
         gates = asked.configuration.feature_gates

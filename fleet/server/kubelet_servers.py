@@ -23,6 +23,7 @@ import uvloop
 from aiohttp import web
 from yarl import URL
 
+from fleet.background import Background
 from fleet.cluster.cluster import Cluster
 from fleet.errors import SetupError
 from fleet.host.certificate_store import CertificateStore
@@ -35,6 +36,7 @@ from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, NodeRange, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
+from fleet.server.client_ca import ClientAuthorities
 from fleet.server.client_metrics import client_metrics
 from fleet.server.counts import HttpCounts
 from fleet.server.debugging import Debugging
@@ -94,6 +96,7 @@ class KubeletServers:
         self._shift = address_shift if addresses is None else 0  # a range is this run's alone
         self._of_all = Serving(*settings.serve_address, self._first, addresses, self._shift)
         self._client_cas: tuple[str, ...] = ()  # files, of profiles that name one
+        self._takes_cluster_clients = True
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -110,6 +113,7 @@ class KubeletServers:
         models = tuple(models)
         cas = {each.kubelet.authentication.x509.client_ca_file for each in models}
         self._client_cas = tuple(sorted(cas - {""}))
+        self._takes_cluster_clients = "" in cas or self.mode is ServeMode.PATH
         if self._range is not None and self._settings.shared is None:
             self._route = LocalRoute(self._range.whole)  # of all processes of the run
             self._route.add()
@@ -159,8 +163,12 @@ class KubeletServers:
 
     # ---- the thread ----
 
-    def start(
-        self, node_host: NodeHost, cluster: Cluster, store: CertificateStore | None = None
+    async def start(
+        self,
+        node_host: NodeHost,
+        cluster: Cluster,
+        background: Background,
+        store: CertificateStore | None = None,
     ) -> None:
         """Begin to answer; nodes with certificates of their own have them in `store`.
 
@@ -171,9 +179,11 @@ class KubeletServers:
         self._node_host = node_host
         self._store = store
         questions = Questions(node_host.reactor, asyncio.get_running_loop())
-        context = ServingContext.make(
-            cluster.credentials.ca_file, self._chain_of, self._client_cas, self._client_ca_of
-        )
+        context = ServingContext.make("", self._chain_of, self._client_cas, self._client_ca_of)
+        if self._sockets and self._takes_cluster_clients:
+            authorities = ClientAuthorities(cluster.api("serving"), context.use_client_ca)
+            await authorities.read()
+            background.keep("the client CA of the kubelets", authorities.follow)
         began = threading.Event()
         self._thread = threading.Thread(
             target=self._run,
@@ -241,14 +251,14 @@ class KubeletServers:
         handler = Handler(
             self.named, node_host, questions, access, answers, self._roles, counts, by_path
         )
-        http = NodeHttp(handler.handle)
+        http = NodeHttp(handler.handle, questions.hit_limit)
         listener = Listener(
             loop, self.named, http, lambda: len(http.connections), questions.hit_limit
         )
         for each in self._sockets:
             role = self._roles.get(each.getsockname()[1], Role.SECURE)
             listener.add(each, context if role is Role.SECURE else None)
-        tasks = [loop.create_task(access.sweep())]
+        tasks = [loop.create_task(access.sweep()), loop.create_task(http.sweep())]
         if self._range is not None:
             changes = node_host.reactor.environments.port_changes
             pods = PodPorts(changes, self._range.whole, questions, host)

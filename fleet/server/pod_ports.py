@@ -24,6 +24,7 @@ from fleet.server.listener import NO_ROOM, open_address, reset
 from fleet.server.pod_lists import pods_of
 from fleet.server.port_forward import CHUNK_BYTES, Forwarder
 from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.seats import Seats
 from fleet.server.serving_tls import pod_context
 from fleet.wire.sockets.transport_reports import own_limit
 
@@ -63,6 +64,7 @@ class PodPorts:
         self._sockets: dict[tuple[str, int], tuple[socket.socket, PodUid]] = {}
         self._ports: dict[PodUid, list[tuple[str, int]]] = {}
         self._connections: set[asyncio.Task[None]] = set()
+        self._seats = Seats(CONNECTIONS_MAX)  # as many as connections: each is counted already
         self._has_warned = False
         self._contexts = lru_cache(CONTEXTS_MAX)(pod_context)
 
@@ -188,7 +190,7 @@ class PodPorts:
         with contextlib.suppress(NodeGoneError, BugError):
             pod = await self._questions.ask(node, find)
             if pod is not None:
-                forwarder = Forwarder(self._questions, self._host, node, pod)
+                forwarder = Forwarder(self._questions, self._host, node, pod, self._seats)
                 session = await forwarder.open(port)
                 if not isinstance(session, Refusal):
                     return forwarder, session

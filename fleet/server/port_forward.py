@@ -20,7 +20,8 @@ from fleet.objects.streams import PortOutput, Refusal
 from fleet.server.byte_streams import ByteStream
 from fleet.server.host import Host, PortSession
 from fleet.server.questions import BugError, NodeGoneError, Questions
-from fleet.server.spdy import Data, Ended, GoneAway, Opened, Reset, SpdyServer
+from fleet.server.seats import Seats
+from fleet.server.spdy import REFUSED_STREAM, Data, Ended, GoneAway, Opened, Reset, SpdyServer
 
 PROTOCOL = "portforward.k8s.io"
 TUNNEL = f"SPDY/3.1+{PROTOCOL}"
@@ -31,19 +32,25 @@ INPUT_BYTES_MAX = 256 << 10
 """What may wait for one port before the client is held up, with all that it forwards."""
 CONNECTIONS_MAX = 500
 """At once through one client."""
+CHANNELS_MAX = 128
+"""Ports of a WebSocket without SPDY: each has two channels, and a channel is one byte."""
+NO_SEAT = Refusal(503, "too many connections are forwarded")
 
 
 class Forwarder:
     """Connects to the ports of one pod."""
 
-    def __init__(self, questions: Questions, host: Host, node: NodeId, pod: Pod) -> None:
+    def __init__(
+        self, questions: Questions, host: Host, node: NodeId, pod: Pod, seats: Seats
+    ) -> None:
+        self.seats = seats  # for the connections of all clients
         self._questions = questions
         self._host = host
         self._node = node
         self.pod = pod
 
     async def open(self, port: int) -> PortSession | Refusal:
-        """Connect to a port. Raises NodeGoneError."""
+        """Connect to a port; whoever does holds a seat. Raises NodeGoneError."""
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> PortSession | Refusal:
             return self._host.port_of(kubelet, self.pod, port, now_ns)
@@ -148,6 +155,7 @@ class SpdyPortForward:
         self._spdy = SpdyServer()
         self._pairs: dict[str, PortConnection] = {}  # by requestID, until both streams are there
         self._connections: dict[int, PortConnection] = {}  # by the data stream
+        self._carried: set[asyncio.Task[None]] = set()  # of pairs that were whole
 
     async def run(self) -> None:
         """Serve until the client goes."""
@@ -161,9 +169,8 @@ class SpdyPortForward:
         except (RemoteProtocolError, ConnectionError):
             pass
         finally:
-            for each in self._connections.values():
-                if each.task is not None:
-                    each.task.cancel()
+            for task in self._carried:
+                task.cancel()
             await self._stream.close()
 
     def _on_event(self, event: Opened | Data | Ended | Reset | GoneAway) -> None:
@@ -190,11 +197,16 @@ class SpdyPortForward:
         self._forget_halves()
         first = event.stream if kind == "error" else event.stream - 2
         request = event.headers.get("requestid") or str(first)
-        connection = self._pairs.setdefault(request, PortConnection(port))
+        connection = self._pairs.get(request)
+        is_new = connection is None
+        if connection is None:
+            connection = PortConnection(port)
         is_taken = connection.data if kind == "data" else connection.error
-        if is_taken is not None or len(self._connections) >= CONNECTIONS_MAX:
-            self._spdy.reset(event.stream)
+        is_full = is_new and len(self._pairs) + len(self._carried) >= CONNECTIONS_MAX
+        if is_taken is not None or is_full:
+            self._spdy.reset(event.stream, REFUSED_STREAM)
             return
+        self._pairs[request] = connection
         self._spdy.accept(event.stream)
         if kind == "data":
             connection.data = event.stream
@@ -204,6 +216,8 @@ class SpdyPortForward:
         if connection.data is not None and connection.error is not None:
             del self._pairs[request]
             connection.task = asyncio.ensure_future(self._forward(connection))
+            self._carried.add(connection.task)
+            connection.task.add_done_callback(self._carried.discard)
 
     def _forget_halves(self) -> None:
         """Give up pairs of which one stream never came. Source: monitorStreamPair."""
@@ -224,14 +238,15 @@ class SpdyPortForward:
             await self._flush()
 
         try:
-            session = await forwarder.open(connection.port)
-            if isinstance(session, Refusal):
-                text = forwarder.error_text(connection.port, session)
-                self._spdy.send(connection.error, text.encode(), is_last=True)
-                self._drop(connection)
-                await self._flush()
-                return
-            await connection.carry(forwarder, session, send)
+            with forwarder.seats.one() as has_seat:
+                session = await forwarder.open(connection.port) if has_seat else NO_SEAT
+                if isinstance(session, Refusal):
+                    text = forwarder.error_text(connection.port, session)
+                    self._spdy.send(connection.error, text.encode(), is_last=True)
+                    self._drop(connection)
+                    await self._flush()
+                    return
+                await connection.carry(forwarder, session, send)
             self._spdy.send(data, b"", is_last=True)
             self._spdy.send(connection.error, b"", is_last=True)
             await self._flush()
@@ -272,6 +287,8 @@ def ports_of(query: Mapping[str, Sequence[str]]) -> list[int] | str:
             if not 0 < int(text) <= PORT_MAX:
                 return f'port "{texts}" must be > 0'
             ports.append(int(text))
+            if len(ports) > CHANNELS_MAX:
+                return f"more than {CHANNELS_MAX} ports"
     return ports
 
 
@@ -318,8 +335,11 @@ async def _carry_channel(
         await socket.send_bytes(bytes((channel,)) + said)
 
     try:
-        with contextlib.suppress(ConnectionError, NodeGoneError, BugError):
-            session = await forwarder.open(connection.port)
+        with (
+            contextlib.suppress(ConnectionError, NodeGoneError, BugError),
+            forwarder.seats.one() as has_seat,
+        ):
+            session = await forwarder.open(connection.port) if has_seat else NO_SEAT
             if isinstance(session, Refusal):
                 text = forwarder.error_text(connection.port, session).encode()
                 await socket.send_bytes(bytes((channel + 1,)) + text)

@@ -31,10 +31,11 @@ CURRENT_NODE: contextvars.ContextVar[str] = contextvars.ContextVar("the node tha
 class ServingContext(ssl.SSLContext):
     """One context for all nodes; `chain_of` names the files of a node that has its own.
 
-    Nodes whose profile names a client CA have one beside it, as the authorities that a connection
-    is asked for are its context's.
+    It makes no connection itself: the authorities that a connection is asked for are its context's,
+    so there is one for the client CA of the cluster, and one for each that a profile names.
     """
 
+    _cluster: ssl.SSLContext
     _scratch: int
     _self_signed: "SelfSigned | None"
     _chain_of: Callable[[str], Chain | None]
@@ -44,27 +45,37 @@ class ServingContext(ssl.SSLContext):
     @classmethod
     def make(
         cls,
-        client_ca: str | None,
+        client_ca: str,
         chain_of: Callable[[str], Chain | None],
         client_cas: Iterable[str] = (),
         client_ca_of: Callable[[str], str] = lambda _node_name: "",
     ) -> "ServingContext":
-        """Make a context that asks for certificates of the authorities in a file, if there is one.
+        """Make a context that asks for certificates of the authorities in a PEM text, "" for none.
 
         Of nodes for which `client_ca_of` returns one of `client_cas`, those of that file instead.
-        Source: initializeTLS: RequestClientCert. Raises SetupError.
+        Source: initializeTLS: RequestClientCert. Raises SetupError for a file, and ValueError or
+        OSError for a text, that cannot be read.
         """
         context = cls(ssl.PROTOCOL_TLS_SERVER)
-        _prepare(context, client_ca)
+        context.use_client_ca(client_ca)
         context._client_ca_of = client_ca_of
         context._by_client_ca = {}
         for each in client_cas:
             other = context._by_client_ca[each] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            _prepare(other, each)
+            _prepare(other, client_ca_file=each)
         context._scratch = os.memfd_create("fleet-serving", os.MFD_CLOEXEC)
         context._self_signed = None
         context._chain_of = chain_of
         return context
+
+    def use_client_ca(self, client_ca: str) -> None:
+        """Ask new connections for certificates of these authorities, of PEM. From any thread.
+
+        Raises ValueError or OSError, and changes nothing, if the text cannot be read.
+        """
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _prepare(made, client_ca)
+        self._cluster = made
 
     def wrap_bio(
         self,
@@ -77,7 +88,7 @@ class ServingContext(ssl.SSLContext):
         """Begin a handshake as the node that was connected to. Raises OSError without a chain."""
         node_name = CURRENT_NODE.get()
         own = self._chain_of(node_name)
-        chosen = self._by_client_ca.get(self._client_ca_of(node_name), self)
+        chosen = self._by_client_ca.get(self._client_ca_of(node_name), self._cluster)
         if own is not None:
             chosen.load_cert_chain(*own)
         else:
@@ -86,8 +97,7 @@ class ServingContext(ssl.SSLContext):
             os.ftruncate(self._scratch, 0)
             os.pwrite(self._scratch, self._self_signed.pem(node_name), 0)
             chosen.load_cert_chain(f"/proc/self/fd/{self._scratch}")
-        wrap = super().wrap_bio if chosen is self else chosen.wrap_bio
-        return wrap(incoming, outgoing, server_side, server_hostname, session)
+        return chosen.wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
     def close(self) -> None:
         """Give the scratch file back."""
@@ -100,7 +110,7 @@ def pod_context(certificate: str, key: str) -> ssl.SSLContext:
     Raises OSError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _prepare(context, None)
+    _prepare(context)
     scratch = os.memfd_create("fleet-pod-serving", os.MFD_CLOEXEC)
     try:
         own = f"{key}\n{certificate}".encode() if certificate and key else None
@@ -111,16 +121,25 @@ def pod_context(certificate: str, key: str) -> ssl.SSLContext:
     return context
 
 
-def _prepare(context: ssl.SSLContext, client_ca: str | None) -> None:
-    """Set what all contexts have, and whose certificates one asks for. Raises SetupError."""
+def _prepare(context: ssl.SSLContext, client_ca: str = "", client_ca_file: str = "") -> None:
+    """Set what all contexts have, and whose certificates one asks for, of a text or a file.
+
+    Any certificate there is an anchor, as it is to Go. Raises SetupError for a file, and ValueError
+    or OSError for a text.
+    """
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     context.num_tickets = 0  # each would be a write and 2 KB; clients here keep connections
-    if client_ca is not None:
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if client_ca_file:
         try:
-            context.load_verify_locations(cafile=client_ca)
+            context.load_verify_locations(cafile=client_ca_file)
         except OSError as error:
-            raise SetupError(f"{client_ca}: the client CA of the kubelets: {error}") from error
+            raise SetupError(f"{client_ca_file}: the client CA of the kubelets: {error}") from error
+    elif client_ca:
+        # Between the certificates there may be names, in any alphabet.
+        context.load_verify_locations(cadata=client_ca.encode("ascii", "replace").decode())
+    if client_ca or client_ca_file:
         context.verify_mode = ssl.CERT_OPTIONAL
 
 

@@ -100,6 +100,7 @@ class SpdyServer:
         "_buffer",
         "_deflate",
         "_ended",
+        "_heard",
         "_inflate",
         "_last",
         "_out",
@@ -115,8 +116,9 @@ class SpdyServer:
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
         # A small window: headers here are a few words, and the other side must only know ours.
         self._deflate = zlib.compressobj(9, zlib.DEFLATED, 11, 1, zdict=DICTIONARY)
-        self._streams: set[int] = set()  # that neither side has given up
+        self._streams: set[int] = set()  # that neither side has given up, nor both have ended
         self._ended: set[int] = set()  # on which we send no more
+        self._heard: set[int] = set()  # on which the client sends no more
         self._last = 0
         self._rest = 0  # bytes of a DATA frame that are to come
         self._rest_stream = 0
@@ -152,12 +154,12 @@ class SpdyServer:
             self._out += piece
         if is_last:
             self._ended.add(stream)
+            self._forget_ended(stream)
 
     def reset(self, stream: int, status: int = CANCEL) -> None:
         """Give a stream up."""
         if stream in self._streams:
-            self._streams.discard(stream)
-            self._ended.discard(stream)
+            self._forget(stream)
             self._control(RST_STREAM, _TWO.pack(stream, status))
 
     def go_away(self) -> None:
@@ -211,8 +213,22 @@ class SpdyServer:
             return False
         self._rest_stream = 0
         if self._rest_fin and is_open:
-            events.append(Ended(stream))
+            self._hear_end(stream, events)
         return True
+
+    def _hear_end(self, stream: int, events: list[Event]) -> None:
+        events.append(Ended(stream))
+        self._heard.add(stream)
+        self._forget_ended(stream)
+
+    def _forget_ended(self, stream: int) -> None:
+        """Count a stream no more once both sides have ended it."""
+        if stream in self._ended and stream in self._heard:
+            self._forget(stream)
+
+    def _forget(self, stream: int) -> None:
+        for each in (self._streams, self._ended, self._heard):
+            each.discard(stream)
 
     def _take_control(self, kind: int, flags: int, content: bytes, events: list[Event]) -> None:
         if kind == SYN_STREAM:
@@ -220,8 +236,7 @@ class SpdyServer:
         elif kind == RST_STREAM:
             stream, _status = _TWO.unpack(content)
             if stream in self._streams:
-                self._streams.discard(stream)
-                self._ended.discard(stream)
+                self._forget(stream)
                 events.append(Reset(stream))
         elif kind == PING:
             if len(content) == _NUMBER.size and content[-1] & 1:  # its own, not ours back
@@ -238,13 +253,13 @@ class SpdyServer:
         if stream % 2 == 0 or stream <= self._last or stream > STREAM_MASK:
             raise RemoteProtocolError(f"SPDY: stream {stream} after {self._last}")
         self._last = stream
-        self._streams.add(stream)
-        if len(self._streams) > STREAMS_MAX:
-            self.reset(stream, REFUSED_STREAM)
+        if len(self._streams) >= STREAMS_MAX:
+            self._control(RST_STREAM, _TWO.pack(stream, REFUSED_STREAM))
             return
+        self._streams.add(stream)
         events.append(Opened(stream, headers))
         if flags & FIN:
-            events.append(Ended(stream))
+            self._hear_end(stream, events)
 
     def _headers(self, block: bytes) -> dict[str, str]:
         plain = self._inflate.decompress(block, HEADERS_BYTES_MAX)

@@ -6,7 +6,7 @@ streaming/pkg/httpstream/httpstream.go, Handshake; cri-streaming/pkg/streaming/e
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from aiohttp import web
@@ -35,6 +35,7 @@ from fleet.server.remote_command import (
     wanted_streams,
 )
 from fleet.server.routes import Endpoint
+from fleet.server.seats import FORWARDED_MAX, SESSIONS_MAX, Seats
 from fleet.server.spdy_sessions import PROTOCOLS as SPDY_PROTOCOLS
 from fleet.server.spdy_sessions import SpdyClient
 from fleet.server.web_sockets import (
@@ -49,9 +50,9 @@ from fleet.server.web_sockets import (
 SPDY = "SPDY/3.1"
 UPGRADE_REQUIRED = "Upgrade request required"
 NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
-SESSIONS_MAX = 2_000
-"""Streams of a process at once; each may hold 1 MB for a client that does not read."""
 STREAMS = "exec, attach and port-forward streams"
+FORWARDED = "forwarded connections"
+TOO_MANY = "too many streams\n"
 RUN_BYTES_MAX = 16 << 20
 RUN_S = 120.0
 Open = Callable[[VirtualKubelet, Pod, str, int], Session | Refusal]
@@ -63,13 +64,21 @@ class Streaming:
     def __init__(self, questions: Questions, host: Host) -> None:
         self._questions = questions
         self._host = host
-        self._sessions = 0
+        self.sessions = Seats(SESSIONS_MAX, partial(questions.hit_limit, STREAMS))
+        self.forwarded = Seats(FORWARDED_MAX, partial(questions.hit_limit, FORWARDED))
         self.answers: Answers = {
-            Endpoint.EXEC: self._exec,
-            Endpoint.ATTACH: self._attach,
-            Endpoint.RUN: self._run,
-            Endpoint.PORT_FORWARD: self._port_forward,
+            Endpoint.EXEC: partial(self._seated, self._exec),
+            Endpoint.ATTACH: partial(self._seated, self._attach),
+            Endpoint.RUN: partial(self._seated, self._run),
+            Endpoint.PORT_FORWARD: partial(self._seated, self._port_forward),
         }
+
+    async def _seated(
+        self, answer: Callable[[Asked], Awaitable[web.StreamResponse]], asked: Asked
+    ) -> web.StreamResponse:
+        """Begin a session if there is room for one. Source: ErrorTooManyInFlight."""
+        with self.sessions.one() as has_seat:
+            return await answer(asked) if has_seat else text(429, TOO_MANY)
 
     # ---- exec, attach, run ----
 
@@ -113,16 +122,9 @@ class Streaming:
         session = await self._begin(asked, partial(begin, wanted))
         if isinstance(session, Refusal):
             return text(*session)
-        if self._sessions >= SESSIONS_MAX:
-            self._questions.hit_limit(STREAMS)
-            return text(429, "too many streams\n")
-        self._sessions += 1
-        try:
-            if is_web_socket(request):
-                return await self._over_web_socket(asked, session, wanted)
-            return await self._over_spdy(asked, session, wanted)
-        finally:
-            self._sessions -= 1
+        if is_web_socket(request):
+            return await self._over_web_socket(asked, session, wanted)
+        return await self._over_spdy(asked, session, wanted)
 
     async def _begin(self, asked: Asked, begin: Open) -> Session | Refusal:
         container = asked.parameters["containerName"]
@@ -242,24 +244,17 @@ class Streaming:
         pod = await self._questions.ask(asked.node, find)
         if isinstance(pod, Refusal):
             return text(*pod)
-        if self._sessions >= SESSIONS_MAX:
-            self._questions.hit_limit(STREAMS)
-            return text(429, "too many streams\n")
-        forwarder = Forwarder(self._questions, self._host, asked.node, pod)
-        self._sessions += 1
-        try:
-            if not is_web_socket(request):
-                return await self._forward_over_spdy(request, forwarder)
-            socket = await _accept(request, (TUNNEL,) if is_tunnel else PROTOCOLS)
-            if socket is None:
-                return text(400, "unable to upgrade: no tunneling spdy protocols provided\n")
-            if is_tunnel:
-                await SpdyPortForward(TunnelStream(socket), forwarder).run()
-            else:
-                await forward_channels(socket, forwarder, ports)
-            return socket
-        finally:
-            self._sessions -= 1
+        forwarder = Forwarder(self._questions, self._host, asked.node, pod, self.forwarded)
+        if not is_web_socket(request):
+            return await self._forward_over_spdy(request, forwarder)
+        socket = await _accept(request, (TUNNEL,) if is_tunnel else PROTOCOLS)
+        if socket is None:
+            return text(400, "unable to upgrade: no tunneling spdy protocols provided\n")
+        if is_tunnel:
+            await SpdyPortForward(TunnelStream(socket), forwarder).run()
+        else:
+            await forward_channels(socket, forwarder, ports)
+        return socket
 
     async def _forward_over_spdy(
         self, request: web.BaseRequest, forwarder: Forwarder

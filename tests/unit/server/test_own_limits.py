@@ -5,7 +5,7 @@ import errno
 import ipaddress
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
@@ -23,6 +23,7 @@ from fleet.server.host import Host
 from fleet.server.listener import KUBELET_CONNECTIONS, Listener
 from fleet.server.pod_ports import POD_CONNECTIONS, POD_PORTS, PodPorts
 from fleet.server.questions import Questions
+from fleet.server.routes import Endpoint
 from fleet.server.streaming import STREAMS, Streaming
 from fleet.wire.sockets.transport_reports import OPEN_FILES
 
@@ -159,12 +160,16 @@ def test_connections_to_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     assert questions.hit == {POD_CONNECTIONS: 1}
 
 
+async def answered(answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
+    return await answer
+
+
 def test_streams_of_the_kubelets_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "SESSIONS_MAX", 0)
     questions = NotedQuestions()
     found = Streaming(cast("Questions", questions), cast("Host", None))
     asked = SimpleNamespace(request=SimpleNamespace(query={}, headers={}), node=NodeId(0))
-    answer = asyncio.run(found._port_forward(cast("Asked", asked)))
+    answer = asyncio.run(answered(found.answers[Endpoint.PORT_FORWARD](cast("Asked", asked))))
     assert isinstance(answer, web.Response)
     assert (answer.status, questions.hit) == (429, {STREAMS: 1})
 

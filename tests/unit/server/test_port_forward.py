@@ -19,13 +19,17 @@ from fleet.objects.streams import Refusal
 from fleet.runtime.ports import PENDING_MAX, PortSession
 from fleet.server.host import Host
 from fleet.server.port_forward import (
+    CHANNELS_MAX,
+    CONNECTIONS_MAX,
     INPUT_BYTES_MAX,
     Forwarder,
     SpdyPortForward,
     forward_channels,
+    ports_of,
 )
 from fleet.server.questions import Questions
-from fleet.server.spdy import FIN, SYN_REPLY
+from fleet.server.seats import FORWARDED_MAX, Seats
+from fleet.server.spdy import FIN, REFUSED_STREAM, RST_STREAM, SYN_REPLY
 
 PORT, CLOSED = 7, 81
 SENT = bytes(range(256)) * (2 * PENDING_MAX // 256)
@@ -47,7 +51,7 @@ def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> Port
 @pytest.fixture
 def forwarder() -> Forwarder:
     host = cast("Host", SimpleNamespace(port_of=port_of))
-    return Forwarder(cast("Questions", Direct()), host, NodeId(0), make_pod())
+    return Forwarder(cast("Questions", Direct()), host, NodeId(0), make_pod(), Seats(FORWARDED_MAX))
 
 
 class Pipe:
@@ -184,3 +188,74 @@ def test_channels_of_a_web_socket_carry_as_much_beside_a_refused_port(
     port = PORT.to_bytes(2, "little")
     assert received[2] == port + SENT
     assert received[1].endswith(b"refused")
+
+
+def run_over_spdy(forwarder: Forwarder, sent: list[bytes], replies: int) -> list[tuple[int, bytes]]:
+    """Send it all; return the frames that came, once there are so many."""
+    client = Client()
+
+    async def play() -> Pipe:
+        pipe = Pipe(sent, lambda received: len(whole(Client(), received)) >= replies)
+        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
+        return pipe
+
+    return whole(client, asyncio.run(play()).received)
+
+
+def test_without_a_seat_no_connection_begins(forwarder: Forwarder) -> None:
+    """Of all clients: the port is not even asked."""
+    forwarder.seats.taken = forwarder.seats.most
+    forwarder.open = None  # type: ignore[method-assign,assignment]
+    frames = run_over_spdy(forwarder, opened(Client(), 1, PORT), 4)
+    [refused] = [content[1:] for kind, content in frames if kind == -1]
+    assert refused.endswith(b"too many connections are forwarded")
+    assert forwarder.seats.taken == forwarder.seats.most
+    assert forwarder.seats.refused == 1
+
+    async def play() -> Socket:
+        socket = Socket([], 1, len(refused))
+        await asyncio.wait_for(
+            forward_channels(cast("web.WebSocketResponse", socket), forwarder, [PORT]), 60
+        )
+        return socket
+
+    assert asyncio.run(play()).received[1].endswith(b"too many connections are forwarded")
+
+
+def test_seats_are_given_back(forwarder: Forwarder) -> None:
+    forwarder.seats.most = 1
+    client = Client()
+    for first in (1, 5):
+        sent = [*opened(client, first, PORT), client.data(first + 2, b"hello, port\n", FIN)]
+        assert any(b"hello" in content for _, content in run_over_spdy(forwarder, sent, 3))
+        assert forwarder.seats.taken == 0
+        client = Client()
+
+
+def test_halves_of_connections_are_counted_and_refused_ones_leave_nothing() -> None:
+    """Error streams of ever new requests, without the data streams that belong to them."""
+    client = Client()
+    host = cast("Host", SimpleNamespace(port_of=port_of))
+    seats = Seats(FORWARDED_MAX)
+    forwarder = Forwarder(cast("Questions", Direct()), host, NodeId(0), make_pod(), seats)
+    numbers = range(1, 6 * CONNECTIONS_MAX, 2)
+    sent = [
+        client.open(stream, {"port": "7", "streamType": "error", "requestID": f"r{stream}"}, FIN)
+        for stream in numbers
+    ]
+    pipe = Pipe(sent, lambda received: len(received) > 10 * len(numbers))
+    forwarding = SpdyPortForward(pipe, forwarder)
+    asyncio.run(asyncio.wait_for(forwarding.run(), 60))
+    frames = whole(client, pipe.received)
+    accepted = [kind for kind, _ in frames].count(SYN_REPLY)
+    assert accepted == CONNECTIONS_MAX
+    assert len(forwarding._pairs) == CONNECTIONS_MAX
+    resets = [content for kind, content in frames if kind == RST_STREAM]
+    assert len(resets) == len(numbers) - CONNECTIONS_MAX
+    assert {struct.unpack(">II", each)[1] for each in resets} == {REFUSED_STREAM}
+
+
+def test_a_web_socket_has_as_many_ports_as_its_channels_have_numbers() -> None:
+    listed = [str(port) for port in range(1, CHANNELS_MAX + 2)]
+    assert len(ports_of({"port": listed[:-1]})) == CHANNELS_MAX
+    assert ports_of({"port": [",".join(listed)]}) == f"more than {CHANNELS_MAX} ports"

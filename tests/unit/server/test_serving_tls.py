@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet.errors import SetupError
 from fleet.server.access import user_of
@@ -25,7 +25,9 @@ class Authority(NamedTuple):
     client: Path
 
 
-def authority(root: Path, name: str) -> Authority:
+def authority(
+    root: Path, name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
+) -> Authority:
     began = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
     made = []
     issuer, issuer_key = None, None
@@ -43,6 +45,7 @@ def authority(root: Path, name: str) -> Authority:
             .add_extension(
                 x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True
             )
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .sign(issuer_key or key, hashes.SHA256())
         )
         file = root / f"{common_name}.pem"
@@ -67,7 +70,7 @@ def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Au
 @pytest.fixture
 def context(authorities: tuple[Authority, Authority]) -> Iterator[ServingContext]:
     """Make the context of nodes of which `special` has a client CA of its own."""
-    cluster, own = (str(each.ca) for each in authorities)
+    cluster, own = authorities[0].ca.read_text(), str(authorities[1].ca)
     made = ServingContext.make(
         cluster, lambda _name: None, [own], lambda name: own if name == "special" else ""
     )
@@ -118,7 +121,42 @@ def test_or_of_the_ca_that_its_profile_names(
 
 def test_a_file_that_is_not_there_is_named() -> None:
     with pytest.raises(SetupError, match=r"/none: the client CA of the kubelets: .*No such file"):
-        ServingContext.make(None, lambda _name: None, ["/none"])
+        ServingContext.make("", lambda _name: None, ["/none"])
+
+
+def test_without_a_client_ca_no_certificate_says_who_somebody_is(
+    authorities: tuple[Authority, Authority],
+) -> None:
+    """Not even one of whoever signed the API server's own certificate, which is known here."""
+    context = ServingContext.make("", lambda _name: None)
+    for each in authorities:
+        assert client_seen(context, "n", each.client) is None
+    context.close()
+
+
+def test_another_client_ca_is_for_new_connections_and_a_broken_one_for_none(
+    context: ServingContext, authorities: tuple[Authority, Authority]
+) -> None:
+    cluster, own = authorities
+    context.use_client_ca(own.ca.read_text())
+    assert client_seen(context, "n", own.client) == "client-of-own"
+    with pytest.raises(ssl.SSLError):
+        client_seen(context, "n", cluster.client)
+    context.use_client_ca(f"{own.ca.read_text()}# M\u00fcller\n{cluster.ca.read_text()}")
+    for broken in ("no certificate", "-----BEGIN CERTIFICATE-----\nAA\n", "\u00e9"):
+        with pytest.raises((ValueError, OSError)):
+            context.use_client_ca(broken)
+    for each in (cluster, own):
+        assert client_seen(context, "n", each.client) is not None
+
+
+def test_a_certificate_that_is_for_servers_only_is_no_clients(tmp_path: Path) -> None:
+    """Source: x509.Verify with ExtKeyUsageClientAuth."""
+    made = authority(tmp_path, "usages", ExtendedKeyUsageOID.SERVER_AUTH)
+    context = ServingContext.make(made.ca.read_text(), lambda _name: None)
+    with pytest.raises(ssl.SSLError):
+        client_seen(context, "n", made.client)
+    context.close()
 
 
 def test_a_server_in_a_pod_has_its_own_certificate_or_any() -> None:

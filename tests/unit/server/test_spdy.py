@@ -133,6 +133,20 @@ def test_too_many_streams_are_refused() -> None:
     assert client.read(server.take()) == [(RST_STREAM, struct.pack(">II", last, REFUSED_STREAM))]
 
 
+@pytest.mark.parametrize("client_first", [False, True])
+def test_streams_that_both_sides_have_ended_count_no_more(*, client_first: bool) -> None:
+    """A client that forwards for days opens more of them than there may be at once."""
+    client, server = Client(), SpdyServer()
+    for stream in range(1, 4 * STREAMS_MAX, 2):
+        flags = FIN if client_first else 0
+        assert Opened(stream, {}) in server.receive(client.open(stream, {}, flags))
+        server.accept(stream)
+        server.send(stream, b"x", is_last=True)
+        if not client_first:
+            assert server.receive(client.data(stream, b"", FIN)) == [Ended(stream)]
+    assert RST_STREAM not in [kind for kind, _ in client.read(server.take())]
+
+
 @pytest.mark.parametrize("stream", [0, 2, 1])
 def test_a_stream_number_is_odd_and_new(stream: int) -> None:
     client, server = opened()

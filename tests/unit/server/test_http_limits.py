@@ -1,0 +1,262 @@
+"""What a client that means harm may hold of the servers: heads, idle connections. Virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from fleet.clock import Draws, SimClock
+from fleet.reactor.reactor import Reactor
+from fleet.run.virtual_loop import VirtualLoop
+from fleet.server.http import (
+    FIELDS_MAX,
+    HEAD_BYTES_MAX,
+    HEAD_S,
+    HEADS,
+    HEADS_BYTES_MAX,
+    IDLE_S,
+    RESET_AVOIDANCE_S,
+    SWEEP_S,
+    NodeHttp,
+    text,
+)
+from fleet.simulation.world import World
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: n\r\n"
+LATE_S = HEAD_S + 2 * SWEEP_S
+
+
+class Transport:
+    """A connection in memory; as those of uvloop it is of no class of asyncio."""
+
+    def __init__(self) -> None:
+        self.sent = bytearray()
+        self.is_closed = False
+        self.is_paused = False
+        self.protocol: Any = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def writelines(self, list_of_data: Any) -> None:
+        for each in list_of_data:
+            self.sent += each
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def abort(self) -> None:
+        self.close()
+
+    def get_extra_info(self, _name: str) -> None:
+        return None
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+    @property
+    def status(self) -> str:
+        return self.sent.partition(b"\r\n")[0].decode()
+
+
+class Server:
+    """The servers of a process, without sockets."""
+
+    def __init__(self) -> None:
+        self.bodies: list[int] = []
+        self.hit: list[str] = []
+        self.http = NodeHttp(self._handle, self.hit.append)
+        self.sweeping = asyncio.ensure_future(self.http.sweep())
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.bodies.append(sum([len(each) async for each in request.content.iter_any()]))
+        return text(200, "ok")
+
+    def connect(self, *pieces: bytes) -> Transport:
+        transport = Transport()
+        transport.protocol = self.http()
+        transport.protocol.connection_made(transport)
+        for piece in pieces:
+            transport.protocol.data_received(piece)
+        return transport
+
+
+def play(story: Callable[[Server], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        failures: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: failures.append(context))
+        server = Server()
+        await story(server)
+        server.sweeping.cancel()
+        await asyncio.wait({server.sweeping})
+        await server.http.shutdown(0.1)
+        await asyncio.sleep(1)
+        assert server.http.head_bytes == 0, "all is given back"
+        assert not failures, failures
+
+    in_virtual_time(all_of_it())
+
+
+def in_virtual_time(told: Coroutine[Any, Any, None]) -> None:
+    clock = SimClock()
+    world = World(clock, Reactor(clock, Draws(1)), ())
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
+        runner.run(told)
+
+
+def field(size: int) -> bytes:
+    return b"X: " + b"a" * (size - 5) + b"\r\n"
+
+
+def in_pieces(content: bytes, size: int = 1 << 16) -> list[bytes]:
+    return [content[at : at + size] for at in range(0, len(content), size)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        (field(900_000), 200),
+        (field(900) * 1_000, 200),
+        (field(HEAD_BYTES_MAX - 100), 200),
+        (field(HEAD_BYTES_MAX + 100), 431),
+        (field(20_000) * 60, 431),
+        (field(6) * (FIELDS_MAX + 1), 431),
+    ],
+)
+@pytest.mark.parametrize("size", [1_000, 1 << 16, 1 << 22])
+def test_a_head_has_the_limit_of_gos_server(fields: bytes, code: int, size: int) -> None:
+    """One field or many, in whatever pieces it comes."""
+
+    async def story(server: Server) -> None:
+        client = server.connect(*in_pieces(GET + fields + b"\r\n", size))
+        await asyncio.sleep(0.01)
+        assert client.status.split()[1] == str(code), client.status
+        await asyncio.sleep(2 * RESET_AVOIDANCE_S)
+        assert client.is_closed is (code != 200)
+        assert len(server.bodies) == (code == 200)
+
+    play(story)
+
+
+def test_a_head_without_an_end_is_refused_before_more_of_it_is_kept() -> None:
+    async def story(server: Server) -> None:
+        client = server.connect(GET, *[field(50_000)] * 22)
+        assert client.status == "HTTP/1.1 431 Request Header Fields Too Large"
+        kept = server.http.head_bytes
+        client.protocol.data_received(field(50_000))
+        assert server.http.head_bytes == kept
+
+    play(story)
+
+
+def test_a_body_is_no_head() -> None:
+    async def story(server: Server) -> None:
+        size = 3 * HEAD_BYTES_MAX
+        head = b"POST /run HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n" % size
+        client = server.connect(head)
+        for piece in in_pieces(bytes(size)):
+            assert not client.is_paused
+            client.protocol.data_received(piece)
+            await asyncio.sleep(1)  # longer than a head may take
+        await asyncio.sleep(0.1)
+        assert server.bodies == [size]
+        assert client.status == "HTTP/1.1 200 OK"
+
+    play(story)
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", GET])
+def test_who_sends_no_whole_head_is_closed(sent: bytes) -> None:
+    async def story(server: Server) -> None:
+        client = server.connect(*[sent] * bool(sent))
+        await asyncio.sleep(HEAD_S - 1)
+        assert not client.is_closed
+        await asyncio.sleep(1 + 2 * SWEEP_S)
+        assert client.is_closed
+        assert not client.sent, "Go's server says nothing, either"
+        assert server.http.late == 1
+
+    play(story)
+
+
+def test_a_head_that_drips_is_closed_as_well_and_at_a_later_request_too() -> None:
+    """Slowloris: each byte comes in time, and the end never."""
+
+    async def drip(client: Transport) -> float:
+        began_s = asyncio.get_running_loop().time()
+        while not client.is_closed:
+            client.protocol.data_received(b"X: a\r\n")
+            await asyncio.sleep(0.5)
+        return asyncio.get_running_loop().time() - began_s
+
+    async def story(server: Server) -> None:
+        assert HEAD_S <= await drip(server.connect(GET)) <= LATE_S
+        client = server.connect(GET + b"\r\n")
+        await asyncio.sleep(IDLE_S / 2)
+        assert not client.is_closed, "it is idle between two requests"
+        client.protocol.data_received(GET)
+        assert HEAD_S - 0.5 <= await drip(client) <= LATE_S
+        assert len(server.bodies) == 1
+
+    play(story)
+
+
+def test_a_connection_is_kept_between_requests_for_as_long_as_a_kubelet_keeps_it() -> None:
+    async def story(server: Server) -> None:
+        client = server.connect(GET + b"\r\n")
+        for _ in range(3):
+            await asyncio.sleep(IDLE_S - 1)
+            assert not client.is_closed
+            client.protocol.data_received(GET + b"\r\n")
+        await asyncio.sleep(IDLE_S + 2)
+        assert client.is_closed
+        assert len(server.bodies) == 4
+
+    play(story)
+
+
+def test_many_idle_connections_go_and_others_are_answered() -> None:
+    async def story(server: Server) -> None:
+        idle = [server.connect(*[b"G"] * (number % 2)) for number in range(3_000)]
+        assert len(server.http.connections) == 3_000
+        client = server.connect(GET + b"\r\n")
+        await asyncio.sleep(0.1)
+        assert client.status == "HTTP/1.1 200 OK"
+        await asyncio.sleep(LATE_S)
+        assert all(each.is_closed for each in idle)
+        assert len(server.http.connections) == 1
+        assert not client.is_closed
+
+    play(story)
+
+
+def test_all_heads_together_have_a_limit() -> None:
+    """Each is small enough for itself; whoever comes when there is no room is refused."""
+
+    async def story(server: Server) -> None:
+        part = GET + field(HEAD_BYTES_MAX - 100)
+        room = HEADS_BYTES_MAX // len(part)
+        slow = [server.connect(part) for _ in range(room)]
+        refused = server.connect(part)
+        assert refused.status == "HTTP/1.1 503 Service Unavailable"
+        assert server.hit == [HEADS], "it is a limit of fleet's own"
+        client = server.connect(GET + b"\r\n")
+        await asyncio.sleep(2 * RESET_AVOIDANCE_S)
+        assert client.status == "HTTP/1.1 200 OK", "a usual one has room"
+        assert not any(each.sent for each in slow)
+        await asyncio.sleep(LATE_S)
+        assert server.http.head_bytes == 0
+        assert server.connect(part).status == ""
+
+    play(story)
