@@ -373,6 +373,7 @@ class Channel:
             headers=headers,
             server_hostname=self.credentials.server_name,
             allow_redirects=False,
+            proxy=self.credentials.proxy_url or None,
             timeout=limits or session.timeout,
         )
 
@@ -419,7 +420,7 @@ class Channel:
                 timeout=aiohttp.ClientTimeout(
                     total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
                 ),
-                # The wire engine connects directly; so does everything else, to the same server.
+                # The proxy is the wire engine's: see `Credentials`.
                 trust_env=False,
             )
         return self._session

@@ -20,6 +20,7 @@ from fleet.cluster.api_client import (
 )
 from fleet.cluster.credentials import ClusterSelection, Credentials
 from fleet.errors import SetupError
+from fleet.wire.sockets.tunnel import END, Proxy, refusal_of
 
 __all__ = ["Cluster", "ClusterSelection"]
 
@@ -109,22 +110,35 @@ async def _connect(credentials: Credentials) -> asyncio.StreamWriter:
     context = credentials.ssl_context()
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        found = await loop.getaddrinfo(credentials.host, credentials.port, type=socket.SOCK_STREAM)
+        at = credentials.proxy or credentials
+        found = await loop.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)
     for rest, (_, _, _, _, (address, *_)) in zip(range(len(found) - 1, -1, -1), found, strict=True):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S / len(found)):
-                _reader, writer = await asyncio.open_connection(
-                    str(address),
-                    credentials.port,
-                    ssl=context,
-                    server_hostname=credentials.server_name,
-                )
+                reader, writer = await asyncio.open_connection(str(address), at.port)
+                if credentials.proxy is not None:
+                    await _pass(credentials.proxy, credentials.address, reader, writer)
+                await writer.start_tls(context, server_hostname=credentials.server_name)
         except OSError:
             if not rest:
                 raise
         else:
             return writer
     raise AssertionError("a name without addresses is an error of getaddrinfo")
+
+
+async def _pass(
+    proxy: Proxy, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Go through a proxy. Raises OSError."""
+    writer.write(proxy.connect(address.encode("idna")))
+    try:
+        why = refusal_of(await reader.readuntil(END))
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        why = "the proxy closed the connection before it answered CONNECT"
+    if why:
+        writer.transport.abort()
+        raise OSError(why)
 
 
 async def read_version(api: Api, credentials: Credentials) -> str:

@@ -2,7 +2,7 @@
 
 `kubernetes-asyncio` reads kubeconfigs and runs exec plugins and token refreshes, so that whatever
 works with kubectl works here. What the wire engine needs is kept as plain facts, and what it
-cannot honour (proxies, path prefixes, plain HTTP) is refused before anything is sent.
+cannot honour (SOCKS, path prefixes, plain HTTP) is refused before anything is sent.
 """
 
 import logging
@@ -23,8 +23,10 @@ from fleet.cluster.kubeconfig_library import (
     KubeConfigMerger,
     kubeconfigs,
 )
+from fleet.cluster.proxies import proxy_for
 from fleet.errors import SetupError, UsageError
 from fleet.profile.yaml_text import YAMLTextError, read_document
+from fleet.wire.sockets.tunnel import Proxy
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class ClusterSelection:
         shown = ":".join(str(path) for path in paths)
         merger = _read(paths)
         loader = _select(merger, self.context, shown)
-        credentials = Credentials(_context_name(loader), shown, Configuration(), loader)
+        credentials = Credentials(_context_name(loader), shown, Configuration(), loader, environ)
         await credentials.refresh(force=True)
         return credentials
 
@@ -94,7 +96,10 @@ class ClusterSelection:
 class Credentials:
     """One cluster's address and the right to speak to it; refreshed for as long as a run lasts."""
 
-    __slots__ = ("_configuration", "_loader", "context", "host", "is_verified", "port", "source")
+    __slots__ = (
+        *("_configuration", "_environ", "_loader", "context", "host", "is_verified", "port"),
+        *("proxy", "proxy_url", "source"),
+    )
 
     def __init__(
         self,
@@ -102,12 +107,16 @@ class Credentials:
         source: str,
         configuration: Configuration,
         loader: KubeConfigLoader | None,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.context = context
         self.source = source  # where it was read, for messages
         self._configuration = configuration
         self._loader = loader  # None in a cluster
         self.is_verified = True
+        self._environ = environ
+        self.proxy: Proxy | None = None
+        self.proxy_url = ""
         self.host = ""
         self.port = 0
 
@@ -120,6 +129,12 @@ class Credentials:
     def address(self) -> str:
         """Return `host:port`, for messages."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def route(self) -> str:
+        """Return the server's URL, and by which proxy it is reached, for people."""
+        by = "" if self.proxy is None else f", by the proxy {self.proxy}"
+        return f"https://{self.address}{by}"
 
     @property
     def server_name(self) -> str:
@@ -242,13 +257,10 @@ class Credentials:
                 f"context {self.context}: server {self.server} has a path; fleet needs the API "
                 "server itself (with Rancher: the context of the authorized cluster endpoint)"
             )
-        if configuration.proxy:
-            raise SetupError(
-                f"context {self.context}: proxy-url {configuration.proxy} is not supported; "
-                "fleet connects to the API server directly"
-            )
         self.host = url.hostname
         self.port = port or DEFAULT_PORTS[url.scheme]
+        found = proxy_for(self.host, self.port, configuration.proxy or "", self._environ)
+        self.proxy, self.proxy_url = found or (None, "")
         if self.is_verified and not configuration.verify_ssl:
             logger.warning(
                 "CERTIFICATES ARE NOT VERIFIED: context %s sets insecure-skip-tls-verify; "

@@ -27,6 +27,7 @@ from fleet.cluster.cluster import Cluster, ClusterSelection
 from fleet.controlplane import ControlPlaneInfo, Layout, state_home
 from fleet.errors import FleetError, UsageError
 from fleet.host.certificate_store import CertificateStore
+from fleet.host.transports import endpoint_of
 from fleet.profile.settings import IdentityMode, Settings
 from fleet.wire.sockets.transport import Endpoint
 
@@ -114,11 +115,11 @@ async def open_bootstrap(
             except UsageError as error:
                 text = str(error).replace("--kubeconfig", "--bootstrap-kubeconfig", 1)
                 raise UsageError(text) from error
-            endpoint = Endpoint(user.host, user.port, user.server_name)
+            endpoint = endpoint_of(user)
             context, authorization = user.ssl_context(), user.authorization()
         else:
             user = cluster.credentials
-            endpoint = Endpoint(user.host, user.port, user.server_name)
+            endpoint = endpoint_of(user)
             context = user.ssl_context(with_client_certificate=False)
             token = settings.bootstrap_token.get_secret_value()
             if not token:

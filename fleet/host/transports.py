@@ -12,6 +12,12 @@ from fleet.wire.sockets.connection_health import ConnectionHealth
 from fleet.wire.sockets.transport import Endpoint, Transport, UserAgent
 
 
+def endpoint_of(credentials: Credentials) -> Endpoint:
+    """Return where an API server is, and by which proxy it is reached."""
+    server_name, proxy = credentials.server_name, credentials.proxy
+    return Endpoint(credentials.host, credentials.port, server_name, proxy)
+
+
 class Transports:
     """Makes transports whose answers go to the inbox of the reactor."""
 
@@ -27,7 +33,7 @@ class Transports:
         self._reactor_loop = reactor_loop
         self._health = health
         self._made: list[Transport] = []
-        self._endpoint = Endpoint(credentials.host, credentials.port, credentials.server_name)
+        self._endpoint = endpoint_of(credentials)
 
     @property
     def authority(self) -> str:

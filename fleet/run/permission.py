@@ -56,7 +56,7 @@ async def may_load(
         shapes = []  # whatever lands on Nodes of others does so already
     facts = await inspect(
         api,
-        server=f"https://{cluster.credentials.address}",
+        server=cluster.credentials.route,
         context=cluster.credentials.context,
         server_version=cluster.version,
         prefix=settings.name_prefix,

@@ -16,6 +16,8 @@ from types import MappingProxyType
 
 import psutil
 import pytest
+import yaml
+from connect_proxy import ConnectProxy
 from e2e_world import (
     CONFIRMED,
     FLEET,
@@ -48,6 +50,25 @@ def assert_guests(world: World, prefix: str, count: int) -> None:
         assert FAKE_TAINT.key in {taint["key"] for taint in node["spec"].get("taints", ())}
         assert EXCLUDE_FROM_BALANCERS in node["metadata"]["labels"]
         assert "topology.kubernetes.io/zone" not in node["metadata"]["labels"]
+
+
+def test_all_of_a_run_goes_by_the_proxy_of_its_kubeconfig(world: World, tmp_path: Path) -> None:
+    """Fleet's own requests, each node's connection and the command's kubectl."""
+    [user] = yaml.safe_load(world.info.token_kubeconfig.read_text())["users"]
+    with ConnectProxy() as proxy:
+        facts = {"proxy-url": proxy.url}
+        named = world.user(tmp_path / "proxied", user["user"]["token"], **facts)
+        options = ("--nodes=3", "--name-prefix=proxied", "--identity=impersonate")
+        command = ("kubectl", "get", "nodes", "-o", "name")
+        confirmed = ("spawn", *options, f"--kubeconfig={named}", CONFIRMED)
+        done = world.fleet(*confirmed, "--", *command)
+        assert_done(done.returncode, done.stdout, done.stderr)
+        with_nodes = len(proxy.asked)
+    assert f", by the proxy 127.0.0.1:{proxy.port}" in done.stderr
+    assert "node/proxied-00002" in done.stdout
+    assert set(proxy.asked) == {world.info.url.removeprefix("https://")}
+    assert with_nodes >= 6  # the nodes', the observer's, fleet's own, the command's
+    world.assert_nothing_left("proxied")
 
 
 def test_an_empty_cluster_that_was_named_must_be_confirmed(world: World) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
+from connect_proxy import ConnectProxy
 from free_ports import free_port
 from hyperframe.frame import PushPromiseFrame
 from peer import (
@@ -49,6 +50,7 @@ from fleet.wire.sockets.transport_reports import (
     STREAMS,
     own_limit,
 )
+from fleet.wire.sockets.tunnel import Proxy
 
 pytest_plugins = ("peer_certificate",)
 
@@ -1042,3 +1044,45 @@ def test_a_400_kb_list_leaves_nothing_behind(certificate: Certificate) -> None:
         assert child.stdout is not None
         run(body(int(child.stdout.readline())))
         child.stdin.close()
+
+
+@asynccontextmanager
+async def through(
+    proxy: ConnectProxy, port: int, certificate: Certificate, authorization: bytes = b""
+) -> AsyncIterator[Harness]:
+    way = Proxy("127.0.0.1", proxy.port, authorization)
+    harness = Harness(Endpoint("127.0.0.1", port, proxy=way), certificate)
+    try:
+        yield harness
+    finally:
+        await harness.transport.close()
+
+
+@pytest.mark.parametrize("piecewise", [False, True])
+def test_a_proxy_is_asked_for_a_tunnel(certificate: Certificate, *, piecewise: bool) -> None:
+    async def test(peer: Peer, proxy: ConnectProxy) -> None:
+        async with through(proxy, peer.port, certificate, b"Basic secret") as harness:
+            for pool in (1, 2):
+                harness.transport.open_pool(pool, b"system:node:%d" % pool)
+                harness.send(pool=pool, token=pool)
+            answers = await harness.answers(2)
+        assert [each.code for each in answers.values()] == [200, 200]
+        assert proxy.asked == [f"127.0.0.1:{peer.port}"] * 2
+        assert proxy.authorizations == ["Basic secret"] * 2
+
+    with Peer(certificate, by_path) as peer, ConnectProxy(piecewise=piecewise) as proxy:
+        run(test(peer, proxy))
+
+
+def test_a_proxy_that_refuses_is_named_in_the_answer(certificate: Certificate) -> None:
+    async def test(proxy: ConnectProxy) -> None:
+        async with through(proxy, 1, certificate) as harness:
+            harness.transport.open_pool(1, b"system:node:1")
+            harness.send()
+            [answer] = (await harness.answers(1)).values()
+        assert answer.failure is Failure.UNUSABLE
+        where = f"127.0.0.1:1 by the proxy 127.0.0.1:{proxy.port}"
+        assert answer.detail == f"{where}: the proxy answered 403 Forbidden to CONNECT"
+
+    with ConnectProxy(403) as proxy:
+        run(test(proxy))

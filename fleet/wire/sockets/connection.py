@@ -1,6 +1,8 @@
 """A TLS connection that never blocks and owns no task, no buffer and no closure.
 
     CONNECTING --writable--> HANDSHAKE --done, ALPN h2--> UP --> CLOSED
+        |by a proxy: CONNECT         ^
+        +--> TUNNEL --2xx------------+
 
 `ssl.SSLSocket` on the descriptor, not a memory BIO: OpenSSL then keeps no copy of what it read
 (the `ssl` module sets SSL_MODE_RELEASE_BUFFERS), so a large answer leaves nothing behind.
@@ -21,6 +23,7 @@ from fleet.wire.http2.http2_codec import Http2Codec
 from fleet.wire.http2.messages import Failure
 from fleet.wire.sockets.deadlines import NEVER
 from fleet.wire.sockets.poller import READ, WRITE
+from fleet.wire.sockets.tunnel import END, REPLY_BYTES_MAX, refusal_of
 
 HANDSHAKE_NS_MAX = 10_000_000_000  # Source: client-go/transport/cache.go, TLSHandshakeTimeout
 NO_H2 = "the server does not offer HTTP/2 (no ALPN protocol h2)"
@@ -40,6 +43,7 @@ class ConnectionState(enum.Enum):
     HANDSHAKE = 1
     UP = 2
     CLOSED = 3
+    TUNNEL = 4
 
 
 class TlsContext(Protocol):
@@ -83,6 +87,7 @@ class Connection:
     stuck: bool = False  # a write waits for the socket
     up_ns: int = 0  # since when it is UP
     full_ns: int = 0  # when more was there last than is read at a time
+    reply: bytes = b""  # of a proxy, as far as it has come
 
     def begin(self, limit_ns: int) -> None:
         """Start to connect to the first of its places. Raises OSError."""
@@ -106,16 +111,29 @@ class Connection:
         self.state = ConnectionState.CONNECTING
         self.limit_ns = limit_ns
 
-    def advance(self, context: TlsContext, server_name: str, now_ns: int) -> None:
+    def advance(
+        self, context: TlsContext, server_name: str, now_ns: int, tunnel: bytes = b""
+    ) -> None:
         """Take the next step towards UP; `mask` says what it waits for.
 
-        Raises OSError (also of TLS) and DialError.
+        `tunnel` is the request to a proxy. Raises OSError (also of TLS) and DialError.
         """
         if self.state is ConnectionState.CONNECTING:
             assert self.sock is not None
             error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, os.strerror(error))
+            if tunnel:
+                if self.sock.send(tunnel) < len(tunnel):
+                    raise DialError("the proxy takes no request")
+                self.state = ConnectionState.TUNNEL
+                self.mask = READ
+                self.limit_ns = now_ns + HANDSHAKE_NS_MAX
+                return
+        if self.state is ConnectionState.TUNNEL and not self._is_through():
+            return
+        if self.state in (ConnectionState.CONNECTING, ConnectionState.TUNNEL):
+            assert self.sock is not None
             self.sock = context.wrap_socket(
                 self.sock, do_handshake_on_connect=False, server_hostname=server_name
             )
@@ -135,6 +153,26 @@ class Connection:
             self.mask = READ
             self.limit_ns = 0
             self.read_ns = self.up_ns = now_ns
+
+    def _is_through(self) -> bool:
+        """Read what a proxy answers; return whether it has opened the tunnel.
+
+        Nothing of the server's can follow yet: it waits for the first message of TLS.
+        """
+        assert self.sock is not None
+        try:
+            piece = self.sock.recv(REPLY_BYTES_MAX)
+        except BlockingIOError:
+            return False
+        self.reply += piece
+        if END not in self.reply and piece and len(self.reply) < REPLY_BYTES_MAX:
+            return False
+        reply, self.reply = self.reply, b""
+        if END not in reply:
+            raise DialError("the proxy closed the connection before it answered CONNECT")
+        if why := refusal_of(reply):
+            raise DialError(why)
+        return True
 
     def read_into(self, buffer: memoryview) -> int:
         """Read at most one TLS record; return -1 when there is none, 0 at the end.

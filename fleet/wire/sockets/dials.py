@@ -32,6 +32,9 @@ from fleet.wire.sockets.transport_reports import (
     own_limit,
 )
 
+STEPS = {ConnectionState.CONNECTING: "connect", ConnectionState.TUNNEL: "CONNECT of the proxy"}
+"""What a dial waits for."""
+
 
 class DialBackoff(NamedTuple):
     """Waits between failed dials of one pool, doubling. Without it each request dials."""
@@ -56,6 +59,7 @@ class Dials:
         "_pools",
         "_resolver",
         "_stats",
+        "_tunnel",
         "streams_hint",
     )
 
@@ -85,7 +89,8 @@ class Dials:
         self._cuts = cuts
         self._stats = stats
         self._delayed: list[Pool] = []
-        self._resolver = Resolver(endpoint, loop, now_ns, self._resolved, look_up)
+        self._tunnel = endpoint.tunnel()
+        self._resolver = Resolver(endpoint.dialed, loop, now_ns, self._resolved, look_up)
         self.streams_hint = STREAMS_DEFAULT  # what the server allowed on other connections
 
     def dial(self, pool: Pool) -> None:
@@ -134,7 +139,7 @@ class Dials:
         server_name = self._endpoint.server_name or self._endpoint.host
         pool = self._pools[connection.pool]
         try:
-            connection.advance(pool.context, server_name, now_ns)
+            connection.advance(pool.context, server_name, now_ns, self._tunnel)
         except (OSError, DialError) as error:
             self._next_address(connection, error)
             return False
@@ -161,8 +166,7 @@ class Dials:
             self._descriptors.discard(connection)  # no fault of the address
             self._failed(connection, "connect timed out", Failure.UNREACHABLE)
         else:
-            is_connecting = connection.state is ConnectionState.CONNECTING
-            what = "connect" if is_connecting else "TLS handshake"
+            what = STEPS.get(connection.state, "TLS handshake")
             # Of its next address, if there is one, the deadline is set.
             self._next_address(connection, TimeoutError(f"{what} timed out"))
 
@@ -224,6 +228,7 @@ class Dials:
         if self._backoff is not None:
             wait_ns = self._backoff.initial_ns << min(pool.failures - 1, 30)
             pool.retry_ns = now_ns + min(wait_ns, self._backoff.max_ns)
-        detail = f"{self._endpoint.host}:{self._endpoint.port}: {detail}"
+        by = "" if self._endpoint.proxy is None else f" by the proxy {self._endpoint.proxy}"
+        detail = f"{self._endpoint.host}:{self._endpoint.port}{by}: {detail}"
         self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         self._inbox += pool.fail_waiting(failure, detail, now_ns)

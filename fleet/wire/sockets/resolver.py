@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fleet.background import give_up
 from fleet.wire.sockets.connection import Address
+from fleet.wire.sockets.tunnel import Proxy
 
 TTL_NS = 30_000_000_000
 """What getaddrinfo finds carries no time to live; names of load balancers have 60 s or less."""
@@ -35,6 +36,16 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     server_name: str = ""
+    proxy: Proxy | None = None  # that leads there; it is then what is dialed
+
+    @property
+    def dialed(self) -> "Endpoint":
+        """Return what connections are made to."""
+        return self if self.proxy is None else Endpoint(self.proxy.host, self.proxy.port)
+
+    def tunnel(self) -> bytes:
+        """Return the request for the way through the proxy, empty without one."""
+        return b"" if self.proxy is None else self.proxy.connect(self.authority())
 
     def authority(self) -> bytes:
         """Return the value of `:authority`."""

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from aiohttp import web
 from cluster_fakes import no_sleep, write_kubeconfig
+from connect_proxy import ConnectProxy
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -94,6 +95,45 @@ def test_a_server_that_speaks_h2_passes(tmp_path: Path, certificate: Path) -> No
             await check_http2(await ClusterSelection(kubeconfig=path).load())
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("by", ["proxy-url", "HTTPS_PROXY"])
+def test_a_proxy_leads_to_the_server(
+    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """All that fleet itself asks: the look for HTTP/2, and requests by HTTP/1.1."""
+
+    async def version(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"gitVersion": "v1.36.3", "major": "1", "minor": "36"})
+
+    # Of a name the proxy is asked, of localhost never by the environment.
+    monkeypatch.setattr("fleet.cluster.proxies._is_local", lambda *_: False)
+
+    async def scenario(proxy: ConnectProxy) -> None:
+        url = proxy.url.replace("//", "//me:pass%20word@")
+        facts = {by: url} if by == "proxy-url" else {}
+        environ = {} if by == "proxy-url" else {by: url}
+        async with serving(certificate, version, "h2") as port:
+            path = kubeconfig_for(tmp_path, port, certificate, **facts)
+            await check_http2(await ClusterSelection(kubeconfig=path).load(environ))
+        async with serving(certificate, version) as http1:
+            path = kubeconfig_for(tmp_path, http1, certificate, **facts)
+            credentials = await ClusterSelection(kubeconfig=path).load(environ)
+            async with Channel(credentials) as channel:
+                assert await read_version(channel.api("test"), credentials) == "v1.36.3"
+        assert proxy.asked == [f"127.0.0.1:{port}", f"127.0.0.1:{http1}"]
+        assert len(set(proxy.authorizations)) == 1
+        assert proxy.authorizations[0] == "Basic bWU6cGFzcyB3b3Jk"
+
+    with ConnectProxy() as proxy:
+        asyncio.run(scenario(proxy))
+
+
+def test_a_proxy_that_refuses_is_told_by_name(tmp_path: Path, certificate: Path) -> None:
+    with ConnectProxy(407) as proxy:
+        path = kubeconfig_for(tmp_path, 1, certificate, **{"proxy-url": proxy.url})
+        with pytest.raises(SetupError, match="the proxy answered 407 Auth Required to CONNECT"):
+            asyncio.run(Cluster.connect(ClusterSelection(kubeconfig=path)))
 
 
 def test_a_server_without_h2_is_refused(tmp_path: Path, certificate: Path) -> None:

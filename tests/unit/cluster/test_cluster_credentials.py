@@ -117,7 +117,11 @@ def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
     [
         ({"server": "http://api.example"}, "not https"),
         ({"server": "https://api.example/k8s/clusters/c-1"}, "has a path"),
-        (HTTPS | {"proxy-url": "http://proxy:3128"}, "proxy-url"),
+        (HTTPS | {"proxy-url": "socks5://u:secret@proxy:1080"}, r"kind socks5 .*//proxy:1080\)"),
+        (
+            HTTPS | {"proxy-url": "https://proxy:3129"},
+            "proxy-url: a proxy of kind https is not",
+        ),
     ],
 )
 def test_what_the_wire_engine_cannot_reach_is_refused(
