@@ -44,6 +44,7 @@ class KubeUser(FastHttpUser):
             KubeUser.credentials = LoadCredentials.from_environment()
         self.host = KubeUser.credentials.server
         self.ssl_context_factory = KubeUser.credentials.ssl_context
+        self.proxy_host, self.proxy_port = KubeUser.credentials.proxy() or (None, None)
         super().__init__(environment)
 
     def ask(

@@ -16,9 +16,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fleet.cluster.kubeconfig_file import current_context, only_context
-from fleet.errors import UsageError
+from fleet.cluster.proxies import proxy_for
+from fleet.errors import SetupError, UsageError
 
 KUBECONFIG = "FLEET_LOAD_KUBECONFIG"
 NAMESPACE = "FLEET_LOAD_NAMESPACE"
@@ -73,6 +75,21 @@ class LoadCredentials:
             "certificate-authority": str(SERVICE_ACCOUNT / "ca.crt"),
         }
         return cls(cluster, {"tokenFile": str(SERVICE_ACCOUNT / "token")})
+
+    def proxy(self, environ: Mapping[str, str] = os.environ) -> tuple[str, int] | None:
+        """Return host and port of the proxy that leads to the server, None for a direct way.
+
+        Raises SetupError for one that Locust's client does not speak to.
+        """
+        url = urlsplit(self.server)
+        proxy_url = self._cluster.get("proxy-url") or ""
+        found = proxy_for(url.hostname or "", url.port or 443, proxy_url, environ)
+        if found is None:
+            return None
+        proxy, _ = found
+        if proxy.authorization:
+            raise SetupError(f"the proxy {proxy} asks for a password, which API users cannot give")
+        return proxy.host, proxy.port
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return a context that trusts the cluster's authority and presents the certificate."""

@@ -11,6 +11,7 @@ import yaml
 from fleet.controlplane.authority import write_certificates
 from fleet.dashboard import load_credentials
 from fleet.dashboard.load_credentials import LoadCredentials
+from fleet.errors import SetupError
 
 PLUGIN = """
 import datetime, json, os, pathlib, sys
@@ -41,6 +42,18 @@ def test_a_token_is_sent_as_it_stands_or_as_its_file_has_it(tmp_path: Path) -> N
     found = credentials(tmp_path, {"tokenFile": "token"})
     assert found.authorization() == "Bearer from-file"
     assert credentials(tmp_path, {}).authorization() == ""
+
+
+def test_api_users_go_by_the_proxy_of_the_nodes(tmp_path: Path) -> None:
+    named = credentials(tmp_path, {"token": "t"}, **{"proxy-url": "http://proxy:3128"})
+    assert named.proxy({}) == ("proxy", 3128)
+    plain = credentials(tmp_path, {"token": "t"})
+    assert plain.proxy({}) is None
+    assert plain.proxy({"HTTPS_PROXY": "http://other"}) == ("other", 80)
+    assert plain.proxy({"HTTPS_PROXY": "http://other", "NO_PROXY": "here"}) is None
+    secret = credentials(tmp_path, {"token": "t"}, **{"proxy-url": "http://me:word@proxy"})
+    with pytest.raises(SetupError, match="the proxy proxy:80 asks for a password"):
+        secret.proxy({})
 
 
 @pytest.mark.parametrize(("ends_s", "runs"), [("3600", "1"), ("30", "2")])
