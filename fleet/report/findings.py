@@ -62,6 +62,8 @@ def sentence(run: RunRecord) -> str:
     if run.verdict is Outcome.INVALID:
         return f"These figures of {server} are not to be used: {reason}."
     ready, wanted = run.number("nodes.ready") or 0, run.number("nodes.requested") or 0
+    if (peak := _peak_of_dashboard(run)) is not None:
+        ready = wanted = peak
     held = f"{server} held {_of(ready, wanted)} nodes"
     if steady := _steady_s(run):
         held += f" for {duration(steady)}"
@@ -87,6 +89,26 @@ def refused(run: RunRecord) -> str:
         if is_refused_renewal(str(row["verb"]), str(row["resource"]), cast("int", row["code"]))
     )
     return refused_words(count) if count else ""
+
+
+def _peak_of_dashboard(run: RunRecord) -> float | None:
+    """Return how many nodes the judged part of a dashboard's run had; it removes them at its end.
+
+    None of other runs, whose last number of nodes is the one that counts.
+    """
+    options = run.about.get("options")
+    if not isinstance(options, dict) or not options.keys() & {"dashboard", "locust_master"}:
+        return None
+    parts = [each for each in run.rows("phases") if each["name"] == STEADY]
+    if not parts:
+        return None
+    from_s, until_s = cast("float", parts[0]["from_s"]), cast("float", parts[0]["until_s"])
+    ready = (
+        cast("Json", line.get("nodes") or {}).get("ready")
+        for line in run.lines
+        if from_s <= cast("float", line["wall_s"]) <= until_s
+    )
+    return max((float(each) for each in ready if isinstance(each, int)), default=None)
 
 
 def _of(ready: float, wanted: float) -> str:

@@ -2,12 +2,15 @@
 
     begin --all nodes are Ready--> steady --drain--> over
 
-Only the first process of a run looks at the control plane: the others would ask the same again.
+Where a dashboard changes the number of nodes, the steady part ends with each change, and another
+begins when as many nodes as it asks for are Ready: the longest part is judged. Only the first
+process of a run looks at the control plane: the others would ask the same again.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from typing import NamedTuple
 
 from fleet.background import Background
 from fleet.cluster.cluster import Cluster
@@ -15,8 +18,9 @@ from fleet.controlplane import SCHEDULER, ControlPlaneInfo
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.profile.settings import Settings
-from fleet.report.control_plane import Component, ControlPlaneSampler, Sample
+from fleet.report.control_plane import ControlPlaneSampler, Sample
 from fleet.report.display import LiveFigures, clock
+from fleet.report.exposition import Exposition
 from fleet.report.meter import Meter
 from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
@@ -29,7 +33,26 @@ from fleet.run.scenario_player import ScenarioPlayer
 LAST_SAMPLE_S = 5.0
 """Begin and end of a run wait no longer for an API server that answers late."""
 
+FOLLOW_S = 1.0
+"""How often a change of the number of nodes is looked for: as often as the display is drawn."""
+
 Snapshots = dict[tuple[str, str], dict[int, dict[int, int]]]
+
+
+class SteadyPart(NamedTuple):
+    """A time during which all nodes that were asked for had become Ready, and stayed so many."""
+
+    from_s: float
+    until_s: float
+    server: Exposition | None
+    """What the API server told of it, None if it did not answer often enough."""
+    client: list[tuple[str, str, Histogram]]
+    """What the nodes saw."""
+
+    @property
+    def length_s(self) -> float:
+        """Return how long it lasted."""
+        return self.until_s - self.from_s
 
 
 class Observation:
@@ -41,11 +64,12 @@ class Observation:
         self._cluster: Cluster | None = None
         self._meter: Meter | None = None
         self._node_host: NodeHost | None = None
-        self._steady_s: float | None = None
+        self._steady_s: float | None = None  # since when the present part is
         self._over_s: float | None = None
-        self._steady: dict[str, Sample] = {}  # what each component told last before that part
+        self._told: Sample | None = None  # by the API server, last before that part
         self._before: Snapshots = {}
-        self._client: list[tuple[str, str, Histogram]] = []
+        self._part: SteadyPart | None = None  # the longest that is over
+        self._live = LiveFigures()
         self.faults: Callable[[], list[Phase]] = list  # what was on when
         self.faults_on: Callable[[], list[Json]] = list
         self.player: ScenarioPlayer | None = None
@@ -76,9 +100,22 @@ class Observation:
 
     def tell(self, live: LiveFigures) -> None:
         """Add what is on, and what is played, to what the terminal shows."""
+        self._live = live
         live.faults = [_fault_words(each) for each in self.faults_on()]
         if self.player is not None:
             live.scenario = self.player.progress(live.elapsed_s)
+
+    async def follow(self) -> None:
+        """Begin and end steady parts as a dashboard changes the number of nodes."""
+        wanted = 0
+        while True:
+            await asyncio.sleep(FOLLOW_S)
+            live = self._live
+            if live.nodes_requested != wanted:
+                wanted = live.nodes_requested
+                await self.unsteady()
+            elif wanted and self._steady_s is None and live.nodes_ready == wanted:
+                await self.steady()
 
     async def steady(self) -> None:
         """Note that all nodes are Ready: from here on the run is what it is for."""
@@ -86,29 +123,42 @@ class Observation:
             return
         await self._sample()
         self._steady_s = self._meter.elapsed_s()
-        if self._sampler is not None:
-            listed = self._sampler.components
-            self._steady = {each.name: each.last for each in listed if each.last is not None}
+        self._told = self._sampler.apiserver.last if self._sampler is not None else None
         rows = self._node_host.counts.requests.rows
         self._before = {
             row: {code: each.snapshot() for code, each in codes.items()}
             for row, codes in rows.items()
         }
 
+    async def unsteady(self) -> None:
+        """Note that the steady part is over, if there is one; the longest is judged."""
+        if self._steady_s is None or self._meter is None or self._node_host is None:
+            return
+        from_s, until_s = self._steady_s, self._meter.elapsed_s()
+        self._steady_s = None
+        await self._sample()
+        client = []
+        for row, codes in self._node_host.counts.requests.rows.items():
+            before = self._before.get(row, {})
+            for code, histogram in codes.items():
+                client.append((*row, histogram.since(before.get(code, {}))))
+        last = self._sampler.apiserver.last if self._sampler is not None else None
+        server = None
+        if last is not None and self._told is not None and last is not self._told:
+            server = last.told.since(self._told.told)
+        part = SteadyPart(from_s, until_s, server, client)
+        if self._part is None or part.length_s > self._part.length_s:
+            self._part = part
+
     async def over(self) -> None:
         """Note that the run is over, before its nodes fall silent."""
         if self._meter is None or self._node_host is None:
             return
         self._over_s = self._meter.elapsed_s()
-        await self._sample()
+        is_steady = self._steady_s is not None
+        await (self.unsteady() if is_steady else self._sample())
         if self._sampler is not None:
             await self._sampler.close()
-        if self._steady_s is None:
-            return
-        for row, codes in self._node_host.counts.requests.rows.items():
-            before = self._before.get(row, {})
-            for code, histogram in codes.items():
-                self._client.append((*row, histogram.since(before.get(code, {}))))
 
     async def _sample(self) -> None:
         if self._sampler is not None:
@@ -129,9 +179,10 @@ class Observation:
     def _phases(self) -> list[Phase]:
         if self._over_s is None:
             return []
-        found = [Phase(name="bring-up", until_s=self._steady_s or self._over_s)]
-        if self._steady_s is not None:
-            found.append(Phase(name="steady", from_s=self._steady_s, until_s=self._over_s))
+        part = self._part
+        found = [Phase(name="bring-up", until_s=part.from_s if part else self._over_s)]
+        if part is not None:
+            found.append(Phase(name="steady", from_s=part.from_s, until_s=part.until_s))
         return found
 
     def _cost(self) -> ControlPlaneFigures:
@@ -150,27 +201,22 @@ class Observation:
         )
 
     def _evidence(self) -> Evidence:
+        part = self._part
+        evidence = Evidence(client=part.client if part is not None else ())
         if self._sampler is None:
-            return Evidence(client=self._client, problem="another process looks at it")
-        evidence = Evidence(client=self._client)
-        if self._steady_s is not None and self._over_s is not None:
-            evidence.steady_s = self._over_s - self._steady_s
+            evidence.problem = "another process looks at it"
+            return evidence
+        if part is not None:
+            evidence.steady_s, evidence.steady = part.length_s, part.server
         for each in self._sampler.components:
             if each is self._sampler.apiserver:
-                self._take_requests(each, evidence)
+                if each.first is None or each.last is None:
+                    evidence.problem = f"no metrics of the API server: {each.problem}"
+                else:
+                    evidence.whole = each.last.told.since(each.first.told)
             elif each.name == SCHEDULER and each.first and each.last:
                 evidence.scheduler = each.last.told.since(each.first.told)
         return evidence
-
-    def _take_requests(self, apiserver: Component, evidence: Evidence) -> None:
-        first, last = apiserver.first, apiserver.last
-        if first is None or last is None:
-            evidence.problem = f"no metrics of the API server: {apiserver.problem}"
-            return
-        evidence.whole = last.told.since(first.told)
-        steady = self._steady.get(apiserver.name)
-        if self._steady_s is not None and steady is not None and steady is not last:
-            evidence.steady = last.told.since(steady.told)
 
 
 def _fault_words(fault: Json) -> str:

@@ -474,6 +474,7 @@ class Run:
             FaultForms(faults) if settings.shared is None else None,
         )
         self._display.phase("following the dashboard")
+        self._background.keep("the look for a steady part", self._observation.follow)
         self._tell_use()
         address = await run.start(self._display.note)
         await self._start_siblings(

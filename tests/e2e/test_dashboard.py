@@ -62,6 +62,7 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
     world.assert_nothing_left(PREFIX)
     written = {path.name for path in run.directory.iterdir()}
     assert {"locust.html", "locust.json", "locust_stats.csv", "summary.json"} <= written
+    assert [each["name"] for each in run.summary()["phases"]] == ["bring-up", "steady"]
 
 
 def test_nobody_but_who_has_the_token_steers(world: World) -> None:

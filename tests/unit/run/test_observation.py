@@ -1,0 +1,137 @@
+"""The steady part of a run: that of a dashboard follows its number of nodes."""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from fleet.controlplane import APISERVER
+from fleet.metrics import FleetCounts
+from fleet.report.control_plane import ControlPlaneSampler, Sample
+from fleet.report.display import LiveFigures
+from fleet.report.exposition import REQUESTS, Exposition
+from fleet.report.meter import Meter
+from fleet.report.report import RunFigures
+from fleet.report.slo_file import DEFAULTS
+from fleet.run.observation import Observation
+
+BOUNDS = [0.1, 1.0, 2.0, math.inf]
+
+
+class Server:
+    """An API server that takes 100 writes of 1.5 s a minute, and is asked when it should be."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        component = SimpleNamespace(name=APISERVER, first=None, last=None, problem="", samples=0)
+        component.lost = 0
+        self.apiserver = component
+        self.components = [component]
+
+    async def sample(self) -> None:
+        """Take what it tells now."""
+        count = self._now_s() * 100 / 60
+        rows = {(REQUESTS, "PUT|leases||resource"): [0.0, 0.0, count, count]}
+        told = Exposition({}, rows, {REQUESTS: BOUNDS})
+        self.apiserver.last = Sample(APISERVER, self._now_s(), 1.0, 9, told)
+        self.apiserver.first = self.apiserver.first or self.apiserver.last
+
+    async def close(self) -> None:
+        """Be asked no more."""
+
+
+class Watched:
+    """A run whose clock and number of nodes the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self._turn = asyncio.Event()
+        self.seen = Observation(DEFAULTS)
+        self.seen._meter = cast("Meter", SimpleNamespace(elapsed_s=lambda: self.now_s))
+        self.seen._node_host = SimpleNamespace(counts=FleetCounts())  # type: ignore[assignment]
+        self.seen._sampler = cast("ControlPlaneSampler", Server(lambda: self.now_s))
+
+        async def rest(_seconds: float) -> None:
+            self._turn.clear()
+            await self._turn.wait()
+
+        monkeypatch.setattr(asyncio, "sleep", rest)
+
+    async def stand(self, wanted: int, ready: int, seconds: float) -> None:
+        """Let so many nodes be wanted and Ready for so long."""
+        self.seen.tell(LiveFigures(nodes_requested=wanted, nodes_ready=ready))
+        await self._look()
+        self.now_s += seconds
+
+    async def _look(self) -> None:
+        for _ in range(2):  # one turn sees a change, the next one that all are Ready
+            self._turn.set()
+            for _ in range(20):
+                await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+
+    def play(self, acts: Callable[[], Coroutine[None, None, None]]) -> RunFigures:
+        """Play a run on a dashboard, to its end; return how it was judged."""
+
+        async def body() -> None:
+            following = asyncio.ensure_future(self.seen.follow())
+            await asyncio.get_running_loop().run_in_executor(None, lambda: None)
+            await acts()
+            await self.seen.over()
+            following.cancel()
+
+        asyncio.run(body())
+        figures = RunFigures(run_id="r", wall_s=self.now_s)
+        self.seen.judge(figures)
+        return figures
+
+
+def test_a_run_on_a_dashboard_has_a_steady_part_and_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had none, so that no run on a dashboard could fail."""
+    run = Watched(monkeypatch)
+
+    async def acts() -> None:
+        await run.stand(10, 4, 20)
+        await run.stand(10, 10, 90)
+        await run.stand(0, 10, 5)  # Stop: they are removed
+        await run.stand(0, 0, 600)
+
+    figures = run.play(acts)
+    steady = [(each.from_s, each.until_s) for each in figures.phases if each.name == "steady"]
+    assert steady == [(20.0, 110.0)]
+    [level] = [each for each in figures.slis if each.sli == "MutatingApiCallLatency"]
+    assert (level.samples, level.judged, level.met) == (150, True, False)
+    assert figures.verdict() == "fail"
+
+
+def test_the_longest_of_several_numbers_of_nodes_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = Watched(monkeypatch)
+
+    async def acts() -> None:
+        await run.stand(5, 5, 30)
+        await run.stand(10, 5, 7)
+        await run.stand(10, 10, 70)
+        await run.stand(20, 20, 40)
+        await run.stand(20, 19, 10)  # one is NotReady, which the server may be to blame for
+
+    figures = run.play(acts)
+    steady = [(each.from_s, each.until_s) for each in figures.phases if each.name == "steady"]
+    assert steady == [(37.0, 107.0)]
+
+
+def test_a_dashboard_that_is_never_still_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Watched(monkeypatch)
+
+    async def acts() -> None:
+        for nodes in range(1, 9):
+            await run.stand(nodes, nodes - 1, 10)
+
+    figures = run.play(acts)
+    assert [each.name for each in figures.phases] == ["bring-up"]
+    assert figures.verdict() == "not-judged"
