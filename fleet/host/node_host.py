@@ -31,7 +31,7 @@ from fleet.errors import FleetError, SetupError
 from fleet.host.admin_labels import AdminLabels
 from fleet.host.agent_connections import AgentConnections
 from fleet.host.certificate_store import CertificateContext
-from fleet.host.light_pools import LightPools
+from fleet.host.light_pools import WATCH_LIMITS, LightPools
 from fleet.host.managed_nodes import ManagedNodes
 from fleet.host.node_bootstrap import Bootstrap
 from fleet.host.node_certificates import NodeCertificates
@@ -245,7 +245,8 @@ class NodeHost:
         """Open the observer's watch and begin to turn."""
         if self.managed is not None:
             self.reactor.on_lost = self._on_lost
-        self.observer.open_pool(OBSERVER_POOL)
+        # Of shared watches there is one for each ConfigMap and Secret that any pod refers to.
+        self.observer.open_pool(OBSERVER_POOL, limits=WATCH_LIMITS)
         self.reactor.share_watch(WatchKind.NODE, self._own_label)
         if self._shares_watches:
             kinds = (

@@ -305,7 +305,12 @@ PODS = Figure(
     "pods on the nodes of this process", metric="pods", kind=Kind.STATE, labels=("phase",)
 )
 VALID = Figure(
-    "0 after a bug in fleet: the figures are worth nothing then", metric="valid", kind=Kind.STATE
+    "0 after a bug in fleet, or a limit of its own that was hit: the figures are worth nothing",
+    metric="valid",
+    kind=Kind.STATE,
+)
+OWN_LIMITS = Figure(
+    "how often a limit of fleet or of its machine was hit", metric="own_limits", labels=("limit",)
 )
 ANSWERS = Figure("answers; code 0 is none (lost, timed out)", metric="requests", labels=REQUEST)
 LATENCIES = Figure(
@@ -315,7 +320,7 @@ LATENCIES = Figure(
     labels=REQUEST[:2],
 )
 METRICS = (
-    *(NODES, KUBELETS, PODS, VALID, ANSWERS, LATENCIES),
+    *(NODES, KUBELETS, PODS, VALID, OWN_LIMITS, ANSWERS, LATENCIES),
     Figure(
         "from a kubelet's start to its Node",
         "node_start",

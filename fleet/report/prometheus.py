@@ -25,6 +25,7 @@ from fleet.report.figures import (
     KUBELETS,
     LATENCIES,
     NODES,
+    OWN_LIMITS,
     PODS,
     VALID,
     AgentFigures,
@@ -59,7 +60,9 @@ class FleetCollector(Collector):
         yield _metric(NODES, [(["Ready"], state.ready), (["NotReady"], absent)])
         yield _metric(KUBELETS, [([], state.running)])
         yield _metric(PODS, [([phase], count) for phase, count in self._pods_by_phase().items()])
-        yield _metric(VALID, [([], not (counts.bugs or counts.quarantined))])
+        is_valid = not (counts.bugs or counts.quarantined or state.own_limits)
+        yield _metric(VALID, [([], is_valid)])
+        yield _metric(OWN_LIMITS, [([name], count) for name, count in state.own_limits.items()])
         yield _metric(ANSWERS, _answers(counts.requests))
         rows = counts.requests.rows.items()
         yield _metric(LATENCIES, [(row, merged(codes.values())) for row, codes in rows])

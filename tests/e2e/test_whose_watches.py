@@ -53,5 +53,7 @@ def test_the_other_watches_of_each_fidelity(
         assert sum(counts.values()) <= len(kinds) * processes + summary["watch"]["restarts"]
     else:
         assert all(each >= OWN for each in found.values())
+        # Two that carry the calls, and one for watches: they must not take a renewal's stream.
+        assert (summary["connections"]["open"], summary["own_limits"]) == (3, {})
         assert not any("create serviceaccounts" in text for each in sent.values() for text in each)
     world.assert_nothing_left(app)

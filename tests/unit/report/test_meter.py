@@ -68,6 +68,8 @@ def test_a_scrape_tells_how_the_nodes_stand() -> None:
         'fleet_nodes{condition="NotReady"} 1.0',
         'fleet_pods{phase="Running"} 6.0',
         "fleet_kubelets 3.0",
+        'fleet_own_limits_total{limit="open files"} 3.0',
+        "fleet_valid 0.0",
     ):
         assert line in lines, lines
 
