@@ -201,6 +201,10 @@ class NodeCertificates:
         self._on_renewed(node)  # what is open was let in with the one before
         self._start(client, None, self._clock.now_ns())
 
+    def waiting(self) -> list[NodeId]:
+        """Return the nodes whose kubelets have not begun, for want of a certificate."""
+        return [node for node, (client, *_) in self._nodes.items() if not client.begun_ns]
+
     def has_begun(self, node: NodeId) -> bool:
         """Return whether the kubelet of a node has started."""
         return self._nodes[node][0].begun_ns > 0

@@ -62,6 +62,7 @@ from fleet.wire.sockets.connection_health import ConnectionHealth
 
 OBSERVER_POOL = 0
 LOOK_S = 5.0  # for refusals, and whether credentials run out
+NO_CERTIFICATE = "nobody has approved and signed its request for a certificate"
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
 _STREAM_CHOSEN = 0xC405E
@@ -175,6 +176,11 @@ class NodeHost:
         """Return what the kubelets did so far."""
         return self.reactor.counts
 
+    def unregistered(self) -> dict[NodeId, str]:
+        """Return the nodes that could not register until now, and why."""
+        waiting = self.certificates.waiting() if self.certificates is not None else ()
+        return dict.fromkeys(waiting, NO_CERTIFICATE) | self.reactor.unregistered()
+
     def state(self) -> HostState:
         """Return how the nodes stand just now."""
         agents, readiness = self.reactor.agents, self.readiness
@@ -195,7 +201,7 @@ class NodeHost:
             connections=stats,
             closed_slow=stats.closed_slow + self.agent_connections.closed_slow(),
             agents=self.agent_connections.figures(agents) if agents is not None else {},
-            unregistered=self.reactor.unregistered(),
+            unregistered=Counter(self.unregistered().values()),
             rejected=sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected)),
         )
 

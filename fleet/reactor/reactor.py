@@ -10,7 +10,7 @@ raised again. The reactor records how late each timer was: the instrument report
 
 import logging
 import traceback
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import TypeVar, assert_never
@@ -127,10 +127,10 @@ class Reactor:
         """Do what a kubelet asked for outside of a turn, because of a request to its server."""
         self._execute(out)
 
-    def unregistered(self) -> Counter[str]:
-        """Return how many nodes could not register until now, by the reason of their last try."""
+    def unregistered(self) -> dict[NodeId, str]:
+        """Return the nodes that could not register until now, and why by their last try."""
         found = self._unregistered.items()
-        return Counter(why for node, why in found if self.entries[node].kubelet is not None)
+        return {node: why for node, why in found if self.entries[node].kubelet is not None}
 
     # ---- the fleet ----
 

@@ -11,6 +11,7 @@ from fleet.cluster.cluster import Cluster
 from fleet.cluster.runs import RunLease
 from fleet.faults.injector import attach_problem
 from fleet.host.node_host import NodeHost
+from fleet.objects.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
 from fleet.run.lost_shards import clear_lost_shards
@@ -70,13 +71,14 @@ async def tell_unregistered(
 
     What is over at the next look was an API server that had just begun, or was busy.
     """
-    before: Counter[str] = Counter()
+    before: dict[NodeId, str] = {}
     told: set[str] = set()
     while True:
         await sleep(UNREGISTERED_LOOK_S)
-        now = node_host.reactor.unregistered()
-        for why, count in now.most_common():
-            if why in before and why not in told and len(told) < REASONS_MAX:
+        now = node_host.unregistered()
+        lasting = Counter(why for node, why in now.items() if before.get(node) == why)
+        for why, count in lasting.most_common():
+            if why not in told and len(told) < REASONS_MAX:
                 told.add(why)
                 note(f"{nodes_text(count)} cannot register so far: {why}")
         before = now

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from collections import Counter
 
 from fleet.background import Background
 from fleet.cluster.cluster import Cluster
@@ -54,7 +55,7 @@ async def bring_up(
     gc.freeze()
     wanted = readiness.wanted
     if not readiness.all_ready.is_set():
-        reasons = node_host.reactor.unregistered().most_common(1)
+        reasons = Counter(node_host.unregistered().values()).most_common(1)
         why = "".join(f"; {count:,} could not register: {text}" for text, count in reasons)
         return f"only {len(readiness.ready)} of {wanted} nodes became Ready{why}"
     if siblings is not None:

@@ -103,7 +103,7 @@ class SimulatedHost:
             connections=TransportStats(),
             closed_slow=0,
             agents={},
-            unregistered=self.reactor.unregistered(),
+            unregistered=Counter(self.reactor.unregistered().values()),
             rejected=counts.rejected,
         )
 

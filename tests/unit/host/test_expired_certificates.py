@@ -102,6 +102,7 @@ def test_a_node_whose_certificate_is_over_bootstraps_and_is_back(tmp_path: Path)
     world.store.update(NAME, CLIENT, issue(request, world.wall_s), key)
     world.certificates.add(NODE, NAME, (), load_mix().model_of(0))
     assert len(world.ready) == 1
+    assert world.certificates.waiting() == []
     assert not world.bootstrap.sent, "it has a good one"
     world.after(33)
     world.certificates.expire(NODE)
@@ -135,6 +136,7 @@ def test_a_node_that_has_no_certificate_yet_loses_none(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.certificates.add(NODE, NAME, (), load_mix().model_of(0))
     world.certificates.expire(NODE)
+    assert world.certificates.waiting() == [NODE]
     world.certificates.expire(NodeId(7))
     assert len(world.bootstrap.sent) == 1
     assert not world.presented

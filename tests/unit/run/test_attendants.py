@@ -1,7 +1,6 @@
 """What is told while a run goes on."""
 
 import asyncio
-from collections import Counter
 from types import SimpleNamespace
 from typing import cast
 
@@ -9,16 +8,16 @@ from fleet.host.node_host import NodeHost
 from fleet.run.attendants import REASONS_MAX, tell_unregistered
 
 
-def told(*looks: dict[str, int]) -> list[str]:
+def told(*looks: dict[int, str]) -> list[str]:
     """Return what is said of nodes that cannot register, one look after the other."""
-    left = [Counter(each) for each in looks]
+    left = [*looks]
     said: list[str] = []
 
     async def sleep(_seconds: float) -> None:
         if not left:
             raise asyncio.CancelledError
 
-    host = SimpleNamespace(reactor=SimpleNamespace(unregistered=lambda: left.pop(0)))
+    host = SimpleNamespace(unregistered=lambda: left.pop(0))
 
     async def watch() -> None:
         await tell_unregistered(cast("NodeHost", host), said.append, sleep)
@@ -31,16 +30,18 @@ def told(*looks: dict[str, int]) -> list[str]:
 
 
 def test_a_reason_that_lasts_is_told_once_with_the_nodes_that_have_it() -> None:
-    assert told({"a": 7}, {"a": 9, "b": 1}, {"a": 9, "b": 1}, {"a": 9}) == [
+    nine = dict.fromkeys(range(9), "a")
+    assert told(nine, {**nine, 9: "b"}, {**nine, 9: "b"}, nine) == [
         "9 nodes cannot register so far: a",
         "1 node cannot register so far: b",
     ]
 
 
 def test_what_is_over_at_the_next_look_is_not() -> None:
-    assert told({"busy": 500}, {}, {"busy": 1}, {"other": 1}) == []
+    busy = dict.fromkeys(range(500), "busy")
+    assert told(busy, {}, {1: "busy"}, {2: "busy"}, {2: "other"}) == []
 
 
 def test_of_very_many_reasons_only_the_first_are_told() -> None:
-    many = {f"reason {at}": 1 for at in range(REASONS_MAX + 5)}
+    many = {at: f"reason {at}" for at in range(REASONS_MAX + 5)}
     assert len(told(many, many, many)) == REASONS_MAX
