@@ -1,20 +1,27 @@
 """What is known of images that nobody pulled: which are a shell, what they run, what they hold.
 
-Differs: an image is known by the last part of its repository's name alone.
+Differs: fleet knows the image of a distribution by the last part of its name alone, in any registry
+and folder. It knows an interpreter's image only at the top of a registry or in a folder `library`:
+`cni/node` does not run Node.js.
 """
 
 from collections.abc import Mapping, Sequence
 
+from fleet.profile.image_reference import parse_image
 from fleet.runtime.shell.agnhost import SETUID_PROGRAM, is_agnhost
 
-SHELL_IMAGES = frozenset(
+DISTRIBUTIONS = frozenset(
     (
-        *("almalinux", "alpine", "amazonlinux", "archlinux", "bash", "buildpack-deps", "busybox"),
-        *("centos", "debian", "fedora", "golang", "hello-world", "node", "perl", "python"),
-        *("rockylinux", "ubuntu"),
+        *("almalinux", "alpine", "amazonlinux", "archlinux", "busybox", "centos", "debian"),
+        *("fedora", "rockylinux", "ubuntu"),
     )
 )
-"""Images whose own command is an interactive shell or interpreter: without an input it ends."""
+INTERPRETERS = frozenset(
+    ("bash", "buildpack-deps", "golang", "hello-world", "node", "perl", "python")
+)
+"""Images whose own command is a shell or an interpreter: without an input it ends."""
+OFFICIAL = ("", "library")
+"""The folder of an interpreter's own image, and of its mirrors, in a registry."""
 
 
 _FILES = {
@@ -36,7 +43,8 @@ _NO_FILES: Mapping[str, str] = {}
 
 def is_shell_image(image: str) -> bool:
     """Return whether the image's own command is a shell, and its user root."""
-    return _name(image) in SHELL_IMAGES
+    name = _name(image)
+    return name in DISTRIBUTIONS or (name in INTERPRETERS and _folder(image) in OFFICIAL)
 
 
 def runs_its_args(image: str) -> bool:
@@ -60,7 +68,8 @@ def default_args(image: str) -> tuple[str, ...]:
 def working_dir(image: str) -> str:
     """Return where an image's processes begin, "" if that is unknown."""
     name = _name(image)
-    return _WORKING_DIRS.get(name, "/" if name in SHELL_IMAGES or name in _FILES else "")
+    is_known = is_shell_image(image) or name in _FILES
+    return _WORKING_DIRS.get(name, "/") if is_known else ""
 
 
 def files_of_image(image: str) -> Mapping[str, str]:
@@ -72,6 +81,10 @@ def files_of_image(image: str) -> Mapping[str, str]:
 
 def _name(image: str) -> str:
     return image.partition("@")[0].rpartition("/")[2].partition(":")[0]
+
+
+def _folder(image: str) -> str:
+    return parse_image(image).path.rpartition("/")[0].rpartition("/")[2]
 
 
 def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:

@@ -92,6 +92,8 @@ def test_the_end_of_a_script(script: str, policy: str, end: End | None) -> None:
         ("registry.example.net/tool", ("sleep", "3"), ()),
         ("registry.example.net/tool", ("/bin/sh", "-c", "sleep 3"), ("/bin/sh", "-c", "sleep 3")),
         ("docker.io/library/busybox:1", ("sleep", "3"), ("sleep", "3")),
+        ("mirror.example.net/docker/library/node:22", ("sleep", "3"), ("sleep", "3")),
+        ("registry.example.net/cni/node:v3", ("sleep", "3"), ()),
     ],
 )
 def test_arguments_alone_are_for_the_entry_point(
