@@ -149,7 +149,8 @@ async def let_go(api: Api, one: Stored, *, keeps_mark: bool) -> None:
 async def _claim(api: Api, volume: Json) -> Json | None:
     """Return the claim of a volume, None if it is gone."""
     ref = volume["spec"]["claimRef"]
-    path = f"/api/v1/namespaces/{ref['namespace']}/persistentvolumeclaims/{ref['name']}"
+    namespace = f"/api/v1/namespaces/{ref.get('namespace', 'default')}"
+    path = f"{namespace}/persistentvolumeclaims/{ref.get('name', '')}"
     found = await api.request("GET", path)
     if found.code == 404 or (found.ok and found.body["metadata"]["uid"] != ref["uid"]):
         return None

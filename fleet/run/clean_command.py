@@ -130,7 +130,8 @@ async def clean(
     done = await _remove(api, chosen.runs, choice, progress)
     say(
         f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "
-        f"{done.csi_nodes} CSINodes, {done.pods} pods, {done.applied} objects of scenarios"
+        f"{done.csi_nodes} CSINodes, {done.pods} pods"
+        + (f", {done.applied} objects of scenarios" if done.applied else "")
     )
     for path in done.left:
         note(f"still there: {path}")

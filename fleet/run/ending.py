@@ -116,8 +116,8 @@ class Ending:
         if self._target.is_own:
             return "interrupted: the local control plane is gone, with everything in it"
         return (
-            f"interrupted: nodes, leases, pods and objects of run {self._run_id} may be left; "
-            f"remove them with: {self._clean_command}"
+            f"interrupted: nodes, leases and pods of run {self._run_id}, and what its scenario "
+            f"applied, may be left; remove them with: {self._clean_command}"
         )
 
     def next_steps(self) -> list[str]:

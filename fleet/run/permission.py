@@ -21,6 +21,7 @@ from fleet.cluster.preflight import (
     shared_cluster_notice,
 )
 from fleet.errors import UsageError
+from fleet.objects.well_known import OPT_IN_LABEL
 from fleet.profile.loader import NodeMix
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
@@ -102,12 +103,13 @@ async def may_load(
 def node_selector(settings: Settings, run_id: str) -> dict[str, str]:
     """Return the labels that the nodes of a run have, and no other nodes.
 
-    Nodes that fleet only serves have the labels that the user has named. Raises UsageError for a
-    selector that is more than labels and their values.
+    Nodes that fleet only serves have the labels that the user has named, and the one by which their
+    owner lets fleet serve them. Raises UsageError for a selector that is more than labels and their
+    values.
     """
     if not settings.manage:
         return {RUN_LABEL: run_id}
-    found = {}
+    found = {OPT_IN_LABEL: "true"}
     for part in settings.manage.split(","):
         label = EQUALS.fullmatch(part)
         if label is None:

@@ -13,6 +13,7 @@ from cluster_fakes import FakeApi
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import UsageError
+from fleet.objects.well_known import OPT_IN_LABEL
 from fleet.profile.loader import mix_of
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.settings import Settings
@@ -119,6 +120,7 @@ def test_of_a_command_the_question_says_that_its_pods_are_its_own_to_place() -> 
 def test_nodes_that_fleet_serves_are_found_by_their_labels(
     manage: str, found: dict[str, str]
 ) -> None:
+    found = {OPT_IN_LABEL: "true", **found}
     assert node_selector(Settings.from_options(manage=manage), "r1") == found
     player = of("gpu-cluster")
     asked(player, manage=manage)
