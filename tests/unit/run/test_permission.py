@@ -40,7 +40,7 @@ def asked(player: ScenarioPlayer | None, **options: object) -> tuple[str, FakeAp
     settings = Settings.from_options(context="prod", **options)
     cluster = SimpleNamespace(
         api=lambda _purpose: api,
-        credentials=SimpleNamespace(address="api.example", context="prod"),
+        credentials=SimpleNamespace(route="https://api.example", context="prod"),
         version="v1.36.3",
     )
 
