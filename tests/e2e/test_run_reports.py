@@ -174,7 +174,7 @@ def test_the_report_of_a_zone_outage_is_whole_in_a_browser(world: World, tmp_pat
     with world.start("dark", "run", str(path), f"--nodes={nodes}", *named) as run:
         printed, _ = run.process.communicate(timeout=3000)
     report = run.directory / "report.html"
-    assert run.process.returncode in {0, 1, 4}, run.log  # of a busy machine, too
+    assert_done(run.process.returncode, printed, run.log)
     summary = run.summary()
     assert summary["nodes"]["registered"] == nodes
     assert [each["name"] for each in summary["phases"] if each["kind"] == "fault"] == [
