@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import sys
+import traceback
+import types
 from collections.abc import Container, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -31,7 +33,7 @@ from fleet.cli_options import (
     scenario_options,
     spawn_options,
 )
-from fleet.errors import Exit, FleetError, UsageError
+from fleet.errors import Exit, FleetError, UsageError, masked
 
 if TYPE_CHECKING:
     from fleet.profile.settings import Settings
@@ -42,7 +44,10 @@ T = TypeVar("T")
 
 def main() -> None:
     """Run the command line; every foreseen failure is one line and a documented exit code."""
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(MaskingFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    sys.excepthook = _show_bug
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
@@ -60,9 +65,23 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 
+class MaskingFormatter(logging.Formatter):
+    """Writes a record, and the traceback that comes with it, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return masked(super().format(record))
+
+
+def _show_bug(
+    kind: type[BaseException], error: BaseException, trace: types.TracebackType | None
+) -> None:
+    sys.stderr.write(masked("".join(traceback.format_exception(kind, error, trace))))
+
+
 def _fail(message: str, code: Exit) -> int:
     with contextlib.suppress(OSError):  # a log on a full disk
-        click.echo(f"fleet: {message}", err=True)
+        click.echo(f"fleet: {masked(message)}", err=True)
     return code
 
 

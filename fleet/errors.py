@@ -1,10 +1,45 @@
 """The whole error taxonomy and its exit codes.
 
 What the server answers is never an exception: it is a `Reply`. What stands here ends a connection
-or a run; a bug is an `AssertionError`.
+or a run; a bug is an `AssertionError`. No secret stands in what fleet prints: each error, log line
+and traceback passes through `masked`.
 """
 
 import enum
+import re
+
+HIDDEN = "<hidden>"
+SECRET_LENGTH_MIN = 8
+"""What is shorter is a word, and would be masked in every line."""
+SECRETS_MAX = 100
+"""Tokens are renewed every few minutes of a run; the oldest have run out."""
+_secrets: dict[str, None] = {}
+_SECRET_FORMS = re.compile(
+    r"\beyJ[\w-]{8,}\.[\w.-]+"  # a JSON Web Token
+    r"|\bk8s-aws-v1\.[\w=-]+"
+    r"|\b[a-z0-9]{6}\.(?=[a-z]*\d)[a-z0-9]{16}\b"  # a bootstrap token
+    r"|(?<=://)[^/@\s]+(?=@)"  # user and password in a URL
+    r"|(?<=Bearer )[^\s\"',]+"
+    r"|(?<=Basic )[\w+/=-]{8,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)",
+    re.DOTALL,
+)
+
+
+def hide(secret: str) -> None:
+    """Keep a secret of this process out of everything that `masked` sees from now on."""
+    if len(secret) >= SECRET_LENGTH_MIN:
+        _secrets.pop(secret, None)
+        _secrets[secret] = None
+        if len(_secrets) > SECRETS_MAX:
+            del _secrets[next(iter(_secrets))]
+
+
+def masked(text: str) -> str:
+    """Return a text without the secrets of this process and without what looks like one."""
+    for secret in _secrets:
+        text = text.replace(secret, HIDDEN)
+    return _SECRET_FORMS.sub(HIDDEN, text)
 
 
 class Exit(enum.IntEnum):
@@ -22,6 +57,9 @@ class FleetError(Exception):
     """A failure that is told to the user in one line; `exit_code` ends the process."""
 
     exit_code = Exit.SETUP
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(masked(message))
 
 
 class UsageError(FleetError):

@@ -7,6 +7,7 @@ cannot honour (SOCKS, path prefixes, plain HTTP) is refused before anything is s
 
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,13 +25,18 @@ from fleet.cluster.kubeconfig_library import (
     kubeconfigs,
 )
 from fleet.cluster.proxies import proxy_for
-from fleet.errors import SetupError, UsageError
+from fleet.errors import HIDDEN, SetupError, UsageError, hide, masked
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.sockets.tunnel import Proxy
 
 logger = logging.getLogger(__name__)
+# It logs what plugins write to stderr, tokens included; the error that it raises says the same.
+logging.getLogger("kubernetes_asyncio.config").setLevel(logging.CRITICAL)
 
 IN_CLUSTER_CONTEXT = "in-cluster"
+PLUGIN_OUTPUT_MAX = 400
+# A plugin may write tokens to stderr: what is long, has letters and digits, and is no path or URL.
+_LONG_WORD = re.compile(r"(?<![\w/:-])(?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{20,}")
 DEFAULT_PORTS = {"https": 443}
 
 # What kubernetes-asyncio raises on kubeconfigs that are YAML but not kubeconfigs.
@@ -203,6 +209,8 @@ class Credentials:
             self._refresh_in_cluster(force=force)
         else:
             await self._refresh_kubeconfig(self._loader, force=force)
+        if authorization := self.authorization():
+            hide(authorization.decode(errors="replace").rpartition(" ")[2])
         self._locate()
         return self.secrets() != before
 
@@ -363,7 +371,10 @@ def _context_name(loader: KubeConfigLoader) -> str:
 
 def _credentials_failure(user: Any, error: Exception) -> str:
     if user is not None and "exec" in user:
-        return f"credential plugin {user['exec'].safe_get('command')} failed: {_one_line(error)}"
+        told = _LONG_WORD.sub(HIDDEN, masked(_one_line(error)))
+        if len(told) > PLUGIN_OUTPUT_MAX:
+            told = f"...{told[-PLUGIN_OUTPUT_MAX:]}"
+        return f"credential plugin {user['exec'].safe_get('command')} failed: {told}"
     return _one_line(error)
 
 

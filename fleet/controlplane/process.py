@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
 from fleet.controlplane.options import ComponentDeath
+from fleet.profile.secret_variables import without_secrets
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LAUNCHER = Path(__file__).with_name("launcher.py")
@@ -85,7 +86,8 @@ class Component:
         self.name = name
         self.command = tuple(command)
         self.log = log
-        self._environment = environment  # None: our own
+        # None: our own; etcd and its like need no secret of it.
+        self._environment = environment if environment is not None else without_secrets(os.environ)
         self._process: asyncio.subprocess.Process | None = None
         self._log_start = 0
 

@@ -30,6 +30,7 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.process import boot_id, signal_known, start_ticks
 from fleet.errors import SetupError, UsageError
+from fleet.profile.secret_variables import without_secrets
 
 DOWN_TIMEOUT_S = 20.0  # meanwhile its supervisor ends the components, etcd with GRACE_S
 KILL_TIMEOUT_S = 5.0
@@ -162,6 +163,7 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=log,
+                env=without_secrets(os.environ),
                 start_new_session=True,  # the terminal's Ctrl-C and hang-up are not for it
             )
     except BaseException:

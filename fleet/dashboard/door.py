@@ -30,8 +30,9 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from fleet.errors import UsageError
 from fleet.profile.host_names import NAME, host_name
+from fleet.profile.secret_variables import DASHBOARD_TOKEN_VARIABLE
 
-TOKEN_VARIABLE = "FLEET_DASHBOARD_TOKEN"  # noqa: S105 - a name
+TOKEN_VARIABLE = DASHBOARD_TOKEN_VARIABLE
 TOKEN_FILE_VARIABLE = "FLEET_DASHBOARD_TOKEN_FILE"  # noqa: S105 - a name
 HEALTH = "/healthz"
 TOKEN_BYTES = 24

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from fleet.cluster.kubeconfig_file import current_context, only_context
 from fleet.cluster.proxies import proxy_for
 from fleet.errors import SetupError, UsageError
+from fleet.profile.secret_variables import without_secrets
 
 KUBECONFIG = "FLEET_LOAD_KUBECONFIG"
 NAMESPACE = "FLEET_LOAD_NAMESPACE"
@@ -133,7 +134,7 @@ class LoadCredentials:
             [plugin["command"], *(plugin.get("args") or ())],
             check=True,
             capture_output=True,
-            env={**os.environ, **extra, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
+            env={**without_secrets(os.environ), **extra, "KUBERNETES_EXEC_INFO": json.dumps(asked)},
             timeout=PLUGIN_S_MAX,
         )
         status = json.loads(done.stdout)["status"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from fleet.controlplane.ports import LOOPBACK
 from fleet.controlplane.process import Component
-from fleet.dashboard.door import TOKEN_VARIABLE
 from fleet.dashboard.load_credentials import KUBECONFIG, NAMESPACE, RUN
 from fleet.dashboard.locust_master import locust_with
 from fleet.errors import SetupError, UsageError
 from fleet.profile.loader import shipped_directory
+from fleet.profile.secret_variables import without_secrets
 
 END_S_MAX = 10.0
 
@@ -46,8 +46,8 @@ class LoadWorker:
             *locust_with(self._loads),
             *("--worker", "--master-host", LOOPBACK, "--master-port", str(port)),
         ]
-        environment = {**os.environ, **self._told}
-        environment.pop(TOKEN_VARIABLE, None)  # a locustfile of others has no business with it
+        # A locustfile of others has no business with the dashboard's token, nor with the nodes'.
+        environment = {**without_secrets(os.environ), **self._told}
         process = Component("API users", command, self._log, environment=environment)
         await process.start()
         try:

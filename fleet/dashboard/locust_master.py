@@ -18,6 +18,7 @@ from fleet.controlplane.ports import LOOPBACK
 from fleet.controlplane.process import Component
 from fleet.dashboard.door import TOKEN_VARIABLE
 from fleet.errors import SetupError
+from fleet.profile.secret_variables import without_secrets
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 START_S_MAX = 60.0
@@ -101,7 +102,7 @@ class LocustMaster:
         """Start it and learn its ports. Raises SetupError with its last words."""
         check_port("--dashboard-port", self.options.web_port)
         command = master_command(self.options, self.ports)
-        environment = {**os.environ, TOKEN_VARIABLE: self.options.token}
+        environment = {**without_secrets(os.environ), TOKEN_VARIABLE: self.options.token}
         self._process = process = Component(
             "the Locust master", command, self.log, environment=environment
         )

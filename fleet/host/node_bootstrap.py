@@ -25,16 +25,16 @@ from fleet.background import Background
 from fleet.cluster.api_client import CONCURRENCY, Api, expect
 from fleet.cluster.cluster import Cluster, ClusterSelection
 from fleet.controlplane import ControlPlaneInfo, Layout, state_home
-from fleet.errors import FleetError, UsageError
+from fleet.errors import FleetError, UsageError, hide
 from fleet.host.certificate_store import CertificateStore
 from fleet.host.transports import endpoint_of
+from fleet.profile.secret_variables import BOOTSTRAP_TOKEN_VARIABLE
 from fleet.profile.settings import IdentityMode, Settings
 from fleet.wire.sockets.transport import Endpoint
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 SIGNING_REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TOKEN_LIFE = dt.timedelta(days=30)  # should the run be killed
-TOKEN_VARIABLE = "FLEET_BOOTSTRAP_TOKEN"  # noqa: S105 - a variable's name
 DIRECTORY_VARIABLE = "FLEET_CERT_DIR"
 TOKEN_LETTERS = string.ascii_lowercase + string.digits
 ID_LENGTH, SECRET_LENGTH = 6, 16
@@ -125,9 +125,10 @@ async def open_bootstrap(
             if not token:
                 assert not settings.names_cluster, "checked by Settings"
                 token = await stack.enter_async_context(own_token(cluster.api("bootstrap")))
+            hide(token)
             authorization = f"Bearer {token}".encode()
             if settings.processes > 1:
-                os.environ[TOKEN_VARIABLE] = token
+                os.environ[BOOTSTRAP_TOKEN_VARIABLE] = token
         if settings.processes > 1:  # the other processes inherit it
             os.environ[DIRECTORY_VARIABLE] = str(directory)
         if approver is not None:

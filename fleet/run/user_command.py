@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.errors import SetupError
+from fleet.profile.secret_variables import without_secrets
 from fleet.run.target import Target
 
 TERMINATE_S = 10.0
@@ -22,7 +23,10 @@ def environment_of(target: Target, run_directory: Path, run_id: str) -> dict[str
 
     With a `run_id` also which nodes are the run's.
     """
-    environment = {**os.environ, "FLEET_RUN_DIR": str(run_directory.absolute())}
+    environment = {
+        **without_secrets(os.environ),
+        "FLEET_RUN_DIR": str(run_directory.absolute()),
+    }
     if run_id:
         environment[NODE_SELECTOR] = f"{RUN_LABEL}={run_id}"
     if target.kubeconfig is not None:

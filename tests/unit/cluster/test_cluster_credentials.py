@@ -9,7 +9,7 @@ from kubernetes_asyncio.config import incluster_config
 
 from fleet.cluster.cluster import ClusterSelection
 from fleet.cluster.credentials import Credentials
-from fleet.errors import SetupError, UsageError
+from fleet.errors import HIDDEN, SetupError, UsageError, masked
 
 
 def load(selection: ClusterSelection, **environ: str) -> Credentials:
@@ -194,6 +194,37 @@ def test_a_plugin_runs_again_when_its_token_expires(
     credentials = load_file(write_kubeconfig(tmp_path / "k", HTTPS, user))
     asyncio.run(credentials.refresh())
     assert (tmp_path / "runs").read_text().count("run") == runs
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "token=ya29.a0AfH6SMBx7Qm3kD2vR8sT1uW5yZ9cE4fG6hJ0kL2mN",
+        "debug: dGhpc2lzYXZlcnlzZWNyZXR0b2tlbjEyMzQ1Njc4OTA=",
+        '{"status": {"token": "0123456789abcdefABCDEF0123456789"}}',
+        "Authorization: Bearer tiny",
+    ],
+)
+def test_what_a_plugin_says_shows_no_token(said: str, tmp_path: Path) -> None:
+    """It stands in notes, and in the invalid_reasons of a summary that CI publishes."""
+    body = f"echo 'please log in at https://login.example/device' >&2; echo '{said}' >&2; exit 3"
+    with pytest.raises(SetupError) as raised:
+        load_file(write_kubeconfig(tmp_path / "k", HTTPS, plugin(tmp_path, body)))
+    told = str(raised.value)
+    assert "please log in at https://login.example/device" in told
+    secrets = ("AfH6SMBx7Qm3kD2", "dGhpc2lzYXZlcnl", "0123456789abcdef", "tiny")
+    assert not [each for each in secrets if each in told]
+    loud = "i=0; while [ $i -lt 5000 ]; do echo word $i; i=$((i+1)); done >&2; exit 3"
+    with pytest.raises(SetupError) as raised:
+        load_file(write_kubeconfig(tmp_path / "k", HTTPS, plugin(tmp_path, loud)))
+    assert len(str(raised.value)) < 1000
+    assert "word 4999" in str(raised.value)
+
+
+def test_the_token_of_a_user_is_hidden_from_then_on(tmp_path: Path) -> None:
+    user = plugin(tmp_path, credential("the-one-token-that-it-has"))
+    load_file(write_kubeconfig(tmp_path / "k", HTTPS, user))
+    assert masked("sent the-one-token-that-it-has") == f"sent {HIDDEN}"
 
 
 def test_a_failing_plugin_is_a_setup_error(tmp_path: Path) -> None:

@@ -111,6 +111,16 @@ def test_of_a_command_the_question_says_that_its_pods_are_its_own_to_place() -> 
     environment = environment_of(cast("Any", target), Path("here"), "r1")
     assert environment[NODE_SELECTOR] == "fleet.emulator/run=r1"
     assert NODE_SELECTOR not in environment_of(cast("Any", target), Path("here"), "")
+
+
+def test_command_gets_no_token_of_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLEET_BOOTSTRAP_TOKEN", "FLEET_DASHBOARD_TOKEN"):
+        monkeypatch.setenv(name, "abcdef.0123456789abcdef")
+    monkeypatch.setenv("FLEET_NODES", "7")
+    target = SimpleNamespace(kubeconfig=None, local=None)
+    environment = environment_of(cast("Any", target), Path("here"), "r1")
+    assert "abcdef.0123456789abcdef" not in environment.values()
+    assert environment["FLEET_NODES"] == "7"
     assert "REAL" not in asked(None)[0]
 
 
