@@ -18,6 +18,7 @@ from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.cluster.runs import ADDRESSES_ANNOTATION, RunLease, find_leases
 from fleet.errors import SetupError
 from fleet.objects.addresses import each_of
+from fleet.objects.well_known import MANAGED_ANNOTATION
 from fleet.profile.address_plan import AddressPlan, AddressRange, range_of
 from fleet.profile.settings import Settings
 
@@ -89,6 +90,10 @@ async def _look(
     async for page in api.pages(NODES, "nodes", labelSelector=selector):
         for node in page:
             slot = settings.slot_of(node["metadata"]["name"])
+            if settings.manage and MANAGED_ANNOTATION in (
+                node["metadata"].get("annotations") or {}
+            ):
+                continue  # it has what an earlier run with --manage gave it, and may be ours again
             if slot is None or settings.manage:
                 taken += filter(None, map(range_of, _addresses(node)))
             elif kept is None:

@@ -13,6 +13,7 @@ from e2e_world import CONFIRMED, FLEET, WAIT_MAX_S, Json, World, condition, even
 from leftovers import leftovers
 
 from fleet.controlplane import attach
+from fleet.objects.well_known import OPT_IN_LABEL
 from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)
@@ -185,7 +186,7 @@ def small(name: str) -> Json:
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {POOL: name}},
+        "metadata": {"name": name, "labels": {POOL: name, OPT_IN_LABEL: "true"}},
         "spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs},
         "status": {"capacity": amounts, "allocatable": amounts},
     }

@@ -13,6 +13,7 @@ from fleet.cluster.address_claims import Claim, claim_addresses
 from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import RUN_LEASES, RunLease
 from fleet.errors import SetupError
+from fleet.objects.well_known import MANAGED_ANNOTATION
 from fleet.profile.address_plan import AddressPlan, range_of
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import Settings
@@ -121,6 +122,16 @@ def test_a_node_keeps_its_address_when_its_fleet_is_restarted(run: str) -> None:
     assert after.start() == 100
     assert after.addresses() == before.addresses()
     assert after.claim.moved_from is None
+
+
+def test_nodes_of_others_that_were_served_before_are_served_at_the_same_addresses() -> None:
+    api = FakeApi()
+    status = {"addresses": [{"type": "InternalIP", "address": "127.128.0.1"}]}
+    notes = {"annotations": {MANAGED_ANNOTATION: "true"}}
+    api.put(f"{NODES}/theirs", metadata=notes, status=status)
+    assert Process(api, "one", "r1", manage="a=b").start() == 0
+    assert Process(api, "two", "r2").start() == 100
+    assert Process(FakeApi(), "one", "r1", manage="a=b").start() == 0
 
 
 def test_nodes_whose_addresses_another_fleet_has_move_and_it_is_said() -> None:
