@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.cli import run_scenario
 from fleet.errors import UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
@@ -89,6 +90,14 @@ def test_sizes_are_round_where_the_gap_has_room() -> None:
         *(100, 200, 400, 800, 1_600),
         *(1_200, 1_400, 1_300),
     ]
+
+
+def test_real_nodes_are_for_the_pods_of_a_scenario() -> None:
+    asked = asked_of("gpu-cluster", "75s", 100, {"real_nodes": True})
+    assert asked.arguments == ["run", "gpu-cluster", "--real-nodes"]
+    assert run_scenario.make_context("run", asked.arguments[1:]).params["real_nodes"]
+    with pytest.raises(UsageError, match="--real-nodes is about the pods of a --scenario"):
+        asked_of(None, "75s", 100, {"real_nodes": True})
 
 
 def test_runs_have_the_options_of_spawn_as_they_were_given() -> None:
