@@ -186,6 +186,22 @@ def test_a_tar_that_is_larger_inside_is_refused(data: bytes) -> None:
     assert sum(len(each.text or "") for each in run.changes) < len(data)
 
 
+@pytest.mark.parametrize(("files", "size"), [(1000, 1000), (900, 15_000), (1, 15 << 20)])
+def test_what_a_volume_can_hold_can_be_copied_into_it_and_back(files: int, size: int) -> None:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        for number in range(files):
+            info = tarfile.TarInfo(f"d/{number}")
+            info.size = size
+            archive.addfile(info, io.BytesIO(b"a" * size))
+    place = around(is_whole=True, given=made.getvalue())
+    run = run_words(("tar", "-xmf", "-", "-C", "/tmp"), place)
+    assert (run.run_ns, run.exit_code, len(run.changes)) == (0, 0, files)
+    back = run_words(("tar", "cf", "-", "/tmp/d"), place._replace(input=None))
+    assert (back.run_ns, back.exit_code) == (0, 0)
+    assert len(back.text("")) >= files * size
+
+
 def test_a_user_is_told_what_is_over_the_budget() -> None:
     run = run_words(("sh", "-c", nested("(", "true", ")")), around(is_whole=True))
     assert (run.run_ns, run.exit_code) == (0, 2)
