@@ -325,7 +325,7 @@ def build() -> None:
 
 @cli.group()
 def profiles() -> None:
-    """List, show and import node profiles."""
+    """List, show and import node profiles; explain what pods do."""
 
 
 @profiles.command("list")
@@ -361,6 +361,32 @@ def profiles_import(file: TextIO, name: str | None) -> None:
     click.echo(imported.text, nl=False)
     for line in imported.notices:
         click.echo(line, err=True)  # stdout stays the profiles
+
+
+@profiles.command("explain")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    type=click.File(encoding="utf-8", errors="replace"),
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="Pods, or objects with a pod template, as YAML or JSON; - for stdin.",
+)
+@click.option(
+    "--profile",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Whose defaults and PodBehaviors hold, as of fleet spawn.",
+)
+def profiles_explain(files: tuple[TextIO, ...], profile: tuple[str, ...]) -> None:
+    """Say what fleet takes the programs of pods for: understood, declared, or by role."""
+    from fleet.profile.option_types import ProfileChoice  # noqa: PLC0415
+    from fleet.run.explain import explain_files  # noqa: PLC0415
+
+    texts = {file.name: file.read() for file in files}
+    click.echo(explain_files(texts, tuple(map(ProfileChoice, profile))), nl=False)
 
 
 @profiles.command()

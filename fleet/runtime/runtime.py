@@ -277,7 +277,7 @@ class Runtime:
             container.exit_code = KILLED_EXIT_CODE
             container.reason = "Error"
         if container.exit_ns != before_ns and spec is not None:
-            run = self._run_again(pod, spec, container, start_ns, container.term_ns - start_ns)
+            run = self.run_again(pod, spec, container, start_ns, container.term_ns - start_ns)
             ran_ns = container.exit_ns - start_ns
             container.message = last_words(
                 spec, run, life.termination_message, container.exit_code, ran_ns
@@ -307,9 +307,9 @@ class Runtime:
         if stop.delay is not None or stop.exit_code is not None:
             return heeded
         after_ns = max(container.term_ns - start_ns, 0)
-        run = self._run_again(pod, spec, container, start_ns)
+        run = self.run_again(pod, spec, container, start_ns)
         if run.traps:
-            run = self._run_again(pod, spec, container, start_ns, after_ns)
+            run = self.run_again(pod, spec, container, start_ns, after_ns)
             if run.run_ns is not None and run.run_ns >= after_ns:
                 return End(max(run.run_ns, at_ns - start_ns), run.exit_code)
         return heeded if heeds_term(pod, spec, run, after_ns) else None
@@ -474,7 +474,7 @@ class Runtime:
         pod_ips = pod.status.pod_ips if sandbox is None else sandbox.ips
         return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources)
 
-    def _run_again(
+    def run_again(
         self,
         pod: Pod,
         spec: ContainerSpec,

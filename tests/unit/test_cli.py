@@ -42,6 +42,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["swarm"], "No such command 'swarm'"),
         (["clean", "--all", "--expired"], "--run, --all and --expired exclude one another"),
         (["profiles", "show", "nothing"], "nothing"),
+        (["profiles", "explain", "-f", "/no/such"], "'/no/such': No such file or directory"),
+        (["profiles", "explain"], "Missing option '-f'"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(

@@ -25,7 +25,7 @@ from fleet.profile.probe_behavior import (
     ProbeKind,
     attempt,
 )
-from fleet.runtime.command import run_of_command
+from fleet.runtime.command import command_of, run_of_command
 from fleet.runtime.containers import RunState
 from fleet.runtime.probe_script import behavior_of_script
 
@@ -80,7 +80,7 @@ def _plan(
         return _run_hook(machine, found, command, str(hooks[0]))
     behavior = probe_behavior(found, known)
     if behavior is ALWAYS_GOOD:
-        behavior = behavior_of_script(command, found.spec.command + found.spec.args)
+        behavior = behavior_of_script(command, command_of(found.spec))
     tried = try_probe(machine, found, behavior)
     output = tried.phase.output
     if tried.answer is ProbeAnswer.ERROR:
@@ -123,7 +123,9 @@ def _run_hook(
     declared = hook_behavior(found, name)
     run = run_of_command(command, ())
     takes_ns, code = HOOK_NS, 0
-    if run.run_ns is not None:
+    if run.run_ns is None and run.unknown_ns is None:
+        takes_ns = FOREVER
+    elif run.run_ns is not None:
         takes_ns, code = run.run_ns or HOOK_NS, run.exit_code
     if declared.duration is not None:
         u = machine.draws.uniform(machine.node, _STREAM_HOOK, machine.now_ns())

@@ -46,7 +46,13 @@ class Pods:
         self._machine = machine
         self._images = images
         self._look_up = look_up
-        self._runtime = Runtime(machine.node, machine.host_ip, machine.pod_cidr, machine.draws)
+        self._runtime = Runtime(
+            machine.node,
+            machine.host_ip,
+            machine.pod_cidr,
+            machine.draws,
+            run_times=machine.model.run_times,
+        )
         self._alarm: asyncio.TimerHandle | None = None
 
     def close(self) -> None:

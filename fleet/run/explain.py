@@ -1,0 +1,265 @@
+"""`fleet profiles explain`: what fleet takes the programs of a pod for, and what they will do.
+
+Each pod is played on a runtime of its own, by the same code as on a node: its containers are
+started, asked when they end, and stopped. Nothing is sent anywhere.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from fleet.clock import NS_PER_S, Draws
+from fleet.errors import UsageError
+from fleet.kubelet.containers.hooks import ENDLESS_NS, HookPlace, run_hook
+from fleet.kubelet.containers.kuberuntime_container import GRACE_MIN_S
+from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
+from fleet.kubelet.environment import Environment
+from fleet.objects.effects import NodeId
+from fleet.objects.pods import ContainerSpec, Pod, ProbeSpec
+from fleet.profile.loader import load_mix
+from fleet.profile.option_types import ProfileChoice
+from fleet.profile.pod_behavior import (
+    EXIT_CODE_ANNOTATION,
+    EXIT_REASON_ANNOTATION,
+    RUN_TIME_ANNOTATION,
+    PodBehavior,
+)
+from fleet.profile.probe_behavior import FOREVER, ProbeBehavior, ProbeKind
+from fleet.profile.yaml_text import YAMLTextError, read_documents
+from fleet.quantity import format_duration
+from fleet.runtime.command import CommandRun, command_of
+from fleet.runtime.containers import NEVER, Container, RunState
+from fleet.runtime.known_servers import server_of
+from fleet.runtime.program import Role, role_of, unknown_from
+from fleet.runtime.runtime import KILLED_EXIT_CODE, Runtime
+from fleet.wire.api.decode_pod import decode_pod
+
+NAME_MAX = 253
+_STARTED_NS = 3600 * NS_PER_S
+_STOPPED_AFTER_NS = 60 * NS_PER_S
+_HOST_IP = "192.0.2.1"
+_TEMPLATES = {"CronJob": ("spec", "jobTemplate", "spec", "template"), "PodTemplate": ("template",)}
+"""Where the template of a pod is; of any other kind in `spec.template`."""
+_DECLARING = (RUN_TIME_ANNOTATION, EXIT_CODE_ANNOTATION, EXIT_REASON_ANNOTATION)
+_ROLES = {
+    Role.INIT: "init container",
+    Role.BATCH: "batch",
+    Role.SERVER: "server",
+}
+
+
+class Played(NamedTuple):
+    """A container that was started, with what is around it."""
+
+    pod: Pod
+    spec: ContainerSpec
+    behavior: PodBehavior
+    env: Environment
+    runtime: Runtime
+    container: Container
+
+
+def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) -> str:
+    """Return what the pods of some YAML texts will do, by where they come from.
+
+    Raises UsageError.
+    """
+    mix = load_mix(choices) if choices else load_mix()
+    env = Environment(mix.model_of(0), Draws(0), light=False)
+    parts = [
+        "\n".join(_explained(title, pod, env))
+        for origin, text in texts.items()
+        for title, pod in _pods(text, origin)
+    ]
+    if not parts:
+        raise UsageError(f"{', '.join(texts)}: holds no Pod and no object with a pod template")
+    return "\n\n".join(parts) + "\n"
+
+
+def _pods(text: str, origin: str) -> Iterator[tuple[str, Pod]]:
+    try:
+        documents = [each for each in read_documents(text) if each is not None]
+    except YAMLTextError as error:
+        raise UsageError(f"{origin}{error.where}: is not YAML: {error.problem}") from error
+    for document in documents:
+        for obj in _objects(document, origin):
+            found = _template(obj)
+            if found is not None:
+                yield found[0], _pod(found[0], found[1], origin)
+
+
+def _objects(document: object, origin: str) -> Iterator[dict[str, object]]:
+    """Yield an object, or those of a List."""
+    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
+        raise UsageError(f"{origin}: a document is not a Kubernetes object: it has no kind")
+    items = document.get("items")
+    if document["kind"].endswith("List") and isinstance(items, list):
+        for each in items:
+            yield from _objects(each, origin)
+        return
+    yield document
+
+
+def _template(obj: dict[str, object]) -> tuple[str, dict[str, object]] | None:
+    """Return the title of an object and the pod that it is, or makes; None if it makes none."""
+    kind = str(obj["kind"])
+    meta = _part(obj, "metadata")
+    name = str(meta.get("name") or meta.get("generateName") or "unnamed")[:NAME_MAX]
+    found = obj
+    if kind != "Pod":
+        for key in _TEMPLATES.get(kind, ("spec", "template")):
+            found = _part(found, key)
+        if not isinstance(_part(found, "spec").get("containers"), list):
+            return None
+    pod_meta = _part(found, "metadata")
+    own = {"name": name, "namespace": str(meta.get("namespace") or "default"), "uid": name}
+    if kind != "Pod":
+        own["ownerReferences"] = [{"kind": kind, "name": name, "uid": name, "controller": True}]  # type: ignore[assignment]
+    return f"{kind} {name}", {"metadata": {**pod_meta, **own}, "spec": found.get("spec")}
+
+
+def _part(obj: dict[str, object], key: str) -> dict[str, object]:
+    found = obj.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _pod(title: str, obj: dict[str, object], origin: str) -> Pod:
+    try:
+        pod = decode_pod(obj)
+    except KeyError as error:
+        raise UsageError(f"{origin}: {title}: its pod spec lacks {error.args[0]!r}") from error
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        check = "kubectl create --dry-run=client -f FILE says what is wrong"
+        raise UsageError(f"{origin}: {title}: its pod spec cannot be read; {check}") from error
+    if not pod.spec.containers:
+        raise UsageError(f"{origin}: {title}: its pod spec has no containers")
+    return pod
+
+
+def _explained(title: str, pod: Pod, env: Environment) -> Iterator[str]:
+    yield title
+    behavior = env.model.behavior_of(pod)
+    for kind, specs in (("init container", pod.spec.init_containers), ("", pod.spec.containers)):
+        for spec in specs:
+            is_sidecar = bool(kind) and spec.restart_policy == "Always"
+            yield f"  {'sidecar' if is_sidecar else kind or 'container'} {spec.name}"
+            played = _play(pod, spec, behavior, env)
+            for label, text in _lines(played):
+                yield f"    {label:<12}{text}"
+
+
+def _play(pod: Pod, spec: ContainerSpec, behavior: PodBehavior, env: Environment) -> Played:
+    run_times = env.model.run_times
+    runtime = Runtime(NodeId(0), _HOST_IP, "10.0.0.0/24", env.draws, run_times=run_times)
+    runtime.create_sandbox(pod)
+    started_s = _STARTED_NS // NS_PER_S
+    container = runtime.start_container(pod, spec, behavior, _STARTED_NS, started_s)
+    return Played(pod, spec, behavior, env, runtime, container)
+
+
+def _lines(played: Played) -> Iterator[tuple[str, str]]:
+    spec = played.spec
+    if played.container.state is RunState.EXITED:
+        yield "ends", f"fails to start: {played.container.message}"
+        return
+    run = played.runtime.run_again(played.pod, spec, played.container, _STARTED_NS)
+    words = command_of(spec)
+    args = f" with {shlex.join(spec.args)}" if spec.args else ""
+    yield "program", shlex.join(words) if words else f"the entry point of {spec.image}{args}"
+    yield "taken as", _taken_as(played, run)
+    yield "ends", _ends(played, run)
+    for kind, probe in enumerate((spec.startup_probe, spec.readiness_probe, spec.liveness_probe)):
+        if probe is not None:
+            yield KIND_TEXTS[kind].lower(), _probe(played, probe, ProbeKind(kind))
+    for label, hook in (("postStart", spec.life.post_start), ("preStop", spec.life.pre_stop)):
+        if hook is not None:
+            life = played.behavior.container(spec.name).life
+            declared = life.post_start if label == "postStart" else life.pre_stop
+            now_ns = _STARTED_NS
+            place = HookPlace(played.runtime, played.env, played.pod, played.container, now_ns)
+            found = run_hook(hook, declared, spec, 0.5, place)
+            ends = "does not end"
+            if found.takes_ns < ENDLESS_NS:
+                ends = f"{'fails' if found.error else 'succeeds'} {_took(found.takes_ns)}"
+            yield label, f"{hook.kind}: {ends}"
+    yield "SIGTERM", _stopped(played)
+
+
+def _took(takes_ns: int) -> str:
+    return "at once" if takes_ns < NS_PER_S // 10 else f"after {format_duration(takes_ns)}"
+
+
+def _taken_as(played: Played, run: CommandRun) -> str:
+    pod, spec = played.pod, played.spec
+    if played.behavior.container(spec.name).outcomes:
+        keys = {key.removesuffix(f".{spec.name}") for key, _ in pod.annotations}
+        if keys & set(_DECLARING):
+            return "declared: by annotations of the pod"
+        return f"declared: by PodBehavior {played.behavior.name}"
+    if server_of(spec) is not None:
+        return "understood: a server that fleet knows"
+    unknown_ns = unknown_from(pod, spec, run)
+    if unknown_ns is None:
+        return "understood: fleet follows its command"
+    role = _ROLES[role_of(pod, spec)]
+    if unknown_ns:
+        return f"understood up to {format_duration(unknown_ns)}, then by role: {role}"
+    return f"by role: {role}"
+
+
+def _ends(played: Played, run: CommandRun) -> str:
+    spec, container = played.spec, played.container
+    outcomes = played.behavior.container(spec.name).outcomes
+    if len(outcomes) > 1:
+        texts = (f"with {each.exit_code} after {each.after}" for each in outcomes)
+        return f"one of: {'; '.join(texts)}"
+    if container.exit_ns == NEVER:
+        return "never: it runs until it is stopped"
+    after = _took(container.exit_ns - _STARTED_NS)
+    unknown_ns = unknown_from(played.pod, spec, run)
+    if outcomes:
+        after = f"after {outcomes[0].after}"
+    elif unknown_ns is not None:
+        run_time = role_of(played.pod, spec).run_time(played.env.model.run_times)
+        first = f"{format_duration(unknown_ns)} and " if unknown_ns else ""
+        after = f"after {first}{run_time}"
+    return f"with {container.exit_code} {after}"
+
+
+def _probe(played: Played, probe: ProbeSpec, kind: ProbeKind) -> str:
+    declared = played.behavior.container(played.spec.name).probes[kind]
+    found = behavior_of(played.pod, played.spec, probe, declared)
+    where = shlex.join(probe.command) if probe.handler == "exec" else f"port {probe.port}"
+    return f"{probe.handler} {where}: {probe.error or _phases(found)}"
+
+
+def _phases(found: ProbeBehavior) -> str:
+    texts = []
+    for phase in found.phases:
+        text = "passes" if phase.answer.is_good else f"fails ({phase.answer.value})"
+        if phase.failure_rate:
+            text += f", {phase.failure_rate:.0%} of the attempts fail"
+        since = f" from {format_duration(phase.after_ns)} on" if phase.after_ns else ""
+        texts.append(f"{text}{since}")
+    again = f"; again every {format_duration(found.repeat_ns)}" if found.repeat_ns else ""
+    return "; ".join(texts) + again
+
+
+def _stopped(played: Played) -> str:
+    """Return what SIGTERM does to a container that has run for a minute, or for half its life."""
+    pod, container = played.pod, played.container
+    stop = played.behavior.container(container.name).life.stop
+    if stop.problem:
+        return f"does not end it: {stop.problem}"
+    after_ns = min(_STOPPED_AFTER_NS, (min(container.exit_ns, FOREVER) - _STARTED_NS) // 2)
+    grace_s = max(pod.spec.termination_grace_s, GRACE_MIN_S)
+    before_ns, at_ns = container.exit_ns, _STARTED_NS + after_ns
+    played.runtime.stop_container(
+        pod, container, played.behavior, at_ns, grace_s * NS_PER_S, wall_offset_ns=0
+    )
+    if container.exit_ns == before_ns:
+        return "is ignored: it ends by itself before its grace period is over"
+    took = _took(container.exit_ns - at_ns)
+    if container.exit_ns - at_ns == grace_s * NS_PER_S and container.exit_code == KILLED_EXIT_CODE:
+        return f"is ignored: SIGKILL ends it with {KILLED_EXIT_CODE} {took}"
+    return f"ends it with {container.exit_code} {took}"
