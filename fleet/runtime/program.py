@@ -51,18 +51,18 @@ class End(NamedTuple):
 
 def role_of(pod: Pod, spec: ContainerSpec) -> Role:
     """Return the role of a container in its pod."""
-    if any(each.name == spec.name for each in pod.spec.init_containers):
-        return Role.SERVER if spec.restart_policy == ALWAYS else Role.INIT
-    if server_of(spec) is not None or any(
-        each.name == spec.name for each in pod.spec.ephemeral_containers
-    ):
+    if is_restarted(pod, spec):
         return Role.SERVER
-    return Role.BATCH if pod.is_controlled and not is_restarted(pod, spec) else Role.SERVER
+    if _is_of(pod.spec.init_containers, spec):
+        return Role.INIT
+    if not pod.is_controlled or _is_of(pod.spec.ephemeral_containers, spec):
+        return Role.SERVER
+    return Role.BATCH if server_of(spec) is None else Role.SERVER
 
 
 def is_restarted(pod: Pod, spec: ContainerSpec) -> bool:
     """Return whether a container that ends is always restarted, as a server or a sidecar is."""
-    if any(each.name == spec.name for each in pod.spec.init_containers):
+    if pod.spec.init_containers and _is_of(pod.spec.init_containers, spec):
         return spec.restart_policy == ALWAYS
     return (spec.restart_policy or pod.spec.restart_policy) == ALWAYS
 
@@ -100,6 +100,11 @@ def term_exit_code(pod: Pod, spec: ContainerSpec) -> int:
 
     What is not restarted did not do its work: its pod is Failed, and a Job replaces it.
     """
+    if is_restarted(pod, spec) or _is_of(pod.spec.ephemeral_containers, spec):
+        return 0
     is_server = server_of(spec) is not None or is_agnhost(command_of(spec))
-    is_debugger = any(each.name == spec.name for each in pod.spec.ephemeral_containers)
-    return 0 if is_server or is_debugger or is_restarted(pod, spec) else TERM_EXIT_CODE
+    return 0 if is_server else TERM_EXIT_CODE
+
+
+def _is_of(specs: tuple[ContainerSpec, ...], spec: ContainerSpec) -> bool:
+    return any(each.name == spec.name for each in specs)
