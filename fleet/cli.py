@@ -247,7 +247,11 @@ def controlplane() -> None:
 
 
 directory_option = click.option(
-    "--dir", "directory", type=click.Path(path_type=Path), help="Where it lives."
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Where it lives.",
+    allow_from_autoenv=False,  # spawn has no such option, see VARIABLES
 )
 
 

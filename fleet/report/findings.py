@@ -10,7 +10,7 @@ from fleet.report.display import clock
 from fleet.report.exposition import REQUESTS
 from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
-from fleet.report.service_levels import POD_STARTUP, WATCH_DELAY, calls_of, slowest
+from fleet.report.service_levels import POD_STARTUP, WATCH_DELAY, calls_of, slowest, words
 from fleet.report.slo_file import INDICATORS, STEADY
 from fleet.report.summary_text import duration, refused_words
 from fleet.report.verdict import Outcome
@@ -46,11 +46,7 @@ class Recovery(NamedTuple):
 
 def of_unit(sli: str, value: object) -> str:
     """Say a value of the summary in the unit of its indicator."""
-    if not isinstance(value, int | float):
-        return "-"
-    if sli not in INDICATORS or INDICATORS[sli].unit != "s":
-        return f"{value:,.0f}"
-    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
+    return words(sli, value) if isinstance(value, int | float) else "-"
 
 
 def sentence(run: RunRecord) -> str:

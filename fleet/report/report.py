@@ -296,7 +296,7 @@ def shown(value: object, *, has_max: bool = False) -> object:
     """Return a value as it stands in the summary."""
     match value:
         case float():
-            return round(value, 3)
+            return round(value, 6)  # microseconds: every form says the same figure
         case Histogram():
             shares = {"p50": ms(value, 0.5), "p99": ms(value, 0.99)}
             return shares | ({"max": ms(value, 1)} if has_max else {})

@@ -148,7 +148,7 @@ def words(sli: str, value: float | None) -> str:
     """Say a value in its unit."""
     if value is None:
         return "not measured"
-    if INDICATORS[sli].unit != "s":
+    if sli not in INDICATORS or INDICATORS[sli].unit != "s":  # of another version
         return f"{value:,.0f}"
     return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 from xml.etree import ElementTree as ET
@@ -32,6 +33,7 @@ from fleet.report.run_directory import RunDirectory
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.service_levels import Evidence, expectations, measure
 from fleet.report.slo_file import Objective
+from fleet.report.summary_text import summary_text
 from fleet.report.verdict import LONGER, Outcome
 
 NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
@@ -180,6 +182,18 @@ def test_what_a_scenario_waited_for_is_what_broke(tmp_path: Path) -> None:
     assert told.endswith("; not met: recovery: NodesReady within 5m (18 of 20).")
     suite = ET.fromstring(asked(tmp_path / "run", form="junit")[0].strip())
     assert suite.get("failures") == "1"
+
+
+def test_every_form_says_the_same_figure(tmp_path: Path) -> None:
+    """The terminal said 49.5 ms and Markdown 50 ms: the summary had been rounded to 0.05 s."""
+    figures = write_run(tmp_path / "first")
+    figures.slis = [replace(each, measured=0.0495) for each in figures.slis]
+    figures.expectations = expectations(figures.slis)
+    RunDirectory("r", tmp_path / "run").finish(figures)
+    assert summary_text(figures).count(" 49.5 ms") > 2
+    for form in ("markdown", "junit"):
+        assert "50 ms" not in asked(tmp_path / "run", form=form)[0]
+    assert "| MutatingApiCallLatency p99 | 49.5 ms |" in asked(tmp_path / "run", form="markdown")[0]
 
 
 def test_refused_renewals_are_in_every_form(tmp_path: Path) -> None:
