@@ -251,7 +251,8 @@ def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str, *, windows: bool =
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
     """
     script = spec.script
-    if script is not None and script.mounts:
+    refers = script is not None and any("$(" in each.value for each in script.variables)
+    if script is not None and (script.mounts or refers):
         place = Place(pod_ips, pod.status.host_ips, 0, 0, 0.0)
         try:
             error = sub_path_error(script, _own_variables(script, pod, spec, place))

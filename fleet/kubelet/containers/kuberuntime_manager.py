@@ -48,7 +48,8 @@ from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
 from fleet.runtime.containers import RunState, Sandbox
-from fleet.runtime.runtime import Runtime
+from fleet.runtime.runtime import OVER_BUDGET, Runtime
+from fleet.runtime.script import TOO_LONG
 from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"
@@ -408,7 +409,10 @@ class KubeRuntimeManager:
         ips, windows = sandbox.ips if sandbox is not None else "", turn.env.model.is_windows
         error = error or config_error(pod, spec, ips, windows=windows)
         if error:
-            self._fail_first(worker, StartFailure(reason=CONFIG_ERROR, message=error), turn)
+            wrong = StartFailure(reason=CONFIG_ERROR, message=error)
+            if error == TOO_LONG:  # no kubelet minds; the kernel does, when runc starts the process
+                wrong = StartFailure(reason=RUN_ERROR, message=OVER_BUDGET % error)
+            self._fail_first(worker, wrong, turn)
             return False
         failure = behavior.container(spec.name).life.failure(self._runtime.attempt(pod, spec))
         if failure is not None:

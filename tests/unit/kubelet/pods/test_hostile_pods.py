@@ -5,10 +5,12 @@ from pod_world import UID, World, container, make_pod
 
 from fleet.objects.effects import EventObject, Op
 from fleet.objects.pods import ContainerSpec, RunningState, WaitingState
-from fleet.objects.scripts import ScriptSpec, Variable
+from fleet.objects.scripts import MountSpec, ScriptSpec, Variable
 
 DOUBLES = ("sh", "-c", "; ".join(["export A=aaaaaaaa", *["export A=$A$A$A$A"] * 20]))
 CHAIN = tuple(Variable(f"A{n}", f"$(A{n - 1})" * 10 or "a") for n in range(12))
+CHAINED = ScriptSpec(variables=(Variable("A0", "a" * 1000), *CHAIN[1:]))
+UNREAD = CHAINED._replace(is_read=False)
 
 
 def failures(world: World) -> list[str]:
@@ -21,12 +23,10 @@ def failures(world: World) -> list[str]:
 HOSTILE = {
     "a variable that doubles": container("c", *DOUBLES, script=ScriptSpec()),
     "nesting": container("c", "sh", "-c", "(" * 2000 + ")" * 2000),
-    "variables that multiply": container(
-        "c",
-        "sh",
-        "-c",
-        "echo $A11",
-        script=ScriptSpec(variables=(Variable("A0", "a" * 1000), *CHAIN[1:])),
+    "variables that multiply": container("c", "sh", "-c", "echo $A11", script=CHAINED),
+    "variables that nobody reads": container("c", "/server", script=UNREAD),
+    "variables of a container with volumes": container(
+        "c", "/server", script=UNREAD._replace(mounts=(MountSpec("/data", "token", ""),))
     ),
 }
 
