@@ -178,14 +178,22 @@ class Applied:
         self._created.pop(created.path, None)
 
     async def clean_up(self) -> list[str]:
-        """Delete all that there is, wait until it is gone; return what is left."""
+        """Delete all that there is, wait until it is gone; return what is left.
+
+        Raises SetupError when the server does not answer.
+        """
         for path, manifest in self._unanswered.items():  # the run ended while it was asked for
             answer = await self._api.request("GET", path)
             if answer.ok and self._is_ours(path, answer.body):
                 self._created[path] = Created(path, answer.body["metadata"]["uid"], manifest)
         left = list(reversed(self._created.values()))
-        await each(left, self._delete_for_good)
         deadline_s = asyncio.get_running_loop().time() + GONE_WITHIN_S
+
+        async def delete(created: Created) -> None:
+            if asyncio.get_running_loop().time() < deadline_s:  # a server that is gone ends it
+                await self._delete_for_good(created)
+
+        await each(left, delete)
         while left and asyncio.get_running_loop().time() < deadline_s:
             left = [one for one in left if await self._is_there(one)]
             if left:

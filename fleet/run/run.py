@@ -21,6 +21,7 @@ from fleet.background import Background
 from fleet.cluster.address_claims import claim_addresses
 from fleet.cluster.agent_access import prepare_agents
 from fleet.cluster.api_client import RUN
+from fleet.cluster.cleanup import PATIENCE_S
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
 from fleet.cluster.identity import Identity, authorize, features_of
@@ -439,13 +440,15 @@ class Run:
             lambda: autoscaler.wanted if autoscaler else self._whole.nodes,
             self._display.tell,
             self._display.phase,
-            Applied(cluster.api("scenario"), self._run_id, lease.note),
+            Applied(cluster.api("scenario", patience_s=PATIENCE_S), self._run_id, lease.note),
             autoscaler,
         )
         try:
             await self._interrupts.until_stopped(player.play(stage))
         finally:
-            await player.clean_up(stage)
+            if problem := await player.clean_up(stage):
+                self._display.note(problem)
+                self._ending.invalidate(problem)
         if unplayed := player.unplayed():
             self._ending.lacks(unplayed)
 

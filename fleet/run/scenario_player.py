@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fleet.background import give_up
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.quantity import format_duration
 from fleet.report.display import clock
 from fleet.report.report import Expectation, Phase
@@ -135,12 +135,18 @@ class ScenarioPlayer:
             await self._play(number, phase, stage)
         self._is_over = True
 
-    async def clean_up(self, stage: Stage) -> None:
-        """Delete what was applied, and nothing else."""
-        if self._manifests:
-            stage.phase("deleting what the scenario applied")
-            for path in await stage.applied.clean_up():
-                stage.note(f"still there: {path}")
+    async def clean_up(self, stage: Stage) -> str:
+        """Delete what was applied, and nothing else; return why that failed, "" if it did not."""
+        if not self._manifests:
+            return ""
+        stage.phase("deleting what the scenario applied")
+        try:
+            left = await stage.applied.clean_up()
+        except SetupError as error:  # the run still has to end in order
+            return f"what the scenario applied may be left: {error}"
+        for path in left:
+            stage.note(f"still there: {path}")
+        return ""
 
     async def _play(self, number: int, phase: PhaseSpec, stage: Stage) -> None:
         begun_s = stage.elapsed_s()

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from fleet.cluster.api_client import Answer, Api
 from fleet.cluster.applied_objects import APPLIED_BY
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
+from fleet.run import applied as applied_module
 from fleet.run.applied import Applied, ready_of
+from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.workload import Manifest, Named
 
 RUN = "20261123-010203-abcd"
@@ -138,6 +141,44 @@ def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
 
     asyncio.run(play())
     assert not server.objects
+
+
+class GoneServer(Server):
+    """Answers nothing any more, once it `is_gone`; counts what it was asked since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_gone = False
+        self.asked = 0
+
+    async def request(self, method: str, path: str, **asked: Any) -> Answer:
+        if self.is_gone:
+            self.asked += 1
+            raise SetupError("connection refused")
+        return await super().request(method, path, **asked)
+
+
+def test_a_server_that_is_gone_is_not_asked_for_each_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run still ends in order, and says what may be left."""
+    server, stage_notes = GoneServer(), list[str]()
+    monkeypatch.setattr(applied_module, "GONE_WITHIN_S", 0.0)
+
+    async def play() -> str:
+        ours = applied(server)
+        for number in range(50):
+            await ours.apply(pod(f"p-{number}"))
+        server.is_gone = True
+        assert len(await ours.clean_up()) == 50
+        assert server.asked == 0  # the time was over before the first one
+        monkeypatch.setattr(applied_module, "GONE_WITHIN_S", 60.0)
+        stage = SimpleNamespace(applied=ours, phase=stage_notes.append, note=stage_notes.append)
+        player = cast("ScenarioPlayer", SimpleNamespace(_manifests=[1]))
+        return await ScenarioPlayer.clean_up(player, cast("Stage", stage))
+
+    assert asyncio.run(play()) == "what the scenario applied may be left: connection refused"
+    assert stage_notes == ["deleting what the scenario applied"]
 
 
 def test_a_kind_that_the_cluster_does_not_know_is_told() -> None:
