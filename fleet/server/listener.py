@@ -2,6 +2,9 @@
 
     0.0.0.0 on `lo` alone -> accept -> address and port of this end -> node -> TLS -> HTTP
 
+A connection that has sent nothing waits for its first bytes outside of the handshakes, so that
+idle ones hold a descriptor each and nobody up.
+
 Without the right to bind to a device each node has a socket of its own, on its own address.
 """
 
@@ -113,6 +116,8 @@ class Listener:
         self._sockets: dict[socket.socket, ssl.SSLContext | None] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._waiting: deque[_Taken] = deque()
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        """Connections that have sent nothing, and when each is given up."""
         self._connections = connections  # how many there are
         self._hit_limit = hit_limit
         self.refused = 0
@@ -132,6 +137,9 @@ class Listener:
             task.cancel()
         for taken in self._waiting:
             taken.socket.close()
+        for silent in list(self._silent):
+            self._hear(silent)
+            silent.close()
 
     def _on_ready(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_MAX):
@@ -160,17 +168,39 @@ class Listener:
             found = self._named(address, port)
         except OSError:
             found = None  # reset already
-        is_full = self._connections() + len(self._waiting) >= CONNECTIONS_MAX
+        before = self._connections() + len(self._waiting) + len(self._silent)
+        is_full = before + len(self._handshakes) >= CONNECTIONS_MAX
         if is_full:
             self._hit_limit(KUBELET_CONNECTIONS)
         if found is None or is_full:
             self.refused += 1
             reset(taken)
             return
+        waits = _Taken(taken, found[1], context)
+        if context is None:
+            self._queue(waits)
+            return
+        self._silent[taken] = self._loop.call_later(HANDSHAKE_S, self._give_up, taken)
+        self._loop.add_reader(taken.fileno(), self._on_heard, waits)
+
+    def _on_heard(self, taken: _Taken) -> None:
+        """Begin the handshake of a connection that has sent something, or has ended."""
+        self._hear(taken.socket)
+        self._queue(taken)
+
+    def _queue(self, taken: _Taken) -> None:
         if len(self._handshakes) >= HANDSHAKES_MAX:
-            self._waiting.append(_Taken(taken, found[1], context))
+            self._waiting.append(taken)
         else:
-            self._begin(_Taken(taken, found[1], context))
+            self._begin(taken)
+
+    def _hear(self, taken: socket.socket) -> None:
+        self._silent.pop(taken).cancel()
+        self._loop.remove_reader(taken.fileno())
+
+    def _give_up(self, taken: socket.socket) -> None:
+        self._hear(taken)
+        reset(taken)
 
     def _begin(self, taken: _Taken) -> None:
         task = self._loop.create_task(self._connect(taken))
