@@ -209,8 +209,11 @@ def test_pasted_nodes_of_kwok_and_of_windows_register_and_run_pods(world: World)
         assert len(addresses_of(world, "pasted") | addresses_of(world, "beside")) == 4
         pod = {"os": {"name": "windows"}, "nodeName": win["metadata"]["name"]}
         world.apply(workload("Deployment", "of-windows", 1, **pod))
-        world.kubectl("rollout", "status", "deployment/of-windows", "--timeout=60s")
-        world.kubectl("delete", "deployment", "of-windows", "--wait=false")
+        world.apply(workload("Deployment", "next-to-it", 1, nodeName="beside-00001"))
+        for name in ("of-windows", "next-to-it"):
+            world.kubectl("rollout", "status", f"deployment/{name}", "--timeout=60s")
+            world.kubectl("logs", f"deployment/{name}")  # its node is found by its address
+            world.kubectl("delete", "deployment", name, "--wait=false")
         run.end_well_or_late()
         other.end_well_or_late()
     assert "'fake' is no version" in run.log
