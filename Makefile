@@ -184,8 +184,15 @@ controlplane-wheel: setup  ## the control plane's programs as a wheel, for machi
 	$(BIN)/fleet controlplane build
 	$(BIN)/python tools/controlplane_wheel.py dist
 
-image: dist-wheel  ## build the container image, tagged with its version
-	docker build --file charts/Dockerfile --tag $(IMAGE):$(VERSION) \
+.PHONY: base-digest
+base-digest:
+	@echo '$(BASE_DIGEST)' | grep -Eqx 'sha256:[0-9a-f]{64}' || { \
+		echo "make image needs BASE_DIGEST=sha256:..., the digest of its base image, as this command prints it:"; \
+		echo "  docker buildx imagetools inspect docker.io/library/python:3.13-slim --format '{{.Manifest.Digest}}'"; \
+		exit 2; } >&2
+
+image: base-digest dist-wheel  ## build the container image of BASE_DIGEST=sha256:..., tagged with its version
+	docker build --file charts/Dockerfile --tag $(IMAGE):$(VERSION) --build-arg BASE_DIGEST=$(BASE_DIGEST) \
 		--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 docs: setup  ## write the reference pages that the code says: command line, keys of the YAML files

@@ -164,10 +164,24 @@ def test_the_image_is_installed_by_the_script_alone_and_runs_as_nobody() -> None
     assert image.last("WORKDIR") == "/var/lib/fleet"
     assert image.last("ENTRYPOINT") == '["fleet"]'
     assert image.environment()["HOME"] == "/tmp"
-    assert image.last("LABEL").count("org.opencontainers.image.") == 6
-    assert all(
-        stage.last("FROM").startswith("docker.io/library/python:") for stage in (build, image)
+    assert image.last("LABEL").count("org.opencontainers.image.") == 7
+    base = "docker.io/library/python:${PYTHON}-slim@${BASE_DIGEST}"
+    assert (build.last("FROM"), image.last("FROM")) == (f"{base} AS build", base)
+
+
+@pytest.mark.parametrize(
+    ("digest", "code"),
+    [("", 2), ("latest", 2), ("sha256:abc", 2), ("sha256:" + "0123456789abcdef" * 4, 0)],
+)
+def test_an_image_is_only_built_on_a_base_that_is_named_by_its_digest(
+    digest: str, code: int
+) -> None:
+    command = ("make", "base-digest", f"BASE_DIGEST={digest}")
+    ended = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
+    assert ended.returncode == code
+    assert ("docker buildx imagetools inspect" in ended.stderr) is bool(code)
 
 
 def test_the_chart_takes_the_image_that_make_builds() -> None:
