@@ -260,19 +260,33 @@ def is_of_one_node(permission: Permission) -> bool:
     if name or verb in NAMELESS_VERBS or verb.startswith("impersonate-on:"):
         return False
     if (group, resource) == (COORDINATION, "leases"):
-        return namespace == LEASE_NAMESPACE
+        return namespace in {LEASE_NAMESPACE, RUN_NAMESPACE}
     return (group, resource) in OF_ONE_NODE
+
+
+def run_lease_name(prefix: str) -> str:
+    """Return the name of the Lease that guards a prefix of nodes' names."""
+    return f"fleet-run-{prefix}"
+
+
+def _name_for(permission: Permission, node: str) -> str:
+    """Return what the object of a right is called that is about one node."""
+    if permission.resource == "users":
+        return f"{NODE_USER}{node}"
+    if permission.namespace == RUN_NAMESPACE:
+        # A prefix of its own for each shard: Leases in this namespace guard much else, too.
+        return run_lease_name(node.rpartition("-")[0] or node)
+    return node
 
 
 def narrowed(permissions: Iterable[Permission], names: Sequence[str]) -> list[Permission]:
     """Return the rights for these nodes only, as far as rights can name any; without, for all."""
-    return [
-        each._replace(name=f"{NODE_USER}{name}" if each.resource == "users" else name)
-        if name
-        else each
+    found = (
+        each._replace(name=_name_for(each, name)) if name else each
         for each in permissions
         for name in (names if names and is_of_one_node(each) else [""])
-    ]
+    )
+    return list(dict.fromkeys(found))
 
 
 def own_permissions(features: Features) -> list[Permission]:

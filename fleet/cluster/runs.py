@@ -30,7 +30,7 @@ from fleet.cluster.applied_objects import (
     merged,
     read_noted,
 )
-from fleet.cluster.identity import RUN_NAMESPACE
+from fleet.cluster.identity import RUN_NAMESPACE, run_lease_name
 from fleet.cluster.load_leftovers import find_load
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
 from fleet.cluster.run_id import run_started_s
@@ -308,7 +308,7 @@ def check_free(prefix: str, holder: RunHolder, run_id: str = "") -> None:
 
 def lease_name(prefix: str) -> str:
     """Return the name of the Lease that guards a prefix."""
-    return f"fleet-run-{prefix}"
+    return run_lease_name(prefix)
 
 
 def is_run_lease(lease: Json) -> bool:

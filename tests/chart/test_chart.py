@@ -23,7 +23,13 @@ from e2e_world import World
 from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
 
 from fleet.cluster.agent_access import permissions_of
-from fleet.cluster.identity import Features, Permission, narrowed, own_permissions
+from fleet.cluster.identity import (
+    Features,
+    Permission,
+    narrowed,
+    optional_permissions,
+    own_permissions,
+)
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LOAD_LABEL, load_name
@@ -331,6 +337,7 @@ def test_features_add_their_rights(bare_helm: Helm) -> None:
     )
     given = permissions(bare_helm.objects(values | SMALL, "--kube-version=1.36.3"), RELEASE)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES["impersonate"], features)]
+    needed += optional_permissions(features)
     needed += of_agent("impersonate")
     assert given == {*narrowed(needed, NAMES), *OF_PODS}
 
@@ -397,6 +404,8 @@ def test_every_node_that_may_be_is_named_and_no_object_is_too_large(
     given = permissions(objects, RELEASE)
     names = {each.name for each in given if each.verb == "impersonate:arbitrary-node"}
     assert names == {f"{prefix}-{a:04d}-{b:05d}" for a in range(shards) for b in range(slots)}
+    of_runs = {p.name for p in given if (p.resource, p.namespace) == ("leases", "default")}
+    assert of_runs == {"", *(f"fleet-run-{prefix}-{a:04d}" for a in range(shards))}
     assert max(len(json.dumps(each)) for each in objects) < 256 << 10
 
 

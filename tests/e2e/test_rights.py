@@ -157,7 +157,8 @@ def test_rights_by_name_reach_no_other_node(
             lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{foreign_node}"
             csi_node = f"/apis/storage.k8s.io/v1/csinodes/{foreign_node}"
             node = f"/api/v1/nodes/{foreign_node}"
-            for path in (node, lease, csi_node):
+            leader = "/apis/coordination.k8s.io/v1/namespaces/default/leases/somebodys-leader"
+            for path in (node, lease, csi_node, leader):
                 assert (await api.request("DELETE", path)).code == 403, path
             status, merge = f"{node}/status", "application/merge-patch+json"
             for path in (node, status):

@@ -99,6 +99,25 @@ def test_with_names_no_right_is_left_to_touch_another_node(identity: Identity) -
     assert {p._replace(name="") for p in found} <= {p._replace(name="") for p in broad}
 
 
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ((), {"fleet-run-fleet"}),
+        (("--name-prefix=a-b", "--processes=3"), {f"fleet-run-a-b-000{n}" for n in range(3)}),
+        (("--nodes=2500",), {"fleet-run-fleet"}),
+    ],
+)
+def test_with_names_the_only_lease_in_default_is_that_of_the_run(
+    options: tuple[str, ...], names: set[str]
+) -> None:
+    """Others guard the leader elections of whoever has them there."""
+    found = granted(printed("--nodes=30", *options))
+    leases = [p for p in found if (p.resource, p.namespace) == ("leases", "default")]
+    assert {p.verb for p in leases if not p.name} == {"list", "create"}
+    assert {p.name for p in leases if p.name} == names
+    assert {p.verb for p in leases if p.name} == {"get", "update", "delete"}
+
+
 def test_a_role_names_a_thousand_nodes_and_stays_small() -> None:
     """`kubectl apply` notes an object in an annotation, and those have 256 KiB."""
     prefix = "x" * 52
