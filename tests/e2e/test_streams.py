@@ -26,6 +26,9 @@ SIZE = 3_000_000
 ECHOED = 8_000_000
 
 
+AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
+
+
 def pod(name: str, script: str) -> Json:
     container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
@@ -198,27 +201,28 @@ def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
 
 
 @pytest.mark.parametrize("uses_web_sockets", ["true", "false"])
-def test_a_declared_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -> None:
-    web = pod("web", "sleep 3600")
-    web["spec"]["containers"][0]["ports"] = [{"containerPort": 8080}]
+def test_a_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -> None:
+    """That of a server that fleet knows; another one refuses. Of other pods every port answers."""
+    web = pod("web", "")
+    web["spec"]["containers"] = [{"name": "c", "image": AGNHOST, "args": ["netexec"]}]
     kubectl.world.apply(web)
     kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=120s")
-    declared, undeclared = free_port(), free_port()
+    served, unserved = free_port(), free_port()
     with subprocess.Popen(
-        (*kubectl.command, "port-forward", "web", f"{declared}:8080", f"{undeclared}:81"),
+        (*kubectl.command, "port-forward", "web", f"{served}:8080", f"{unserved}:81"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "KUBECTL_PORT_FORWARD_WEBSOCKETS": uses_web_sockets},
     ) as forwarding:
         assert forwarding.stdout is not None
         assert b"Forwarding from" in forwarding.stdout.readline()
-        url = f"http://127.0.0.1:{declared}/"
+        url = f"http://127.0.0.1:{served}/hostname"
         for _ in range(3):  # each a connection of its own
             with urllib.request.urlopen(url, timeout=60) as answer:
                 assert answer.status == 200
                 assert b"web" in answer.read()
         with pytest.raises(OSError):  # noqa: PT011 - refused, or an empty answer
-            urllib.request.urlopen(f"http://127.0.0.1:{undeclared}/", timeout=60)
+            urllib.request.urlopen(f"http://127.0.0.1:{unserved}/", timeout=60)
         forwarding.terminate()
         _, told = forwarding.communicate(timeout=60)
     assert b"connection refused" in told

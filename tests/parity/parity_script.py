@@ -276,8 +276,9 @@ def workload(kind: str, spec: Json) -> Json:
     body = {"containers": [CONTAINER]}
     if kind == "Job":
         body["restartPolicy"] = "Never"  # type: ignore[assignment]
+    notes = NEVER_ENDS if kind == "Job" else {}
     group = "batch/v1" if kind == "Job" else "apps/v1"
-    template = {"metadata": {"labels": LABELS}, "spec": body}
+    template = {"metadata": {"labels": LABELS, "annotations": notes}, "spec": body}
     made: Json = {"apiVersion": group, "kind": kind, "metadata": {"name": "made"}}
     return {**made, "spec": {**spec, "template": template}}
 
@@ -295,7 +296,8 @@ PROBE: Json = {"tcpSocket": {"port": 80}, "periodSeconds": 1, "initialDelaySecon
 """Late enough that a kubelet has told before that the container runs."""
 PROBED: Json = {**CONTAINER, "readinessProbe": PROBE}
 INIT: Json = {"name": "i", "image": IMAGE}
-"""Containers of kubemark's runtime never end by themselves."""
+NEVER_ENDS = {"fleet.emulator/run-time": "10000h", "fleet.emulator/stop-exit-code": "0"}
+"""Containers of kubemark's runtime never end by themselves, and with 0 when they are stopped."""
 
 
 def is_up(world: World, name: str) -> bool:
@@ -309,7 +311,9 @@ def is_up(world: World, name: str) -> bool:
 def pod(name: str, *containers: Json, **spec: object) -> Json:
     """Return a pod; its node is set when it is created."""
     body: Json = {"containers": list(containers), **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
+    notes = NEVER_ENDS if name == "init" else {}
+    metadata = {"name": name, "annotations": notes}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
 def web() -> list[Json]:
