@@ -118,6 +118,17 @@ def test_a_slow_server_is_said_in_one_sentence(slow: Path) -> None:
     )
 
 
+def test_what_broke_first_is_never_what_is_only_shown(slow: Path) -> None:
+    """Nodes were lost before the writes were slow, but that decides no verdict by default."""
+    run = read_run(slow)
+    [lost] = [each for each in run.rows("slis") if each["sli"] == "FalseNotReadyNodes"]
+    lost |= {"measured": 3.0, "met": False}
+    cast("dict[str, int]", run.lines[0]["nodes"])["ever_not_ready"] = 3
+    broken = first_broken(run)
+    assert broken is not None
+    assert (broken.sli, lost["judged"]) == ("MutatingApiCallLatency", False)
+
+
 def test_a_good_run_says_that_nothing_broke(good: Path) -> None:
     run = read_run(good)
     assert run.verdict == "pass"
