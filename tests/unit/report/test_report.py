@@ -453,3 +453,12 @@ def test_a_run_with_a_fixed_name_never_writes_over_itself(
         directory.close()
         paths.append(directory.path)
     assert paths == [Path("runs/r"), Path("runs/r-2"), Path("runs/r-3")]
+
+
+def test_the_summary_says_why_nodes_could_not_register() -> None:
+    run = figures()
+    run.unregistered = {"NODE may not set the label x": 2, "quota": 7}
+    [line] = [each for each in summary_text(run).splitlines() if "could not register" in each]
+    said = "7 could not register: quota; 2 could not register: NODE may not set the label x"
+    assert line.split(maxsplit=1) == ["unregistered", said]
+    assert "register:" not in summary_text(figures())
