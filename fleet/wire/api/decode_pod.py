@@ -51,6 +51,8 @@ SPECS_MAX = 512
 """Values and whole specs that are kept once: pods of a template have the same ones. A full table is
 begun anew, which costs a parse of each.
 """
+SPECS_BYTES_MAX = 32 << 20
+"""How long the keys of that table may be together: a hostile pod's spec has up to 1.5 MB."""
 SPEC = b'},"spec":{'
 STATUS = b'},"status":{'
 MANAGED_FIELDS = b',"managedFields":['
@@ -62,7 +64,33 @@ _shared: dict[object, object] = {}
 _intern = sys.intern
 
 
-_specs: dict[bytes, PodSpec] = {}
+class SpecTable:
+    """Whole specs by their bytes, a few and not too much."""
+
+    __slots__ = ("_size", "_specs")
+
+    def __init__(self) -> None:
+        self._specs: dict[bytes, PodSpec] = {}
+        self._size = 0
+
+    def get(self, raw: bytes) -> PodSpec | None:
+        """Return the spec of these bytes, None if it is not kept."""
+        return self._specs.get(raw)
+
+    def keep(self, raw: bytes, spec: PodSpec) -> PodSpec:
+        """Keep a spec, and forget all others once they are too many."""
+        if len(self._specs) >= SPECS_MAX or self._size + len(raw) > SPECS_BYTES_MAX:
+            self._specs.clear()
+            self._size = 0
+        self._size += len(raw)
+        self._specs[raw] = spec
+        return spec
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+
+_specs = SpecTable()
 
 
 def decode_pod(body: bytes | dict[str, Any]) -> Pod:
@@ -178,9 +206,7 @@ def _spec_of(json: bytes) -> tuple[PodSpec, str]:
         )
     spec = _specs.get(json)
     if spec is None:
-        if len(_specs) >= SPECS_MAX:
-            _specs.clear()
-        spec = _specs[json] = decode_spec(orjson.loads(json), digest(json))
+        spec = _specs.keep(json, decode_spec(orjson.loads(json), digest(json)))
     return spec, node_name
 
 

@@ -27,7 +27,7 @@ from fleet.objects.pods import (
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
     SHOWS_ANNOTATIONS,
-    SPECS_MAX,
+    SpecTable,
     condition,
     container_state,
     decode_spec,
@@ -56,7 +56,9 @@ _POD_SPEC = message_class("PodSpec")
 _PAIR = message_class("Pair")
 _OWNER = message_class("OwnerReference")
 _TIME = message_class("Time")
-_specs: dict[bytes, PodSpec] = {}
+SHARED_NOTES_BYTES_MAX = 16 << 10
+"""Longer annotations of a pod are not kept for the next one: there may be 256 KiB of them."""
+_specs = SpecTable()
 
 
 def decode_pod(raw: bytes) -> Pod:
@@ -69,7 +71,9 @@ def decode_pod(raw: bytes) -> Pod:
     status = message.status.replace(token, TOKEN_VOLUME) if token else message.status
     spec = _spec_of(spec_bytes)
     keeps_all = SHOWS_ANNOTATIONS in spec_bytes
-    labels, kept, digested = _notes(tuple(meta.labels[:]), tuple(meta.annotations[:]), keeps_all)
+    notes = tuple(meta.annotations[:])
+    read = _notes if sum(map(len, notes)) <= SHARED_NOTES_BYTES_MAX else _read_notes
+    labels, kept, digested = read(tuple(meta.labels[:]), notes, keeps_all)
     if spec.admission.claims:
         claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
         spec = with_claims(spec, {"resourceClaimStatuses": [to_json(each) for each in claims]})
@@ -122,9 +126,8 @@ def _spec_of(raw: bytes) -> PodSpec:
     """Return the spec, decoded once per template."""
     spec = _specs.get(raw)
     if spec is None:
-        if len(_specs) >= SPECS_MAX:
-            _specs.clear()
-        spec = _specs[raw] = decode_spec(to_json(_POD_SPEC.FromString(raw)), digest(raw))
+        found = decode_spec(to_json(_POD_SPEC.FromString(raw)), digest(raw))
+        spec = _specs.keep(raw, found)
     return spec
 
 
@@ -141,13 +144,27 @@ def _notes(
     keeps_all: bool,  # noqa: FBT001 - cached
 ) -> tuple[Pairs, Pairs, int]:
     """Return labels, the annotations that a record keeps, and a digest."""
-    found = tuple(map(_pair, notes))
-    kept = share(found if keeps_all else kept_annotations(found))
+    labels_read, kept, digested = _read_notes(labels, notes, keeps_all)
+    return labels_read, share(kept), digested
+
+
+def _read_notes(
+    labels: tuple[bytes, ...],
+    notes: tuple[bytes, ...],
+    keeps_all: bool,  # noqa: FBT001 - as `_notes`
+) -> tuple[Pairs, Pairs, int]:
+    is_long = sum(map(len, notes)) > SHARED_NOTES_BYTES_MAX
+    found = tuple(map(_read_pair if is_long else _pair, notes))
+    kept = found if keeps_all else kept_annotations(found)
     return pairs(labels), kept, digest(b"".join((*labels, b"|", *notes)))
 
 
 @lru_cache(maxsize=CACHED_MAX)
 def _pair(entry: bytes) -> tuple[str, str]:
+    return _read_pair(entry)
+
+
+def _read_pair(entry: bytes) -> tuple[str, str]:
     message = _PAIR.FromString(entry)
     return intern(message.key), intern(message.value)
 
