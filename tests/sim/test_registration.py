@@ -261,7 +261,7 @@ def test_a_node_has_its_images_from_its_creation_on_and_the_first_patch_nothing(
     first, ready = bodies
     assert first == {}
     shown = sim.server.get("nodes", "n-0")["status"]["images"]
-    assert len(shown) == 45
+    assert len(shown) == 47
     assert [each["sizeBytes"] for each in shown][:2] == [254331904, 208939008]
     assert [each["sizeBytes"] for each in shown][-1] == 319488
     changed = {each["type"]: sorted(each) for each in ready["status"]["conditions"]}
