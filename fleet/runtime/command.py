@@ -15,6 +15,9 @@ from fleet.runtime.shell.surroundings import FOR_EVER, NOWHERE, CommandRun, Surr
 
 __all__ = ["FOR_EVER", "CommandRun", "run_of_command"]
 
+KEPT_CHARACTERS_MAX = 16 << 10
+"""What a longer command does is found out each time: a hostile pod's may have a megabyte."""
+
 
 def command_of(spec: ContainerSpec) -> tuple[str, ...]:
     """Return the words of a container's command, () if they are for an unknown entry point."""
@@ -49,7 +52,13 @@ def _expanded(words: tuple[str, ...], around: Surroundings) -> list[str]:
     return found
 
 
-@lru_cache(maxsize=256)
 def run_of_command(command: tuple[str, ...], args: tuple[str, ...]) -> CommandRun:
     """Return what a command does wherever it runs."""
-    return run_words(command + args, NOWHERE)
+    words = command + args
+    is_short = sum(map(len, words)) <= KEPT_CHARACTERS_MAX
+    return _run_of(words) if is_short else run_words(words, NOWHERE)
+
+
+@lru_cache(maxsize=256)
+def _run_of(words: tuple[str, ...]) -> CommandRun:
+    return run_words(words, NOWHERE)

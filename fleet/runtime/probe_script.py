@@ -13,6 +13,7 @@ from functools import lru_cache
 
 from fleet.profile.distribution import constant
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
+from fleet.runtime.command import KEPT_CHARACTERS_MAX
 from fleet.runtime.shell.budget import Budget
 from fleet.runtime.shell.process import run_words
 from fleet.runtime.shell.surroundings import ANY_FILE, FileChange, Look, Surroundings
@@ -69,9 +70,15 @@ class _NewFiles(_Files):
             return None
 
 
-@lru_cache(maxsize=256)
 def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> ProbeBehavior:
     """Return what an exec probe finds over the life of a container with this command line."""
+    size = sum(map(len, (*probe, *container)))
+    find = _behavior_of if size <= KEPT_CHARACTERS_MAX else _behavior_of.__wrapped__
+    return find(probe, container)
+
+
+@lru_cache(maxsize=256)
+def _behavior_of(probe: tuple[str, ...], container: tuple[str, ...]) -> ProbeBehavior:
     run = run_words(container, Surroundings({}, _NewFiles({}), 0.0))
     files: dict[str, str | None] = {
         posixpath.normpath(each.path): None for each in run.changes if each.path != ANY_FILE

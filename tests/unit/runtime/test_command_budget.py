@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.objects.scripts import ScriptSpec, Variable
-from fleet.runtime.command import process_of, run_around
+from fleet.runtime import command
+from fleet.runtime.command import (
+    KEPT_CHARACTERS_MAX,
+    process_of,
+    run_around,
+    run_of_command,
+)
 from fleet.runtime.container_log import OPEN_MAX, ScriptLines
 from fleet.runtime.files import NodeFiles
 from fleet.runtime.probe_script import behavior_of_script, phase_of
@@ -259,3 +265,11 @@ def test_the_lines_of_one_piece_of_a_log_are_few() -> None:
     lines = ScriptLines(lambda: process_of(("sh", "-c", script), around()))
     assert lines.next(1) is not None
     assert 1_000 < len(lines._buffer) < UNITS // LINE_UNITS
+
+
+def test_long_commands_are_not_kept() -> None:
+    before = command._run_of.cache_info().currsize
+    for number in range(5):
+        assert run_of_command(("exit", str(number)), ("x" * KEPT_CHARACTERS_MAX,)) is not None
+    assert command._run_of.cache_info().currsize == before
+    assert run_of_command(("true",), ()) is run_of_command((), ("true",))
