@@ -164,8 +164,8 @@ def _lines(played: Played) -> Iterator[tuple[str, str]]:
         return
     run = played.runtime.run_again(played.pod, spec, played.container, _STARTED_NS)
     words = command_of(spec)
-    args = f" with {shlex.join(spec.args)}" if spec.args else ""
-    yield "program", shlex.join(words) if words else f"the entry point of {spec.image}{args}"
+    args = f" with {_shown(spec.args)}" if spec.args else ""
+    yield "program", _shown(words) if words else f"the entry point of {spec.image}{args}"
     yield "taken as", _taken_as(played, run)
     yield "ends", _ends(played, run)
     for kind, probe in enumerate((spec.startup_probe, spec.readiness_probe, spec.liveness_probe)):
@@ -183,6 +183,11 @@ def _lines(played: Played) -> Iterator[tuple[str, str]]:
                 ends = f"{'fails' if found.error else 'succeeds'} {_took(found.takes_ns)}"
             yield label, f"{hook.kind}: {ends}"
     yield "SIGTERM", _stopped(played)
+
+
+def _shown(words: tuple[str, ...]) -> str:
+    """Return a command line in one line."""
+    return shlex.join(words).replace("\n", "\\n")
 
 
 def _took(takes_ns: int) -> str:
@@ -229,7 +234,7 @@ def _ends(played: Played, run: CommandRun) -> str:
 def _probe(played: Played, probe: ProbeSpec, kind: ProbeKind) -> str:
     declared = played.behavior.container(played.spec.name).probes[kind]
     found = behavior_of(played.pod, played.spec, probe, declared)
-    where = shlex.join(probe.command) if probe.handler == "exec" else f"port {probe.port}"
+    where = _shown(probe.command) if probe.handler == "exec" else f"port {probe.port}"
     return f"{probe.handler} {where}: {probe.error or _phases(found)}"
 
 

@@ -41,7 +41,7 @@ spec:
       template:
         spec:
           restartPolicy: OnFailure
-          containers: [{name: c, image: x, command: [sh, -c, "sleep 3; exec backup"]}]
+          containers: [{name: c, image: x, command: [sh, -c, "sleep 3\\nexec backup"]}]
 ---
 apiVersion: v1
 kind: ConfigMap
@@ -76,7 +76,7 @@ Pod shop
 
 CronJob nightly
   container c
-    program     sh -c 'sleep 3; exec backup'
+    program     sh -c 'sleep 3\\nexec backup'
     taken as    understood up to 3s, then by role: batch
     ends        with 0 after 3s and 5s
     SIGTERM     ends it with 143 at once
