@@ -152,7 +152,8 @@ def hooks(scene: Scene) -> None:
             "sleeps",
             container(script="sleep 900", lifecycle={"preStop": {"sleep": {"seconds": 1}}}),
         ),
-        pod("bad-start", container(script="sleep 900", lifecycle={"postStart": hook("exit 4")})),
+        # It heeds SIGTERM: a kill of seconds would race with the deletion.
+        pod("bad-start", container(lifecycle={"postStart": hook("exit 4")})),
     )
     for name in ("slow-hooks", "bad-stop", "sleeps"):
         scene.until_running(name)
