@@ -11,7 +11,7 @@ from typing import cast
 from fleet.errors import FleetError
 from fleet.report.curves import Plot, Series
 from fleet.report.figure import Json
-from fleet.report.findings import SIMULATED, of_unit
+from fleet.report.findings import HOLD_LONGER, SIMULATED, of_unit, search_end
 from fleet.report.html_report import (
     INPUT,
     MEASURED,
@@ -37,11 +37,8 @@ NOT_PROVEN = (
     "Sizes between those that were tried may fare otherwise, and so may the same size tomorrow.",
 )
 
-HEADS = {
-    Outcome.PASS: "HELD",
-    Outcome.FAIL: "NONE HELD",
-    Outcome.NOT_JUDGED: Outcome.NOT_JUDGED.words,
-}
+HEADS = {Outcome.PASS: "HELD", Outcome.FAIL: "NONE HELD"}
+"""Of any other verdict its own words."""
 MARKS = {Outcome.PASS: "met", Outcome.NOT_JUDGED: "unjudged"}
 
 Probe = Json
@@ -98,8 +95,13 @@ def _head(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | No
     held, broke = cast("int", content["held"]), cast("int | None", content["broke"])
     server = _server(runs)
     words = f"{held:,} nodes held on {server}" if held else f"No size held on {server}"
-    words += f"; {broke:,} did not." if broke else ", the most that was asked."
-    broken = f"<p>{escaped(content['what_broke'])}</p>" if content["what_broke"] else ""
+    words += f"{';' if broke else ','} {search_end(content)}."
+    outcome = _outcome(content)
+    advice = ""
+    if outcome is Outcome.NOT_JUDGED:
+        advice = f"The largest size was not judged: {HOLD_LONGER}."
+    told = (advice, content.get("problem"), content["what_broke"])
+    broken = "".join(f"<p>{escaped(each)}</p>" for each in told if each)
     is_ours = any(each["nodes"] == broke and each["verdict"] == "invalid" for each in probes)
     if is_ours:
         broken += (
@@ -108,7 +110,7 @@ def _head(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | No
         )
     took = duration(cast("float", content["took_s"]))
     return (
-        f'<header><p class="verdict">{HEADS[_outcome(content)]}</p>'
+        f'<header><p class="verdict">{HEADS.get(outcome, outcome.words)}</p>'
         f'<h1>{escaped(words)}</h1><p class="about">{len(probes)} runs in {took}</p></header>'
         f"{broken}"
     )
@@ -176,7 +178,7 @@ def _sizes(probes: Sequence[Probe], directory: Path) -> str:
     rows = []
     for each in probes:
         verdict, ready_s = Outcome(str(each["verdict"])), cast("float | None", each["ready_s"])
-        mark = MARKS.get(verdict, "broken")
+        mark = "unjudged" if each.get("ended") else MARKS.get(verdict, "broken")
         name, share = str(each["nearest"]), cast("float | None", each["share"])
         near = f"{escaped(each['shown'])}" if name else escaped(each["told"])
         path = Path(str(each["directory"])) / "report.html"

@@ -18,7 +18,8 @@ from fleet.report.verdict import Outcome
 SAMPLES_LEAST = 10
 """Calls of a kind between two samples of the control plane, for a moment to be called slow."""
 
-
+HOLD_LONGER = "hold each size for longer, for example with --hold 5m, or try larger sizes"
+"""What to do about a search whose largest size was not judged."""
 SIMULATED = (
     "Containers, images, volumes and devices are simulated: no kubelet, runtime or network of a "
     "real node was loaded, and how long they take is an input."
@@ -174,6 +175,15 @@ def _over(run: RunRecord, path: str, limit: float) -> Iterator[float]:
             at = at.get(key) if isinstance(at, dict) else None
         if isinstance(at, int | float) and at > limit:
             yield cast("float", line["wall_s"])
+
+
+def search_end(content: Json) -> str:
+    """Say how a search of `fleet capacity` ended, of what `capacity.json` has."""
+    if content.get("problem"):
+        is_cut = content.get("verdict") in {Outcome.INCOMPLETE, Outcome.INVALID}
+        return "the search ended early" if is_cut else "a larger one cannot be tried"
+    broke = cast("int | None", content["broke"])
+    return f"{broke:,} did not" if broke else "the most that was asked"
 
 
 def recoveries(run: RunRecord) -> list[Recovery]:

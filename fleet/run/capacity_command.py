@@ -24,7 +24,7 @@ from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
 from fleet.report.figure import Json
-from fleet.report.findings import of_unit, sentence
+from fleet.report.findings import HOLD_LONGER, of_unit, search_end, sentence
 from fleet.report.report import own_limit_words
 from fleet.report.run_directory import SUMMARY, TIMESERIES
 from fleet.report.run_record import RunRecord, read_run
@@ -40,7 +40,6 @@ HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
 FIRST = 100
 """The first size, unless --max-nodes is less."""
-HOLD_LONGER = "hold each size for longer, for example with --hold 5m, or try larger sizes"
 
 Note = Callable[[str], None]
 
@@ -351,20 +350,14 @@ def told(content: Json, directory: Path, output: str | None) -> str:
 
 def text(content: Json, directory: Path) -> str:
     """Return the answer for people."""
-    held, broke = cast("int", content["held"]), cast("int | None", content["broke"])
-    took = duration(cast("float", content["took_s"]))
+    held, took = cast("int", content["held"]), duration(cast("float", content["took_s"]))
     lines = [f"fleet capacity: {held:,} nodes held" if held else "fleet capacity: no size held"]
-    problem = content.get("problem")
-    last = f"{broke:,} did not" if broke else "the most that was asked"
-    if problem:
-        is_stopped = content.get("verdict") == Outcome.INCOMPLETE
-        last = "the search ended early" if is_stopped else "a larger one cannot be tried"
-    lines[0] += f", {last} ({took})"
+    lines[0] += f", {search_end(content)} ({took})"
     if content.get("verdict") == Outcome.NOT_JUDGED:
         lines[0] = lines[0].replace(":", f": {Outcome.NOT_JUDGED.words}:", 1)
         lines.append(f"  the largest size was not judged: {HOLD_LONGER}")
-    if problem:
-        lines.append(f"  {problem}")
+    if content.get("problem"):
+        lines.append(f"  {content['problem']}")
     if content["what_broke"]:
         lines.append(f"  {content['what_broke']}")
     lines += ["", f"  {'nodes':>7}  {'verdict':10}  {'all Ready':>9}  nearest to its limit"]

@@ -78,6 +78,27 @@ def test_a_limit_of_fleet_s_own_is_not_the_control_plane_s(directory: Path) -> N
     assert "INVALID" not in write_capacity(searched(directory), directory).read_text()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "words", "told"),
+    [
+        ("incomplete", "INCOMPLETE", "the search ended early"),
+        ("invalid", "INVALID", "the search ended early"),
+        ("not-judged", "NOT JUDGED", "a larger one cannot be tried"),
+        ("pass", "HELD", "a larger one cannot be tried"),
+    ],
+)
+def test_a_search_that_ended_early_has_a_page(
+    tmp_path: Path, verdict: str, words: str, told: str
+) -> None:
+    content = searched(tmp_path) | {"verdict": verdict, "broke": None, "what_broke": ""}
+    content["problem"] = "/readyz of the API server answered 500 for 30s (--stop-if)"
+    text = write_capacity(content, tmp_path).read_text()
+    assert f'<p class="verdict">{words}</p>' in text
+    assert f"200 nodes held on Kubernetes of unknown version, {told}." in text
+    assert f"<p>{content['problem']}</p>" in text
+    assert ("--hold 5m" in text) == (verdict == "not-judged")
+
+
 def test_there_is_a_page_without_the_runs_files_and_without_plots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
