@@ -45,8 +45,21 @@ class Distribution(NamedTuple):
     max_ns: int = _NO_MAX
 
     def __str__(self) -> str:
-        """Write a default, which is constant, as a document would."""
-        return format_duration(int(self.a)) if self.shape is Shape.CONSTANT else repr(self)
+        """Write it as people read it: `2s`, or `LogNormal, median 2s, p99 20s`."""
+        if self.shape is Shape.CONSTANT:
+            return format_duration(int(self.a))
+        words = {"mean": self.a}
+        if self.shape is Shape.UNIFORM:
+            words = {"min": self.a, "max": self.b}
+        elif self.shape is Shape.NORMAL:
+            words |= {"stddev": self.b}
+        elif self.shape is Shape.LOG_NORMAL:
+            words = {"median": math.exp(self.a), "p99": math.exp(self.a + self.b * _Z99)}
+        if self.shape is not Shape.UNIFORM:
+            words |= {"min": self.min_ns} if self.min_ns else {}
+            words |= {"max": self.max_ns} if self.max_ns < _NO_MAX else {}
+        parts = (f"{name} {format_duration(_rounded(value))}" for name, value in words.items())
+        return ", ".join((self.shape.value, *parts))
 
     def sample(self, u: float) -> int:
         """Return the nanoseconds at quantile `u` of [0, 1): the inverse of the distribution."""
@@ -62,6 +75,11 @@ class Distribution(NamedTuple):
             if shape is Shape.LOG_NORMAL:
                 value = math.exp(value)
         return min(max(round(value), self.min_ns), self.max_ns)
+
+
+def _rounded(value_ns: float) -> int:
+    """Return a time without the error of its logarithm: nine digits are exact."""
+    return int(float(f"{value_ns:.9g}"))
 
 
 def constant(value_ns: int) -> Distribution:

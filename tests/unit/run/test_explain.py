@@ -117,6 +117,28 @@ spec:
 
 
 @pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("{distribution: LogNormal, median: 2s, p99: 20s}", "LogNormal, median 2s, p99 20s"),
+        ("{distribution: Uniform, min: 1s, max: 3s}", "Uniform, min 1s, max 3s"),
+        ("{distribution: Normal, mean: 3s, stddev: 1s, min: 1s}", "Normal, mean 3s, stddev 1s, "),
+        ("{distribution: Exponential, mean: 2s, max: 1m}", "Exponential, mean 2s, max 1m0s"),
+        ("90s", "1m30s"),
+    ],
+)
+def test_a_distribution_is_said_in_words(tmp_path: Path, given: str, words: str) -> None:
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(f"""
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeProfile
+metadata: {{name: mine}}
+spec: {{defaults: {{initContainerRunTime: {given}}}}}
+""")
+    found = explain_files({"x": PODS}, (ProfileChoice(str(profile)),)).splitlines()
+    assert found[4].startswith(f"    ends        with 0 after {words}")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("a: [", "x:1:5: is not YAML"),
