@@ -95,8 +95,9 @@ def _reason(error: OSError) -> str:
 def cli() -> None:
     """Thousands of virtual kubelets, to load-test a real Kubernetes control plane.
 
-    Every option of fleet spawn has a variable, in every command that has the option: $FLEET_NODES
-    stands for --nodes. A flag overrides its variable, and a variable overrides the default.
+    Options of fleet spawn have variables, in every command that has the option: $FLEET_NODES sets
+    --nodes. Only --run-dir and --controlplane-bin have none there. A flag overrides its variable,
+    and a variable overrides the default.
     """
 
 
@@ -108,7 +109,7 @@ def spawn(**given: object) -> int:
 
     With -- COMMAND: run it once all nodes are Ready, with KUBECONFIG set, and exit with its code.
     Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
-    $FLEET_NODES stands for --nodes, and so on for all options but --run-dir and --controlplane-bin:
+    $FLEET_NODES sets --nodes, and so on for all options except --run-dir and --controlplane-bin:
     flag > variable > default.
     """
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic

@@ -137,6 +137,7 @@ fault_options = of_its_own(
 real_nodes = target(
     "--real-nodes",
     is_flag=True,
+    allow_from_autoenv=False,  # it must stand on the command line of each run
     help="Let the scenario's pods run on any node of a shared cluster (default: on fleet's only).",
 )
 scenario_options = of_its_own(

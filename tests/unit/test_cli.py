@@ -141,11 +141,13 @@ def test_no_variable_deletes_skips_or_breaks_anything(monkeypatch: pytest.Monkey
     """$FLEET_NODES is a number of nodes, and no name of one that a fault hits."""
     for name in ("ALL", "YES", "EXPIRED", "RUN", "STATEFULSET", "DRY_RUN", "SIMULATE", "SEEDS"):
         monkeypatch.setenv(f"FLEET_{name}", "1")
+    monkeypatch.setenv("FLEET_REAL_NODES", "1")
     monkeypatch.setenv("FLEET_NODES", "5000")
     cleaned = parsed("clean")
     assert not any(cleaned.values()), cleaned
     played = parsed("run", "zone-outage")
     assert (played["is_dry"], played["simulate"], played["seeds"]) == (False, False, None)
+    assert played["real_nodes"] is parsed("capacity", "--max-nodes=1")["real_nodes"] is False
     assert parsed("inject", "NodeDown")["nodes"] is None
 
 
