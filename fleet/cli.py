@@ -330,7 +330,7 @@ def build() -> None:
 
 @cli.group()
 def profiles() -> None:
-    """List, show and import node profiles; explain what pods do."""
+    """List, show and import node profiles; explain what the programs of pods do."""
 
 
 @profiles.command("list")
@@ -357,7 +357,7 @@ def show(name: str) -> None:
 
 @profiles.command("import")
 @click.argument("file", type=click.File(encoding="utf-8", errors="replace"), default="-")
-@click.option("--name", help="Of the new profile.")
+@click.option("--name", help="Name of the new profile.")
 def profiles_import(file: TextIO, name: str | None) -> None:
     """Make profiles of Nodes, YAML or JSON: kubectl get nodes -o yaml | fleet profiles import."""
     from fleet.profile.node_import import import_nodes  # noqa: PLC0415
@@ -383,10 +383,10 @@ def profiles_import(file: TextIO, name: str | None) -> None:
     "--profile",
     multiple=True,
     metavar="NAME|FILE",
-    help="Whose defaults and PodBehaviors hold, as of fleet spawn.",
+    help="Use the defaults and PodBehaviors of this profile, as fleet spawn does.",
 )
 def profiles_explain(files: tuple[TextIO, ...], profile: tuple[str, ...]) -> None:
-    """Say what fleet takes the programs of pods for: understood, declared, or by role."""
+    """Show what fleet takes each program of a pod for: declared, understood, or by role."""
     from fleet.profile.option_types import ProfileChoice  # noqa: PLC0415
     from fleet.run.explain import explain_files  # noqa: PLC0415
 

@@ -114,7 +114,7 @@ run_dir = click.option(
     "--run-dir",
     type=PATH,
     envvar="FLEET_RUN_DIR",  # as COMMAND of a run finds it
-    help="Directory of the run (default: the only fleet of yours that runs).",
+    help="Directory of the run (default: that of your only running fleet).",
 )
 fault_options = of_its_own(
     whom("--selector", metavar="KEY=VALUE[,...]", help="Nodes with these labels."),
@@ -213,7 +213,7 @@ report_options = of_its_own(
         "--tolerance",
         default="10%",
         metavar="SHARE",
-        help="How much worse is still as good: 10% or 0.1 (default 10%).",
+        help="Accept figures that are worse by up to this share: 10% or 0.1 (default 10%).",
     ),
     click.option(
         "--format",
@@ -406,7 +406,7 @@ def capacity_options(function: F) -> F:
     return _search_options(made)
 
 
-PRECISION = "When the gap is small enough: 10% or 0.1 (default 10%)."
+PRECISION = "Stop when held and broken sizes are this near: 10% or 0.1 (default 10%)."
 _search_options = join(
     search("--max-nodes", type=int, required=True, help="Try no more than these."),
     search("--first", type=int, help="The first size (default 100, or --max-nodes if less)."),

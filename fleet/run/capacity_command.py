@@ -129,7 +129,7 @@ def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, obj
         raise UsageError(f"--hold: {error}") from error
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
-        raise UsageError("the runs ask nobody: confirm the cluster with --confirm-cluster")
+        raise UsageError("fleet capacity does not prompt; add --confirm-cluster CONTEXT")
     if scenario is None and settings.real_nodes:
         raise UsageError("--real-nodes is about the pods of a --scenario")
     if scenario is None:

@@ -114,7 +114,9 @@ def find_run(directory: Path | None, runs: Path = RUNS_DIRECTORY) -> Path:
     known = {path.absolute(): path for path in (*anywhere, *beside)}  # as short as it can be told
     found = [path for path in known.values() if _is_alive(path)]
     if not found:
-        raise SetupError("no fleet of yours runs on this machine; name its directory: --run-dir")
+        raise SetupError(
+            "no fleet of yours runs on this machine; name its directory with --run-dir"
+        )
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise UsageError(f"several fleets run ({names}); name one with --run-dir")

@@ -130,7 +130,7 @@ def test_a_credential_goes_by_the_environment_and_an_option_does_not() -> None:
 @pytest.mark.parametrize(
     ("scenario", "options", "told"),
     [
-        (None, {"kubeconfig": Path("k")}, "confirm the cluster with --confirm-cluster"),
+        (None, {"kubeconfig": Path("k")}, "fleet capacity does not prompt; add --confirm-cluster"),
         (None, {"seed": -1}, "--seed: "),
         ("zone-outrage", {}, "did you mean 'zone-outage'"),
     ],
