@@ -161,15 +161,16 @@ def claim_directory(root: Path) -> None:
     """Make a directory, or take an empty one, for a control plane, and mark it.
 
     Raises UsageError for one that has other files or another owner, OSError if it cannot be
-    written.
+    written. What is refused keeps its mode.
     """
-    _own(root)
+    _make(root)
     found = {each.name for each in root.iterdir()}
     if found and MARK not in found and not found.issuperset(BEFORE_MARKS):
         raise UsageError(
             f"--dir {root} is not empty, and no control plane of fleet is in it; name an empty or "
             "new directory"
         )
+    root.chmod(0o700)
     (root / MARK).touch(mode=0o600)
 
 
@@ -184,10 +185,15 @@ def is_own(root: Path) -> bool:
 
 def _own(root: Path) -> None:
     """Make a directory that only this user may enter. Raises UsageError, OSError."""
+    _make(root)
+    root.chmod(0o700)
+
+
+def _make(root: Path) -> None:
+    """Make a directory unless it is there. Raises UsageError if it is another user's, OSError."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_own(root):
         raise UsageError(f"{root} belongs to another user, or is a link; name a new directory")
-    root.chmod(0o700)
 
 
 def is_held(layout: Layout) -> bool:

@@ -85,6 +85,7 @@ def test_a_directory_with_other_files_is_refused_and_left_as_it_is(
     for name in files:
         (mine / name).mkdir(parents=True)
         (mine / name / "inside").write_text("years of work")
+    mine.chmod(0o755)
     before = sorted(mine.rglob("*"))
     for keep in (True, False, None):
         with pytest.raises(UsageError, match="is not empty, and no control plane of fleet"):
@@ -92,6 +93,7 @@ def test_a_directory_with_other_files_is_refused_and_left_as_it_is(
     with pytest.raises(UsageError, match="is not empty, and no control plane of fleet"):
         asyncio.run(_start_supervisor(ControlPlaneOptions(directory=mine), no_progress))
     assert sorted(mine.rglob("*")) == before
+    assert mine.stat().st_mode & 0o777 == 0o755
 
 
 def test_an_empty_directory_and_one_of_an_earlier_version_are_taken(tmp_path: Path) -> None:
