@@ -11,7 +11,7 @@ from typing import cast
 from fleet.errors import FleetError
 from fleet.report.curves import Plot, Series
 from fleet.report.figure import Json
-from fleet.report.findings import HOLD_LONGER, SIMULATED, of_unit, search_end
+from fleet.report.findings import SIMULATED, of_unit, search_end, search_longer
 from fleet.report.html_report import (
     INPUT,
     MEASURED,
@@ -99,7 +99,7 @@ def _head(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | No
     outcome = _outcome(content)
     advice = ""
     if outcome is Outcome.NOT_JUDGED:
-        advice = f"The largest size was not judged: {HOLD_LONGER}."
+        advice = f"The largest size was not judged: {search_longer(content)}."
     told = (advice, content.get("problem"), content["what_broke"])
     broken = "".join(f"<p>{escaped(each)}</p>" for each in told if each)
     is_ours = any(each["nodes"] == broke and each["verdict"] == "invalid" for each in probes)

@@ -18,8 +18,6 @@ from fleet.report.verdict import Outcome
 SAMPLES_LEAST = 10
 """Calls of a kind between two samples of the control plane, for a moment to be called slow."""
 
-HOLD_LONGER = "hold each size for longer, for example with --hold 5m, or try larger sizes"
-"""What to do about a search whose largest size was not judged."""
 SIMULATED = (
     "Containers, images, volumes and devices are simulated: no kubelet, runtime or network of a "
     "real node was loaded, and how long they take is an input."
@@ -184,6 +182,13 @@ def search_end(content: Json) -> str:
         return "the search ended early" if is_cut else "a larger one cannot be tried"
     broke = cast("int | None", content["broke"])
     return f"{broke:,} did not" if broke else "the most that was asked"
+
+
+def search_longer(content: Json) -> str:
+    """Return what to do about a search of `fleet capacity` whose largest size was not judged."""
+    if cast("list[str]", content.get("command") or ["spawn"])[0] == "run":
+        return "give the scenario a longer phase, or try larger sizes"
+    return "hold each size for longer, for example with --hold 5m, or try larger sizes"
 
 
 def recoveries(run: RunRecord) -> list[Recovery]:

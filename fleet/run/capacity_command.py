@@ -24,7 +24,7 @@ from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
 from fleet.report.figure import Json
-from fleet.report.findings import HOLD_LONGER, of_unit, search_end, sentence
+from fleet.report.findings import of_unit, search_end, search_longer, sentence
 from fleet.report.report import own_limit_words
 from fleet.report.run_directory import SUMMARY, TIMESERIES
 from fleet.report.run_record import RunRecord, read_run
@@ -355,7 +355,7 @@ def text(content: Json, directory: Path) -> str:
     lines[0] += f", {search_end(content)} ({took})"
     if content.get("verdict") == Outcome.NOT_JUDGED:
         lines[0] = lines[0].replace(":", f": {Outcome.NOT_JUDGED.words}:", 1)
-        lines.append(f"  the largest size was not judged: {HOLD_LONGER}")
+        lines.append(f"  the largest size was not judged: {search_longer(content)}")
     if content.get("problem"):
         lines.append(f"  {content['problem']}")
     if content["what_broke"]:

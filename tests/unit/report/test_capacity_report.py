@@ -97,6 +97,10 @@ def test_a_search_that_ended_early_has_a_page(
     assert f"200 nodes held on Kubernetes of unknown version, {told}." in text
     assert f"<p>{content['problem']}</p>" in text
     assert ("--hold 5m" in text) == (verdict == "not-judged")
+    content["command"] = ["run", "zone-outage"]  # which --hold says nothing of
+    text = write_capacity(content, tmp_path).read_text()
+    assert "--hold 5m" not in text
+    assert ("give the scenario a longer phase" in text) == (verdict == "not-judged")
 
 
 def test_there_is_a_page_without_the_runs_files_and_without_plots(
