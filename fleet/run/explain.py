@@ -160,7 +160,7 @@ def _play(pod: Pod, spec: ContainerSpec, behavior: PodBehavior, env: Environment
 def _lines(played: Played) -> Iterator[tuple[str, str]]:
     spec = played.spec
     if played.container.state is RunState.EXITED:
-        yield "ends", f"fails to start: {played.container.message}"
+        yield "start", f"fails: {played.container.message}"
         return
     run = played.runtime.run_again(played.pod, spec, played.container, _STARTED_NS)
     words = command_of(spec)

@@ -166,3 +166,13 @@ def test_a_file_is_explained(
         main()
     assert ended.value.code == Exit.OK
     assert capsys.readouterr().out == SHOP.lstrip()
+
+
+def test_a_container_that_cannot_start_says_why() -> None:
+    deep = "(" * 50 + "echo" + ")" * 50
+    pod = (
+        f'{{kind: Pod, spec: {{containers: [{{name: c, image: x, command: [sh, -c, "{deep}"]}}]}}}}'
+    )
+    [_, _, line] = explain_files({"x": pod}, ()).splitlines()
+    assert line.startswith("    start       fails: ")
+    assert line.endswith("it is nested too deeply")
