@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import everyday_pods
+import markdown
 import pytest
 
 from fleet.cli import main
@@ -176,3 +177,18 @@ def test_a_container_that_cannot_start_says_why() -> None:
     [_, _, line] = explain_files({"x": pod}, ()).splitlines()
     assert line.startswith("    start       fails: ")
     assert line.endswith("it is nested too deeply")
+
+
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
+    page = list(markdown.blocks(markdown.ROOT / "docs" / "how-to" / "workloads.md"))
+    [pod] = [each.text for each in page if each.options.get("file") == "pod.yaml"]
+    [shown] = [each.text for each in page if each.language == "console"]
+    command, _, printed = shown.partition("\n")
+    assert command == "$ fleet profiles explain -f pod.yaml"
+    assert explain_files({"pod.yaml": pod}, ()) == printed
+    documents = [each.text for each in page if "apiVersion: fleet.emulator" in each.text]
+    (tmp_path / "all.yaml").write_text("---\n".join(documents))
+    [_, *found] = explain_files({"x": pod}, (ProfileChoice(str(tmp_path / "all.yaml")),)).split(
+        "\n"
+    )
+    assert "    ends        with 0 after LogNormal, median 2s, p99 20s" in found
