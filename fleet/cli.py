@@ -168,10 +168,11 @@ def capacity(
     output: str | None,
     **given: object,
 ) -> int:
-    """Find how many nodes a control plane bears: runs of growing size, until one breaks an SLO.
+    """Find the largest number of nodes that a control plane can handle within its SLOs.
 
-    Sizes double, then the gap is halved. The other options are those of fleet spawn, and so are
-    their variables ($FLEET_PROFILE ...); what belongs to the search has none.
+    Each size is a run of its own. Sizes double until one breaks, then fleet halves the gap. The
+    other options are those of fleet spawn, with their variables ($FLEET_PROFILE ...); options of
+    the search have none.
     """
     from fleet.run import capacity_command  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`fleet capacity`: how many nodes a control plane bears, by runs of growing size.
+"""`fleet capacity`: how many nodes a control plane can handle, by runs of growing size.
 
 Each size is a run of its own, as `fleet spawn` or `fleet run` make it, in a process of its own: on
 a local control plane that is new each time, or on the cluster that was named, cleaned up between.
