@@ -1,6 +1,7 @@
 """Labels that only an administrator may set on a Node: fleet sets them once it has registered.
 
     registered without one -> a PATCH by fleet's own user -> done, whatever becomes of it later
+                              no answer, 429 or 5xx -> again after `RETRY_S`, up to `TRIES_MAX`
 
 Where fleet's user may not change Nodes they are left out, and that is said once.
 """
@@ -8,13 +9,17 @@ Where fleet's user may not change Nodes they are left out, and that is said once
 import asyncio
 from collections.abc import Callable, Mapping
 
-from fleet.cluster.api_client import MERGE_PATCH, Api, each
+from fleet.cluster.api_client import MERGE_PATCH, Api, Sleep, each
 from fleet.cluster.ownership import NODES
 from fleet.errors import FleetError
 from fleet.objects.effects import WatchEvent
 from fleet.objects.pods import EventType, NodeView
 
 Labels = Mapping[str, str]
+RETRY_S = 5.0
+TRIES_MAX = 3
+"""Each lasts as long as the patience of the client, a minute; a webhook that fails may do so for
+ever, and the run waits for the labels."""
 
 
 class AdminLabels:
@@ -51,20 +56,31 @@ class AdminLabels:
         """Wait until every Node that was seen so far is labelled, or is not to be."""
         await self._is_idle.wait()
 
-    async def run(self, api: Api, note: Callable[[str], None]) -> None:
+    async def run(
+        self, api: Api, note: Callable[[str], None], sleep: Sleep = asyncio.sleep
+    ) -> None:
         """Label what comes, until cancelled, or until fleet may not: then they are left out."""
+        tries = 0
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 waiting, self._waiting = self._waiting, []
                 refused: list[str] = []
+                failed: list[str] = []
 
-                async def label(view: NodeView, refused: list[str] = refused) -> None:
-                    if not refused:
-                        await self._label(api, view, refused)
+                async def label(
+                    view: NodeView, refused: list[str] = refused, failed: list[str] = failed
+                ) -> None:
+                    if failed:
+                        self._waiting.append(view)
+                    elif not refused:
+                        await self._label(api, view, refused, failed)
 
                 await each(waiting, label)
+                tries = tries + 1 if failed else 0
+                if tries == TRIES_MAX:
+                    refused = failed
                 if refused:
                     self._is_refused = True
                     self._seen.clear()
@@ -72,6 +88,9 @@ class AdminLabels:
                     return
                 if not self._waiting:
                     self._is_idle.set()
+                elif failed:
+                    await sleep(RETRY_S)
+                    self._wake.set()
         finally:
             self._is_idle.set()
 
@@ -79,20 +98,26 @@ class AdminLabels:
         wanted = self._labels_of(view.name)
         return {key: value for key, value in wanted.items() if view.labels.get(key) != value}
 
-    async def _label(self, api: Api, view: NodeView, refused: list[str]) -> None:
-        """Label one Node; one that is gone, or another by now, is left alone."""
+    async def _label(self, api: Api, view: NodeView, refused: list[str], failed: list[str]) -> None:
+        """Label one Node; one that is gone, or another by now, is left alone.
+
+        A server that does not answer, or is too busy, says nothing of fleet's rights.
+        """
         labels = self._lacking(view)
         patch = {"metadata": {"uid": view.uid, "labels": labels}}
         path = f"{NODES}/{view.name}"
         try:
             answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
         except FleetError as error:
-            reason = str(error)
+            reason, told = str(error), failed
         else:
             if answer.ok or answer.code in (404, 409):
                 return
+            told = failed if answer.code == 429 or answer.code >= 500 else refused
             reason = answer.message
-        refused.append(
+        if told is failed:
+            self._waiting.append(view)
+        told.append(
             f"nodes go without the labels {', '.join(sorted(labels))}, which a kubelet may not set "
-            f"itself (NodeRestriction), and fleet may not set either: {reason}"
+            f"itself (NodeRestriction), and fleet cannot set either: {reason}"
         )

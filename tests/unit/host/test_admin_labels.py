@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cluster_fakes import FakeApi
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES
-from fleet.host.admin_labels import AdminLabels
+from fleet.errors import SetupError
+from fleet.host.admin_labels import TRIES_MAX, AdminLabels
 from fleet.objects.effects import WatchEvent, WatchKind
 from fleet.objects.pods import EventType, NodeView
 
@@ -80,7 +82,50 @@ def test_where_fleet_may_not_change_nodes_they_are_left_out_and_it_is_said_once(
     _, said = label(api, *[lambda at=at: seen(api, f"n-{at}") for at in range(5)])
     assert len(said) == 1
     assert said[0].startswith(f"nodes go without the labels {ROLE}, pool.node-restr")
-    assert said[0].endswith("and fleet may not set either: nodes is forbidden")
+    assert said[0].endswith("and fleet cannot set either: nodes is forbidden")
+
+
+@pytest.mark.parametrize("failure", [Answer(503, {}), Answer(429, {}), SetupError("no answer")])
+@pytest.mark.parametrize("times", [2, 6])
+def test_a_server_that_is_away_for_a_while_is_asked_again(
+    failure: Answer | SetupError, times: int
+) -> None:
+    """It was taken for a refusal: the labels were left out for the rest of the run."""
+    api = FakeApi()
+    for name in ("n-0", "n-1"):
+        api.put(f"{NODES}/{name}")
+    failures, request = [failure] * times, api.request
+
+    async def fails_first(*args: Any, **kwargs: Any) -> Answer:
+        if failures:
+            failed = failures.pop()
+            if isinstance(failed, SetupError):
+                raise failed
+            return failed
+        return await request(*args, **kwargs)
+
+    api.request = fails_first  # type: ignore[method-assign]
+    labels = AdminLabels(lambda _name: WANTED)
+    said: list[str] = []
+
+    async def no_time(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    async def run() -> None:
+        task = asyncio.create_task(labels.run(api, said.append, no_time))
+        for name in ("n-0", "n-1"):
+            labels.on_event(seen(api, name))
+        await asyncio.wait_for(labels.settled(), 5)
+        task.cancel()
+
+    asyncio.run(run())
+    if times > TRIES_MAX:
+        assert len(said) == 1
+        assert "fleet cannot set either" in said[0]
+        return
+    assert not said
+    for name in ("n-0", "n-1"):
+        assert api.objects[f"{NODES}/{name}"]["metadata"]["labels"] == WANTED
 
 
 @pytest.mark.parametrize("code", [404, 409])
