@@ -111,6 +111,9 @@ def _counted(suite: ET.Element) -> str:
 
 # ---- several runs ----
 
+WHY_CHARACTERS_MAX = 40
+"""Of a reason in a cell of the table."""
+
 
 def amount(value: float | None, unit: str) -> str:
     """Say a figure of a comparison."""
@@ -155,11 +158,19 @@ def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
                 f"{amount(value, row.unit)} {ratio(row, at)}".strip()
                 for at, value in enumerate(row.values)
             ),
-            "; ".join(dict.fromkeys(filter(None, row.unjudged))),
+            _why_unjudged(row),
         ]
         for row in compared.rows
     ]
     return head, rows
+
+
+def _why_unjudged(row: Row) -> str:
+    """Say each reason once. Of a long one the name is enough: the conclusion has it in full."""
+    reasons = dict.fromkeys(each for text in row.unjudged for each in text.split("; ") if each)
+    return "; ".join(
+        each if len(each) <= WHY_CHARACTERS_MAX else each.partition(": ")[0] for each in reasons
+    )
 
 
 def compared_markdown(compared: Comparison) -> str:

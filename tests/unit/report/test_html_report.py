@@ -391,6 +391,19 @@ def test_counts_of_runs_of_another_length_and_rare_percentiles_are_not_judged(
     assert rare.unjudged[1] == "fewer than 30 samples"
 
 
+def test_a_row_names_a_long_reason_and_the_conclusion_says_it_once(
+    good: Path, tmp_path: Path
+) -> None:
+    phases = [{"name": "a fault with a long name", "kind": "fault", "from_s": 1.0, "until_s": 2.0}]
+    changed(tmp_path / "other", good, {"phases": phases, "pods": {"started": 9}})
+    text, _ = asked(good, tmp_path / "other")
+    assert text.count("and a fault with a long name") == 1
+    assert "| phases |" in text
+    few = [line for line in text.splitlines() if "fewer than 30 samples" in line]
+    assert few
+    assert all(line.count("fewer than 30 samples") == 1 for line in few)
+
+
 @pytest.mark.parametrize("form", ["markdown", "json", "junit"])
 def test_other_forms_say_the_same(slow: Path, good: Path, form: str, tmp_path: Path) -> None:
     one, _ = asked(slow, form=form)
