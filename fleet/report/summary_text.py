@@ -45,8 +45,9 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     lines = [f"fleet run {figures.run_id}: {decided.outcome.words}{advice}"]
     if refused := sum(each.count for each in figures.requests if _refused(each)):
         lines.append(f"  {refused_words(refused)}")
-    if decided.outcome is not Outcome.FAIL:  # what was not met stands below
-        lines += [f"  - {reason}" for reason in decided.reasons]
+    if decided.outcome is not Outcome.FAIL:  # levels stand below, met or not, judged or not
+        reasons = [each for each in decided.reasons if not each.startswith(NOT_JUDGED)]
+        lines += [f"  - {reason}" for reason in reasons]
     for expectation in figures.expectations:
         mark = MARKS[expectation.is_met]
         detail = f" ({expectation.detail})" if expectation.detail else ""
@@ -65,6 +66,7 @@ def _refused(request: RequestFigures) -> bool:
 
 
 MARKS = {True: "met", False: "NOT MET", None: "not judged"}
+NOT_JUDGED = f"{MARKS[None]}: "
 GREY, PLAIN = "\x1b[90m", "\x1b[0m"
 
 

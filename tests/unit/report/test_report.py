@@ -208,7 +208,9 @@ def test_what_the_user_asked_for_and_nobody_could_judge_exits_with_4() -> None:
         "not judged: PodStartupLatency p99 <= 5 s (not measured)",
         LONGER,
     ]
-    assert "  not judged: PodStartupLatency p99 <= 5 s (not measured)" in summary_text(run)
+    text = summary_text(run)
+    assert "\n  not judged: PodStartupLatency p99 <= 5 s (not measured)\n" in text
+    assert (text.count("not judged: PodStartupLatency"), text.count(LONGER)) == (1, 1)
     run.expectations = [*run.expectations, Expectation("x", is_met=False)]
     assert run.verdict() == "fail", "what was broken is graver than what is not known"
 
