@@ -77,11 +77,11 @@ def run_hook(
         run = _run_command(hook, spec, place)
         if run.error:
             code = KILLED
-        elif run.run_ns is None and run.unknown_ns is None:
-            takes_ns = ENDLESS_NS
-        if run.run_ns is not None:
+        elif run.run_ns is not None:
             takes_ns = run.run_ns or HOOK_NS
             code = code or run.exit_code
+        else:  # of a program that is unknown only what came before it takes time
+            takes_ns = ENDLESS_NS if run.unknown_ns is None else run.unknown_ns or HOOK_NS
     elif hook.port:
         why = _request(hook, place)
     if declared.duration is not None:

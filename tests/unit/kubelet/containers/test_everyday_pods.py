@@ -172,6 +172,8 @@ def test_a_stubborn_pod_has_failed_after_its_grace() -> None:
         ("{exec: {command: [sh, -c, 'nginx -s quit; sleep 10']}}", 10),
         ("{exec: {command: [sh, -c, 'for i in 1 2 3; do drain $i || exit 1; sleep 2; done']}}", 6),
         ("{exec: {command: [/bin/drain]}}", 0),
+        ("{exec: {command: [sh, -c, 'sleep 10 && exec drain']}}", 10),
+        ("{exec: {command: [sh, -c, 'sleep 5; drain & wait']}}", 5),
         ("{exec: {command: [sleep, infinity]}}", 30),
         ("{sleep: {seconds: 7}}", 7),
         ("{httpGet: {path: /quit, port: 15020}}", 0),
