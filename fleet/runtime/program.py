@@ -64,6 +64,8 @@ def is_restarted(pod: Pod, spec: ContainerSpec) -> bool:
     """Return whether a container that ends is always restarted, as a server or a sidecar is."""
     if pod.spec.init_containers and _is_of(pod.spec.init_containers, spec):
         return spec.restart_policy == ALWAYS
+    if _is_of(pod.spec.ephemeral_containers, spec):
+        return False
     return (spec.restart_policy or pod.spec.restart_policy) == ALWAYS
 
 

@@ -51,6 +51,16 @@ def test_the_role_of_a_container_beside_the_regular_ones() -> None:
     assert [term_exit_code(pod, each) for each in (init, sidecar, debugger)] == [143, 0, 0]
 
 
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+def test_an_ephemeral_container_is_never_restarted(policy: str) -> None:
+    debugger = container("d", "sh", "-c", "sleep 2; netstat -tlpn")
+    pod = make_pod(container(), restart_policy=policy, ephemeral_containers=(debugger,))
+    run = run_of_command(command_of(debugger), ())
+    assert natural_end(pod, debugger, run, USUAL_RUN_TIMES, 0.5) == End(2 * S, 0)
+    assert natural_end(pod, debugger, FOR_EVER, USUAL_RUN_TIMES, 0.5) is None
+    assert (role_of(pod, debugger), term_exit_code(pod, debugger)) == (Role.SERVER, 0)
+
+
 def test_a_profile_says_how_long_unknown_programs_run() -> None:
     init = container("i")
     pod = make_pod(container(), restart_policy="Never", is_controlled=True, init_containers=(init,))
