@@ -163,7 +163,7 @@ def _lines(played: Played) -> Iterator[tuple[str, str]]:
         yield "start", f"fails: {played.container.message}"
         return
     run = played.runtime.run_again(played.pod, spec, played.container, _STARTED_NS)
-    words = command_of(spec)
+    words = spec.command + spec.args if command_of(spec) else ()
     args = f" with {_shown(spec.args)}" if spec.args else ""
     yield "program", _shown(words) if words else f"the entry point of {spec.image}{args}"
     yield "taken as", _taken_as(played, run)

@@ -20,6 +20,8 @@ INTERPRETERS = frozenset(
     ("bash", "buildpack-deps", "golang", "hello-world", "node", "perl", "python")
 )
 """Images whose own command is a shell or an interpreter: without an input it ends."""
+NOTHING = ("true",)
+"""A command that does as a shell or an interpreter without an input."""
 OFFICIAL = ("", "library")
 """The folder of an interpreter's own image, and of its mirrors, in a registry."""
 
@@ -100,4 +102,4 @@ def entry_point(image: str, args: Sequence[str]) -> tuple[str, ...]:
         return ()
     if _name(image) == "nonewprivs":
         return SETUID_PROGRAM
-    return ("true",) if is_shell_image(image) else ()
+    return NOTHING if is_shell_image(image) else ()

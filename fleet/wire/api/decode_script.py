@@ -4,10 +4,11 @@ import re
 from typing import Any
 
 from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
-from fleet.runtime.known_images import entry_point
+from fleet.runtime.known_images import NOTHING, entry_point, runs_its_args
 from fleet.runtime.script import LOOKERS, PROGRAMS
 from fleet.runtime.shell.agnhost import is_agnhost
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
+from fleet.runtime.shell.process import is_shell
 
 _LOOKS = re.compile(rf"[/$>]|\b(?:{'|'.join(sorted(LOOKERS | set(FILE_PROGRAMS)))})\b")
 
@@ -15,8 +16,11 @@ _LOOKS = re.compile(rf"[/$>]|\b(?:{'|'.join(sorted(LOOKERS | set(FILE_PROGRAMS))
 def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
     """Return the surroundings of a container's command, None if there are none."""
     words = [*obj.get("command", ()), *obj.get("args", ())]
-    asked = bool(obj.get("command")) or (obj.get("stdin") and not words)
-    own = () if asked else entry_point(obj.get("image", ""), words)
+    image, has_input = obj.get("image", ""), obj.get("stdin", False)
+    asked = bool(obj.get("command")) or (has_input and not words)
+    own = () if asked else entry_point(image, words)
+    if not has_input and is_shell(words) and (asked or runs_its_args(image)):
+        own = NOTHING  # its script is the standard input, which is /dev/null
     mounts = obj.get("volumeMounts", ())
     is_read = bool(own) or any("subPathExpr" in each for each in mounts)
     is_read = is_read or is_agnhost(words)

@@ -97,6 +97,20 @@ def test_a_program_that_nobody_declared(spec: str, is_owned: bool, codes: int | 
         assert state.finished_s - state.started_s == 5
 
 
+@pytest.mark.parametrize(
+    ("program", "phase"),
+    [
+        ("image: x, command: [bash, -l]", "Succeeded"),
+        ("image: debian, args: [sh]", "Succeeded"),
+        ("image: debian, args: [sh], stdin: true", "Running"),
+        ("image: x, args: [sh]", "Running"),
+    ],
+)
+def test_a_shell_without_an_input_ends_at_once(program: str, phase: str) -> None:
+    spec = "{restartPolicy: Never, containers: [{name: c, %s}]}"
+    assert world_with(pod(spec % program), 5).pods[UID].status.phase == phase
+
+
 def test_an_init_container_runs_for_a_second() -> None:
     world = world_with(SERVERS[5])
     assert [
@@ -117,7 +131,7 @@ TERM = """
         ("Always", '[sleep, "3600"]', 137, 8),
         ("Always", "[sh, -c, 'while true; do sleep 1; done']", 137, 8),
         ("Always", "[tail, -f, /dev/null]", 137, 8),
-        ("Always", "[sh]", 137, 8),
+        ("Always", "[sh], stdin: true", 137, 8),
         ("Never", "[sh, -c, \"trap '' TERM; while true; do sleep 1; done\"]", 137, 8),
         ("Never", "[sh, -c, \"trap 'exit 3' TERM; while true; do sleep 1; done\"]", 3, 1),
         ("Never", "[sh, -c, \"trap 'sleep 3; exit 0' TERM; while true; do sleep 1; done\"]", 0, 4),
