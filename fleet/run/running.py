@@ -20,8 +20,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.controlplane import state_home
-
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+from fleet.controlplane.process import boot_id, start_ticks
 
 
 class Listed(NamedTuple):
@@ -74,17 +73,9 @@ def running() -> list[Listed]:
 
 
 def process_mark(pid: int) -> str:
-    """Return what no other process has, before or after: boot, number, start time; "" of none.
-
-    Source: proc_pid_stat(5), field 22, in clock ticks since the boot.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-    is_gone = fields[0] in "ZX"
-    return "" if is_gone else f"{boot} {pid} {fields[19]}"
+    """Return what no other process has, before or after: boot, number, start time; "" of none."""
+    boot, ticks = boot_id(), start_ticks(pid)
+    return "" if ticks is None or not boot else f"{boot} {pid} {ticks}"
 
 
 def _look(path: Path) -> Listed | None:
