@@ -337,6 +337,7 @@ class PodSpec(NamedTuple):
     active_deadline_s: int = 0  # 0 for none
     service_account: str = ""
     host_network: bool = False
+    shares_pids: bool = False  # with the node or within the pod: no container has a PID 1
     hostname: str = ""  # "" for the pod's name
     runtime_class: str = ""
     host_aliases: tuple[tuple[str, ...], ...] = ()  # an address, and its names

@@ -10,7 +10,8 @@ Who declares nothing and runs what is not understood gets what its role asks for
     SERVER    any other, a sidecar too                     never               0; 143 if the pod is
                                                                                not restarted always
 
-An understood process is PID 1: without a handler it ignores SIGTERM.
+An understood process is PID 1: without a handler it ignores SIGTERM. Where processes are shared,
+with the node or within the pod, it is not, and SIGTERM kills it.
 Source: signal(7), pid_namespaces(7) for PID 1; pkg/apis/batch for who wants its pods to end.
 """
 
@@ -95,6 +96,11 @@ def heeds_term(pod: Pod, spec: ContainerSpec, run: CommandRun, after_ns: int) ->
     unknown_ns = unknown_from(pod, spec, run)
     is_unknown = unknown_ns is not None and unknown_ns <= after_ns
     return is_unknown or is_agnhost(command_of(spec))
+
+
+def is_killed_by_term(pod: Pod, run: CommandRun) -> bool:
+    """Return whether SIGTERM kills an understood process, as it does any but PID 1."""
+    return pod.spec.shares_pids and not (run.traps or run.ignores_term)
 
 
 def term_exit_code(pod: Pod, spec: ContainerSpec) -> int:

@@ -38,7 +38,14 @@ from fleet.runtime.containers import (
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, known_ports
-from fleet.runtime.program import End, heeds_term, natural_end, term_exit_code
+from fleet.runtime.program import (
+    TERM_EXIT_CODE,
+    End,
+    heeds_term,
+    is_killed_by_term,
+    natural_end,
+    term_exit_code,
+)
 from fleet.runtime.shell.budget import Budget
 from fleet.runtime.shell.surroundings import NOWHERE, CommandRun, Surroundings
 from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
@@ -312,7 +319,10 @@ class Runtime:
             run = self.run_again(pod, spec, container, start_ns, after_ns)
             if run.run_ns is not None and run.run_ns >= after_ns:
                 return End(max(run.run_ns, at_ns - start_ns), run.exit_code)
-        return heeded if heeds_term(pod, spec, run, after_ns) else None
+        if heeds_term(pod, spec, run, after_ns):
+            return heeded
+        is_killed = is_killed_by_term(pod, run)
+        return heeded._replace(exit_code=TERM_EXIT_CODE) if is_killed else None
 
     def stop_sandbox(self, uid: PodUid) -> None:
         """Stop the sandbox; its address is free again."""

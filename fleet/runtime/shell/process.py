@@ -166,6 +166,7 @@ class Process:
             self.unknown_ns,
             self.ends_unknown,
             bool(shell.traps.get("TERM")),
+            shell.traps.get("TERM") == "",
         )
 
     def _round(self, *, keeps_steps: bool = False) -> None:

@@ -99,6 +99,7 @@ class CommandRun(NamedTuple):
     unknown_ns: int | None = None
     ends_unknown: bool = False  # the last command of the script is unknown
     traps: bool = False  # it has a handler for SIGTERM
+    ignores_term: bool = False  # `trap '' TERM`
 
     def text(self, path: str, until_ns: int | None = None) -> str:
         """Return what was written to a path, "" for the log, within a time from the start.

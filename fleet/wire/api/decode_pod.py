@@ -237,6 +237,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         active_deadline_s=spec.get("activeDeadlineSeconds", 0),
         service_account=_intern(spec.get("serviceAccountName", "")),
         host_network=spec.get("hostNetwork", False),
+        shares_pids=bool(spec.get("hostPID") or spec.get("shareProcessNamespace")),
         hostname=_intern(spec.get("hostname", "")),
         runtime_class=_intern(spec.get("runtimeClassName", "")),
         host_aliases=share(

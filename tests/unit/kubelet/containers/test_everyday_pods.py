@@ -160,6 +160,29 @@ def test_sigterm_as_pid_1_gets_it(restarts: str, command: str, code: int, took_s
     assert 0 <= state.finished_s - deleted_s - took_s <= 1
 
 
+@pytest.mark.parametrize("shared", ["shareProcessNamespace", "hostPID"])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ('[sleep, "3600"]', 143),
+        ("[sh, -c, 'while true; do sleep 1; done']", 143),
+        ("[sh, -c, \"trap '' TERM; while true; do sleep 1; done\"]", 137),
+        ('[sh, -c, "trap S=1 TERM; while true; do sleep 1; done"]', 137),
+        ("[sh, -c, \"trap 'exit 3' TERM; while true; do sleep 1; done\"]", 3),
+        ("[serve]", 0),
+    ],
+)
+def test_sigterm_where_processes_are_shared(shared: str, command: str, code: int) -> None:
+    obj = pod(TERM % ("Always", command))
+    obj["spec"][shared] = True
+    world = world_with(obj, 20.5)
+    world.delete(UID, 8)
+    world.run(2)
+    assert (UID in world.pods) is (code == 137)
+    world.run(10)
+    assert ended(world.statuses[-1].containers[0]).exit_code == code
+
+
 @pytest.mark.parametrize("obj", [*objects_of(everyday_pods.JOB_DISRUPTION)], ids=named)
 def test_a_pod_of_a_job_that_is_deleted_has_failed(obj: dict[str, Any]) -> None:
     world = world_with(obj, 3)
