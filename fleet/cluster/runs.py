@@ -173,6 +173,9 @@ class RunLease:
                 await self._sleep(holder.rest_s + 1)
                 continue
             self.noted = read_noted(lease)
+            # Until this process claims its own: the nodes may get the same addresses again.
+            notes = lease["metadata"].get("annotations") or {}
+            self.addresses = notes.get(ADDRESSES_ANNOTATION, "")
             if await _whole(self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease))):
                 return holder.run if holder.run != self.run_id else ""
         raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")

@@ -124,6 +124,15 @@ def test_a_node_keeps_its_address_when_its_fleet_is_restarted(run: str) -> None:
     assert after.claim.moved_from is None
 
 
+def test_a_claim_stands_until_the_process_that_follows_has_its_own() -> None:
+    api = FakeApi()
+    Process(api, "one", "r1").start()
+    after = Process(api, "one", "r1")
+    asyncio.run(after.lease.acquire())
+    assert Process(api, "other", "r2").start() == 100
+    assert after.start() == 0
+
+
 def test_nodes_of_others_that_were_served_before_are_served_at_the_same_addresses() -> None:
     api = FakeApi()
     status = {"addresses": [{"type": "InternalIP", "address": "127.128.0.1"}]}
