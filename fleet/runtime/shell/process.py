@@ -210,17 +210,19 @@ class Process:
     def _lose(self, unknown_ns: int | None) -> None:
         """Go on for ever; since an instant, if one is given, as a program that is unknown.
 
-        What waits there has its handler of SIGTERM still.
+        What waits there has its handler of SIGTERM still. No handler runs while a program does that
+        is known not to end, such as `sleep infinity`.
         """
         self.unknown_ns = unknown_ns
-        self.shell.skip_to_signal()
-        try:
-            self.shell.heed_signal()
-        except Exit:
-            self._end()
-            return
-        except (EndlessScriptError, OverBudgetError, Replaced):
-            pass
+        if unknown_ns is not None:
+            self.shell.skip_to_signal()
+            try:
+                self.shell.heed_signal()
+            except Exit:
+                self._end()
+                return
+            except (EndlessScriptError, OverBudgetError, Replaced):
+                pass
         self.shell.status = 0
         self.is_lost = True
 
