@@ -77,7 +77,7 @@ class Runtime:
 
     __slots__ = (
         *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_run_times"),
-        *("_sandboxes", "_stop_budget", "_stop_ns", "spent"),
+        *("_sandboxes", "_stop_budget", "_stopped", "spent"),
     )
 
     def __init__(
@@ -97,7 +97,7 @@ class Runtime:
         self._pool = pool_of(pod_cidrs)
         self._port_changes = port_changes  # None where no pod has an address that is ours
         self._files: NodeFiles | None = None  # made when a script needs it
-        self._stop_ns = -1
+        self._stopped: tuple[int, PodUid] | None = None  # what was stopped last, and when
         self._stop_budget: Budget | None = None
         self.spent = NOTHING_SPENT  # by containers that were removed
 
@@ -268,8 +268,8 @@ class Runtime:
         """
         life = behavior.container(container.name).life
         before_ns = container.exit_ns
-        if at_ns != self._stop_ns:  # all containers that are stopped at once share one budget
-            self._stop_ns, self._stop_budget = at_ns, Budget()
+        if (at_ns, pod.uid) != self._stopped:  # what is stopped at once of a pod has one budget
+            self._stopped, self._stop_budget = (at_ns, pod.uid), Budget()
         spec = pod.find(container.name)
         start_ns = container.begun_ns or container.started_s * NS_PER_S - wall_offset_ns
         if spec is not None:

@@ -13,6 +13,7 @@ from fleet.objects.pods import (
     RunningState,
     TerminatedState,
 )
+from fleet.objects.scripts import ScriptSpec
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
 from fleet.runtime.back_off import BackOff
@@ -145,6 +146,21 @@ def stop(it: Runtime, at_ns: int = 0, grace_ns: int = 30 * NS_PER_S, **notes: st
     behavior = select_behavior((), (), "default", given)
     pair = pod(spec("a"), spec("b"))
     return it.stop_container(pair, sandbox.containers[0], behavior, at_ns, grace_ns, OFFSET_NS)
+
+
+def test_the_handlers_of_all_pods_run_that_are_stopped_at_once() -> None:
+    script = "trap 'echo bye; exit 3' TERM; while true; do echo $HOSTNAME; sleep 5; done"
+    loop = spec("c", "sh", "-c", script, script=ScriptSpec())
+    it, ends = runtime(), []
+    for number in range(20):
+        each = pod(loop)
+        each.uid = PodUid(f"u{number}")
+        assert it.create_sandbox(each) is not None
+        made = it.start_container(each, loop, DEFAULT_BEHAVIOR, 0, 1000)
+        at_ns, grace_ns = 3 * NS_PER_S, 30 * NS_PER_S
+        it.stop_container(each, made, DEFAULT_BEHAVIOR, at_ns, grace_ns, OFFSET_NS)
+        ends.append((made.exit_ns, made.exit_code))
+    assert ends == [(5 * NS_PER_S, 3)] * 20
 
 
 def first(it: Runtime) -> tuple[int, str]:
