@@ -12,17 +12,14 @@ from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.process import SHELLS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS
+from fleet.runtime.shell.shell import ARGUMENT_MAX, TOO_MANY_ARGUMENTS
 
 LOOKERS = frozenset(("date", "env", "hostname", "id", "printenv", "pwd", "sysctl", "whoami"))
 """What these say follows from the pod, or from the instant."""
 PROGRAMS = SHELLS | LOOKERS | {"echo", "exit", "sleep", "test"} | {*TEXT_PROGRAMS, *FILE_PROGRAMS}
 """Whatever else a container runs needs no variables and no files."""
-STRING_MAX = 128 << 10
-"""Of one argument or variable. Source: Linux, fs/exec.c, MAX_ARG_STRLEN."""
 STRINGS_MAX = 2 << 20
 """Of all together. Source: Linux, fs/exec.c, bprm_stack_limits, with a stack of 8 MiB."""
-TOO_LONG = "argument list too long"
-"""E2BIG."""
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()\s]+)\))")
 _SUBSCRIPT = re.compile(r"metadata\.(labels|annotations)\['([^']*)'\]")
 
@@ -46,8 +43,8 @@ def variables_of(spec: ScriptSpec, value: Callable[[EnvRef], str | None]) -> dic
 def left_of(room: int, *texts: str) -> int:
     """Return what is left for the variables and arguments of a process. Raises OverBudgetError."""
     room -= sum(map(len, texts))
-    if room < 0 or any(len(text) > STRING_MAX for text in texts):
-        raise OverBudgetError(TOO_LONG)
+    if room < 0 or any(len(text) > ARGUMENT_MAX for text in texts):
+        raise OverBudgetError(TOO_MANY_ARGUMENTS)
     return room
 
 
@@ -56,7 +53,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
     Raises OverBudgetError before a text is made that no process can be given.
     """
-    room = STRING_MAX
+    room = ARGUMENT_MAX
 
     def replace(match: re.Match[str]) -> str:
         nonlocal room

@@ -49,7 +49,7 @@ from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailu
 from fleet.runtime.back_off import BackOff
 from fleet.runtime.containers import RunState, Sandbox
 from fleet.runtime.runtime import OVER_BUDGET, Runtime
-from fleet.runtime.script import TOO_LONG
+from fleet.runtime.shell.shell import TOO_MANY_ARGUMENTS
 from fleet.runtime.surroundings import config_error
 
 POST_START_ERROR = "PostStartHookError"
@@ -410,7 +410,7 @@ class KubeRuntimeManager:
         error = error or config_error(pod, spec, ips, windows=windows)
         if error:
             wrong = StartFailure(reason=CONFIG_ERROR, message=error)
-            if error == TOO_LONG:  # no kubelet minds; the kernel does, when runc starts the process
+            if error == TOO_MANY_ARGUMENTS:  # no kubelet minds; the kernel does, as runc starts it
                 wrong = StartFailure(reason=RUN_ERROR, message=OVER_BUDGET % error)
             self._fail_first(worker, wrong, turn)
             return False

@@ -19,11 +19,12 @@ from fleet.runtime.command import (
 from fleet.runtime.container_log import OPEN_MAX, ScriptLines
 from fleet.runtime.files import NodeFiles
 from fleet.runtime.probe_script import behavior_of_script, phase_of
-from fleet.runtime.script import STRING_MAX, expand, variables_of
+from fleet.runtime.script import expand, variables_of
 from fleet.runtime.session import Session
 from fleet.runtime.shell.budget import LINE_UNITS, UNITS, OverBudgetError
 from fleet.runtime.shell.patterns import Pattern
 from fleet.runtime.shell.process import Process, run_words
+from fleet.runtime.shell.shell import ARGUMENT_MAX
 from fleet.runtime.shell.surroundings import CommandRun, Surroundings, Written
 
 EXPLODING = ".*.*.*.*.*.*x"
@@ -152,7 +153,7 @@ def test_variables_that_multiply_end_at_what_a_process_may_have() -> None:
 
 def test_arguments_end_there_too() -> None:
     with pytest.raises(OverBudgetError):
-        expand("$(A)" * 100_000, {"A": "a" * STRING_MAX})
+        expand("$(A)" * 100_000, {"A": "a" * ARGUMENT_MAX})
     found = run_around(("echo", *["$(A)"] * 60), around()._replace(variables={"A": "a" * 100_000}))
     assert found.error == "argument list too long"
     assert expand("$(A) $$(A) $(B)", {"A": "a"}) == "a $(A) $(B)"
