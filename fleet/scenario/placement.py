@@ -31,6 +31,8 @@ TEMPLATES = {
     ("batch", "Job"): "spec.template",
 }
 """Where the pod templates of a group's kinds are; a Pod is its own."""
+CONTAINING = frozenset((("", "Namespace"), ("apiextensions.k8s.io", "CustomResourceDefinition")))
+"""Kinds whose objects take the objects of others with them when they are deleted."""
 BUILT_IN = frozenset({"", "apps", "autoscaling", "batch", "policy"})
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 HINTS = frozenset({"container", "image", "podSpec", "podTemplate", "podTemplateSpec"})
@@ -55,8 +57,14 @@ class Placement(NamedTuple):
         """
         made = copy.deepcopy(manifest)
         about = f"{manifest['kind']} ({manifest['apiVersion']}) {_name_of(manifest)}"
-        if (_group_of(manifest), manifest["kind"]) == ("", "Binding"):
+        kind = (_group_of(manifest), str(manifest["kind"]))
+        if kind == ("", "Binding"):
             raise UsageError(f"{about}: a Binding sends a pod to a node past the scheduler; {OUT}")
+        if kind in CONTAINING:
+            raise UsageError(
+                f"{about}: what others put in it would be deleted with it when the run ends; "
+                f"create it yourself before the run, or {OUT}"
+            )
         found = pod_specs(made, paths)
         for spec in found:
             self._place(spec, about)

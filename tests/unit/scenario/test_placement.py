@@ -127,6 +127,18 @@ def custom(spec: Json) -> Json:
             {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {}},
             "Binding sends a pod to a node",
         ),
+        (
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}},
+            "what others put in it would be deleted with it",
+        ),
+        (
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": "c"},
+            },
+            "what others put in it would be deleted with it",
+        ),
         (of_kind("", "Pod", "", {**POD, "tolerations": {"a": 1}}), "tolerations are a list"),
     ],
 )
