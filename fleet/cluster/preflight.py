@@ -100,19 +100,22 @@ async def inspect(
     context: str,
     server_version: str,
     prefix: str,
+    lease_prefix: str,
+    run_id: str,
     shapes: Sequence[NodeShape],
     is_named: bool,
     matching: frozenset[str] = frozenset(),
 ) -> TargetFacts:
     """Look at the target; writes nothing. `is_named` is off for a local control plane of fleet's.
 
-    `matching` are the Nodes of others that the run is about: they make no cluster a shared one.
-    Raises SetupError if a running fleet holds the prefix, or if the server refuses an answer.
+    `lease_prefix` is that of the run's own shard. `matching` are the Nodes of others that the run
+    is about: they make no cluster a shared one. Raises SetupError if another run that lives holds
+    `lease_prefix`, or if the server refuses an answer.
     """
     system = await api.get(KUBE_SYSTEM, "namespace kube-system")
-    holder = await holder_of(api, prefix)
+    holder = await holder_of(api, lease_prefix)
     if holder is not None:
-        check_free(prefix, holder)
+        check_free(lease_prefix, holder, run_id)
     found = await find_nodes(api, RUN_LABEL)
     unlabelled = await _unlabelled(api)
     foreign = frozenset((*unlabelled, *(node.name for node in found.refused)))

@@ -441,6 +441,11 @@ class Settings(BaseModel):
         return f"{self.name_prefix}-{self.shard:04d}-{slot:05d}"
 
     @property
+    def lease_prefix(self) -> str:
+        """Return what the names of this process's nodes begin with; its run's Lease is of it."""
+        return self.node_name(0).rpartition("-")[0]
+
+    @property
     def end_names(self) -> tuple[str, ...]:
         """The names of the first and the last node, of all processes."""
         shares = [self]

@@ -61,6 +61,8 @@ async def may_load(
         context=cluster.credentials.context,
         server_version=cluster.version,
         prefix=settings.name_prefix,
+        lease_prefix=settings.shares()[0].lease_prefix,
+        run_id=run_id,
         shapes=shapes,
         is_named=settings.names_cluster,
         matching=matching,

@@ -243,11 +243,8 @@ class Run:
         # Of Nodes that a fleet has served the drivers are simulated ones.
         machines = facts.foreign_names - facts.managed_names
         await check_drivers(api, self._mix.models, machines)
-        prefix = settings.name_prefix
-        if settings.shard is not None:
-            prefix = f"{prefix}-{settings.shard:04d}"
         holder = settings.holder or f"{platform.node()}-{os.getpid()}"
-        lease = RunLease(cluster.api(RUN), prefix, self._run_id, holder=holder)
+        lease = RunLease(cluster.api(RUN), settings.lease_prefix, self._run_id, holder=holder)
         try:
             await lease.acquire()
         except BaseException:

@@ -84,7 +84,7 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     pod = node.named(f"{RELEASE}-0")
     assert pod.process is not None
     os.killpg(pod.process.pid, signal.SIGKILL)
-    eventually(lambda: "adopted 5 nodes" in pod.log.read_text(), "adoption")
+    eventually(lambda: "adopted 5 nodes" in pod.log.read_text(), "adoption", seen=pod.log.read_text)
     release.until_ready(0)
     assert pod.restarts == 1
     assert release.uids() == before == {name: first[name] for name in before}

@@ -301,6 +301,8 @@ def test_the_rights_that_are_checked_are_the_rights_that_suffice(
             context=cluster.credentials.context,
             server_version=cluster.version,
             prefix="own",
+            lease_prefix="own",
+            run_id="r2",
             shapes=[NodeShape(count=10)],
             is_named=False,
         )
@@ -501,6 +503,8 @@ def test_daemon_sets_land_where_preflight_says(run: Run, target: ControlPlaneInf
                 context="fleet",
                 server_version="",
                 prefix="ds",
+                lease_prefix="ds",
+                run_id="r",
                 shapes=[NodeShape(count=3, labels=LABELS)],
                 is_named=False,
             )

@@ -55,7 +55,12 @@ def without_cidrs(nodes: int) -> FakeApi:
 
 
 def look(
-    api: FakeApi, nodes: int = 5_000, context: str = "prod", *, is_named: bool = True
+    api: FakeApi,
+    nodes: int = 5_000,
+    context: str = "prod",
+    *,
+    run_id: str = "r9",
+    is_named: bool = True,
 ) -> TargetFacts:
     return asyncio.run(
         inspect(
@@ -64,6 +69,8 @@ def look(
             context=context,
             server_version="v1.36.3",
             prefix="fleet",
+            lease_prefix="fleet",
+            run_id=run_id,
             shapes=[NodeShape(count=nodes)],
             is_named=is_named,
         )
@@ -226,6 +233,7 @@ def test_a_living_fleet_with_the_prefix_is_refused_before_anything_else() -> Non
     time = "2027-01-15T08:00:00Z"
     api.objects[lease]["metadata"]["managedFields"] = [{"time": time}]
     api.date_s = 1_800_000_000
+    assert look(api, run_id="r1").holder is not None  # a process of the run that came back
     with pytest.raises(SetupError, match="in use by run r1"):
         look(api)
     api.date_s += DURATION_S
