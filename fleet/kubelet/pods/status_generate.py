@@ -266,17 +266,21 @@ def _conditions(
     inits: tuple[ContainerStatus, ...],
 ) -> tuple[PodCondition, ...]:
     foreign = [each for each in pod.status.conditions if each.type not in OWNED_CONDITIONS]
-    containers_ready = _containers_ready(phase, _unready(pod, containers, inits))
-    ready = _ready(pod, foreign, containers_ready)
-    if inputs.untolerated and phase not in TERMINAL_PHASES:
-        ready = ("False", NOT_TOLERATED, NOT_TOLERATED_MESSAGE % inputs.untolerated)
-    sandbox_ready = "True" if sandbox is not None and sandbox.ready else "False"
     generation = pod.generation
-    return (
+    sandbox_ready = "True" if sandbox is not None and sandbox.ready else "False"
+    initialized = _initialized(pod, inputs, phase, inits)
+    first = (
         *foreign,
         *inputs.resize,
         shared_condition(SANDBOX_READY, sandbox_ready, "", "", 0, generation),
-        shared_condition("Initialized", *_initialized(pod, inputs, phase, inits), 0, generation),
+        shared_condition("Initialized", *initialized, 0, generation),
+    )
+    containers_ready = _containers_ready(phase, _unready(pod, containers, inits))
+    ready = _ready(pod, first, containers_ready)
+    if inputs.untolerated and phase not in TERMINAL_PHASES:
+        ready = ("False", NOT_TOLERATED, NOT_TOLERATED_MESSAGE % inputs.untolerated)
+    return (
+        *first,
         shared_condition("Ready", *ready, 0, generation),
         shared_condition("ContainersReady", *containers_ready, 0, generation),
         shared_condition("PodScheduled", "True", "", "", 0, generation),
@@ -302,12 +306,16 @@ def _all_restarting(
 def _unready(
     pod: Pod, containers: tuple[ContainerStatus, ...], inits: tuple[ContainerStatus, ...]
 ) -> list[str]:
-    """Return the containers that keep a pod from being ready."""
-    return [
+    """Return the containers that keep a pod from being ready, in the order of its spec."""
+    found = [
         spec.name
         for spec, status in zip(pod.spec.init_containers, inits, strict=True)
         if is_sidecar(spec) and not status.ready
-    ] + [each.name for each in containers if not each.ready]
+    ]
+    unready = {each.name for each in containers if not each.ready}
+    if unready:
+        found += [spec.name for spec in pod.spec.containers if spec.name in unready]
+    return found
 
 
 def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
@@ -321,9 +329,12 @@ def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
 
 
 def _ready(
-    pod: Pod, conditions: list[PodCondition], containers_ready: tuple[str, str, str]
+    pod: Pod, conditions: tuple[PodCondition, ...], containers_ready: tuple[str, str, str]
 ) -> tuple[str, str, str]:
-    """Source: GeneratePodReadyCondition."""
+    """Return the condition Ready, from the conditions that stand before it.
+
+    Source: GeneratePodReadyCondition.
+    """
     if containers_ready[0] != "True" or not pod.spec.readiness_gates:
         return containers_ready
     messages = []
@@ -390,8 +401,8 @@ def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool)
     status = _with_container(status, name, "ready", value=ready)
     unready = _unready(pod, status.containers, status.init_containers)
     containers_ready = _containers_ready(status.phase, unready)
-    foreign = [each for each in status.conditions if each.type not in OWNED_CONDITIONS]
-    new = {"Ready": _ready(pod, foreign, containers_ready), "ContainersReady": containers_ready}
+    pod_ready = _ready(pod, status.conditions, containers_ready)
+    new = {"Ready": pod_ready, "ContainersReady": containers_ready}
     conditions = tuple(
         shared_condition(each.type, *new[each.type], 0, pod.generation)
         if each.type in new

@@ -7,6 +7,7 @@ from fleet.kubelet.pods.status_generate import (
     generate_pod_status,
     terminate_pod_status,
     untolerated_key,
+    with_container_ready,
 )
 from fleet.objects.pods import (
     ContainerSpec,
@@ -52,7 +53,7 @@ def conditions(status: PodStatus) -> dict[str, tuple[str, str, str]]:
 def test_the_first_status_of_a_pod() -> None:
     pod = make_pod(container("b"), container("a"), generation=4)
     status = generate(pod)
-    unready = ("False", "ContainersNotReady", "containers with unready status: [a b]")
+    unready = ("False", "ContainersNotReady", "containers with unready status: [b a]")
     assert conditions(status) == {
         "PodReadyToStartContainers": ("False", "", ""),
         "Initialized": ("True", "", ""),
@@ -196,6 +197,20 @@ def test_sidecars_count_in_ready() -> None:
     assert ready[2] == "containers with unready status: [s]"
 
 
+def test_unready_containers_are_named_in_the_order_of_the_spec() -> None:
+    names = ("b", "c", "a")
+    pod = make_pod(*map(container, names), init_containers=(side("z"), side("y")))
+    status = generate(pod, after(pod, z=BAD, y=BAD, c=BAD, a=BAD, b=BAD))
+    assert [each.name for each in status.containers] == ["a", "b", "c"]
+    told = "containers with unready status: [z y b c a]"
+    assert conditions(status)["Ready"][2] == conditions(status)["ContainersReady"][2] == told
+    running = generate(pod, after(pod, z=RUNS, y=RUNS, c=RUNS, a=RUNS, b=RUNS))
+    for name in ("a", "b", "y"):
+        running = with_container_ready(pod, running, name, ready=False)
+    told = "containers with unready status: [y b a]"
+    assert conditions(running)["Ready"][2] == conditions(running)["ContainersReady"][2] == told
+
+
 @pytest.mark.parametrize(
     ("gate", "message"),
     [
@@ -212,6 +227,20 @@ def test_readiness_gates(gate: str | None, message: str) -> None:
     assert ready[2] == message
     assert (ready[1] == "ReadinessGatesNotReady") is bool(message)
     assert conditions(status)["ContainersReady"][0] == "True"
+
+
+@pytest.mark.parametrize(
+    ("gate", "ready"),
+    [("Initialized", "True"), ("PodReadyToStartContainers", "True"), ("PodScheduled", "False")],
+)
+def test_a_readiness_gate_sees_the_conditions_that_stand_before_ready(
+    gate: str, ready: str
+) -> None:
+    pod = make_pod(readiness_gates=(gate,), status=SCHEDULED._replace(conditions=()))
+    status = generate(pod, after(pod, c=RUNS))
+    assert conditions(status)["Ready"][0] == ready
+    status = with_container_ready(pod, status, "c", ready=True)
+    assert conditions(status)["Ready"][0] == "True"
 
 
 def test_foreign_conditions_come_first() -> None:
