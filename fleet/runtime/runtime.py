@@ -10,7 +10,7 @@ Differs: the last two containers of a name are kept, as the kubelet's garbage co
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.addresses import each_of, first_of
@@ -235,13 +235,18 @@ class Runtime:
         )
         return container
 
-    def remove_containers(self, uid: PodUid) -> None:
-        """Remove what a pod has run, but not the count: the logs are kept."""
-        sandbox = self._sandboxes[uid]
-        removed = {each.name: each.attempt for each in sandbox.containers}
-        self._count_spent(sandbox)
-        sandbox.attempts = {**(sandbox.attempts or {}), **removed}
-        sandbox.containers = ()
+    def remove_containers(self, pod: Pod) -> None:
+        """Remove what a pod has run, but not the count: the logs are kept.
+
+        Ephemeral containers stay. Source: kuberuntime_manager.go, getContainersToReset.
+        """
+        sandbox = self._sandboxes[pod.uid]
+        kept = {spec.name for spec in pod.spec.ephemeral_containers}
+        removed = [each for each in sandbox.containers if each.name not in kept]
+        self._count_spent(removed)
+        attempts = {each.name: each.attempt for each in removed}
+        sandbox.attempts = {**(sandbox.attempts or {}), **attempts}
+        sandbox.containers = tuple(each for each in sandbox.containers if each.name in kept)
 
     def advance(self, uid: PodUid, now_ns: int, wall_offset_ns: int) -> None:
         """Let the containers of a pod end whose time has come."""
@@ -369,13 +374,13 @@ class Runtime:
             self._files.forget(uid)
         sandbox = self._sandboxes.pop(uid, None)
         if sandbox is not None:
-            self._count_spent(sandbox)
+            self._count_spent(sandbox.containers)
             if sandbox.holds_address:
                 self._free(uid, sandbox)
 
-    def _count_spent(self, sandbox: Sandbox) -> None:
+    def _count_spent(self, containers: Iterable[Container]) -> None:
         """Keep what ended containers used up that are forgotten: a node's counters never fall."""
-        for container in sandbox.containers:
+        for container in containers:
             self.spent = self.spent.plus(container.spent)
 
     def adopt(self, pod: Pod, behavior: PodBehavior, now_ns: int, wall_offset_ns: int) -> bool:

@@ -197,9 +197,26 @@ def test_all_containers_restart_in_place() -> None:
         source,
         container("other"),
         initContainers=[container("init", script="exit 0")],
+        ephemeralContainers=[container("e")],
         restartPolicy="Never",
     )
-    sim.run_for(8)
+    ran: Object = {}
+    for _ in range(200):  # until the runtime has none of them any more
+        sim.run_for(0.02)
+        if "RestartingAllContainers" in str(state(sim, "other")["state"]):
+            break
+        ran = {name: state(sim, name) for name in ("source", "other")}
+    init = state(sim, "init", "initContainerStatuses")
+    assert (init["ready"], bool(init["imageID"]), "user" in init) == (True, True, True)
+    source, other = state(sim, "source"), state(sim, "other")
+    for field in ("image", "imageID", "containerID", "user"):
+        assert source[field] == ran["source"][field]
+    assert "containerID" in ran["other"]
+    assert ("containerID" in other, "user" in other, other["imageID"]) == (False, False, "")
+    assert [state(sim, "e", "ephemeralContainerStatuses")["restartCount"]] == [0]
+    sim.run_for(1)
+    assert "running" in state(sim, "e", "ephemeralContainerStatuses")["state"]
+    sim.run_for(4)
     conditions = {each["type"]: each for each in status(sim)["conditions"]}
     assert "AllContainersRestarting" in conditions
     for name in ("source", "other"):
@@ -469,6 +486,51 @@ def test_a_sidecar_is_started_once_its_startup_probe_succeeds() -> None:
     sim.run_for(12)
     assert state(sim, "side", "initContainerStatuses")["started"]
     assert status(sim)["phase"] == "Running"
+
+
+def test_a_sidecar_without_readiness_probe_is_ready_while_a_later_init_container_runs() -> None:
+    sim = started()
+    probe = {"httpGet": {"path": "/", "port": 80}, "periodSeconds": 1, "failureThreshold": 30}
+    side = container("side", restartPolicy="Always", startupProbe=probe)
+    late = container("late", script="sleep 20")
+    notes = {"startup-probe.side": "Success after 4s"}
+    create(sim, container("main"), initContainers=[side, late], notes=notes)
+    sim.run_for(3)
+    assert not state(sim, "side", "initContainerStatuses")["ready"]
+    sim.run_for(5)
+    found = state(sim, "side", "initContainerStatuses")
+    assert (found["started"], found["ready"]) == (True, True)
+    found = state(sim, "late", "initContainerStatuses")
+    assert ("running" in found["state"], found["ready"]) == (True, False)
+    unready = [each.get("message", "") for each in status(sim)["conditions"]]
+    assert "containers with unready status: [main]" in unready
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"), [(0, {"terminated", "running"}), (3, {"waiting", "running"})]
+)
+def test_a_sidecar_that_fails_its_startup_probe_shows_how_it_ended(
+    code: int, shown: set[str]
+) -> None:
+    """With exit code 0 it never shows that it waits, as no init container does."""
+    sim = started()
+    probe = {"exec": {"command": ["sh", "-c", "exit 2"]}, "periodSeconds": 1, "failureThreshold": 2}
+    side = container("side", restartPolicy="Always", startupProbe=probe)
+    create(sim, container("main"), initContainers=[side], notes={"stop-exit-code": str(code)})
+    sim.run_for(5)
+    seen = set()
+    for _ in range(60):
+        sim.run_for(0.5)
+        found = state(sim, "side", "initContainerStatuses")
+        [now] = found["state"]
+        seen.add(now)
+        assert not found["ready"]
+        if now == "terminated":
+            assert found["state"][now]["reason"] == "Completed"
+            assert found["state"][now]["containerID"] == found["containerID"]
+    assert seen == shown
+    assert events(sim, "BackOff")
+    assert status(sim)["phase"] == "Pending"
 
 
 def test_light_restarts_and_kills_too() -> None:

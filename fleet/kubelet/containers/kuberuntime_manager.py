@@ -268,7 +268,7 @@ class KubeRuntimeManager:
         if kills.resets:
             worker.had_actions = True
             worker.pending = True
-            self._runtime.remove_containers(pod.uid)
+            self._runtime.remove_containers(pod)
             return Progress.DONE
         return self._next(worker, turn)
 

@@ -16,7 +16,7 @@ from fleet.kubelet.pods.pod_actions import (
     ALL_RESTARTING,
     could_restart_all,
     is_sidecar,
-    should_restart,
+    is_wanted,
 )
 from fleet.kubelet.pods.pod_allocation import limited_json
 from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
@@ -34,7 +34,7 @@ from fleet.objects.pods import (
     WaitingState,
 )
 from fleet.objects.static_pods import StaticPod
-from fleet.runtime.containers import RunState, Sandbox, image_id, image_name
+from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json
 
@@ -54,6 +54,10 @@ CREATING = WaitingState("ContainerCreating")
 INITIALIZING = WaitingState("PodInitializing")
 SANDBOX_READY = "PodReadyToStartContainers"
 REMOVED_MESSAGE = "The container is removed because RestartAllContainers in place"
+STATUS_UNKNOWN = "ContainerStatusUnknown"
+LOST_MESSAGE = (
+    "The container could not be located when the pod was deleted.  The container used to be Running"
+)
 NOT_TOLERATED = "EmulatedNodeNotTolerated"
 NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
 FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
@@ -179,42 +183,83 @@ def _container_status(
     old = next((each for each in before if each.name == spec.name), None)
     container = sandbox.find(spec.name) if sandbox is not None else None
     if container is None:
-        if inputs.restarting and old is not None and not isinstance(old.state, WaitingState):
-            return old._replace(
-                state=WaitingState(RESTARTING_ALL, REMOVED_MESSAGE),
-                last_state=TerminatedState(
-                    KILLED_EXIT_CODE, RESTARTING_ALL, REMOVED_MESSAGE, 0, 0, ""
-                ),
-                ready=False,
-                started=False,
-                restart_count=old.restart_count + 1,
-                image=spec.image,
-                image_id="",
-                container_id="",
-                allocated_json=b"",
-                resources_json=b"",
-            )
-        if old is not None and isinstance(old.state, TerminatedState):
-            return old
-        return ContainerStatus(
-            name=spec.name,
-            # Of a pod that is being deleted nothing is to be started, so that nothing waits.
-            state=waiting if pod.deleting else inputs.reasons.get(spec.name, waiting),
-            last_state=old.last_state if old is not None else None,
-            ready=False,
-            started=False,
-            restart_count=old.restart_count if old is not None else 0,
-            image=spec.image,
-            image_id="",
-            container_id="",
-            volume_mounts_json=spec.volume_mounts_json,
-        )
+        status = _absent_status(spec, pod, inputs, waiting, old)
+    else:
+        status = _present_status(spec, pod, container, inputs, old, init=init)
+    reason = inputs.reasons.get(spec.name)
+    if reason is None or pod.deleting or not is_wanted(spec, pod, container):
+        return status
+    if init and container is not None and not container.exit_code:
+        return status  # a sidecar, too, although it starts again
+    state = status.state
+    last = state if isinstance(state, TerminatedState) else status.last_state
+    return status._replace(state=reason, last_state=last)
+
+
+def _absent_status(
+    spec: ContainerSpec,
+    pod: Pod,
+    inputs: PodInputs,
+    waiting: WaitingState,
+    old: ContainerStatus | None,
+) -> ContainerStatus:
+    """Return the status of a container that the runtime does not have, or has no longer."""
+    if old is not None and isinstance(old.state, TerminatedState):
+        return _reset(old, old.restart_count) if inputs.restarting else old
+    fresh = ContainerStatus(
+        name=spec.name,
+        state=waiting,
+        last_state=old.last_state if old is not None else None,
+        ready=False,
+        started=False,
+        restart_count=old.restart_count if old is not None else 0,
+        image=spec.image,
+        image_id="",
+        container_id="",
+        volume_mounts_json=spec.volume_mounts_json,
+    )
+    if old is None or not isinstance(old.state, RunningState):
+        return fresh
+    if inputs.restarting:
+        return _reset(fresh, old.restart_count)
+    if old.last_state is not None:
+        return fresh
+    return fresh._replace(
+        last_state=TerminatedState(KILLED_EXIT_CODE, STATUS_UNKNOWN, LOST_MESSAGE, 0, 0, ""),
+        restart_count=old.restart_count + (not pod.deleting),
+    )
+
+
+def _reset(status: ContainerStatus, restart_count: int) -> ContainerStatus:
+    """Return the status of a container that was removed because all are restarted.
+
+    All that is not named here stays: a container that had ended before shows its image, its ID and
+    whether it had initialized the pod.
+    """
+    return status._replace(
+        state=WaitingState(RESTARTING_ALL, REMOVED_MESSAGE),
+        last_state=TerminatedState(KILLED_EXIT_CODE, RESTARTING_ALL, REMOVED_MESSAGE, 0, 0, ""),
+        started=False,
+        restart_count=restart_count + 1,
+    )
+
+
+def _present_status(
+    spec: ContainerSpec,
+    pod: Pod,
+    container: Container,
+    inputs: PodInputs,
+    old: ContainerStatus | None,
+    *,
+    init: bool,
+) -> ContainerStatus:
+    """Return the status of a container that the runtime has. Source: convertContainerStatus."""
     running = container.state is RunState.RUNNING
     started = ready = running
     if spec.name in inputs.probed:
         started, ready = inputs.probed[spec.name]
     ready = ready and not inputs.untolerated and (not init or is_sidecar(spec))
-    state: WaitingState | RunningState | TerminatedState
+    state: RunningState | TerminatedState
     last = container.last
     if not running and old is not None and old.container_id == container.id and old.last_state:
         last = old.last_state  # of those that have ended a kubelet keeps one
@@ -227,12 +272,6 @@ def _container_status(
     else:
         state = container.terminated()
         ready = init and not is_sidecar(spec) and container.exit_code == 0
-        stays = init and not is_sidecar(spec) and container.exit_code == 0
-        reason = inputs.reasons.get(spec.name)
-        wanted = not stays and not pod.deleting
-        if reason is not None and wanted and should_restart(spec, pod, container.exit_code):
-            last = state
-            state = reason
     return ContainerStatus(
         name=spec.name,
         state=state,
@@ -296,7 +335,8 @@ def _all_restarting(
         return ()
     if phase in TERMINAL_PHASES:
         return (shared_condition(ALL_RESTARTING, "False", FINAL_REASONS[phase], "", 0, 0),)
-    if not inputs.restarting or sandbox is None or not sandbox.containers:
+    names = (spec.name for spec in (*pod.spec.containers, *pod.spec.init_containers))
+    if not inputs.restarting or sandbox is None or not any(map(sandbox.find, names)):
         return (shared_condition(ALL_RESTARTING, "False", "", "", 0, 0),)
     reason = "RestartAllContainersStarted"
     message = "container exited with restart policy rule"
@@ -434,7 +474,7 @@ def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodSta
     Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
     """
     containers = status.containers
-    if not pod.spec.init_containers or _was_initialized(told):
+    if not pod.spec.init_containers or _was_initialized(pod, told):
         containers = tuple(_ended(each) for each in containers)
     inits = status.init_containers
     begun = len(inits)
@@ -452,13 +492,16 @@ def _was_started(status: ContainerStatus) -> bool:
     return not isinstance(status.state, WaitingState) or status.last_state is not None
 
 
-def _was_initialized(status: PodStatus) -> bool:
+def _was_initialized(pod: Pod, status: PodStatus) -> bool:
     if any(_was_started(each) for each in status.containers):
         return True
-    last = status.init_containers[-1:]
-    return any(
-        isinstance(each.state, TerminatedState) and not each.state.exit_code for each in last
-    )
+    if not status.init_containers:
+        return False
+    last = status.init_containers[-1]
+    if is_sidecar(pod.spec.init_containers[-1]):
+        return isinstance(last.state, RunningState) and last.started
+    ends = (last.last_state, last.state)
+    return any(isinstance(each, TerminatedState) and not each.exit_code for each in ends)
 
 
 def _ended(status: ContainerStatus) -> ContainerStatus:
@@ -466,7 +509,7 @@ def _ended(status: ContainerStatus) -> ContainerStatus:
         return status
     state = TerminatedState(
         KILLED_EXIT_CODE,
-        "ContainerStatusUnknown",
+        STATUS_UNKNOWN,
         "The container could not be located when the pod was terminated",
         0,
         0,

@@ -202,7 +202,7 @@ def test_a_container_that_fails_to_start_has_exited() -> None:
 
 def test_removed_containers_are_still_counted() -> None:
     it = started(spec("a"))
-    it.remove_containers(UID)
+    it.remove_containers(pod(spec("a")))
     assert it.attempt(pod(), spec("a")) == 1
     assert it.attempt(pod(), spec("b")) == 0
 

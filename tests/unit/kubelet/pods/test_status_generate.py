@@ -3,6 +3,7 @@ from pod_world import HOST_IP, SCHEDULED, container, make_pod, replaced
 
 from fleet.clock import Draws
 from fleet.kubelet.pods.status_generate import (
+    INITIALIZING,
     PodInputs,
     generate_pod_status,
     terminate_pod_status,
@@ -25,6 +26,7 @@ from fleet.runtime.runtime import Runtime
 
 OK, BAD, RUNS = ("true",), ("false",), ()
 CRASH = WaitingState("CrashLoopBackOff", "back-off 10s")
+ENDED_WELL = TerminatedState(0, "Completed", "", 1, 2, "an earlier one")
 
 
 def side(name: str) -> ContainerSpec:
@@ -260,6 +262,66 @@ def test_a_crash_loop_shows_why_it_waits() -> None:
     assert isinstance(shown.state, TerminatedState)
 
 
+@pytest.mark.parametrize("command", [OK, BAD])
+def test_a_sidecar_shows_that_it_waits_only_after_a_failure(command: tuple[str, ...]) -> None:
+    """A sidecar starts again whatever its exit code; an init container with 0 never waits."""
+    pod = make_pod(init_containers=(side("c"),))
+    (shown,) = generate(pod, after(pod, c=command), reasons={"c": CRASH}).init_containers
+    assert (shown.state == CRASH) is (command is BAD)
+    assert (shown.ready, shown.started) == (False, False)
+
+
+def test_a_container_that_the_runtime_lost_shows_that_it_ran() -> None:
+    """A new sandbox has no init containers any more, and a sidecar may have run in the old one."""
+    pod = make_pod(init_containers=(side("s"),))
+    old = generate(pod, after(pod, s=RUNS, c=RUNS))
+    found = generate(pod, after(pod, c=BAD), old=old)
+    (shown,) = found.init_containers
+    assert shown.state == WaitingState("PodInitializing")
+    assert shown.last_state is not None
+    assert (shown.last_state.exit_code, shown.last_state.reason) == (137, "ContainerStatusUnknown")
+    assert shown.last_state.message.endswith("deleted.  The container used to be Running")
+    assert (shown.restart_count, shown.container_id) == (1, "")
+    assert generate(pod, after(pod, c=BAD), old=found).init_containers == found.init_containers
+    going = replaced(pod, deletion_s=1)
+    assert generate(going, after(pod, c=BAD), old=old).init_containers[0].restart_count == 0
+    tried = generate(pod, after(pod, c=BAD), old=old, reasons={"s": CRASH}).init_containers[0]
+    assert (tried.state, tried.last_state, tried.restart_count) == (CRASH, shown.last_state, 1)
+
+
+def test_what_all_containers_show_while_they_restart() -> None:
+    """What had ended keeps its image, ID and user; what was killed for it shows none."""
+    init, source, other = (
+        container("i", resources_json=b'{"a":"1"}'),
+        container("c"),
+        container("o"),
+    )
+    pod = make_pod(source, other, init_containers=(init, side("s")))
+    old = generate(pod, after(pod, i=OK, s=RUNS, c=BAD, o=RUNS))
+    found = generate(pod, after(pod), old=old, restarting=True)
+    before = {each.name: each for each in (*old.init_containers, *old.containers)}
+    for shown in (*found.init_containers, *found.containers):
+        was = before[shown.name]
+        assert shown.state == WaitingState(
+            "RestartingAllContainers",
+            "The container is removed because RestartAllContainers in place",
+        )
+        assert shown.last_state is not None
+        assert (shown.last_state.exit_code, shown.last_state.reason) == (
+            137,
+            "RestartingAllContainers",
+        )
+        assert (shown.restart_count, shown.started) == (1, False)
+        if shown.name in {"i", "c"}:
+            assert shown.ready is was.ready is (shown.name == "i")
+            kept = was
+        else:
+            assert not shown.ready
+            kept = generate(pod).containers[0]
+        for field in ("image", "image_id", "container_id", "resources_json", "user_json"):
+            assert getattr(shown, field) == getattr(kept, field), (shown.name, field)
+
+
 def test_what_a_crash_loop_showed_last_stays_when_the_pod_is_deleted() -> None:
     """The end before it is known no more: of those that have ended a kubelet keeps one."""
     pod = make_pod()
@@ -348,5 +410,21 @@ def test_containers_that_initialization_never_reached_stay_as_they_are() -> None
     done = generate(pod, after(pod, i=OK, j=OK))
     for told, state in ((done, TerminatedState), (pod.status, WaitingState)):
         assert isinstance(terminate_pod_status(pod, done, told).containers[0].state, state)
+    again = done._replace(
+        init_containers=(
+            done.init_containers[0],
+            done.init_containers[1]._replace(state=INITIALIZING, last_state=ENDED_WELL),
+        )
+    )
+    assert isinstance(terminate_pod_status(pod, done, again).containers[0].state, TerminatedState)
     ended = generate(pod, after(pod, i=OK, j=OK, c=OK), is_terminal=True)
     assert terminate_pod_status(pod, ended, pod.status) == ended
+
+
+@pytest.mark.parametrize(("command", "state"), [(RUNS, TerminatedState), (OK, WaitingState)])
+def test_a_pod_was_initialized_if_its_last_sidecar_had_started(
+    command: tuple[str, ...], state: type
+) -> None:
+    pod = make_pod(init_containers=(side("s"),))
+    told = generate(pod, after(pod, s=command))
+    assert isinstance(terminate_pod_status(pod, told, told).containers[0].state, state)
