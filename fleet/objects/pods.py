@@ -211,6 +211,7 @@ class VolumeSpec(NamedTuple):
     mounted: bool = True  # by a container; kubelets skip a volume that none mounts
     block: bool = False  # as volumeDevices
     host_path: str = ""
+    host_type: str = ""  # "" if the path need not be of any
     size_limit: str = ""  # of an emptyDir
     in_memory: bool = False
     downward: tuple[DownwardFile, ...] = ()

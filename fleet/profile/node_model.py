@@ -21,6 +21,7 @@ from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, Shutdown
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
 from fleet.profile.kubelet_labels import forbidden_labels
+from fleet.profile.machine_paths import MachinePath
 from fleet.profile.pod_behavior import (
     USUAL_RUN_TIMES,
     Labels,
@@ -124,6 +125,7 @@ class NodeModel:
     pids_max: int
     usage: Usage  # outside of pods, since the start of the kubelet
     app_armor: bool = True  # the kernel of the nodes has it
+    machine_paths: tuple[MachinePath, ...] = ()  # beside the usual ones
     devices: tuple[DeviceModel, ...] = ()  # what device plugins offer
     dra_drivers: tuple[DraDriver, ...] = ()
     ordinals: tuple[int, ...] = (0,)  # see loader.NodeMix: rank within a period, by index

@@ -26,6 +26,7 @@ from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import RuntimeSpec, ShutdownSchedule
 from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint, TaintSpec
+from fleet.profile.machine_paths import MachinePath
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
     USER_AGENT,
@@ -255,6 +256,7 @@ class NodeProfileSpec(Spec):
     cloud_provider: Literal["", "external"] = ""  # the kubelet's --cloud-provider
     pids_max: Annotated[int, Field(ge=1)] | None = None
     app_armor: bool = True
+    machine_paths: tuple[MachinePath, ...] = ()
     devices: tuple[DeviceModel, ...] = ()
     dynamic_resources: tuple[DraDriver, ...] = ()
     runtime: RuntimeSpec = RuntimeSpec()
@@ -355,6 +357,7 @@ class NodeProfile(Spec):
             image_pulls=spec.image_pulls,
             image_disk_bytes=capacity["ephemeral-storage"].value,
             app_armor=spec.app_armor and info["operatingSystem"] != WINDOWS,
+            machine_paths=spec.machine_paths,
             devices=spec.devices,
             dra_drivers=spec.dynamic_resources,
             outages=spec.runtime.all_outages,

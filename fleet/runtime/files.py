@@ -73,6 +73,8 @@ class VolumePlace(NamedTuple):
 
 
 HOST = ("host", "")
+KUBELET = "kubelet"
+"""Who makes what volumes need."""
 HOST_FILES = {"/etc/hosts": "127.0.0.1\tlocalhost\n"}
 """What the machine has that pods mount of it."""
 
@@ -223,6 +225,15 @@ class NodeFiles:
             is_plain=is_plain,
         )
 
+    def read_host(self, path: str, at_ns: int) -> Version | None:
+        """Return what a path of the machine is at an instant, None if nobody wrote it."""
+        store = self._stores.get(HOST)
+        return None if store is None else store.read(path, at_ns)
+
+    def write_host(self, path: str, text: str, at_ns: int) -> None:
+        """Have a kubelet make a path of the machine."""
+        self._stores.setdefault(HOST, FileStore()).write(path, text, at_ns, KUBELET)
+
     def _make_directory(self, place: VolumePlace, at_ns: int) -> None:
         """Make the part of a volume that a container mounts, if it is not there.
 
@@ -236,7 +247,7 @@ class NodeFiles:
         found = store.read(place.root, at_ns)
         if found is None or found.text is None:
             with contextlib.suppress(UnknownScriptError):  # it is full
-                store.write(place.root, DIRECTORY, at_ns, "kubelet")
+                store.write(place.root, DIRECTORY, at_ns, KUBELET)
 
     def undo(self, layer: tuple[str, str], after_ns: int) -> None:
         """Forget what a container would have written after an instant."""

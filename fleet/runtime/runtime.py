@@ -10,11 +10,11 @@ Differs: the last two containers of a name are kept, as the kubelet's garbage co
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.objects.addresses import each_of, first_of
-from fleet.objects.pods import ContainerSpec, Pod, PodUid
+from fleet.objects.pods import ContainerSpec, Pod, PodUid, VolumeSpec
 from fleet.objects.well_known import START_ERROR
 from fleet.profile.distribution import ZERO, constant
 from fleet.profile.lifecycle_behavior import Stop
@@ -36,6 +36,7 @@ from fleet.runtime.containers import (
     container_id,
 )
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
+from fleet.runtime.host_paths import OR_CREATE, HostPaths, make_host_path
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.program import (
@@ -423,6 +424,19 @@ class Runtime:
         if self._files is None:
             self._files = NodeFiles()
         return self._files
+
+    def set_up_host_path(self, volume: VolumeSpec, machine: Mapping[str, str], now_ns: int) -> str:
+        """Look at the path of a hostPath volume, and make it if the volume may; return an error.
+
+        `machine` has what the node has from its profile.
+        """
+        path, kind = volume.host_path, volume.host_type
+        host = HostPaths(self._files, machine, now_ns)
+        error = host.problem(path, kind)
+        is_made = not kind or kind.endswith(OR_CREATE)
+        if is_made and not error and not host.type_of(path):
+            make_host_path(self.files, path, kind, now_ns)
+        return error
 
     def replan(
         self,

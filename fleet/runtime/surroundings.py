@@ -24,6 +24,7 @@ from fleet.objects.pods import (
     VolumeSpec,
 )
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
+from fleet.profile.machine_paths import real_path
 from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
@@ -354,7 +355,7 @@ def _place(pod: Pod, spec: ContainerSpec, volume: VolumeSpec) -> VolumePlace | N
         key = (pod.uid, volume.name)
         return VolumePlace(key, group=group, in_memory=volume.in_memory, is_open=True)
     if volume.host_path:
-        return VolumePlace(HOST, volume.host_path)
+        return VolumePlace(HOST, real_path(volume.host_path).rstrip("/"))
     if volume.image and (found := files_of_image(volume.image)):
         return VolumePlace((pod.uid, volume.name), shown=found, read_only=True)
     if volume.claim:

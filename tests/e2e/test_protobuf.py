@@ -87,7 +87,7 @@ MANIFEST: dict[str, Any] = {
                 "securityContext": {"runAsUser": 0, "capabilities": {"add": ["NET_ADMIN"]}},
             }
         ],
-        "volumes": [{"name": "v", "hostPath": {"path": "/v", "type": "Directory"}}],
+        "volumes": [{"name": "v", "hostPath": {"path": "/mnt", "type": "Directory"}}],
         "tolerations": [{"operator": "Exists", "effect": "NoExecute"}],
         "hostNetwork": True,
         "nodeSelector": {"kubernetes.io/os": "linux"},

@@ -7,6 +7,7 @@ from simulation import Simulation
 
 from fleet.objects.volumes import attachment_name
 from fleet.simulation.api_server import SimApiServer
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 
@@ -505,3 +506,60 @@ def test_claims_come_through_an_outage() -> None:
     sim.run_for(seconds=160)  # the token's volume waits for the watch of kube-root-ca.crt
     assert sim.phase("db") == "Running"
     assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
+
+
+def host_path(path: str, kind: str) -> list[dict[str, object]]:
+    return [{"name": "h", "hostPath": {"path": path, "type": kind}}]
+
+
+def test_a_host_path_of_another_type_is_not_mounted_until_a_pod_makes_it() -> None:
+    sim = started()
+    sim.create_pod("web", volumes=host_path("/data/web", "Directory"))
+    sim.create_pod("dns", volumes=host_path("/etc/hostname", "Directory"))
+    sim.create_pod("log", volumes=host_path("/var/log", "Directory"))
+    sim.run_for(seconds=10)
+    assert [sim.phase(each) for each in ("web", "dns", "log")] == ["Pending", "Pending", "Running"]
+    start = 'MountVolume.SetUp failed for volume "h" : hostPath type check failed: '
+    told = mount_events(sim)
+    assert set(told) == {start + f"{p} is not a directory" for p in ("/data/web", "/etc/hostname")}
+    assert set(told.values()) == {5}  # after 0.5, 1, 2 and 4 s once more
+    sim.create_pod("maker", volumes=host_path("/data/web", "DirectoryOrCreate"))
+    sim.run_for(seconds=20)
+    phases = [sim.phase(each) for each in ("maker", "web", "dns")]
+    assert phases == ["Running", "Running", "Pending"]
+
+
+@pytest.mark.parametrize("inits", [(), ("init",)])
+def test_a_pod_that_is_deleted_before_its_containers_exist_is_told_as_failed(
+    inits: tuple[str, ...],
+) -> None:
+    """Containers that never ended count as lost; those behind an init container still wait."""
+    sim = started()
+    statuses = []
+
+    def note(_key: object, _old: object, new: Object | None) -> None:
+        if new is not None and new["metadata"].get("name") == "web":
+            statuses.append(new["status"])
+
+    sim.server.listeners.append(note)
+    containers = [{"name": each, "image": "nginx:1"} for each in inits]
+    volumes = host_path("/data/web", "Directory")
+    sim.create_pod("web", volumes=volumes, initContainers=containers)
+    sim.run_for(seconds=10)
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=10)
+    assert not sim.phase("web")
+    last = statuses[-1]
+    assert last["phase"] == "Failed"
+    lost = (
+        137,
+        "ContainerStatusUnknown",
+        "The container could not be located when the pod was terminated",
+    )
+    [shown] = last["containerStatuses"]
+    if inits:
+        assert shown["state"] == {"waiting": {"reason": "PodInitializing"}}
+        [shown] = last["initContainerStatuses"]
+    found = shown["state"]["terminated"]
+    assert (found["exitCode"], found["reason"], found["message"]) == lost
+    assert (shown["imageID"], shown.get("containerID")) == ("", None)

@@ -93,8 +93,8 @@ class PodSyncer:
         self.runtime_state = runtime_state  # only of a machine with outages
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
-        self.volumes, self.probes = VolumeManager(), ProbeManager()
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
+        self.volumes, self.probes = VolumeManager(self.runtime), ProbeManager()
         self.allocations = AllocationManager()
         self.dra = DRAManager()
         self.mirrors = PodManager(node, draws)

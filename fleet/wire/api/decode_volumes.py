@@ -92,6 +92,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         mounted=mounted,
         block=block,
         host_path=source.get("path", "") if kind == "hostPath" else "",
+        host_type=_intern(source.get("type") or "") if kind == "hostPath" else "",
         size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
         in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
         downward=tuple(downward),

@@ -227,6 +227,18 @@ def test_kinds_of_machines_with_one_name_are_told_apart() -> None:
     assert names == ["m7g-2xlarge", "m7g-2xlarge-2"]
 
 
+def test_paths_of_a_machine() -> None:
+    declared = [{"path": "/mnt/disks/a"}, {"path": "/dev/nvme0n1", "type": "BlockDevice"}]
+    found = profile(machinePaths=declared).machine_paths
+    assert [(each.path, each.type) for each in found] == [
+        ("/mnt/disks/a", "Directory"),
+        ("/dev/nvme0n1", "BlockDevice"),
+    ]
+    for wrong in ({"path": "mnt"}, {"path": "/mnt", "type": "DirectoryOrCreate"}):
+        with pytest.raises(UsageError, match="machinePaths"):
+            profile(machinePaths=[wrong])
+
+
 def test_a_node_of_windows_is_as_its_kubelet_makes_it() -> None:
     info = {"operatingSystem": "windows", "kernelVersion": "10.0.26100.1742"}
     model = profile(template={"status": {"nodeInfo": info}})

@@ -44,6 +44,7 @@ CM, SECRET = WatchKind.CONFIG_MAP, WatchKind.SECRET
 FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'
 ROOT_CA = "kube-root-ca.crt"
 ENV = World().env
+RUNTIME = ENV.runtime_of(NODE, "n", "10.0.0.1", "10.1.0.0/24")
 REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-access-9zkmg")
 PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
 
@@ -53,7 +54,7 @@ def asked(request: TokenRequest) -> ApiCall:
 
 
 def manager(pod: Pod) -> VolumeManager:
-    volumes = VolumeManager()
+    volumes = VolumeManager(RUNTIME)
     out: Outbox = []
     volumes.register_pod(pod, turn_of(ENV, 0, out))
     volumes.begin(pod, turn_of(ENV, 0, out))
@@ -91,7 +92,7 @@ def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
 
 
 def test_pods_share_a_watch_until_the_last_is_gone() -> None:
-    volumes = VolumeManager()
+    volumes = VolumeManager(RUNTIME)
     one, two = make_pod(uid="1"), make_pod(uid="2")
     out: Outbox = []
     volumes.register_pod(one, turn_of(ENV, 0, out))
@@ -117,7 +118,7 @@ def test_an_ephemeral_container_may_add_a_reference() -> None:
 
 
 def test_the_first_attempt_comes_with_the_loops() -> None:
-    volumes = VolumeManager()
+    volumes = VolumeManager(RUNTIME)
     out: Outbox = []
     volumes.begin(PLAIN, turn_of(ENV, 0, out))
     (timer,) = out
