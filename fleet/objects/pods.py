@@ -384,6 +384,7 @@ class Pod:
     spec: PodSpec = NO_SPEC
     status: PodStatus = NO_STATUS
     is_controlled: bool = False  # an owner is its controller: a Job, a ReplicaSet, ...
+    end_matters: bool = False  # a finalizer or an owner waits for its last status
 
     def find(self, name: str) -> ContainerSpec | None:
         """Return the container of a name, of whatever kind."""

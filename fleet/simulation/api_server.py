@@ -339,13 +339,13 @@ class SimApiServer:
         if uid is not None and uid != stored.obj["metadata"]["uid"]:
             return CONFLICT
         grace_s = options.get("gracePeriodSeconds")
-        if key[0] != "pods" or grace_s == 0:
+        if key[0] != "pods":
             return Answer(200, self.remove(key).body)
         self.delete_pod(key[2], key[1], grace_s=grace_s)
-        return Answer(200, stored.body)
+        return Answer(200, self.objects.get(key, stored).body)
 
     def delete_pod(self, name: str, namespace: str = "default", grace_s: int | None = None) -> None:
-        """Delete a pod as a user would: gracefully when it runs on a node."""
+        """Delete a pod: gracefully when it runs on a node; finalizers keep the object."""
         key = ("pods", namespace, name)
         pod = self.objects[key].obj
         meta, spec = pod["metadata"], pod["spec"]
@@ -353,7 +353,7 @@ class SimApiServer:
             grace_s = spec.get("terminationGracePeriodSeconds", 30)
         if pod["status"]["phase"] in {"Succeeded", "Failed"} or not spec.get("nodeName"):
             grace_s = 0
-        if not grace_s:
+        if not grace_s and not meta.get("finalizers"):
             self.remove(key)
             return
         if meta.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:

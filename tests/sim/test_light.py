@@ -1,9 +1,11 @@
 """Fidelity light: the fewest requests, and still true to what is on the API."""
 
+import pytest
 from sim_faults import ConnectionsRefused, VersionsExpired
-from simulation import Simulation
+from simulation import Simulation, pod_json
 
 from fleet.objects.effects import Op
+from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 
@@ -50,6 +52,67 @@ def test_a_pod_costs_one_patch_and_one_delete() -> None:
     assert not sim.calls(verb="GET", path="/pods/")
     assert not sim.calls(path="token")
     assert not sim.calls(path="events")
+
+
+FINALIZER = {"finalizers": ["example.com/keeps"]}
+JOB = {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"}]}
+SET = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r"}]}
+
+
+def create(sim: Simulation, meta: Object, **spec: object) -> str:
+    """Create the pod `web` with more in its metadata; return its uid."""
+    obj = pod_json("web", "n-0", **spec)
+    stored = sim.server.create(("pods", "default", "web"), obj | {"metadata": meta})
+    assert stored is not None
+    return str(stored.obj["metadata"]["uid"])
+
+
+@pytest.mark.parametrize(("meta", "verbs"), [(FINALIZER, 2), (JOB, 2), (SET, 1), ({}, 1)])
+def test_a_deleted_pod_is_told_as_ended_where_somebody_waits_for_it(
+    meta: Object, verbs: int
+) -> None:
+    sim = Simulation(seed=6, light=True)
+    sim.run_for(seconds=60)
+    uid = create(sim, meta, restartPolicy="Never", terminationGracePeriodSeconds=5)
+    sim.run_for(seconds=10)
+    assert sim.phase("web") == "Running"
+    statuses = []
+    sim.server.listeners.append(lambda _key, _old, new: statuses.append(new))
+    since_s = sim.now_s
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=60)
+    sent = [each.verb for each in sim.calls(path="/pods/web", since_s=since_s)]
+    assert sent == ["PATCH", "DELETE"][-verbs:]
+    assert sim.server.phases[uid] == ["Pending", "Running", "Failed"][: verbs + 1]
+    if verbs == 2:
+        [ended] = [
+            each["status"] for each in statuses if each and each["status"].get("phase") == "Failed"
+        ][:1]
+        assert ended["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
+        ready = next(each for each in ended["conditions"] if each["type"] == "Ready")
+        assert (ready["status"], ready["reason"]) == ("False", "PodFailed")
+    assert bool(sim.phase("web")) is (meta is FINALIZER)
+    if meta is FINALIZER:
+        sim.server.remove(("pods", "default", "web"))
+        sim.run_for(seconds=1)
+    kubelet = sim.reactor.entries[0].kubelet
+    assert kubelet is not None
+    assert kubelet.pods is None
+
+
+def test_a_deleted_pod_that_never_ran_is_told_as_failed_where_somebody_waits_for_it() -> None:
+    sim = Simulation(seed=7, light=True)
+    sim.run_for(seconds=60)
+    notes = {"fleet.emulator/start-failure": "CreateContainerError"}
+    create(sim, FINALIZER | {"annotations": notes})
+    sim.run_for(seconds=10)
+    assert sim.phase("web") == "Pending"
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=40)
+    status = sim.server.get("pods", "web", "default")["status"]
+    assert status["phase"] == "Failed"
+    ended = status["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
 
 
 def test_a_job_completes() -> None:

@@ -8,7 +8,8 @@
 Until the last status is sent the object stays, with its deletionTimestamp.
 Source: pkg/kubelet/kubelet.go, SyncTerminatingPod, SyncTerminatedPod; kubelet_volumes.go,
 podVolumesExist: what could not be unmounted counts as mounted, and is waited for without an end.
-Differs: in `light` there are no volumes.
+Differs: in `light` there are no volumes, and a pod that is deleted goes without a last status
+unless a finalizer or an owner waits for one.
 """
 
 import enum
@@ -97,7 +98,7 @@ class PodTermination:
             self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
             assert not sandbox.is_running(), pod.uid
             self._runtime.stop_sandbox(pod.uid)
-        if not env.light or not (pod.deleting or worker.removed):
+        if _tells_end(worker, turn):
             status = self._reports.generate(worker, turn, is_terminal=True)
             self._reports.set_status(worker, status, turn)
         worker.complete_terminating()
@@ -136,7 +137,7 @@ class PodTermination:
         if worker.volumes_ready:
             turn.facts.counts().on_volumes(pod.spec.volumes, UNMOUNTED)
         status = self._statuses.last_status(pod)
-        if not (turn.env.light and pod.deleting):
+        if _tells_end(worker, turn):
             status = terminate_pod_status(pod, status, worker.told or pod.status)
         self._reports.set_status(worker, status, turn, finished=True)
         worker.end_sync(turn.now_ns, relisted=False)
@@ -144,3 +145,10 @@ class PodTermination:
         if status.phase == "Failed" and not pod.deleting and not worker.removed:
             turn.report(Milestone.POD_FAILED)
         return EndStep.DONE
+
+
+def _tells_end(worker: PodWorker, turn: Turn) -> bool:
+    """Return whether the last status of a pod is reported before its object goes."""
+    if not turn.env.light:
+        return True
+    return worker.pod.end_matters if worker.pod.deleting else not worker.removed

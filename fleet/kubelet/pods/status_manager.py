@@ -1,6 +1,6 @@
 """StatusManager: versioned pod statuses, sent one at a time.
 
-    set_pod_status -> queued -> batch -> GET -> PATCH -> [DELETE] -> next  (light: PATCH or DELETE)
+    set_pod_status -> queued -> batch -> GET -> PATCH -> [DELETE] -> next
 
 One request of one pod is in flight per node. As soon as nothing is left to send, what is queued
 becomes the next batch: each pod once, with its newest status at that instant, however long the
@@ -11,7 +11,8 @@ Source: pkg/kubelet/status/status_manager.go, updateStatusInternal, syncBatch, s
 mergePodStatus, canBeDeleted.
 Differs: the client's limit of 50 requests a second is not applied here; a batch has the order in
 which pods were queued, not a random one. In `light` the patch is computed from what the watch and
-our own last patch said, and always tells the newest status.
+our own last patch said, and always tells the newest status; the last status of a pod that is
+deleted is left out unless somebody waits for it: one DELETE ends it.
 """
 
 from dataclasses import dataclass
@@ -185,7 +186,7 @@ class StatusManager:
             turn.call(Op.GET_POD, uid, _target(entry.pod))
         elif pod is None:
             entry.sent = entry.version
-        elif entry.finished and pod.deleting:
+        elif entry.finished and pod.deleting and not pod.end_matters:
             self._delete(uid, entry, turn)
         else:
             old = entry.api or pod.status

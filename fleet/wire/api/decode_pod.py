@@ -58,6 +58,15 @@ STATUS = b'},"status":{'
 MANAGED_FIELDS = b',"managedFields":['
 NODE_NAME = b'"nodeName":"'
 EMPTY_STATUS = PodStatus()
+PATIENT_OWNERS = frozenset(
+    (
+        ("apps/v1", "DaemonSet"),
+        ("apps/v1", "ReplicaSet"),
+        ("apps/v1", "StatefulSet"),
+        ("v1", "ReplicationController"),
+    )
+)
+"""Controllers that wait until a pod is gone, whatever its last status says. A Job does not."""
 
 _T = TypeVar("_T")
 _shared: dict[object, object] = {}
@@ -104,6 +113,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     labels = share(pairs(meta.get("labels")))
     annotations = meta.get("annotations")
     notes = pairs(annotations) if annotations else ()
+    owners = meta.get("ownerReferences") or ()
     status = orjson.loads(status_json) if status_json else {}
     if spec.admission.claims:
         spec = with_claims(spec, status)
@@ -124,8 +134,13 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         suffix,
         spec,
         _status(status) if status else EMPTY_STATUS,
-        any(each.get("controller") for each in meta.get("ownerReferences") or ()),
+        any(each.get("controller") for each in owners),
+        bool(meta.get("finalizers")) or any(map(_waits_for_end, owners)),
     )
+
+
+def _waits_for_end(owner: dict[str, Any]) -> bool:
+    return (owner.get("apiVersion"), owner.get("kind")) not in PATIENT_OWNERS
 
 
 def kept_annotations(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

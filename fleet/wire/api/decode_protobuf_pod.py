@@ -26,6 +26,7 @@ from fleet.objects.pods import (
 )
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
+    PATIENT_OWNERS,
     SHOWS_ANNOTATIONS,
     SpecTable,
     condition,
@@ -94,6 +95,7 @@ def decode_pod(raw: bytes) -> Pod:
         spec,
         _status(status),
         any(map(_is_controller, meta.ownerReferences)),
+        bool(meta.finalizers) or any(map(_waits_for_end, meta.ownerReferences)),
     )
 
 
@@ -101,6 +103,12 @@ def decode_pod(raw: bytes) -> Pod:
 def _is_controller(owner: bytes) -> bool:
     """Return whether an owner of a pod is its controller."""
     return bool(_OWNER.FromString(owner).controller)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _waits_for_end(raw: bytes) -> bool:
+    owner = _OWNER.FromString(raw)
+    return (owner.apiVersion, owner.kind) not in PATIENT_OWNERS
 
 
 def decode_pod_view(raw: bytes) -> PodView:

@@ -79,6 +79,30 @@ def test_whether_a_controller_owns_a_pod(
     assert decode_json.decode_pod(orjson.dumps(obj)).is_controlled is is_controlled
 
 
+@pytest.mark.parametrize(
+    ("meta", "end_matters"),
+    [
+        ({}, False),
+        ({"finalizers": ["batch.kubernetes.io/job-tracking"]}, True),
+        ({"ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "uid": "u"}]}, False),
+        ({"ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet"}]}, False),
+        ({"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet"}]}, False),
+        ({"ownerReferences": [{"apiVersion": "v1", "kind": "ReplicationController"}]}, False),
+        ({"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "uid": "u"}]}, True),
+        ({"ownerReferences": [{"apiVersion": "x.io/v1", "kind": "StatefulSet"}]}, True),
+    ],
+)
+def test_who_waits_for_the_last_status_of_a_pod(
+    meta: dict[str, Any],
+    end_matters: bool,  # noqa: FBT001
+) -> None:
+    obj = pod_object()
+    managers = obj["metadata"].pop("managedFields")
+    obj["metadata"] |= {**meta, "managedFields": managers}
+    assert decode_pod(raw(obj)).end_matters is end_matters
+    assert decode_json.decode_pod(orjson.dumps(obj)).end_matters is end_matters
+
+
 @thorough
 @given(SEEDS)
 def test_pods(seed: int) -> None:
