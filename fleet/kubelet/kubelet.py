@@ -56,6 +56,7 @@ class VirtualKubelet:
     __slots__ = (
         "_csi",
         "_held",
+        "_is_listing",
         "_node_synced",
         "_recorder",
         "_runtime_state",
@@ -79,6 +80,7 @@ class VirtualKubelet:
         self._recorder = EventRecorder.silent() if env.light else EventRecorder()
         self._runtime_state: RuntimeState | None = None  # only of a machine with outages
         self.plugins: PluginManager | None = None  # only if the profile has any
+        self._is_listing = False  # of its pods a whole snapshot is coming
         self._node_synced = False
         self._saw_node = env.light  # which wipes no slices
         self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
@@ -267,11 +269,14 @@ class VirtualKubelet:
         """Take an event of the pods watch; a node without pods has nothing to lose."""
         if self._runtime_state is not None and self._runtime_state.holds(event):
             return
+        is_restart = event.type is EventType.RESTARTED
+        if is_restart or event.type is EventType.SYNCED:
+            self._is_listing = is_restart
         if self.pods is None and event.type not in (EventType.ADDED, EventType.MODIFIED):
             return
         pods = self._pod_side()
-        if event.type is EventType.RESTARTED:
-            pods.on_relist_started()
+        if is_restart:
+            pods.on_relist_started(self.env)
         else:
             pods.on_watch_event(event, turn)
             self._after_pods(turn)
@@ -281,6 +286,8 @@ class VirtualKubelet:
         if self.pods is None:
             devices = self.plugins.devices if self.plugins is not None else None
             self.pods = NodePods(self.facts, self.env, devices, self._runtime_state)
+            if self._is_listing:
+                self.pods.on_relist_started(self.env)
         return self.pods
 
     def on_static_pods_changed(self, now_ns: int, out: Outbox) -> None:

@@ -86,8 +86,9 @@ class Subscriptions:
             del self._unclaimed[key]
 
     def claim(self, kind: WatchKind, name: str) -> list[WatchEvent]:
-        """Return what was kept for a node, and keep it no longer."""
-        return list(self._unclaimed.pop((kind, name), {}).values())
+        """Return what was kept for a node, pods in the order of creation, and keep it no longer."""
+        found = list(self._unclaimed.pop((kind, name), {}).values())
+        return sorted(found, key=_created_s) if kind is WatchKind.PODS else found
 
 
 def node_name(record: object) -> str:
@@ -96,6 +97,11 @@ def node_name(record: object) -> str:
         return record.node_name
     assert isinstance(record, NodeView), record
     return record.name
+
+
+def _created_s(event: WatchEvent) -> int:
+    assert isinstance(event.record, Pod), event
+    return event.record.created_s
 
 
 def _object_key(record: object) -> str:

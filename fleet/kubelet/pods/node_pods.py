@@ -102,9 +102,9 @@ class NodePods:
         """Heed from now on whether the runtime is in order."""
         self._syncer.runtime_state = state
 
-    def on_relist_started(self) -> None:
+    def on_relist_started(self, env: Environment) -> None:
         """Learn that a whole snapshot of the pods follows, up to SYNCED."""
-        self._config.on_relist_started()
+        self._config.on_relist_started(is_own=env.own_watches)
 
     def on_timer(self, timer: Timer, key: str, turn: Turn) -> None:
         """Take a timer that is due; one that nobody waits for any more is ignored."""

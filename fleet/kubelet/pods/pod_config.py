@@ -2,9 +2,12 @@
 
 The pods watch is the only source. A pod is known by its UID; spec, labels, annotations and the
 two deletion fields decide between an UPDATE (or DELETE) and a RECONCILE, by their fingerprint.
-Source: pkg/kubelet/config/config.go, podStorage.merge, checkAndUpdatePod.
-Differs: upstream merges a full snapshot after every event; here each event is its own merge, and
-a relist ends with the REMOVEs of what it did not mention. Names cannot collide within the API.
+A snapshot of a node's own watch is one merge: what is new in it is added in the order of creation.
+Source: pkg/kubelet/config/config.go, podStorage.Merge, checkAndUpdatePod; client-go,
+UndeltaStore.Replace; kubelet.go, HandlePodAdditions.
+Differs: upstream merges a full snapshot after every event; here each event is its own merge. Of a
+shared watch the events of a relist are passed on as they come, and the REMOVEs of what it did not
+mention follow. Names cannot collide within the API.
 """
 
 import enum
@@ -34,11 +37,12 @@ class PodUpdate(NamedTuple):
 class PodConfig:
     """The pods that the API server wants on one node, by UID, in the order of their arrival."""
 
-    __slots__ = ("_pods", "_unseen")
+    __slots__ = ("_listed", "_pods", "_unseen")
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, Pod] = {}
         self._unseen: dict[PodUid, Pod] | None = None  # during a relist: not mentioned so far
+        self._listed: dict[PodUid, Pod] | None = None  # the snapshot so far, if it is one merge
 
     def get(self, uid: PodUid) -> Pod | None:
         """Return the newest version of a pod."""
@@ -48,17 +52,28 @@ class PodConfig:
         return iter(self._pods.values())
 
     def __len__(self) -> int:
-        return len(self._pods)
+        return len(self._pods) + len(self._listed or ())
 
-    def on_relist_started(self) -> None:
-        """Remember which pods the new snapshot must mention to survive it."""
-        self._unseen = dict(self._pods)
+    def on_relist_started(self, *, is_own: bool) -> None:
+        """Take a whole snapshot, up to SYNCED: all at once if the watch is the node's own.
+
+        Of a shared watch remember which pods the snapshot must mention to survive it.
+        """
+        if is_own:
+            self._listed = {}
+        else:
+            self._unseen = dict(self._pods)
 
     def on_event(self, event: EventType, pod: Pod | None) -> Iterable[PodUpdate]:
         """Merge one event of the watch; `pod` is None only at the end of the initial events."""
         if event is EventType.SYNCED:
             return self._end_relist()
         if pod is None:
+            return ()
+        if self._listed is not None:
+            self._listed.pop(pod.uid, None)
+            if event is not EventType.DELETED:
+                self._listed[pod.uid] = pod
             return ()
         if event is EventType.DELETED:
             return self._remove(pod.uid)
@@ -99,11 +114,26 @@ class PodConfig:
         return () if gone is None else (PodUpdate(PodOp.REMOVE, gone),)
 
     def _end_relist(self) -> Iterable[PodUpdate]:
+        if self._listed is not None:
+            listed, self._listed = self._listed, None
+            return self._merge(listed)
         gone = self._unseen or {}
         self._unseen = None
         for uid in gone:
             del self._pods[uid]
         return [PodUpdate(PodOp.REMOVE, pod) for pod in gone.values()]
+
+    def _merge(self, listed: dict[PodUid, Pod]) -> Iterable[PodUpdate]:
+        """Merge a whole snapshot. Source: podStorage.Merge, which sends one update of each kind."""
+        updates: list[PodUpdate] = []
+        for uid in [uid for uid in self._pods if uid not in listed]:
+            updates += self._remove(uid)
+        new = [pod for uid, pod in listed.items() if uid not in self._pods]
+        known = [(self._pods[uid], pod) for uid, pod in listed.items() if uid in self._pods]
+        for pod in sorted(new, key=lambda pod: pod.created_s):
+            updates += self._add(pod)
+        changes = [change for old, pod in known for change in self._change(old, pod)]
+        return updates + sorted(changes, key=lambda change: change.op)
 
 
 def _share_spec(known: Pod, pod: Pod) -> None:

@@ -547,7 +547,7 @@ def test_a_relist_removes_what_it_does_not_mention() -> None:
     world.run(2)
     world.take_log()
     del world.pods[UID]
-    world.loop.on_relist_started()
+    world.loop.on_relist_started(world.env)
     world.deliver(WatchEvent(WatchKind.PODS, EventType.ADDED, copy.copy(world.pods["two"])))
     world.deliver(WatchEvent(WatchKind.PODS, EventType.SYNCED))
     world.run(3)

@@ -75,7 +75,7 @@ def random_pod(draw: random.Random, index: int) -> object:
 
 
 def relist(world: World) -> None:
-    world.loop.on_relist_started()
+    world.loop.on_relist_started(world.env)
     for pod in list(world.pods.values()):
         world.deliver(WatchEvent(WatchKind.PODS, EventType.ADDED, copy.copy(pod)))
     world.deliver(WatchEvent(WatchKind.PODS, EventType.SYNCED))

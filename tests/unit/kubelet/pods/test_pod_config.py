@@ -81,7 +81,7 @@ def test_events_keep_the_version_first_seen() -> None:
 def test_a_relist_removes_what_it_does_not_mention() -> None:
     one, two = make_pod(uid="1", name="one"), make_pod(uid="2", name="two")
     config = started(one, two)
-    config.on_relist_started()
+    config.on_relist_started(is_own=False)
     assert ops(config.on_event(EventType.ADDED, replaced(two))) == []
     assert ops(config.on_event(EventType.SYNCED, None)) == [(PodOp.REMOVE, "1")]
     assert ops(config.on_event(EventType.SYNCED, None)) == []
@@ -89,7 +89,7 @@ def test_a_relist_removes_what_it_does_not_mention() -> None:
 
 def test_a_relist_removes_a_pod_before_it_adds_its_namesake() -> None:
     config = started(make_pod(uid="1", name="same"))
-    config.on_relist_started()
+    config.on_relist_started(is_own=False)
     added = config.on_event(EventType.ADDED, make_pod(uid="2", name="same"))
     assert ops(added) == [(PodOp.REMOVE, "1"), (PodOp.ADD, "2")]
     assert ops(config.on_event(EventType.SYNCED, None)) == []
@@ -98,9 +98,38 @@ def test_a_relist_removes_a_pod_before_it_adds_its_namesake() -> None:
 def test_a_deletion_during_a_relist_is_said_once() -> None:
     pod = make_pod(uid="1")
     config = started(pod)
-    config.on_relist_started()
+    config.on_relist_started(is_own=False)
     assert ops(config.on_event(EventType.DELETED, pod)) == [(PodOp.REMOVE, "1")]
     assert ops(config.on_event(EventType.SYNCED, None)) == []
+
+
+def test_a_snapshot_of_an_own_watch_is_one_merge_in_the_order_of_creation() -> None:
+    """As upstream: REMOVE, ADD by age, UPDATE, DELETE, RECONCILE, all once it is complete."""
+    gone, edited, going, same = (make_pod(uid=uid, name=uid, fingerprint=1) for uid in "abcd")
+    config = started(going, edited, gone, same)
+    config.on_relist_started(is_own=True)
+    young, old = (make_pod(uid=uid, name=uid, created_s=s) for uid, s in (("young", 9), ("old", 8)))
+    late = make_pod(uid="late", name="late", created_s=10)
+    listed = [
+        replaced(same, status=SCHEDULED._replace(phase="Running")),
+        replaced(going, deletion_s=100, deletion_grace_s=30),
+        late,
+        young,
+        replaced(edited, fingerprint=2),
+        old,
+    ]
+    for pod in listed:
+        assert ops(config.on_event(EventType.ADDED, pod)) == []
+    assert ops(config.on_event(EventType.DELETED, late)) == []
+    assert ops(config.on_event(EventType.SYNCED, None)) == [
+        (PodOp.REMOVE, "a"),
+        (PodOp.ADD, "old"),
+        (PodOp.ADD, "young"),
+        (PodOp.UPDATE, "b"),
+        (PodOp.DELETE, "c"),
+        (PodOp.RECONCILE, "d"),
+    ]
+    assert ops(config.on_event(EventType.ADDED, late)) == [(PodOp.ADD, "late")]
 
 
 def test_a_bookmark_is_nothing() -> None:
