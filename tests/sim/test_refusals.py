@@ -2,7 +2,7 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation
+from simulation import Simulation, pod_json
 
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.strategic_merge import Object
@@ -42,6 +42,10 @@ def events(sim: Simulation, about: str) -> list[tuple[str, str, str]]:
         for each in sim.server.all("events")
         if each["involvedObject"]["name"] == about
     ]
+
+
+def reasons(sim: Simulation, about: str) -> list[str]:
+    return [reason for _, reason, _ in events(sim, about)]
 
 
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
@@ -104,7 +108,7 @@ def test_a_node_is_read_anew_before_its_labels_speak_against_a_pod(label: str, p
 
 def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
     sim = started()
-    killed = {"fleet.emulator/stop-exit-code": "143"}
+    killed = {"fleet.emulator/stop-exit-code": "143", "fleet.emulator/stop-time": "3s"}
     slow: Object = {"terminationGracePeriodSeconds": 10, "annotations": killed}
     sim.create_pod("low", containers=[container(cpu="3")], **slow)
     sim.create_pod("lower", containers=[container(cpu="500m")], **slow)
@@ -124,6 +128,51 @@ def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
     assert ("Warning", "Preempting", text) in events(sim, "low")
     ended = found["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
     assert status(sim, "critical")["containerStatuses"][0]["state"]["running"]["startedAt"] >= ended
+    # the status that says so is sent once the containers have ended
+    assert condition["lastTransitionTime"] >= ended
+
+
+def test_victims_are_killed_one_after_another_and_later_pods_wait() -> None:
+    """A kubelet's sync loop waits for each victim: preemption.go, evictPodsToFreeRequests."""
+    sim = started()
+    slow: Object = {
+        "terminationGracePeriodSeconds": 10,
+        "annotations": {"fleet.emulator/stop-time": "never"},
+    }
+    for name in ("one", "two"):
+        sim.create_pod(name, containers=[container(cpu="2")], **slow)
+    sim.run_for(seconds=5)
+    sim.create_pod("critical", containers=[container(cpu="3")], priority=2_000_001_000)
+    sim.run_for(seconds=1)
+    for name in ("later", "last"):
+        sim.create_pod(name, containers=[container(cpu="1")])
+    sim.run_for(seconds=3)
+    preempted = [name for name in ("one", "two") if "Preempting" in reasons(sim, name)]
+    assert len(preempted) == 1
+    assert sim.phase("later") == sim.phase("last") == "Pending"  # nobody has looked at them
+    sim.run_for(seconds=10)
+    assert [sim.phase(name) for name in preempted] == ["Failed"]
+    assert {"Preempting"} <= set(reasons(sim, "one")) & set(reasons(sim, "two"))
+    assert sim.phase("critical") == "Pending"
+    sim.run_for(seconds=10)
+    phases = {"one": "Failed", "two": "Failed", "critical": "Running", "later": "Running"}
+    assert {name: sim.phase(name) for name in phases} == phases
+    assert status(sim, "last")["reason"] == "OutOfcpu"  # the fourth of four CPUs is taken
+
+
+def test_pods_of_a_snapshot_are_admitted_in_the_order_of_creation() -> None:
+    """Source: kubelet.go, HandlePodAdditions."""
+
+    def setup(server: SimApiServer) -> None:
+        for name, at in (("a-young", "2026-01-01T00:00:09Z"), ("b-old", "2026-01-01T00:00:08Z")):
+            pod = pod_json(name, "n-0", containers=[container(cpu="3")])
+            pod["metadata"]["creationTimestamp"] = at
+            server.create(("pods", "default", name), pod)
+
+    sim = Simulation(seed=1, model=model_of(**small()), setup=setup)
+    sim.run_for(seconds=60)
+    assert sim.phase("b-old") == "Running"
+    assert status(sim, "a-young")["reason"] == "OutOfcpu"
 
 
 def test_a_critical_pod_that_nobody_can_make_room_for_is_an_error() -> None:

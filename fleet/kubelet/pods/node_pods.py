@@ -126,7 +126,7 @@ class NodePods:
             syncer.on_sync_timer(worker, turn)
         elif timer is Timer.POD_KILL:
             if syncer.on_kill_timeout(worker, turn):
-                self.admission.give_up(worker.pod.uid)
+                self.admission.give_up(worker.pod.uid, turn)
         elif timer is Timer.RUNTIME and worker.stage is SyncStage.ORPHAN:
             adopted_pods.on_orphan_timer(syncer, worker, turn)
         elif timer is Timer.RUNTIME:

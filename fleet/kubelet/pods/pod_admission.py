@@ -2,13 +2,14 @@
 
     new --handlers--> admitted | refused
          |only its node affinity fails: the Node is read anew, once--> admitted | refused
-         |critical, and the node is full: others are killed, it waits for them--> admitted
+         |critical, and the node is full: others are killed, one after another--> admitted
+         |another pod waits for those that are killed for it--> looked at afterwards
 
 It exists while the node has pods.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation/allocation_manager.go, AddPod;
 preemption/preemption.go, evictPodsToFreeRequests.
-Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills, here only the
-pod does; a pod that runs already when its kubelet starts is not looked at again.
+Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills. Here the pod
+does, and those that come while others are killed; what happens to other pods goes on.
 """
 
 from functools import partial
@@ -46,8 +47,10 @@ from fleet.objects.effects import ApiCall, Op, Reply
 from fleet.objects.pods import NodeView, Pod, PodUid
 from fleet.objects.static_pods import StaticPod
 
-_NODE = frozenset((PodUid(""),))
+_NODE: tuple[PodUid, ...] = (PodUid(""),)
 """What a pod waits for that waits for its Node."""
+_TURN: tuple[PodUid, ...] = (PodUid("-"),)
+"""What a pod waits for that came while others were killed for a critical one."""
 
 
 class PodAdmission:
@@ -67,7 +70,7 @@ class PodAdmission:
         self._monitor = monitor
         self._devices = devices  # only if the profile has any
         self._state: NodeState | None = None  # of a Node read since the informer showed it
-        self._held: dict[PodUid, frozenset[PodUid]] | None = None  # what a pod waits for
+        self._held: dict[PodUid, tuple[PodUid, ...]] | None = None  # whom a pod waits for, in turn
         self.shutdown: NodeShutdown | None = None  # since the machine is shutting down
 
     @property
@@ -82,6 +85,9 @@ class PodAdmission:
         Source: kubelet.go, HandlePodAdditions. Differs: `light` takes what runs as it is.
         """
         assert worker.state is WorkerState.SYNC, worker.state
+        if self._is_preempting and not (_runs(worker) and turn.env.light):
+            self._hold(worker, _TURN)
+            return
         if _runs(worker):
             self._syncer.allocations.restore(worker, turn)
         if _runs(worker) and self._devices is not None:
@@ -123,26 +129,57 @@ class PodAdmission:
         return False
 
     def release_ready(self, turn: Turn) -> None:
-        """Start the critical pods for which others have made room by now."""
-        for uid, waits_for in tuple((self._held or {}).items()):
-            if waits_for is _NODE:
-                continue
-            worker = self._workers.get(uid)
-            victims = (self._workers.get(each) for each in waits_for)
-            if any(each is not None and is_active(each) for each in victims):
-                continue
-            self._release(uid)
-            if worker is not None:
-                self._syncer.sync(worker, turn)
+        """Kill the next pod for a critical one, or start it once all have made room.
 
-    def give_up(self, victim: PodUid) -> None:
-        """Wait no longer for a pod that cannot be killed: who waits is admitted all the same.
+        Then the pods that came meanwhile are looked at.
+        """
+        for uid, victims in tuple((self._held or {}).items()):
+            if victims not in (_NODE, _TURN) and not self._still_runs(victims):
+                self._kill_first(uid, victims[1:], turn)
+        for uid, waits_for in tuple((self._held or {}).items()):
+            if waits_for is _TURN and not self._is_preempting:
+                self._release(uid)
+                worker = self._workers.get(uid)
+                if worker is not None and worker.state is WorkerState.SYNC:
+                    self.on_addition(worker, turn)
+
+    def give_up(self, victim: PodUid, turn: Turn) -> None:
+        """Wait no longer for a pod that cannot be killed: the next one is killed all the same.
 
         Source: preemption.go, evictPodsToFreeRequests, which goes on after killPodFunc failed.
         """
-        for uid, waits_for in tuple((self._held or {}).items()):
-            if victim in waits_for:
-                self._hold(self._workers[uid], waits_for - {victim})
+        for uid, victims in tuple((self._held or {}).items()):
+            if victims[:1] == (victim,):
+                self._kill_first(uid, victims[1:], turn)
+
+    @property
+    def _is_preempting(self) -> bool:
+        held = self._held.values() if self._held is not None else ()
+        return any(each not in (_NODE, _TURN) for each in held)
+
+    def _still_runs(self, victims: tuple[PodUid, ...]) -> bool:
+        """Return whether the pod that is being killed now still counts."""
+        victim = self._workers.get(victims[0]) if victims else None
+        return victim is not None and is_active(victim)
+
+    def _kill_first(self, uid: PodUid, victims: tuple[PodUid, ...], turn: Turn) -> None:
+        """Kill the first of the pods that a critical pod waits for; without one it starts.
+
+        Source: preemption.go, evictPodsToFreeRequests.
+        """
+        worker = self._workers.get(uid)
+        victims = tuple(each for each in victims if self._still_runs((each,)))
+        if worker is None or not victims:
+            self._release(uid)
+            if worker is not None:
+                self._syncer.sync(worker, turn)
+            return
+        self._hold(worker, victims)
+        victim = self._workers[victims[0]]
+        turn.event(victim.pod, OpenReason(REASON), MESSAGE)
+        condition = disruption_target(victim.pod, CONDITION_MESSAGE)
+        kill = PodKill(REASON, MESSAGE, condition=condition)
+        self._syncer.kill_pod(victim, kill, turn)
 
     def forget(self, uid: PodUid) -> None:
         """Let go of what a pod had that is gone."""
@@ -151,7 +188,7 @@ class PodAdmission:
             self._devices.free(uid)
 
     def _admit(self, worker: PodWorker, turn: Turn) -> Verdict:
-        others = _others(worker, self._workers)
+        others = self._others(worker)
         allocate = partial(self._allocate, others=others, turn=turn)
         return admit(worker.pod, others, self._inputs(worker.pod, turn), allocate)
 
@@ -203,7 +240,7 @@ class PodAdmission:
                     text = f"Resize is infeasible for Guaranteed Pods {text}"
                     return Refusal(text, is_final=True)
         has = Devices() if self._devices is None else Devices("", self._devices.allocated())
-        others = _others(worker, self._workers)
+        others = self._others(worker)
         verdict = admit(pod, others, self._inputs(pod, turn), lambda _: has)
         rejection = verdict.rejection
         if rejection is None and verdict.shortages:
@@ -236,22 +273,29 @@ class PodAdmission:
                 turn.enqueue(worker, first_sync_ns(worker.pod.uid, turn))
 
     def _preempt(self, worker: PodWorker, verdict: Verdict, turn: Turn) -> Rejection | None:
-        """Kill what must go for a critical pod; it starts when they are gone."""
-        others = _others(worker, self._workers)
+        """Kill what must go for a critical pod, in turn; it starts when they are gone."""
+        others = self._others(worker)
         needs = [Need(each.resource, each.missing) for each in verdict.shortages]
         found = pods_to_preempt(worker.pod, others, needs)
         if found.error:
             text = "Unexpected error while attempting to recover from admission failure"
             return Rejection("UnexpectedAdmissionError", f"{text}: {found.error}")
-        self._hold(worker, frozenset(pod.uid for pod in found.pods))
-        for pod in found.pods:
-            turn.event(pod, OpenReason(REASON), MESSAGE)
-            condition = disruption_target(pod, CONDITION_MESSAGE, turn.wall_s)
-            kill = PodKill(REASON, MESSAGE, condition=condition)
-            self._syncer.kill_pod(self._workers[pod.uid], kill, turn)
+        self._kill_first(worker.pod.uid, tuple(pod.uid for pod in found.pods), turn)
         return None
 
-    def _hold(self, worker: PodWorker, waits_for: frozenset[PodUid]) -> None:
+    def _others(self, worker: PodWorker) -> list[Pod]:
+        """Return the other pods that count; a full node asks this for each pod that comes.
+
+        Those that nobody has looked at yet do not.
+        """
+        over, held = WorkerState.TERMINATED, self._held or {}
+        return [
+            each.pod
+            for uid, each in self._workers.items()
+            if each.state < over and each is not worker and held.get(uid) is not _TURN
+        ]
+
+    def _hold(self, worker: PodWorker, waits_for: tuple[PodUid, ...]) -> None:
         if self._held is None:
             self._held = {}
         self._held[worker.pod.uid] = waits_for
@@ -266,12 +310,6 @@ class PodAdmission:
 def _runs(worker: PodWorker) -> bool:
     """Return whether a kubelet before us has started a pod."""
     return worker.seen_ns < 0
-
-
-def _others(worker: PodWorker, workers: Workers) -> list[Pod]:
-    """Return the other pods that count; a full node asks this for each pod that comes."""
-    over = WorkerState.TERMINATED
-    return [each.pod for each in workers.values() if each.state < over and each is not worker]
 
 
 def is_active(worker: PodWorker) -> bool:

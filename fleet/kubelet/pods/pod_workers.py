@@ -90,13 +90,13 @@ class Rejection(NamedTuple):
     message: str
 
 
-def disruption_target(pod: Pod, message: str, wall_s: int = 0) -> PodCondition:
+def disruption_target(pod: Pod, message: str) -> PodCondition:
     """Return the condition of a pod that a manager ends for the sake of others.
 
-    Its transition is stamped later where `wall_s` is 0. Source: k8s.io/api, DisruptionTarget.
+    The status manager sets its transition. Source: k8s.io/api, DisruptionTarget.
     """
     return PodCondition(
-        DISRUPTION_TARGET, "True", "TerminationByKubelet", message, wall_s, pod.generation
+        DISRUPTION_TARGET, "True", "TerminationByKubelet", message, 0, pod.generation
     )
 
 

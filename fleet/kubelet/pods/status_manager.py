@@ -323,7 +323,7 @@ class StatusManager:
         may_run: bool,
     ) -> None:
         """Send the merged status, or go on when the server has it already."""
-        new = merge_pod_status(old, self._sending, may_run=may_run)
+        new = merge_pod_status(old, self._sending, turn.wall_s, may_run=may_run)
         if new == old:
             self._patched(uid, entry, old_phase, turn)
             return
@@ -422,14 +422,18 @@ def _owned(status: PodStatus) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def merge_pod_status(old: PodStatus, new: PodStatus, *, may_run: bool) -> PodStatus:
+def merge_pod_status(old: PodStatus, new: PodStatus, wall_s: int, *, may_run: bool) -> PodStatus:
     """Merge what others own into our status; hold a terminal phase back while containers may run.
 
-    DisruptionTarget is ours too once the pod becomes terminal, and goes out with the phase.
-    Source: mergePodStatus. Differs: its transition is when the end was asked for.
+    DisruptionTarget is ours too once the pod becomes terminal, and goes out with the phase: that
+    is its transition. Source: mergePodStatus.
     """
     ends = not may_run and new.phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES
-    shared = tuple(each for each in new.conditions if ends and each.type == DISRUPTION_TARGET)
+    shared = tuple(
+        _since_now(each, old, wall_s)
+        for each in new.conditions
+        if ends and each.type == DISRUPTION_TARGET
+    )
     foreign = tuple(
         each
         for each in old.conditions
@@ -448,6 +452,17 @@ def merge_pod_status(old: PodStatus, new: PodStatus, *, may_run: bool) -> PodSta
         message=message,
         conditions=share_conditions((*foreign, *owned) if foreign else owned),
     )
+
+
+def _since_now(condition: PodCondition, old: PodStatus, wall_s: int) -> PodCondition:
+    """Stamp a condition that is sent now, unless the server shows the same status of it.
+
+    Source: updateLastTransitionTime.
+    """
+    for known in old.conditions:
+        if known.type == condition.type and known.status == condition.status:
+            return condition._replace(transition_s=known.transition_s)
+    return condition._replace(transition_s=wall_s)
 
 
 def _not_ready(condition: PodCondition, phase: str) -> PodCondition:

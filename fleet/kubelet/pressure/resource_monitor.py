@@ -360,5 +360,5 @@ def _evict(worker: PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn)
     pod: Pod = worker.pod
     message = eviction.message
     turn.event(pod, Reason.EVICTED, message, annotations=eviction.annotations)
-    condition = disruption_target(pod, message, turn.wall_s) if eviction.disrupts else None
+    condition = disruption_target(pod, message) if eviction.disrupts else None
     syncer.kill_pod(worker, PodKill(EVICTED, message, eviction.grace_s, condition), turn)

@@ -33,6 +33,7 @@ GET = ApiCall(NODE, Op.GET_POD, UID, TARGET)
 DELETE = ApiCall(NODE, Op.DELETE_POD, UID, TARGET)
 OK = Reply(ReplyKind.OK)
 READY = PodCondition("Ready", "True", "", "", 5, 1)
+NOW_S = 40
 LB = PodCondition("lb", "True", "", "", 5, 0)
 
 
@@ -399,13 +400,13 @@ def test_equality_is_about_what_kubelets_own() -> None:
 def test_merging_keeps_what_others_own_and_no_terminal_pod_ready() -> None:
     old = status("Running", LB, READY)
     new = status("Succeeded", READY, PodCondition("ContainersReady", "True"))
-    merged = merge_pod_status(old, new, may_run=False)
+    merged = merge_pod_status(old, new, NOW_S, may_run=False)
     assert merged.conditions == (
         LB,
         READY._replace(status="False", reason="PodCompleted"),
         PodCondition("ContainersReady", "False", "PodCompleted"),
     )
-    held = merge_pod_status(old, new._replace(reason="r"), may_run=True)
+    held = merge_pod_status(old, new._replace(reason="r"), NOW_S, may_run=True)
     assert (held.phase, held.reason) == ("Running", "")
     assert held.conditions[1].status == "True"
 
@@ -413,12 +414,14 @@ def test_merging_keeps_what_others_own_and_no_terminal_pod_ready() -> None:
 def test_a_disruption_target_goes_out_with_the_terminal_phase() -> None:
     target = PodCondition("DisruptionTarget", "True", "TerminationByKubelet", "", 7, 1)
     old, new = status("Running", LB), status("Failed", target)
-    assert merge_pod_status(old, new, may_run=True).conditions == (LB,)
-    assert merge_pod_status(old, new, may_run=False).conditions == (LB, target)
-    foreign = target._replace(reason="EvictionByEvictionAPI")
-    merged = merge_pod_status(status("Running", foreign), new, may_run=False)
-    assert merged.conditions == (target,)
-    assert merge_pod_status(status("Failed", foreign), new, may_run=False).conditions == (foreign,)
+    assert merge_pod_status(old, new, NOW_S, may_run=True).conditions == (LB,)
+    sent = merge_pod_status(old, new, NOW_S, may_run=False).conditions
+    assert sent == (LB, target._replace(transition_s=NOW_S))  # not when the end was asked for
+    foreign = target._replace(reason="EvictionByEvictionAPI", transition_s=5)
+    merged = merge_pod_status(status("Running", foreign), new, NOW_S, may_run=False)
+    assert merged.conditions == (target._replace(transition_s=5),)
+    merged = merge_pod_status(status("Failed", foreign), new, NOW_S, may_run=False)
+    assert merged.conditions == (foreign,)
 
 
 def test_late_replies_of_nobody_are_ignored() -> None:
