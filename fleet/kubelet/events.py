@@ -73,6 +73,8 @@ class Reason(enum.Enum):
     ERR_IMAGE_NEVER_PULL = ("ErrImageNeverPull", True)
     FAILED_TO_INSPECT_IMAGE = ("InspectFailed", True)
     FAILED_PULL_SECRET = ("FailedToRetrieveImagePullSecret", True)
+    DNS_CONFIG_FORMING = ("DNSConfigForming", True)
+    MISSING_CLUSTER_DNS = ("MissingClusterDNS", True)
     IMAGE_GC_FAILED = ("ImageGCFailed", True)
     CONTAINER_GC_FAILED = ("ContainerGCFailed", True)
     FREE_DISK_SPACE_FAILED = ("FreeDiskSpaceFailed", True)

@@ -7,6 +7,7 @@ Defaults are upstream's. Source: pkg/kubelet/apis/config/v1beta1/defaults.go.
 
 import re
 from functools import cached_property
+from ipaddress import ip_address
 from typing import Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
@@ -47,8 +48,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "cgroupDriver",
         "cgroupRoot",
         "cgroupsPerQOS",
-        "clusterDNS",
-        "clusterDomain",
         "containerLogMaxFiles",
         "containerLogMaxWorkers",
         "containerRuntimeEndpoint",
@@ -85,7 +84,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "registerNode",
         "reservedMemory",
         "reservedSystemCPUs",
-        "resolvConf",
         "runOnce",
         "seccompDefault",
         "showHiddenMetricsForVersion",
@@ -131,6 +129,14 @@ class EvictionThreshold(NamedTuple):
     grace_ns: int = 0
     reclaim: Quantity = Quantity(0)  # evictionMinimumReclaim, on top once it was met
     reclaim_percent: float = 0.0
+
+
+class DNSSettings(NamedTuple):
+    """What a kubelet makes the DNS settings of its pods of."""
+
+    servers: tuple[str, ...] = ("10.96.0.10",)
+    domain: str = "cluster.local"
+    resolver_file: str = "/etc/resolv.conf"  # "": pods of the host's DNS look at the node itself
 
 
 class TaintSpec(Spec):
@@ -230,6 +236,14 @@ def _signals(value: object) -> object:
 Thresholds = Annotated[
     dict[str, Annotated[str, BeforeValidator(_threshold)]], BeforeValidator(_signals)
 ]
+
+
+def _address(text: str) -> str:
+    """Return an address as Go prints it."""
+    return str(ip_address(text))
+
+
+Address = Annotated[str, AfterValidator(_address)]
 Limit = Annotated[int, Field(ge=0)]
 Burst = Annotated[Limit, AfterValidator(lambda given: given or BURST_DEFAULT)]
 
@@ -316,6 +330,9 @@ class KubeletConfiguration(Spec):
     container_log_monitor_interval_ns: DurationNs = 10 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
     provider_id: Annotated[str, Field(alias="providerID")] = ""
+    cluster_dns: Annotated[tuple[Address, ...], Field(alias="clusterDNS")] = DNSSettings().servers
+    cluster_domain: str = DNSSettings().domain
+    resolv_conf: str = DNSSettings().resolver_file
 
     @field_validator("static_pod_url")
     @classmethod
@@ -376,6 +393,11 @@ class KubeletConfiguration(Spec):
     def polls_objects(self) -> bool:
         """Return whether ConfigMaps and Secrets are asked for, not watched."""
         return self.change_detection != "Watch"
+
+    @cached_property
+    def dns(self) -> DNSSettings:
+        """Return what the DNS settings of pods are made of."""
+        return DNSSettings(self.cluster_dns, self.cluster_domain, self.resolv_conf)
 
     @cached_property
     def shutdown_grace_by_priority(self) -> tuple[tuple[int, int], ...]:

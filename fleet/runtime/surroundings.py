@@ -24,6 +24,7 @@ from fleet.objects.pods import (
     VolumeSpec,
 )
 from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
+from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine_paths import real_path
 from fleet.quantity import parse_quantity
 from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
@@ -70,6 +71,10 @@ class Sources(Protocol):
     def allocatable(self, resource: str) -> str:
         """Return what the node has of a resource for its pods, "" if that is unknown."""
 
+    @property
+    def dns(self) -> DNSSettings:
+        """Return what the DNS settings of pods are made of."""
+
 
 class NoSources:
     """Nothing is known."""
@@ -91,6 +96,11 @@ class NoSources:
     def allocatable(self, _resource: str) -> str:
         """Return nothing."""
         return ""
+
+    @property
+    def dns(self) -> DNSSettings:
+        """Return the usual."""
+        return DNSSettings()
 
 
 NO_SOURCES = NoSources()
@@ -430,7 +440,7 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
         **sysctls,
         "/etc/hostname": f"{name}\n",
         "/etc/hosts": hosts,
-        "/etc/resolv.conf": resolv_conf(pod),
+        "/etc/resolv.conf": resolv_conf(pod, place.sources.dns, place.host_ips),
         "/dev/null": "",
         "/dev/termination-log": "",
     }

@@ -285,6 +285,7 @@ def test_images_of_volumes_are_pulled_before_the_containers_start() -> None:
         ("Pulled", "spec.containers{c}"),
         ("Created", "spec.containers{c}"),
         ("Started", "spec.containers{c}"),
+        ("Pulled", ""),  # it is there, says the sync after the relist that saw the start
     ]
     sim.run_for(seconds=30)
     assert {"example.com/model:1", "docker.io/library/nginx:1"} <= set(images(sim))

@@ -1,7 +1,7 @@
 """The runtime's half of a pod sync: sandbox, containers to kill, containers to start, back-off.
 
-    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> per container: PULL, START,
-                                                                             POST_START -> DONE
+    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> image volumes: PULL
+                                             -> per container: PULL, START, POST_START -> DONE
 
 One step at a time: what takes time leaves its stage in the worker and one timer in the wheel, and
 `on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
@@ -17,6 +17,7 @@ from fleet.kubelet.containers.container_kill import kill_containers, outcome, st
 from fleet.kubelet.containers.hooks import HookPlace
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
+from fleet.kubelet.containers.pod_dns import has_dns_events, tell_dns
 from fleet.kubelet.containers.pod_resize import resize_error
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
@@ -101,6 +102,7 @@ class KubeRuntimeManager:
         starts them.
         """
         pod = worker.pod
+        worker.plan = ()
         sandbox = self._runtime.sandbox(pod.uid)
         if sandbox is not None and sandbox.ready and restart_all:
             kills = containers_to_reset(pod, sandbox)
@@ -125,10 +127,11 @@ class KubeRuntimeManager:
             worker.stage = SyncStage.STOP
             kill_containers(self._runtime, worker, sandbox, turn)
             return Progress.WAIT
-        return self._begin_sandbox(worker, turn) if is_needed else Progress.DONE
+        return self._begin_sandbox(worker, turn) if is_needed else self._configure(worker, turn)
 
     def _begin_sandbox(self, worker: PodWorker, turn: Turn) -> Progress:
         pod = worker.pod
+        tell_dns(pod, turn)
         behavior = turn.behavior(pod)
         delay_ns = self._runtime.sandbox_delay_ns(pod, behavior)
         if turn.env.light:  # one timer for sandbox and containers
@@ -175,8 +178,11 @@ class KubeRuntimeManager:
         worker.had_actions = True
         if worker.stage is SyncStage.STOP:
             kills, worker.kills = worker.kills, NO_KILLS
-            is_wanted = kills.replaces and worker.state is WorkerState.SYNC
-            return self._begin_sandbox(worker, turn) if is_wanted else Progress.DONE
+            if worker.state is not WorkerState.SYNC:
+                return Progress.DONE
+            if kills.replaces:
+                return self._begin_sandbox(worker, turn)
+            return self._configure(worker, turn)
         return self._kill_next(worker, worker.kills, turn)
 
     def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
@@ -206,9 +212,6 @@ class KubeRuntimeManager:
             worker.stage = SyncStage.STOP
             kill_containers(self._runtime, worker, sandbox, turn)
             return Progress.WAIT
-        missing = self._missing_secrets(pod, turn)
-        if missing:
-            turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
         worker.plan = actions.start
         kill = actions.kill
         killed = {each.name for each in kill}
@@ -217,8 +220,6 @@ class KubeRuntimeManager:
             if each.name not in killed and spec is not None:
                 kill = (*kill, each)
                 worker.plan = (*worker.plan, spec)
-        if worker.plan:
-            self._images.begin_volumes(pod)
         return self._kill_next(worker, Kills(kill), turn)
 
     def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
@@ -250,7 +251,7 @@ class KubeRuntimeManager:
         """Kill the next container that shall not run, else go on with those to start."""
         worker.kills = kills if kills != NO_KILLS else NO_KILLS
         if worker.kills is NO_KILLS:
-            return self._next(worker, turn)
+            return self._configure(worker, turn)
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
@@ -270,7 +271,31 @@ class KubeRuntimeManager:
             worker.pending = True
             self._runtime.remove_containers(pod)
             return Progress.DONE
+        return self._next(worker, turn) if kills.is_of_hook else self._configure(worker, turn)
+
+    def _configure(self, worker: PodWorker, turn: Turn) -> Progress:
+        """Do what each sync does before it looks at containers, also when it starts none.
+
+        Source: SyncPod, generatePodSandboxConfig and getImageVolumes.
+        """
+        tell_dns(worker.pod, turn)
+        if worker.plan or not turn.env.light:
+            self._images.begin_volumes(worker.pod)
         return self._next(worker, turn)
+
+    def repeats(self, pod: Pod, turn: Turn) -> bool:
+        """Return whether each further sync of a pod has something to say, or to pull."""
+        return (
+            any(each.image for each in pod.spec.volumes)
+            or bool(self._missing_secrets(pod, turn))
+            or has_dns_events(pod, turn)
+        )
+
+    def look_for_secrets(self, pod: Pod, turn: Turn) -> None:
+        """Report the pull secrets that cannot be read. Source: getPullSecretsForPod."""
+        missing = self._missing_secrets(pod, turn)
+        if missing:
+            turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
 
     def _next(self, worker: PodWorker, turn: Turn) -> Progress:
         """Begin with the next container of the plan that may be started now."""
@@ -361,7 +386,7 @@ class KubeRuntimeManager:
     def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
         """Look at the images of volumes; tell whether one is being pulled.
 
-        Source: getImageVolumes. Differs: only before containers are started.
+        Source: getImageVolumes.
         """
         pod = worker.pod
         while (volume := self._images.volume(pod.uid)) is not None:
@@ -487,7 +512,7 @@ class KubeRuntimeManager:
         if spec in pod.spec.init_containers and not is_sidecar(spec):
             worker.plan = ()
         kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
-        return self._kill_next(worker, Kills((kill,)), turn)
+        return self._kill_next(worker, Kills((kill,), is_of_hook=True), turn)
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""

@@ -11,6 +11,7 @@ from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
 from fleet.kubelet.volumes.watched_objects import ObjectManager
 from fleet.objects.pods import PodUid, TokenSource
 from fleet.objects.services import service_variables
+from fleet.profile.kubelet_configuration import DNSSettings
 
 
 class PodSources(NamedTuple):
@@ -35,3 +36,8 @@ class PodSources(NamedTuple):
     def allocatable(self, resource: str) -> str:
         """Return what the node has of a resource for its pods, "" if it has none."""
         return self.env.model.allocatable.get(resource, "")
+
+    @property
+    def dns(self) -> DNSSettings:
+        """Return what the DNS settings of pods are made of."""
+        return self.env.model.kubelet.dns

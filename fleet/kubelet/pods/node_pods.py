@@ -38,6 +38,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.effects import (
     ApiCall,
     Milestone,
+    Op,
     Owner,
     Reply,
     Timer,
@@ -47,6 +48,7 @@ from fleet.objects.effects import (
 from fleet.objects.pod_resources import AssignedClaim
 from fleet.objects.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.objects.static_pods import StaticPod
+from fleet.objects.volumes import ObjectTarget
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.surroundings import Surroundings
 from fleet.runtime.surroundings import trial_surroundings
@@ -91,11 +93,11 @@ class NodePods:
                 self.statics.on_synced(turn.env)
         else:
             volumes = self._syncer.volumes
+            is_lost = volumes.objects.loses(event)
             self._on_volumes(volumes.on_object_event(event), turn)
-            if event.type is EventType.DELETED:
-                for worker in self.workers.values():
-                    if worker.volumes_ready and worker.state is WorkerState.SYNC:
-                        volumes.remount(worker.pod, event, turn)
+            for worker in self.workers.values() if is_lost else ():
+                key = (event.kind, event.namespace, event.name)
+                self._syncer.on_object_lost(worker, key, turn)
         self._send_statuses(turn)
 
     def use_runtime_state(self, state: RuntimeState) -> None:
@@ -177,10 +179,7 @@ class NodePods:
                 ):
                     syncer.on_volumes(can_start, turn)
             case Owner.VOLUMES:
-                if can_start is not None and syncer.volumes.on_claim_reply(
-                    can_start.pod, call, reply, turn
-                ):
-                    syncer.on_volumes(can_start, turn)
+                self._on_volume_reply(can_start, call, reply, turn)
             case _:
                 assert owner is Owner.DRA, owner
                 if worker is not None:
@@ -188,6 +187,19 @@ class NodePods:
                     prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn)
                     syncer.on_prepared(worker, prepared, turn)
         self._send_statuses(turn)
+
+    def _on_volume_reply(
+        self, worker: PodWorker | None, call: ApiCall, reply: Reply, turn: Turn
+    ) -> None:
+        """Go on with volumes; a pull secret that is gone is told of at the next resync."""
+        if worker is None:
+            return
+        syncer, target = self._syncer, call.payload
+        if syncer.volumes.on_claim_reply(worker.pod, call, reply, turn):
+            syncer.on_volumes(worker, turn)
+        if call.op is Op.GET_SECRET and isinstance(target, ObjectTarget) and not reply.ok:
+            key = (WatchKind.SECRET, target.namespace, target.name)
+            syncer.on_object_lost(worker, key, turn)
 
     def _on_status_reply(
         self, worker: PodWorker | None, call: ApiCall, reply: Reply, turn: Turn

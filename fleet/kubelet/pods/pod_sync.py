@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.container_kill import go_on_killing
 from fleet.kubelet.containers.image_manager import release_images
-from fleet.kubelet.containers.kuberuntime_manager import KubeRuntimeManager, Progress
+from fleet.kubelet.containers.kuberuntime_manager import (
+    ANSWER_POLL_NS,
+    KubeRuntimeManager,
+    Progress,
+)
 from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
@@ -48,7 +52,8 @@ from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
-from fleet.objects.effects import Milestone, Timer
+from fleet.kubelet.volumes.watched_objects import ObjectKey
+from fleet.objects.effects import Milestone, Timer, WatchKind
 from fleet.objects.pods import Pod, PodStatus
 from fleet.objects.static_pods import StaticPod
 from fleet.profile.probe_behavior import ProbeKind
@@ -60,7 +65,10 @@ BUG_REASON = "FleetError"
 MESSAGE_MAX = 1024
 """Of an event. Source: pkg/apis/core/validation/events.go, NoteLengthLimit."""
 GRACE_EXCEEDED = "Container runtime did not kill the pod within specified grace period."
+_BEFORE_RUNTIME = frozenset((SyncStage.MOUNT, SyncStage.MOUNTED, SyncStage.SECRETS))
+"""Stages in which a pod that is to end gives up its sync."""
 _STREAM_REQUEUE = 0x5E90
+_STREAM_RESYNC = 0x5E91
 _STREAM_ORPHAN = 0x04FA4
 _STREAM_CLEANUP = 0x04FA5
 
@@ -230,7 +238,7 @@ class PodSyncer:
         """
         self.volumes.abort(worker.pod.uid)
         is_no_orphan_yet = worker.stage is SyncStage.ORPHAN and not worker.had_actions
-        if worker.stage in (SyncStage.MOUNT, SyncStage.MOUNTED) or is_no_orphan_yet:
+        if worker.stage in _BEFORE_RUNTIME or is_no_orphan_yet:
             worker.end_sync(turn.now_ns, relisted=False)
         self.sync(worker, turn)
 
@@ -272,6 +280,8 @@ class PodSyncer:
         elif stage is SyncStage.MOUNTED:
             worker.volumes_ready = True
             turn.facts.counts().on_volumes(worker.pod.spec.volumes, VERIFIED, MOUNTED)
+            self._sync_runtime(worker, turn)
+        elif stage is SyncStage.SECRETS:
             self._sync_runtime(worker, turn)
         elif stage is SyncStage.STOP:
             self._take_end(worker, self.ending.on_stop_due(worker, turn), turn)
@@ -362,6 +372,10 @@ class PodSyncer:
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Begin with the runtime's half of SyncPod: everything before it is there."""
+        if worker.pod.spec.pull_secrets and not turn.env.light:
+            if self._awaits_secrets(worker, turn):
+                return
+            self.kuberuntime.look_for_secrets(worker.pod, turn)
         status = self.statuses.last_status(worker.pod)
         self.probes.add_pod(worker.pod, status, turn)
         restart_all = could_restart_all(worker.pod) and any(
@@ -375,6 +389,32 @@ class PodSyncer:
             return
         progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
         self._go_on(worker, progress, turn)
+
+    def _awaits_secrets(self, worker: PodWorker, turn: Turn) -> bool:
+        """Wait until the pull secrets are known, for a second at most where they are watched.
+
+        Source: secret_manager.go, GetSecret; watch_based_manager.go, objectCache.Get.
+        """
+        if worker.stage is not SyncStage.SECRETS:
+            worker.last_sync_ns = turn.now_ns  # since when they are waited for
+        if not self.volumes.objects.awaits_secrets(worker.pod, worker.last_sync_ns, turn):
+            return False
+        worker.stage = SyncStage.SECRETS
+        turn.wait(worker, turn.now_ns + ANSWER_POLL_NS)
+        return True
+
+    def on_object_lost(self, worker: PodWorker, key: ObjectKey, turn: Turn) -> None:
+        """Have the next resync of a pod see that an object has gone, or a key of it."""
+        pod, (kind, namespace, name) = worker.pod, key
+        if worker.state is not WorkerState.SYNC:
+            return
+        if worker.volumes_ready:
+            self.volumes.remount(pod, key, turn)
+        is_ours = kind is WatchKind.SECRET and namespace == pod.namespace
+        if is_ours and name in pod.spec.pull_secrets and worker.stage is SyncStage.IDLE:
+            period_ns = turn.env.model.kubelet.sync_frequency_ns
+            share = turn.draw(_STREAM_RESYNC, pod.uid)
+            self._requeue(worker, turn.now_ns + int(share * period_ns), turn)
 
     def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
         """Go on with a pod whose claims are ready, or leave it to its next resync."""
@@ -430,8 +470,12 @@ class PodSyncer:
             self.go_on(worker, turn)
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
-            if not turn.env.light and self.probes.is_resynced(worker.pod.uid):
+            if not turn.env.light and self._is_resynced(worker.pod, turn):
                 self._requeue(worker, turn.now_ns + turn.env.model.kubelet.sync_frequency_ns, turn)
+
+    def _is_resynced(self, pod: Pod, turn: Turn) -> bool:
+        """Return whether the next resync of a pod would do or say something."""
+        return self.probes.is_resynced(pod.uid) or self.kuberuntime.repeats(pod, turn)
 
     def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Arm the relist that will see the next change, if there will be one."""

@@ -49,6 +49,7 @@ class SyncStage(enum.IntEnum):
     POST_START = 9  # the hook of the container that was started last
     PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
     ORPHAN = 11  # housekeeping, which ends what runs of a pod that a restart has refused
+    SECRETS = 12  # the pull secrets, until their watches have begun
 
 
 RUNTIME_STAGES = frozenset(
@@ -77,6 +78,7 @@ class Kills(NamedTuple):
     replaces: bool = False  # then the pod gets another sandbox
     hook_error: str = ""  # of the postStart hook that is under way: why it will have failed
     hook_dies: bool = False  # it fails if its container ends before
+    is_of_hook: bool = False  # it has failed: the sync goes on with the next container
 
 
 NO_KILLS = Kills()

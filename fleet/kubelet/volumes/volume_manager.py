@@ -29,7 +29,14 @@ from fleet.kubelet.volumes.volume_texts import (
     mapped_events,
     volume_name,
 )
-from fleet.kubelet.volumes.watched_objects import ObjectManager, is_polled, reads_of, sources_of
+from fleet.kubelet.volumes.watched_objects import (
+    SYNC_WAIT_NS,
+    ObjectKey,
+    ObjectManager,
+    is_polled,
+    reads_of,
+    sources_of,
+)
 from fleet.objects.effects import (
     ApiCall,
     Op,
@@ -40,7 +47,6 @@ from fleet.objects.effects import (
     WatchKind,
 )
 from fleet.objects.pods import (
-    EventType,
     Pod,
     PodUid,
     VolumeSpec,
@@ -51,7 +57,6 @@ from fleet.runtime.runtime import Runtime
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
 MOUNT_TIMEOUT_NS = 123 * NS_PER_S  # podAttachAndMountTimeout: longer than one operation waits
-SYNC_WAIT_NS = 1 * NS_PER_S  # how long a cache is polled that has not synced
 RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
 RETRY_MAX_NS = 122 * NS_PER_S  # maxDurationBeforeRetry: no multiple of the first
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
@@ -129,24 +134,38 @@ class VolumeManager:
         mount.waited = True
         self._wait(pod.uid, mount, due_ns, turn)
 
-    def remount(self, pod: Pod, event: WatchEvent, turn: Turn) -> None:
-        """Look at a deleted object again at the resync of a pod that runs. Source: ReprocessPod."""
-        key = (event.kind, event.namespace, event.name)
-        if event.type is not EventType.DELETED or pod.uid in self._mounts:
-            return
+    def remount(self, pod: Pod, key: ObjectKey, turn: Turn) -> list[PendingVolume]:
+        """Mount again, at the next resync of a pod that runs, what an object lacks a key for.
+
+        That fails until the key, or the whole object, is back. Return the volumes that are new
+        among those that are to be mounted.
+        Source: ReprocessPod; configmap.go, RequiresRemount, MakePayload.
+        """
+        mount = self._mounts.get(pod.uid)
+        if mount is not None and not mount.is_remount:
+            return []
+        pending = () if mount is None else tuple(each.spec.name for each in mount.volumes)
         volumes = [
             self._volume(pod, each)
             for each in pod.spec.volumes
-            if each.mounted and any(key == found for found, _ in sources_of(each, pod.namespace))
+            if each.mounted and each.name not in pending and self._lacks(pod, each, key)
         ]
-        if volumes:
-            for each in volumes:
-                each.tokens = 0
-            mount = self._mounts[pod.uid] = PodMount(volumes, is_remount=True)
-            share = turn.draw(_STREAM_REMOUNT, pod.uid)
-            for each in volumes:
-                each.due_ns = turn.now_ns + int(share * RESYNC_NS)
-            self._arm(pod.uid, mount, turn)
+        if not volumes:
+            return []
+        if mount is None:
+            mount = self._mounts[pod.uid] = PodMount([], is_remount=True)
+        mount.volumes += volumes
+        share = turn.draw(_STREAM_REMOUNT, pod.uid)
+        for each in volumes:
+            each.tokens = 0
+            each.due_ns = turn.now_ns + int(share * RESYNC_NS)
+        self._arm(pod.uid, mount, turn)
+        return volumes
+
+    def _lacks(self, pod: Pod, volume: VolumeSpec, key: ObjectKey) -> bool:
+        """Return whether a volume cannot show what it is to show of an object."""
+        sources = sources_of(volume, pod.namespace)
+        return any(each == key and self.objects.problem(key, source)[0] for each, source in sources)
 
     def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
         if spec.kind not in CLAIM_KINDS and not spec.driver:
@@ -398,20 +417,19 @@ class VolumeManager:
     def _on_object(
         self, pod: Pod, call: ApiCall, target: ObjectTarget, reply: Reply, turn: Turn
     ) -> bool:
-        """Take a ConfigMap or Secret that is not watched; one that is gone is missed at once."""
+        """Take a ConfigMap or Secret that is not watched; what it lacks is missed at once."""
         kind = WatchKind.SECRET if call.op is Op.GET_SECRET else WatchKind.CONFIG_MAP
-        is_missing = self.objects.take((kind, target.namespace, target.name), reply, turn)
+        key = (kind, target.namespace, target.name)
+        self.objects.take(key, reply, turn)
         if not target.volume:
             self.objects.on_answer(pod.uid)
-            if not is_missing or pod.uid in self._mounts:
-                return False
-            event = WatchEvent(kind, EventType.DELETED, None, target.namespace, target.name)
-            self.remount(pod, event, turn)
+            lacking = self.remount(pod, key, turn)
+            for volume in lacking:
+                volume.reads, volume.due_ns = 0, AT_ONCE
+            return bool(lacking)
         mount = self._mounts.get(pod.uid)
         for volume in mount.volumes if mount is not None else ():
-            if not target.volume:
-                volume.reads, volume.due_ns = 0, AT_ONCE
-            elif volume.reads > 0 and volume.spec.name == target.volume:
+            if volume.reads > 0 and volume.spec.name == target.volume:
                 volume.reads -= 1
                 volume.due_ns = 0 if volume.reads or volume.tokens else AT_ONCE
         return mount is not None

@@ -11,7 +11,7 @@ their pod.
 Source: pkg/kubelet/util/manager/watch_based_manager.go, cache_based_manager.go;
 configmap/configmap_manager.go; secret/secret_manager.go.
 Differs: a read that starts a watch again takes what was known, and does not wait for it. Pods
-that read an object at the same moment ask for it each, and pull secrets are not waited for.
+that read an object at the same moment ask for it each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +35,7 @@ from fleet.objects.well_known import TTL_ANNOTATION
 
 RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
 IDLE_NS = 5 * 60 * NS_PER_S  # maxIdleTime of the watch based manager
+SYNC_WAIT_NS = 1 * NS_PER_S  # how long a cache is polled that has not synced
 TTL_NS = 60 * NS_PER_S  # defaultTTL, of Nodes without the annotation
 _STREAM_RECYCLE = 0x0B1EC7
 NOT_SYNCED = "failed to sync %s cache: timed out waiting for the condition"
@@ -153,6 +154,18 @@ class ObjectManager:
                 found.stopped = True
                 turn.out.append(StopWatch(turn.node, *key))
 
+    def loses(self, event: WatchEvent) -> bool:
+        """Return whether what a watch says takes an object away, or a key of it."""
+        found = self._objects.get((event.kind, event.namespace, event.name))
+        if found is None or found.stopped or not found.exists:
+            return False
+        if event.type is EventType.SYNCED:
+            return not found.seen
+        data = event.record
+        if event.type is EventType.DELETED or not isinstance(data, ObjectData):
+            return event.type is EventType.DELETED
+        return data is not found.data and any(each not in data.keys for each in found.keys)
+
     def on_event(self, event: WatchEvent) -> bool:
         """Note what a watch says; return whether the object can be read by now."""
         found = self._objects.get((event.kind, event.namespace, event.name))
@@ -267,19 +280,19 @@ class ObjectManager:
         if left > 0:
             self._awaited[uid] = left
 
-    def take(self, key: ObjectKey, reply: Reply, turn: Turn) -> bool:
-        """Take an object as a GET shows it; return whether there is none.
+    def take(self, key: ObjectKey, reply: Reply, turn: Turn) -> None:
+        """Take an object as a GET shows it.
 
         Source: objectStore.Get: what was read stays when a refresh fails, or brings an older one.
         """
         found = self._objects.get(key)
         if found is None:
-            return False
+            return
         data = reply.record
         had_one = found.exists and not found.error and found.asked_ns >= 0
         if isinstance(data, ObjectData):
             if had_one and _strategy(turn) == "Cache" and _is_older(data, found.data):
-                return False
+                return
             found.data, found.keys, found.immutable = data, data.keys, data.immutable
             found.synced = found.exists = True
             found.asked_ns, found.error = turn.now_ns, ""
@@ -289,7 +302,6 @@ class ObjectManager:
         elif not had_one or _strategy(turn) == "Get":
             found.error = reply.message
             found.synced = True
-        return reply.kind is ReplyKind.NOT_FOUND
 
     # ---- what is known ----
 
@@ -305,9 +317,17 @@ class ObjectManager:
         return None if data is None else dict(zip(data.keys, data.texts, strict=False))
 
     def exists(self, kind: WatchKind, namespace: str, name: str) -> bool:
-        """Return whether an object that a pod refers to is there."""
+        """Return whether an object that a pod refers to is there, and could be read."""
         found = self._objects.get((kind, namespace, name))
-        return found is not None and found.exists
+        return found is not None and found.exists and not found.error
+
+    def awaits_secrets(self, pod: Pod, since_ns: int, turn: Turn) -> bool:
+        """Return whether a sync of a pod still waits for its pull secrets."""
+        if is_polled(turn):
+            return self.is_asking(pod.uid)
+        keys = ((WatchKind.SECRET, pod.namespace, each) for each in pod.spec.pull_secrets)
+        are_synced = all(self._objects[key].synced for key in keys)
+        return not are_synced and turn.now_ns < since_ns + SYNC_WAIT_NS
 
 
 def _tick_after(wanted_ns: int, turn: Turn) -> int:

@@ -55,8 +55,8 @@ def call(*, is_refresh: bool) -> ApiCall:
     return ApiCall(NODE, Op.GET_CONFIG_MAP, UID, ObjectTarget("default", "cfg", "cfg", is_refresh))
 
 
-def take(objects: ObjectManager, strategy: str, reply: Reply, now_s: float = 0) -> bool:
-    return objects.take(KEY, reply, turn(strategy, now_s)[0])
+def take(objects: ObjectManager, strategy: str, reply: Reply, now_s: float = 0) -> None:
+    objects.take(KEY, reply, turn(strategy, now_s)[0])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_refresh_that_fails_or_is_older_changes_nothing() -> None:
     objects = registered("Cache")
     take(objects, "Cache", shown("10", "a"))
     for reply in (REFUSED, shown("9", "b")):
-        assert not take(objects, "Cache", reply, 70)
+        take(objects, "Cache", reply, 70)
         assert objects.texts("ConfigMap", "default", "cfg") == {"a": "a"}
         assert objects.problem(KEY, SOURCE) == ("", False)
         assert ask(objects, "Cache", 71) == [call(is_refresh=True)]
@@ -95,7 +95,8 @@ def test_a_refresh_that_fails_or_is_older_changes_nothing() -> None:
 def test_what_cannot_be_read_is_told_and_asked_for_anew(strategy: str) -> None:
     objects = registered(strategy)
     for reply in (REFUSED, MISSING):
-        assert take(objects, strategy, reply) is (reply is MISSING)
+        take(objects, strategy, reply)
+        assert not objects.exists(*KEY)
         assert objects.problem(KEY, SOURCE) == (reply.message, False)
         assert ask(objects, strategy, 1) == [call(is_refresh=False)]
     optional = SOURCE._replace(optional=True)
@@ -136,7 +137,8 @@ def test_an_answer_after_its_last_pod_is_dropped() -> None:
     made, out = turn("Cache")
     objects.unregister_pod(POD, made)
     assert out == []
-    assert not take(objects, "Cache", MISSING)
+    take(objects, "Cache", MISSING)
+    assert not objects.exists(*KEY)
 
 
 def test_a_resync_reads_pull_secrets_and_what_is_mounted() -> None:
