@@ -370,8 +370,11 @@ KUBELET_ONLY_CALLS: Calls = (
 )
 """What only real kubelets do on top of that."""
 
-STORAGE_CALLS: Calls = (("", "persistentvolumeclaims", "status", "", "patch"),)
-"""Of kubelets with CSI drivers: they expand volumes."""
+STORAGE_CALLS: Calls = (
+    ("", "persistentvolumeclaims", "status", "", "patch"),
+    ("", "secrets", "", "", "get"),
+)
+"""Of kubelets with CSI drivers: they expand volumes, and read the Secrets of drivers."""
 STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
 POLLED_OBJECT_CALLS: Calls = (("", "configmaps", "", "", "get"), ("", "secrets", "", "", "get"))
 """Of kubelets whose change detection is Cache or Get."""

@@ -55,6 +55,7 @@ class Op(enum.IntEnum):
     GET_SECRET = 46
     PATCH_CLAIM_STATUS = 47  # of a volume that the node expands
     CREATE_CSI_TOKEN = 48  # as CREATE_TOKEN, for a CSI driver
+    GET_CSI_SECRET = 49  # that a CSI driver is given
 
 
 class Owner(enum.IntEnum):

@@ -58,6 +58,24 @@ class ClaimView(NamedTuple):
     is_shared: bool = False  # ReadWriteMany, and each node may have to expand it
 
 
+SecretRef = tuple[str, str]
+"""The namespace and the name of a Secret."""
+NO_SECRET: SecretRef = ("", "")
+
+
+class VolumeSecrets(NamedTuple):
+    """The Secrets that a CSI driver is given, each with its call."""
+
+    stage: SecretRef = NO_SECRET
+    publish: SecretRef = NO_SECRET
+    expand: SecretRef = NO_SECRET
+
+
+NO_SECRETS = VolumeSecrets()
+POD_SCOPED = frozenset(("hostPath", "nfs", "flexVolume"))
+"""Plug-ins that mount no device: each pod mounts the volume by itself."""
+
+
 class VolumeView(NamedTuple):
     """What is read of a PersistentVolume. `driver` and `handle` are "" unless it is a CSI one."""
 
@@ -69,6 +87,27 @@ class VolumeView(NamedTuple):
     access_modes: tuple[str, ...] = ()
     affinity: NodeTerms | None = None
     capacity: str = ""  # storage
+    plugin: str = ""  # the API's field name of its source, "" of one that is not known
+    has_mount_options: bool = False
+    secrets: VolumeSecrets = NO_SECRETS
+
+    @property
+    def maps_blocks(self) -> bool:
+        """Return whether its plug-in makes block devices. Source: FindMapperPluginBySpec."""
+        return self.plugin not in POD_SCOPED
+
+    @property
+    def takes_mount_options(self) -> bool:
+        """Return whether its plug-in knows mount options. Source: SupportsMountOption."""
+        return self.plugin not in {"hostPath", "flexVolume"}
+
+    @property
+    def is_device(self) -> bool:
+        """Return whether it is mounted once for all pods of a node that use it.
+
+        Source: pkg/volume/util/util.go, GetUniqueVolumeNameFromSpecWithPod, of the others.
+        """
+        return self.plugin not in POD_SCOPED
 
     @property
     def unique_name(self) -> str:

@@ -36,6 +36,8 @@ class Step(enum.IntEnum):
     LIMIT = 14  # of no step: a sync that gives up asks whether the node is full
     REFRESH = 15  # of a step that goes on: claim and volume are read at each sync of the pod
     TOKENS = 17  # those that its driver wants
+    STAGE_SECRET = 18  # of NodeStageVolume, by GET
+    PUBLISH_SECRET = 19  # of NodePublishVolume, by GET
     EXPAND = 16  # what has grown before it was mounted: its NodeExpander
 
 
@@ -47,6 +49,7 @@ class ClaimVolume:
         "claim_uid",
         "due_ns",
         "error",
+        "has_secret",
         "is_asked",
         "is_exhausted",
         "step",
@@ -59,6 +62,7 @@ class ClaimVolume:
         self.claim = volume.claim or f"{pod.name}-{volume.name}"
         self.claim_uid = ""
         self.step = Step.CLAIM
+        self.has_secret = False  # that of the driver's next call was read
         self.is_asked = False  # whether that is so, by a sync that gives up
         self.is_exhausted = False  # its driver says that the node takes no more volumes
         self.view: VolumeView | None = None

@@ -7,6 +7,7 @@ Here, too: what CSI drivers want of all their volumes, inline ones included.
       | v                              +--------------------> SIZE --GET PVC--> VERIFY <-----+
       FAILED until the pod's next sync                                             |GET Node
    MOUNTED <--EXPAND <--delay-- TOKENS <-- PUBLISH <--GET-- STAGED <--GET-- WAIT <-+
+                        GET Secret: PUBLISH_SECRET   STAGE_SECRET, unless the device is mounted
 
 The left half is the desired, the right half the actual state of world. What a node has attached or
 wants attached is in use, and its status says so before the controller may attach. What a driver
@@ -16,6 +17,8 @@ pkg/volume/util/operationexecutor/operation_generator.go, GenerateMountVolumeFun
 GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_mounter.go.
 Differs: a claim that a pod mounts read-only is not expanded, and nothing is said of it again.
 """
+
+from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS
 from fleet.kubelet.environment import Environment
@@ -30,13 +33,21 @@ from fleet.kubelet.volumes.claim_volume import (
 )
 from fleet.kubelet.volumes.csi_tokens import CSITokens
 from fleet.kubelet.volumes.node_expander import NodeExpander
-from fleet.kubelet.volumes.volume_texts import driver_missing, failed, unread_attachment
+from fleet.kubelet.volumes.volume_texts import (
+    driver_missing,
+    failed,
+    unpublished,
+    unread_attachment,
+    unstaged,
+)
 from fleet.objects.effects import Op, Reply, Timer, TokenRequest
 from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.objects.volumes import (
+    NO_SECRET,
     AttachmentView,
     ClaimTarget,
     ClaimView,
+    SecretRef,
     VolumeView,
     attachment_name,
 )
@@ -44,6 +55,7 @@ from fleet.objects.volumes import (
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
 QUIET = "-"
 """An operation failed without an event: it is tried again after its back-off."""
+_SECRET_STEPS = frozenset((Step.STAGE_SECRET, Step.PUBLISH_SECRET))
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104
@@ -60,6 +72,7 @@ class ClaimVolumes:
         "_labels",
         "_pods",
         "_resyncs",
+        "_staged",
         "attached",
         "reported",
         "tokens",
@@ -75,6 +88,7 @@ class ClaimVolumes:
         self._expander = NodeExpander()
         self.tokens = CSITokens()
         self._again: tuple[ClaimVolume, ...] = ()  # that are being published once more
+        self._staged: frozenset[str] = frozenset()  # devices that are mounted globally
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.
@@ -112,6 +126,8 @@ class ClaimVolumes:
                     del self._devices[name]
             if name not in self._devices:
                 self._expander.forget(name)
+            if not any(True for _ in self._others(uid, each.view)):
+                self._staged -= {name}
 
     def reprocess(self, pod: Pod, turn: Turn) -> None:
         """Read claims and volumes again for a new sync of the pod. Source: ReprocessPod."""
@@ -172,9 +188,7 @@ class ClaimVolumes:
         elif each.step is Step.VOLUME:
             self._on_volume(pod, each, reply, turn.env)
         elif not reply.ok:
-            each.error = QUIET
-            if each.step > Step.MOUNT:
-                each.error = unread_attachment(each, target.name, reply.message)
+            each.error = _unread(each, target, reply.message)
         elif each.step is Step.SIZE:
             self._note_size(each, reply)
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
@@ -291,10 +305,13 @@ class ClaimVolumes:
     def _on_attachment(self, each: ClaimVolume, target: ClaimTarget, reply: Reply) -> None:
         """Source: csi_attacher.go, WaitForAttach, verifyAttachmentStatus; getPublishContext."""
         found, view = reply.record, each.view
+        if each.step in _SECRET_STEPS:
+            each.has_secret = True
+            return
         assert isinstance(found, AttachmentView), reply
         assert view is not None, each.claim
         if each.step is not Step.WAIT:
-            each.step = Step.PUBLISH if each.step is Step.STAGED else Step.SET_UP
+            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
             return
         error = ""
         if found.deleting:
@@ -323,6 +340,8 @@ class ClaimVolumes:
             if each.step > Step.MOUNT:
                 each.step = Step.MOUNT
             return error
+        if each.step in _SECRET_STEPS:
+            self._look_for_secrets(pod, each, turn)
         if each.step in (Step.CLAIM, Step.SIZE):
             self._get(pod, each, Op.GET_CLAIM, each.claim, turn)
         elif each.step is Step.VERIFY:
@@ -339,26 +358,66 @@ class ClaimVolumes:
             return ""
         return None
 
-    def _mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
-        """Begin to mount. Source: GenerateMountVolumeFunc."""
+    def _look_for_secrets(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+        """Go on to the next step unless the driver's next call needs a Secret that is not read."""
         view = each.view
         assert view is not None, each.claim
-        if not view.fits(turn.facts.labels if self._labels is None else self._labels):
-            return failed(
-                each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
-            )
-        if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
-            error = (
-                "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
-            )
-            return failed(each.name, each.volume, "SetUp", error)
+        if each.step is Step.STAGE_SECRET:
+            if self._asks_secret(pod, each, view.secrets.stage, turn):
+                return
+            self._staged |= {view.unique_name}
+            each.step = Step.PUBLISH if self._is_attachable(each) else Step.PUBLISH_SECRET
+        if each.step is Step.PUBLISH_SECRET:
+            is_asked = self._asks_secret(pod, each, view.secrets.publish, turn)
+            each.step = Step.PUBLISH_SECRET if is_asked else Step.SET_UP
+
+    def _asks_secret(self, pod: Pod, each: ClaimVolume, ref: SecretRef, turn: Turn) -> bool:
+        """Ask for the Secret of the driver's next call, unless it needs none, or has it."""
+        if ref == NO_SECRET or each.has_secret:
+            each.has_secret = False
+            return False
+        namespace, name = ref
+        target = ClaimTarget(namespace, name, each.volume.name, int(each.step))
+        turn.call(Op.GET_CSI_SECRET, pod.uid, target)
+        return True
+
+    def _mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
+        """Begin to mount. Source: GenerateMountVolumeFunc, GenerateMapVolumeFunc.
+
+        A volume whose plug-in makes no block devices is never mapped, and no event says so.
+        """
+        view = each.view
+        assert view is not None, each.claim
+        if each.volume.block and not view.maps_blocks:
+            return None
+        problem = self._mount_problem(pod, each, view, turn)
+        if problem:
+            return problem
         if self._is_attachable(each):
             each.step = Step.WAIT
             return self._read_attachment(pod, each, turn)
         if view.driver and view.driver not in turn.env.model.csi_driver_names:
             return driver_missing(each.name, each.volume, view.driver)
-        each.step = Step.SET_UP
-        return self._set_up(pod, each, turn)
+        is_staged = view.unique_name in self._staged
+        each.step = Step.PUBLISH_SECRET if is_staged else Step.STAGE_SECRET
+        return self.attempt(pod, each, turn)
+
+    def _mount_problem(self, pod: Pod, each: ClaimVolume, view: VolumeView, turn: Turn) -> str:
+        """Return why a volume cannot be mounted here, "" if it can."""
+        if not view.fits(turn.facts.labels if self._labels is None else self._labels):
+            return failed(
+                each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
+            )
+        if view.has_mount_options and not (each.volume.block or view.takes_mount_options):
+            error = "mount options are not supported for this volume type"
+            return failed(each.name, each.volume, "MountOptionSupport check", error)
+        if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
+            error = (
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+            )
+            what = "MountDevice" if each.volume.block else "SetUp"
+            return failed(each.name, each.volume, what, error)
+        return ""
 
     def _read_attachment(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         view = each.view
@@ -366,8 +425,7 @@ class ClaimVolumes:
         if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
             each.step = Step.MOUNT
             return driver_missing(each.name, each.volume, view.driver)
-        is_staged = each in self._again or self._is_mounted_elsewhere(pod, view)
-        if each.step is Step.STAGED and is_staged:
+        if each.step is Step.STAGED and view.unique_name in self._staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)
         self._get(pod, each, Op.GET_ATTACHMENT, name, turn)
@@ -413,11 +471,17 @@ class ClaimVolumes:
         return each.view is not None and each.view.unique_name in self._devices
 
     def _is_mounted_elsewhere(self, pod: Pod, view: VolumeView) -> bool:
-        for uid in self._devices.get(view.unique_name, ()):
-            for each in self._pods.get(uid, ()):
-                if uid != pod.uid and each.view is not None and each.step is Step.MOUNTED:
-                    return True
-        return False
+        """Source: actual_state_of_world.go, IsVolumeMountedElsewhere."""
+        others = self._others(pod.uid, view)
+        return view.is_device and any(each.step is Step.MOUNTED for each in others)
+
+    def _others(self, uid: PodUid, view: VolumeView) -> Iterator[ClaimVolume]:
+        """Yield what other pods have of a volume."""
+        name = view.unique_name
+        for other, volumes in self._pods.items():
+            for each in volumes if other != uid else ():
+                if each.view is not None and each.view.unique_name == name:
+                    yield each
 
     def _get(
         self,
@@ -484,6 +548,16 @@ class ClaimVolumes:
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
         """Return whether it is time to read them again."""
         return 0 < self._resyncs.get(uid, 0) <= now_ns
+
+
+def _unread(each: ClaimVolume, target: ClaimTarget, message: str) -> str:
+    """Say what could not be read for a volume; of some reads nothing is said."""
+    ref = (target.namespace, target.name)
+    if each.step is Step.STAGE_SECRET:
+        return unstaged(each, ref, message)
+    if each.step is Step.PUBLISH_SECRET:
+        return unpublished(each.name, each.volume, ref, message)
+    return unread_attachment(each, target.name, message) if each.step > Step.MOUNT else QUIET
 
 
 def republishes(driver: str, env: Environment) -> bool:

@@ -1,7 +1,7 @@
 """NodeExpander: volumes that have grown are expanded on their node, mounted or about to be.
 
     begin --GET PVC--> CLAIM --allowed--> PATCH in progress --> DRIVER --delay--> PATCH finished
-              ^           | not (yet)                              | refuses        |
+              ^           | not (yet)          [GET Secret] before | refuses        |
               +--100 ms---+                                        +--> PATCH error +--> done
                                                                         | 0.5 s doubling to 122 s
 
@@ -21,10 +21,11 @@ from fleet.clock import NS_PER_MS
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
-from fleet.kubelet.volumes.volume_texts import expansion_failed
+from fleet.kubelet.volumes.volume_texts import expansion_failed, unread_secret
 from fleet.objects.effects import Op, Reply, Timer
 from fleet.objects.pods import ObjectRef, Pod, PodUid
 from fleet.objects.volumes import (
+    NO_SECRET,
     ClaimStatusPatch,
     ClaimTarget,
     ClaimView,
@@ -54,6 +55,7 @@ class ExpandStep(enum.IntEnum):
     DRIVER = 3  # NodeExpandVolume, to be done
     FAILURE = 4  # its error is written
     FINISH = 5  # the new capacity is written
+    SECRET = 6  # of NodeExpandVolume, by GET
 
 
 class _Id(NamedTuple):
@@ -242,13 +244,15 @@ class NodeExpander:
         claim = reply.record if reply.ok and isinstance(reply.record, ClaimView) else None
         if each.step is ExpandStep.FAILURE:
             return self._on_failed(each, turn)
+        if each.step is ExpandStep.SECRET:
+            return self._on_secret(pod, each, reply, behavior, turn)
         if claim is None:
             return self._end(each, _lost(each, reply.message), turn)
         each.claim = claim
         if each.step is ExpandStep.CLAIM:
             return self._on_claim(pod, each, behavior, turn)
         if each.step is ExpandStep.MARK:
-            self._call_driver(each, behavior, turn)
+            self._call_driver(pod, each, behavior, turn)
             return None
         assert each.step is ExpandStep.FINISH, each.step
         return self._done(each, turn)
@@ -270,7 +274,7 @@ class NodeExpander:
         is_shared = _is_updated(each) and claim.is_shared  # each of its nodes expands it
         status = claim.resize_status
         if _is_legacy(claim) or is_shared:
-            self._call_driver(each, behavior, turn)
+            self._call_driver(pod, each, behavior, turn)
         elif status in (ResizeStatus.NODE_PENDING, ResizeStatus.NODE_IN_PROGRESS):
             each.step = ExpandStep.MARK
             self._patch(pod, each, turn, status=ResizeStatus.NODE_IN_PROGRESS)
@@ -283,7 +287,35 @@ class NodeExpander:
             each.due_ns = turn.now_ns + RECONCILE_NS
         return None
 
-    def _call_driver(self, each: _Expansion, behavior: VolumeBehavior, turn: Turn) -> None:
+    def _call_driver(
+        self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
+    ) -> None:
+        """Read the Secret of the call, if it has one, then let the driver take its time."""
+        namespace, name = ref = each.view.secrets.expand
+        driver = turn.env.model.csi_driver(each.view.driver)
+        if ref != NO_SECRET and driver is not None and driver.node_expansion:
+            each.step = ExpandStep.SECRET
+            target = ClaimTarget(namespace, name, each.id.volume, Step.EXPAND)
+            turn.call(Op.GET_CSI_SECRET, pod.uid, target)
+        else:
+            self._wait_for_driver(each, behavior, turn)
+
+    def _on_secret(
+        self, pod: Pod, each: _Expansion, reply: Reply, behavior: VolumeBehavior, turn: Turn
+    ) -> _Ended | None:
+        """Take that Secret. Source: csi/expander.go, nodeExpandWithClient."""
+        if reply.ok:
+            self._wait_for_driver(each, behavior, turn)
+            return None
+        ref = each.view.secrets.expand
+        what = f"NodeExpandSecretRef {'/'.join(ref)}: {unread_secret(ref, reply.message)}"
+        each.error = f"expander.NodeExpand failed to get {what}"
+        if _is_legacy(each.known):
+            return self._end(each, each.error, turn)
+        self._fail(pod, each, ResizeStatus(each.known.resize_status), turn)
+        return None
+
+    def _wait_for_driver(self, each: _Expansion, behavior: VolumeBehavior, turn: Turn) -> None:
         """Let the driver take its time; what it says comes then."""
         each.step = ExpandStep.DRIVER
         share = turn.draw(_STREAM_EXPAND, each.view.name)

@@ -27,6 +27,7 @@ from fleet.kubelet.volumes.volume_texts import (
     failed,
     inline_problem,
     mapped_events,
+    unread_publish_secret,
     volume_name,
 )
 from fleet.kubelet.volumes.watched_objects import (
@@ -221,8 +222,9 @@ class VolumeManager:
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
-                if volume.claim is not None and volume.spec.block:
-                    events += mapped_events(pod.uid, volume.claim.name)
+                view = None if volume.claim is None else volume.claim.view
+                if view is not None and volume.spec.block:
+                    events += mapped_events(pod.uid, view)
             if error and error != QUIET:
                 is_block = volume.claim is not None and volume.spec.block
                 reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
@@ -271,15 +273,15 @@ class VolumeManager:
             volume.reads = self.objects.ask(keys, pod.uid, spec.name, turn)
         if volume.tokens or volume.reads:
             return None
-        errors = [volume.error] if volume.error else []
-        is_unsynced = False
-        for key, source in sources_of(spec, pod.namespace):
-            error, lags = self.objects.problem(key, source)
-            is_unsynced = is_unsynced or lags
-            if error:
-                errors.append(error)
+        sources = sources_of(spec, pod.namespace)
+        found = [self.objects.problem(key, source) for key, source in sources]
+        errors = [error for error, _ in ((volume.error, False), *found) if error]
+        is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += inline_problem(spec.driver, turn.env)
+            if not errors and volume.secret:
+                self._ask_secret(pod, volume, turn)
+                return None
             tokens = None if errors or self.claims is None else self.claims.tokens
             if tokens is not None and not tokens.are_there(pod, spec.name, spec.driver, turn):
                 return None
@@ -292,10 +294,34 @@ class VolumeManager:
             return None
         volume.patience_ns = 0
         volume.reads = -1
+        volume.secret = -1 if spec.secret else 0
         if volume.error:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
         return f'MountVolume.SetUp failed for volume "{volume_name(spec, pod)}" : {text}'
+
+    def _ask_secret(self, pod: Pod, volume: PendingVolume, turn: Turn) -> None:
+        """Ask for the Secret that an inline CSI volume is published with, by each attempt.
+
+        Source: csi_mounter.go, SetUpAt.
+        """
+        if volume.secret < 0:
+            volume.secret = 1
+            name, step = volume.spec.name, int(Step.PUBLISH_SECRET)
+            target = ClaimTarget(pod.namespace, volume.spec.secret, name, step)
+            turn.call(Op.GET_CSI_SECRET, pod.uid, target)
+
+    def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
+        """Take that Secret; return whether its volume may go on."""
+        mount = self._mounts.get(pod.uid)
+        for volume in mount.volumes if mount is not None else ():
+            if volume.spec.name == target.volume and volume.spec.secret and volume.secret > 0:
+                volume.secret, volume.due_ns = 0, AT_ONCE
+                if not reply.ok:
+                    ref = (target.namespace, target.name)
+                    volume.error = unread_publish_secret(ref, reply.message)
+                return True
+        return False
 
     def _complete(self, pod: Pod, mount: PodMount, turn: Turn) -> None:
         del self._mounts[pod.uid]
@@ -378,9 +404,10 @@ class VolumeManager:
         if isinstance(call.payload, ObjectTarget):
             return self._on_object(pod, call, call.payload, reply, turn)
         assert isinstance(call.payload, ClaimTarget), call
-        if self.claims is None:
-            return False
-        can_go_on = self.claims.on_reply(pod, call.payload, reply, turn)
+        if call.op is Op.GET_CSI_SECRET and self._on_inline_secret(pod, call.payload, reply):
+            return True
+        claims = self.claims
+        can_go_on = claims is not None and claims.on_reply(pod, call.payload, reply, turn)
         if can_go_on and call.payload.step == Step.REFRESH:
             self._publish_again(pod, call.payload.volume, turn)
             return False

@@ -4,6 +4,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, OpenReason, Reason
 from fleet.kubelet.volumes.claim_volume import ClaimVolume, Step
 from fleet.objects.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod, PodUid, VolumeSpec
+from fleet.objects.volumes import SecretRef, VolumeView
 
 VolumeEvent = tuple[AnyReason, str]
 LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")
@@ -44,15 +45,58 @@ def unread_attachment(each: ClaimVolume, name: str, message: str) -> str:
     return failed(each.name, each.volume, "SetUp", error)
 
 
-def mapped_events(uid: PodUid, name: str) -> list[VolumeEvent]:
+def unread_secret(ref: SecretRef, message: str) -> str:
+    """Say that a Secret for a CSI driver could not be read. Source: getCredentialsFromSecret."""
+    namespace, name = ref
+    where = f"the secret {name} in the namespace {namespace}"
+    return f"kubernetes.io/csi: failed to find {where} with error: {message}"
+
+
+def unstaged(each: ClaimVolume, ref: SecretRef, message: str) -> str:
+    """Say that NodeStageVolume lacks its Secret.
+
+    Source: csi_attacher.go, MountDevice; csi_block.go, stageVolumeForBlock.
+    """
+    what = f"NodeStageSecretRef {'/'.join(ref)}"
+    error = f"fetching {what} failed: {unread_secret(ref, message)}"
+    if each.volume.block:
+        error = f"kubernetes.io/csi: failed to get {what}: {unread_secret(ref, message)}"
+    return failed(each.name, each.volume, "MountDevice", error)
+
+
+def unpublished(name: str, volume: VolumeSpec, ref: SecretRef, message: str) -> str:
+    """Say that NodePublishVolume lacks its Secret.
+
+    Source: csi_mounter.go, SetUpAt; csi_block.go, publishVolumeForBlock.
+    """
+    error = unread_publish_secret(ref, message)
+    if volume.block:
+        what = f"NodePublishSecretRef {'/'.join(ref)}: {unread_secret(ref, message)}"
+        error = f"kubernetes.io/csi: blockMapper.publishVolumeForBlock failed to get {what}"
+    return failed(name, volume, "SetUp", error)
+
+
+def unread_publish_secret(ref: SecretRef, message: str) -> str:
+    """Say the same as SetUpAt alone does."""
+    return f"fetching NodePublishSecretRef {'/'.join(ref)} failed: {unread_secret(ref, message)}"
+
+
+def mapped_events(uid: PodUid, view: VolumeView) -> list[VolumeEvent]:
     """Return the events of a raw block volume that is there; a mount leaves none.
 
-    Source: operation_generator.go, GenerateMapVolumeFunc; csi_block.go, GetGlobalMapPath.
+    Source: operation_generator.go, GenerateMapVolumeFunc; csi_block.go and local.go,
+    GetGlobalMapPath.
     """
+    name = view.name
     paths = (
         ("globalMapPath", f"plugins/kubernetes.io/csi/volumeDevices/{name}/dev"),
         ("volumeMapPath", f"pods/{uid}/volumeDevices/kubernetes.io~csi"),
     )
+    if view.plugin == "local":
+        paths = (
+            ("globalMapPath", f"plugins/kubernetes.io~local-volume/volumeDevices/{name}"),
+            ("volumeMapPath", f"pods/{uid}/volumeDevices/kubernetes.io~local-volume"),
+        )
     text = f'MapVolume.MapPodDevice succeeded for volume "{name}" '
     reason = Reason.SUCCESSFUL_MOUNT_VOLUME
     return [(reason, f'{text}{field} "/var/lib/kubelet/{path}"') for field, path in paths]

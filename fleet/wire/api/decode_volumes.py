@@ -16,11 +16,15 @@ from fleet.objects.pods import (
 )
 from fleet.objects.volumes import (
     NO_NODE_EXPANSION,
+    NO_SECRET,
+    NO_SECRETS,
     PVC_PROTECTION,
     AttachmentView,
     ClaimView,
     CSIDriverView,
     ObjectData,
+    SecretRef,
+    VolumeSecrets,
     VolumeView,
 )
 from fleet.wire.api.decode_admission import node_terms
@@ -31,6 +35,9 @@ DEFAULT_MODE = 0o644
 DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenProjection
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
+_PLUGINS = ("csi", "hostPath", "nfs", "iscsi", "fc", "flexVolume", "local")
+MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
+"""An annotation of PersistentVolumes, before `mountOptions`."""
 OBJECTS_MAX = 1024  # claims and volumes, by their bytes: replicas ask for the same ones
 
 
@@ -99,6 +106,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         mode=mode,
         image=source.get("reference", "") if kind == "image" else "",
         pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
+        secret=(source.get("nodePublishSecretRef") or {}).get("name", "") if kind == "csi" else "",
     )
 
 
@@ -201,6 +209,8 @@ def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
     csi = spec.get("csi") or {}
     ref = spec.get("claimRef")
     required = (spec.get("nodeAffinity") or {}).get("required")
+    noted = (obj["metadata"].get("annotations") or {}).get(MOUNT_OPTIONS)
+    options = spec.get("mountOptions") or () if noted is None else noted.split(",")
     return VolumeView(
         obj["metadata"]["name"],
         ref.get("uid", "") if ref else None,
@@ -210,7 +220,20 @@ def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
         access_modes=tuple(spec.get("accessModes") or ()),
         affinity=node_terms(required) if required else None,
         capacity=_storage(spec.get("capacity")),
+        plugin=next((each for each in _PLUGINS if each in spec), ""),
+        has_mount_options=any(options),
+        secrets=_secrets(csi),
     )
+
+
+def _secrets(csi: dict[str, Any]) -> VolumeSecrets:
+    refs = (csi.get(f"node{each}SecretRef") for each in ("Stage", "Publish", "Expand"))
+    found = [_secret_ref(ref) for ref in refs]
+    return VolumeSecrets(*found) if any(each is not NO_SECRET for each in found) else NO_SECRETS
+
+
+def _secret_ref(ref: dict[str, str] | None) -> SecretRef:
+    return NO_SECRET if ref is None else (ref.get("namespace", ""), ref.get("name", ""))
 
 
 def decode_attachment(body: bytes | dict[str, Any]) -> AttachmentView:

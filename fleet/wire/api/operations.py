@@ -294,6 +294,8 @@ def _get_target(call: ApiCall, caller: Caller) -> Request:
         path = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b" % (namespace, name)
     elif call.op is Op.GET_VOLUME:
         path = b"/api/v1/persistentvolumes/%b" % name
+    elif call.op is Op.GET_CSI_SECRET:
+        path = b"/api/v1/namespaces/%b/secrets/%b" % (target.namespace.encode(), name)
     else:
         path = b"/apis/storage.k8s.io/v1/volumeattachments/%b" % name
     return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
@@ -431,6 +433,9 @@ OPERATIONS = {
     ),
     Op.GET_SECRET: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_object, decode_secret
+    ),
+    Op.GET_CSI_SECRET: Operation(
+        Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_target, decode_secret
     ),
     Op.GET_NODE_ATTACHED: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "nodes", _get_node, decode_node

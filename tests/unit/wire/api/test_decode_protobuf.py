@@ -173,6 +173,7 @@ ANSWERS = [
     (Op.GET_POD, "Pod", "v1"),
     (Op.GET_CONFIG_MAP, "ConfigMap", "v1"),
     (Op.GET_SECRET, "Secret", "v1"),
+    (Op.GET_CSI_SECRET, "Secret", "v1"),
     (Op.GET_LEASE, "Lease", "coordination.k8s.io/v1"),
 ]
 

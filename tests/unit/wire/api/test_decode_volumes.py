@@ -121,12 +121,14 @@ def test_objects_behind_a_claim() -> None:
     }
     view = decode_persistent_volume(body(spec=spec))
     term = (NodeRequirement("zone", "In", ("a", "b")),)
-    assert view == VolumeView("n", "u", "Block", "d", "h", ("ReadWriteOnce",), (term,), "1Gi")
+    assert view == VolumeView(
+        "n", "u", "Block", "d", "h", ("ReadWriteOnce",), (term,), "1Gi", plugin="csi"
+    )
     assert view.unique_name == "kubernetes.io/csi/d^h"
     assert view.fits({"zone": "b"})
     assert not view.fits({"zone": "c"})
     local = decode_persistent_volume(body(spec={"hostPath": {"path": "/"}}))
-    assert local == VolumeView("n", None)
+    assert local == VolumeView("n", None, plugin="hostPath")
     assert local.fits({})
 
 

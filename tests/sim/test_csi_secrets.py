@@ -1,0 +1,263 @@
+"""Secrets that kubelets read for CSI drivers, and volumes that a plug-in does not take as asked.
+
+Source: pkg/volume/csi/csi_attacher.go, csi_mounter.go, csi_block.go, expander.go;
+pkg/volume/util/operationexecutor/operation_generator.go.
+"""
+
+import pytest
+from simulation import Simulation
+from test_csi_publishing import create, driver
+from test_volume_expansion import RESYNC_S, grow, model_with, run_pod
+from test_volume_timing import DATA, DRIVER, attach, claim, mount_events, started
+
+from fleet.simulation.strategic_merge import Object
+
+pytest_plugins = ("sim_encodings",)
+
+SPACE = "vault"
+UNFOUND = "kubernetes.io/csi: failed to find the secret %s in the namespace %s with error: "
+RUN_S, BACK_OFF_S = 16, 40
+
+
+def refer(sim: Simulation, **fields: object) -> None:
+    """Change the spec of the volume `pv-1`."""
+    sim.server.update("persistentvolumes", "pv-1", {"spec": fields})
+
+
+def with_secrets(sim: Simulation, *calls: str) -> None:
+    """Let the driver of the volume have a Secret with each of these calls."""
+    refs = {f"node{each}SecretRef": {"namespace": SPACE, "name": each.lower()} for each in calls}
+    refer(sim, csi=refs)
+
+
+def store(sim: Simulation, name: str, namespace: str = SPACE) -> None:
+    sim.server.create(("secrets", namespace, name), {"data": {"key": "YQ=="}})
+
+
+def read(sim: Simulation, since_s: float = 0) -> list[tuple[str, int]]:
+    """Return which Secrets were read, and the answers."""
+    found = sim.calls(verb="GET", path="/secrets/", since_s=since_s)
+    return [(each.path.partition("/namespaces/")[2], each.code) for each in found]
+
+
+def run(sim: Simulation, volume: Object = DATA, field: str = "volumeMounts") -> None:
+    create(sim, volume, field)
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=RUN_S - 11)
+
+
+def said(sim: Simulation, *reasons: str) -> set[str]:
+    wanted = reasons or ("FailedMount", "FailedMapVolume")
+    return {each["message"] for each in sim.server.all("events") if each["reason"] in wanted}
+
+
+@pytest.mark.parametrize("attached", [True, False], ids=["attached", "not attached"])
+def test_secrets_are_read_for_each_call_of_a_driver(*, attached: bool) -> None:
+    sim = started()
+    driver(sim, attachRequired=attached)
+    claim(sim.server)
+    with_secrets(sim, "Stage", "Publish")
+    store(sim, "stage")
+    store(sim, "publish")
+    run(sim)
+    assert sim.phase("db") == "Running"
+    assert read(sim) == [(f"{SPACE}/secrets/stage", 200), (f"{SPACE}/secrets/publish", 200)]
+    asked = [each.path.split("/")[-2] for each in sim.calls(verb="GET") if "pods" not in each.path]
+    attachments = [each for each in asked if each in {"volumeattachments", "secrets"}]
+    order = ["volumeattachments", "volumeattachments", "secrets", "volumeattachments", "secrets"]
+    assert attachments == (order if attached else ["secrets", "secrets"])
+
+
+@pytest.mark.parametrize("attached", [True, False], ids=["attached", "not attached"])
+@pytest.mark.parametrize(
+    ("field", "stage", "publish"),
+    [
+        (
+            "volumeMounts",
+            (
+                'MountVolume.MountDevice failed for volume "pv-1" : '
+                "fetching NodeStageSecretRef vault/stage failed: "
+            ),
+            (
+                'MountVolume.SetUp failed for volume "pv-1" : '
+                "fetching NodePublishSecretRef vault/publish failed: "
+            ),
+        ),
+        (
+            "volumeDevices",
+            (
+                'MapVolume.SetUpDevice failed for volume "pv-1" : '
+                "kubernetes.io/csi: failed to get NodeStageSecretRef vault/stage: "
+            ),
+            (
+                'MapVolume.MapPodDevice failed for volume "pv-1" : kubernetes.io/csi: '
+                "blockMapper.publishVolumeForBlock failed to get "
+                "NodePublishSecretRef vault/publish: "
+            ),
+        ),
+    ],
+    ids=["mounted", "mapped"],
+)
+def test_a_secret_that_is_missing_fails_its_call_until_it_is_there(
+    field: str, stage: str, publish: str, *, attached: bool
+) -> None:
+    sim = started()
+    driver(sim, attachRequired=attached)
+    claim(sim.server)
+    with_secrets(sim, "Stage", "Publish")
+    if field == "volumeDevices":
+        refer(sim, volumeMode="Block")
+    run(sim, field=field)
+    assert sim.phase("db") == "Pending"
+    text = UNFOUND % ("stage", SPACE)
+    assert [each.startswith(stage + text) for each in said(sim)] == [True]
+    assert {each for each, _ in read(sim)} == {f"{SPACE}/secrets/stage"}
+    store(sim, "stage")
+    sim.run_for(seconds=BACK_OFF_S)
+    text = UNFOUND % ("publish", SPACE)
+    assert sum(each.startswith(publish + text) for each in said(sim)) == 1
+    found = read(sim)
+    staged = found.index((f"{SPACE}/secrets/stage", 200))
+    assert {each for each, _ in found[staged + 1 :]} == {f"{SPACE}/secrets/publish"}  # once staged
+    store(sim, "publish")
+    sim.run_for(seconds=2 * BACK_OFF_S)
+    assert sim.phase("db") == "Running"
+
+
+def test_a_volume_that_a_second_pod_mounts_is_not_staged_again() -> None:
+    sim = started()
+    claim(sim.server)
+    with_secrets(sim, "Stage", "Publish")
+    store(sim, "stage")
+    store(sim, "publish")
+    run(sim)
+    since_s = sim.now_s
+    sim.create_pod("second", volumes=[DATA])
+    sim.run_for(seconds=RUN_S)
+    assert sim.phase("second") == "Running"
+    assert read(sim, since_s) == [(f"{SPACE}/secrets/publish", 200)]
+    for name in ("db", "second"):
+        sim.server.delete_pod(name, grace_s=1)
+    sim.run_for(seconds=60)
+    since_s = sim.now_s
+    run(sim)
+    assert [each for each, _ in read(sim, since_s)] == [
+        f"{SPACE}/secrets/stage",
+        f"{SPACE}/secrets/publish",
+    ]
+
+
+def test_an_inline_volume_has_a_secret_of_its_pod_s_namespace() -> None:
+    sim = started()
+    driver(sim)
+    inline: Object = {"driver": DRIVER, "nodePublishSecretRef": {"name": "own"}}
+    create(sim, {"name": "inline", "csi": inline})
+    sim.run_for(seconds=RUN_S)
+    assert sim.phase("db") == "Pending"
+    [text] = mount_events(sim)
+    assert text.startswith(
+        'MountVolume.SetUp failed for volume "inline" : '
+        f"fetching NodePublishSecretRef default/own failed: {UNFOUND % ('own', 'default')}"
+    )
+    store(sim, "own", "default")
+    sim.run_for(seconds=BACK_OFF_S)
+    assert sim.phase("db") == "Running"
+    assert read(sim)[-1] == ("default/secrets/own", 200)
+    assert [code for _, code in read(sim)].count(200) == 1
+
+
+def test_a_volume_that_grows_needs_its_secret() -> None:
+    sim = model_with(nodeExpansion=True)
+    with_secrets(sim, "Expand")
+    run_pod(sim)
+    assert not read(sim)
+    grow(sim)
+    sim.run_for(seconds=RESYNC_S)
+    [text] = said(sim, "VolumeResizeFailed")
+    assert text.startswith(
+        'NodeExpandVolume.NodeExpandVolume failed for volume "pv-1" : expander.NodeExpand failed '
+        f"to get NodeExpandSecretRef vault/expand: {UNFOUND % ('expand', SPACE)}"
+    )
+    store(sim, "expand")
+    sim.run_for(seconds=300)
+    assert read(sim)[-1] == (f"{SPACE}/secrets/expand", 200)
+    status = sim.server.get("persistentvolumeclaims", "data", "default")["status"]
+    assert status["capacity"] == {"storage": "2Gi"}
+
+
+@pytest.mark.parametrize("attached", [True, False], ids=["attached", "not attached"])
+def test_one_pod_alone_has_a_volume_of_that_mode(*, attached: bool) -> None:
+    sim = started()
+    driver(sim, attachRequired=attached)
+    claim(sim.server)
+    refer(sim, accessModes=["ReadWriteOncePod"])
+    run(sim)
+    sim.create_pod("second", volumes=[DATA])
+    sim.run_for(seconds=RUN_S)
+    assert (sim.phase("db"), sim.phase("second")) == ("Running", "Pending")
+    assert list(mount_events(sim)) == [
+        (
+            'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
+            "mode and is already in use by another pod"
+        )
+    ]
+    sim.server.delete_pod("db", grace_s=1)
+    sim.run_for(seconds=130)
+    assert sim.phase("second") == "Running"
+
+
+def in_tree(sim: Simulation, plugin: str, **spec: object) -> None:
+    """Make the volume one of a plug-in of the kubelet itself."""
+    claim(sim.server)
+    refer(sim, csi=None, **{plugin: {"path": "/data"}}, **spec)
+
+
+def test_a_host_path_is_no_block_device_and_nothing_says_so() -> None:
+    sim = started()
+    in_tree(sim, "hostPath", volumeMode="Block")
+    create(sim, DATA, "volumeDevices")
+    sim.run_for(seconds=400)
+    assert sim.phase("db") == "Pending"
+    about = [each for each in sim.server.all("events") if each["involvedObject"]["name"] == "db"]
+    assert about == []
+
+
+def test_a_local_volume_is_a_block_device() -> None:
+    sim = started()
+    in_tree(sim, "local", volumeMode="Block")
+    create(sim, DATA, "volumeDevices")
+    sim.run_for(seconds=RUN_S)
+    assert sim.phase("db") == "Running"
+    uid = sim.server.get("pods", "db", "default")["metadata"]["uid"]
+    plugin = "kubernetes.io~local-volume"
+    assert said(sim, "SuccessfulMountVolume") == {
+        (
+            'MapVolume.MapPodDevice succeeded for volume "pv-1" globalMapPath '
+            f'"/var/lib/kubelet/plugins/{plugin}/volumeDevices/pv-1"'
+        ),
+        (
+            'MapVolume.MapPodDevice succeeded for volume "pv-1" volumeMapPath '
+            f'"/var/lib/kubelet/pods/{uid}/volumeDevices/{plugin}"'
+        ),
+    }
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["annotation", "field"])
+@pytest.mark.parametrize(("plugin", "is_taken"), [("hostPath", False), ("nfs", True)])
+def test_mount_options_are_for_plugins_that_know_them(
+    plugin: str, *, is_taken: bool, noted: bool
+) -> None:
+    sim = started()
+    in_tree(sim, plugin, **({} if noted else {"mountOptions": ["noatime"]}))
+    if noted:
+        notes = {"annotations": {"volume.beta.kubernetes.io/mount-options": "noatime"}}
+        sim.server.update("persistentvolumes", "pv-1", {"metadata": notes})
+    create(sim, DATA)
+    sim.run_for(seconds=RUN_S)
+    assert sim.phase("db") == ("Running" if is_taken else "Pending")
+    text = (
+        'MountVolume.MountOptionSupport check failed for volume "pv-1" : '
+        "mount options are not supported for this volume type"
+    )
+    assert list(mount_events(sim)) == ([] if is_taken else [text])
