@@ -3,13 +3,15 @@
 from collections.abc import Callable
 
 import pytest
-from simulation import Simulation
+from simulation import Simulation, pod_json
 
 from fleet.kubelet.containers import kuberuntime_manager
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.objects.effects import ApiCall, PodStatusPatch
 from fleet.objects.pods import Pod
+from fleet.simulation.api_server import SimApiServer
 from fleet.wire.api import operations
 from fleet.wire.http2.messages import Request
 
@@ -72,6 +74,20 @@ def test_it_fails_that_pod_and_nothing_else(
     sim.server.delete_pod("bad")
     sim.run_for(seconds=60)
     assert sim.phase("bad") == ""
+
+
+def test_it_costs_no_other_pod_of_the_same_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PodAdmission, "on_addition", bug(PodAdmission.on_addition, 1))
+
+    def setup(server: SimApiServer) -> None:
+        for name in ("a", "bad", "c", "d"):
+            server.create(("pods", "default", name), pod_json(name, "n-0"))
+
+    sim = Simulation(nodes=2, seed=1, raise_bugs=False, setup=setup)
+    sim.run_for(seconds=60)
+    assert status(sim, "bad") == ("Failed", "FleetError")
+    assert [sim.phase(name) for name in ("a", "c", "d")] == ["Running"] * 3
+    assert (sim.reactor.counts.quarantined, sim.reactor.counts.bugs) == (0, 1)
 
 
 def test_a_request_that_cannot_be_written_fails_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
 class NodePods:
     """The pod side of one virtual kubelet."""
 
-    __slots__ = ("_config", "_syncer", "admission", "monitor", "statics", "workers")
+    __slots__ = ("_config", "_left", "_syncer", "admission", "monitor", "statics", "workers")
 
     def __init__(
         self,
@@ -70,6 +70,7 @@ class NodePods:
         runtime_state: RuntimeState | None = None,
     ) -> None:
         self._config = PodConfig()
+        self._left: list[PodUpdate | None] | None = None  # of a merge; None: its end
         self.workers: dict[PodUid, PodWorker] = {}
         self._syncer = PodSyncer(facts, env, devices, runtime_state)
         self.monitor = ResourceMonitor(self.workers, self._syncer)
@@ -81,16 +82,10 @@ class NodePods:
         if event.kind is WatchKind.PODS:
             pod = event.record
             assert pod is None or isinstance(pod, Pod), event
-            for update in self._config.on_event(event.type, pod):
-                if update.pod.is_mirror:
-                    self.statics.on_mirror(update, turn)
-                else:
-                    self._on_update(update, turn)
+            self._left = [*self._config.on_event(event.type, pod)]
             if event.type is EventType.SYNCED:
-                adopted_pods.drop_orphans(self._syncer, self.workers)
-                self._syncer.allocations.on_synced(turn)
-                self.admission.retry_resizes(turn)
-                self.statics.on_synced(turn.env)
+                self._left.append(None)
+            self._take_updates(turn)
         else:
             volumes = self._syncer.volumes
             is_lost = volumes.objects.loses(event)
@@ -99,6 +94,21 @@ class NodePods:
                 key = (event.kind, event.namespace, event.name)
                 self._syncer.on_object_lost(worker, key, turn)
         self._send_statuses(turn)
+
+    def _take_updates(self, turn: Turn) -> None:
+        """Take what is left of a merge: a bug that one pod brings to light costs no other pod."""
+        while self._left:
+            update = self._left.pop(0)
+            if update is None:
+                adopted_pods.drop_orphans(self._syncer, self.workers)
+                self._syncer.allocations.on_synced(turn)
+                self.admission.retry_resizes(turn)
+                self.statics.on_synced(turn.env)
+            elif update.pod.is_mirror:
+                self.statics.on_mirror(update, turn)
+            else:
+                self._on_update(update, turn)
+        self._left = None
 
     def use_runtime_state(self, state: RuntimeState) -> None:
         """Heed from now on whether the runtime is in order."""
@@ -345,6 +355,7 @@ class NodePods:
         self.admission.forget(uid)
         self._syncer.abandon(worker, why, turn)
         self._drop_if_done(worker, turn)
+        self._take_updates(turn)
         self._send_statuses(turn)
         return True
 
