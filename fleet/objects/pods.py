@@ -218,7 +218,7 @@ class VolumeSpec(NamedTuple):
     mode: int = 0o644  # defaultMode: of the files that it shows; of a claim whether it is readOnly
     image: str = ""  # of an image volume
     pull_policy: str = ""
-    secret: str = ""  # that an inline csi volume is published with
+    secret: str = ""  # that its plug-in is given: that an inline csi volume is published with
 
     @property
     def is_read_only(self) -> bool:

@@ -165,6 +165,8 @@ def test_an_inline_volume_has_a_secret_of_its_pod_s_namespace() -> None:
     assert sim.phase("db") == "Running"
     assert read(sim)[-1] == ("default/secrets/own", 200)
     assert [code for _, code in read(sim)].count(200) == 1
+    [watch] = sim.calls(verb="WATCH", path="/secrets")  # as of each Secret that a pod refers to
+    assert "metadata.name%3Down" in watch.path
 
 
 def test_a_volume_that_grows_needs_its_secret() -> None:

@@ -33,7 +33,7 @@ class PendingVolume:
         self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
         self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
         self.reads = -1  # awaited objects that are not watched, as the tokens
-        self.secret = -1 if spec.secret else 0  # 1 while it is awaited
+        self.secret = -1 if spec.driver and spec.secret else 0  # 1 while it is awaited
         self.error = ""  # why a token was refused, or a secret
         self.patience_ns = 0  # until when an unsynced cache is waited for
         self.tries = 0

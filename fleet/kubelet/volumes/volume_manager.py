@@ -294,7 +294,7 @@ class VolumeManager:
             return None
         volume.patience_ns = 0
         volume.reads = -1
-        volume.secret = -1 if spec.secret else 0
+        volume.secret = -1 if spec.driver and spec.secret else 0
         if volume.error:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"

@@ -379,6 +379,8 @@ def references(pod: Pod) -> Iterator[ObjectKey]:
             for key, _ in sources_of(volume, pod.namespace):
                 if key[0] is kind:
                     seen[key] = None
+            if volume.secret and kind is WatchKind.SECRET:
+                seen[kind, pod.namespace, volume.secret] = None
     return iter(seen)
 
 

@@ -36,6 +36,9 @@ DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenPr
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
 _PLUGINS = ("csi", "hostPath", "nfs", "iscsi", "fc", "flexVolume", "local")
+_SECRET_PLUGINS = frozenset(
+    ("csi", "cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+)
 MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
 """An annotation of PersistentVolumes, before `mountOptions`."""
 OBJECTS_MAX = 1024  # claims and volumes, by their bytes: replicas ask for the same ones
@@ -106,8 +109,16 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         mode=mode,
         image=source.get("reference", "") if kind == "image" else "",
         pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
-        secret=(source.get("nodePublishSecretRef") or {}).get("name", "") if kind == "csi" else "",
+        secret=_volume_secret(kind, source),
     )
+
+
+def _volume_secret(kind: str, source: dict[str, Any]) -> str:
+    """Return the Secret that a plug-in is given. Source: pod/util.go, VisitPodSecretNames."""
+    if kind == "azureFile":
+        return str(source.get("secretName") or "")
+    ref = source.get("nodePublishSecretRef" if kind == "csi" else "secretRef")
+    return str((ref or {}).get("name", "")) if kind in _SECRET_PLUGINS else ""
 
 
 def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
