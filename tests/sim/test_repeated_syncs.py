@@ -67,6 +67,15 @@ def test_a_pull_secret_that_is_there_is_not_missed_by_a_pod_without_volumes() ->
     assert counted(sim, "web", PULL_SECRET) == 0
 
 
+def test_a_pull_secret_without_a_name_is_none() -> None:
+    """What a chart makes of an empty value: the API server takes it."""
+    sim = started()
+    sim.create_pod("web", imagePullSecrets=[{"name": ""}, {}])
+    sim.run_for(seconds=100)
+    assert sim.phase("web") == "Running"
+    assert counted(sim, "web", PULL_SECRET) == 0
+
+
 def test_a_missing_pull_secret_is_told_before_the_sandbox() -> None:
     sim = started()
     secrets = [{"name": "regcred"}]

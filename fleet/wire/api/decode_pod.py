@@ -263,7 +263,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
         ),
-        pull_secrets=share(tuple(each["name"] for each in spec.get("imagePullSecrets", ()))),
+        pull_secrets=share(_pull_secrets(spec)),
         qos_class=qos_class([own] if own else [*demands, *init_demands]),
         allocated_json=share(whole.allocated),
         resources_json=share(whole.asked),
@@ -279,6 +279,15 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
 def _seconds(text: str) -> int:
     """Return an API time; objects of one second share it."""
     return parse_rfc3339(text)
+
+
+def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
+    """Return the pull secrets of a pod; the API takes some without a name, which kubelets skip.
+
+    Source: kubelet_pods.go, getPullSecretsForPod (issue 99454).
+    """
+    names = (each.get("name") for each in spec.get("imagePullSecrets", ()))
+    return tuple(name for name in names if name)
 
 
 def share(value: _T) -> _T:
