@@ -3,13 +3,13 @@
     new --handlers--> admitted | refused
          |only its node affinity fails: the Node is read anew, once--> admitted | refused
          |critical, and the node is full: others are killed, one after another--> admitted
-         |another pod waits for those that are killed for it--> looked at afterwards
+         |another pod waits for its Node, or for those that are killed--> looked at afterwards
 
 It exists while the node has pods.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation/allocation_manager.go, AddPod;
 preemption/preemption.go, evictPodsToFreeRequests.
 Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills. Here the pod
-does, and those that come while others are killed; what happens to other pods goes on.
+does, and those that come after it; what happens to other pods goes on.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ from fleet.objects.static_pods import StaticPod
 _NODE: tuple[PodUid, ...] = (PodUid(""),)
 """What a pod waits for that waits for its Node."""
 _TURN: tuple[PodUid, ...] = (PodUid("-"),)
-"""What a pod waits for that came while others were killed for a critical one."""
+"""What a pod waits for that came while another one waited."""
 
 
 class PodAdmission:
@@ -85,7 +85,7 @@ class PodAdmission:
         Source: kubelet.go, HandlePodAdditions. Differs: `light` takes what runs as it is.
         """
         assert worker.state is WorkerState.SYNC, worker.state
-        if self._is_preempting and not (_runs(worker) and turn.env.light):
+        if self._is_waiting and not (_runs(worker) and turn.env.light):
             self._hold(worker, _TURN)
             return
         if _runs(worker):
@@ -106,6 +106,8 @@ class PodAdmission:
         """Look again at the pod that only its node affinity kept out. Source: generalFilter."""
         worker = self._workers.get(PodUid(call.key))
         if worker is None or not self._release(worker.pod.uid):
+            return
+        if worker.state is not WorkerState.SYNC:  # it is to end by now
             return
         if reply.ok:
             assert isinstance(reply.record, NodeView), reply
@@ -137,7 +139,7 @@ class PodAdmission:
             if victims not in (_NODE, _TURN) and not self._still_runs(victims):
                 self._kill_first(uid, victims[1:], turn)
         for uid, waits_for in tuple((self._held or {}).items()):
-            if waits_for is _TURN and not self._is_preempting:
+            if waits_for is _TURN and not self._is_waiting:
                 self._release(uid)
                 worker = self._workers.get(uid)
                 if worker is not None and worker.state is WorkerState.SYNC:
@@ -153,9 +155,10 @@ class PodAdmission:
                 self._kill_first(uid, victims[1:], turn)
 
     @property
-    def _is_preempting(self) -> bool:
+    def _is_waiting(self) -> bool:
+        """Return whether a pod waits that others have to wait for."""
         held = self._held.values() if self._held is not None else ()
-        return any(each not in (_NODE, _TURN) for each in held)
+        return any(each is not _TURN for each in held)
 
     def _still_runs(self, victims: tuple[PodUid, ...]) -> bool:
         """Return whether the pod that is being killed now still counts."""

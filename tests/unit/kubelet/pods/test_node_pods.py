@@ -5,8 +5,12 @@ import gc
 import itertools
 
 import pytest
+from admission_world import container as decoded_container
+from admission_world import make_pod as decoded
+from node_world import view
 from pod_world import (
     HOST_IP,
+    LATENCY_NS,
     TOKEN_VOLUME,
     UID,
     World,
@@ -16,6 +20,7 @@ from pod_world import (
 )
 
 from fleet.clock import NS_PER_S
+from fleet.objects.admission import NodeState
 from fleet.objects.effects import (
     Milestone,
     Op,
@@ -554,6 +559,38 @@ def test_a_relist_removes_what_it_does_not_mention() -> None:
     assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD"]
     assert [pod.uid for pod in world.loop] == ["two"]
     assert world.loop.phases() == {"Running": 1}
+
+
+@pytest.mark.parametrize(
+    ("disk", "told"),
+    [
+        ("ssd", [("Running", ""), ("Failed", "NodePorts")]),
+        ("hdd", [("Failed", "NodeAffinity"), ("Running", "")]),
+    ],
+)
+def test_pods_wait_for_one_whose_node_is_read_anew(disk: str, told: list[tuple[str, str]]) -> None:
+    """A kubelet's sync loop waits for the answer; both pods want the same port of the host."""
+    world = World()
+    state = NodeState(labels=(("disk", disk),))
+    world.refuse[Op.GET_NODE_ADMISSION] = Reply(ReplyKind.OK, view(state=state), 200)
+    ports = [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]
+    for name, selector in (("first", {"disk": "ssd"}), ("second", {})):
+        world.create(decoded(name, decoded_container(ports=ports), nodeSelector=selector))
+    world.run(5)
+    found = [world.pods[f"uid-{name}"].status for name in ("first", "second")]
+    assert [(each.phase, each.reason) for each in found] == told
+
+
+@pytest.mark.parametrize("delay_s", [0, LATENCY_NS / NS_PER_S / 2])
+def test_a_pod_that_is_deleted_while_its_node_is_read_goes(delay_s: float) -> None:
+    world = World()
+    world.refuse[Op.GET_NODE_ADMISSION] = Reply(ReplyKind.OK, view(), 200)
+    world.create(decoded("web", nodeSelector={"disk": "ssd"}))
+    world.run(delay_s)
+    world.delete("uid-web")
+    world.run(30)
+    assert world.pods == {}
+    assert not world.loop.admission.is_holding
 
 
 def test_an_ephemeral_container_starts_in_a_running_pod() -> None:
