@@ -20,7 +20,14 @@ from typing import Any
 import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
 from header_tap import Noted
-from real_kubelet import RealKubelet, going_first, raise_limits, running, sessions_go_first
+from real_kubelet import (
+    CONFIGURATION,
+    RealKubelet,
+    going_first,
+    raise_limits,
+    running,
+    sessions_go_first,
+)
 from recording import ENDED_WELL, Stage
 
 from fleet.profile.node_import import import_profile
@@ -83,7 +90,7 @@ class Told:
             "metadata": {"name": "oracle"},
             "spec": {
                 "template": {"status": {**status, **told, "nodeInfo": info}},
-                "kubeletConfiguration": dict(kubelet),
+                "kubeletConfiguration": {"resolvConf": CONFIGURATION["resolvConf"], **kubelet},
                 "imagePulls": dict(self.image_pulls),
                 "runtime": dict(self.runtime),
             },
