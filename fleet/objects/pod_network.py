@@ -1,4 +1,4 @@
-"""What a pod's spec says about names of hosts, and about its kernel's parameters."""
+"""What a pod's spec says about its names, its name servers and its kernel's parameters."""
 
 from typing import NamedTuple
 
@@ -11,6 +11,10 @@ class PodNetworkSpec(NamedTuple):
     searches: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()  # the name, and the value or ""
     sysctls: tuple[tuple[str, str], ...] = ()  # names with dots
+    subdomain: str = ""
+    hostname_override: str = ""
+    is_fqdn: bool = False  # setHostnameAsFQDN
+    own_users: bool = False  # hostUsers: false, a user namespace of its own
 
 
 USUAL_NETWORK = PodNetworkSpec()

@@ -167,6 +167,7 @@ class ContainerSpec(NamedTuple):
     user: UserSpec = IMAGE_USER
     script: ScriptSpec | None = None  # variables and mounts, None if there are none
     ports: tuple[PortSpec, ...] = ()  # that it declares
+    target: str = ""  # targetContainerName of an ephemeral container
 
 
 class TokenSource(NamedTuple):
@@ -219,6 +220,7 @@ class VolumeSpec(NamedTuple):
     image: str = ""  # of an image volume
     pull_policy: str = ""
     secret: str = ""  # that its plug-in is given: that an inline csi volume is published with
+    flaw: str = ""  # why its pod's spec never lets it be mounted
 
     @property
     def is_read_only(self) -> bool:

@@ -11,15 +11,18 @@ class MountSpec(NamedTuple):
     inner: str  # the path within the volume: subPath
     expression: str = ""  # what that path follows from: subPathExpr
     read_only: bool = False
+    recursive: bool = False  # recursiveReadOnly: Enabled
 
 
 class EnvRef(NamedTuple):
     """Where the value of a variable comes from. Source: core/v1 EnvVarSource."""
 
-    kind: str  # Field, Resource, ConfigMap, Secret, or "" for what is not read
-    key: str = ""  # the path of a field, the name of a resource, the key of an object
-    name: str = ""  # of the object, or of the container whose resources are meant
+    kind: str  # Field, Resource, ConfigMap, Secret, File, or "" for what is not read
+    key: str = ""  # the path of a field, the name of a resource, the key of an object or file
+    name: str = ""  # of the object, the volume, or the container whose resources are meant
     divisor: str = ""
+    path: str = ""  # of the file in the volume
+    optional: bool = False  # of the key of a file
 
 
 class Variable(NamedTuple):

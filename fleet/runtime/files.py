@@ -234,6 +234,12 @@ class NodeFiles:
         """Have a kubelet make a path of the machine."""
         self._stores.setdefault(HOST, FileStore()).write(path, text, at_ns, KUBELET)
 
+    def text(self, key: tuple[str, str], path: str, at_ns: int) -> str | None:
+        """Return the text of a file of a volume at an instant, None if it has no such file."""
+        store = self._stores.get(key)
+        found = None if store is None else store.read(posixpath.normpath(path), at_ns)
+        return None if found is None or found.text == DIRECTORY else found.text
+
     def _make_directory(self, place: VolumePlace, at_ns: int) -> None:
         """Make the part of a volume that a container mounts, if it is not there.
 

@@ -501,7 +501,7 @@ class Runtime:
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
         pod_ips = pod.status.pod_ips if sandbox is None else sandbox.ips
-        return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources)
+        return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources, self._files)
 
     def run_again(
         self,

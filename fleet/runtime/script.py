@@ -64,25 +64,30 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(replace, text) if "$" in text else text
 
 
-def sub_path_error(spec: ScriptSpec, variables: Mapping[str, str]) -> str:
-    """Return what is wrong with the paths that a container mounts of its volumes, "" if nothing.
+def mount_error(spec: ScriptSpec, variables: Mapping[str, str], *, recursive: bool = True) -> str:
+    """Return why a container cannot mount its volumes as it asks for, "" if it can.
 
-    Source: pkg/kubelet/kubelet_pods.go, makeMounts; container/helpers.go,
+    `recursive`: the runtime handler supports recursive read-only mounts.
+    Source: pkg/kubelet/kubelet_pods.go, makeMounts, resolveRecursiveReadOnly; container/helpers.go,
     ExpandContainerVolumeMounts; pkg/volume/validation, ValidatePathNoBacksteps.
     """
     unread = {each.name for each in spec.variables if each.source and each.name not in variables}
     for mount in spec.mounts:
         names = {match[1] for match in _REFERENCE.finditer(mount.expression) if match[1]}
-        if names & unread:
-            continue
-        missing = sorted(name for name in names if not variables.get(name))
-        if missing:
-            return f"missing value for {', '.join(missing)}"
-        path = expand(mount.expression, variables) if mount.expression else mount.inner
-        if path.startswith("/"):
-            return f"error SubPath `{path}` must not be an absolute path"
-        if ".." in path.split("/"):
-            return f"unable to provision SubPath `{path}`: must not contain '..'"
+        if not names & unread:
+            missing = sorted(name for name in names if not variables.get(name))
+            if missing:
+                return f"missing value for {', '.join(missing)}"
+            path = expand(mount.expression, variables) if mount.expression else mount.inner
+            if path.startswith("/"):
+                return f"error SubPath `{path}` must not be an absolute path"
+            if ".." in path.split("/"):
+                return f"unable to provision SubPath `{path}`: must not contain '..'"
+        if mount.recursive and not recursive:
+            return (
+                f'failed to resolve recursive read-only mode: volume "{mount.volume}" requested '
+                "recursive read-only mode, but it is not supported by the runtime"
+            )
     return ""
 
 

@@ -6,6 +6,7 @@ pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue.
 Differs: sources of a projected volume other than these, as clusterTrustBundle, show no files.
 """
 
+import posixpath
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
@@ -27,14 +28,17 @@ from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine_paths import real_path
 from fleet.quantity import parse_quantity
+from fleet.runtime.command import command_of
+from fleet.runtime.env_file import env_file_value
 from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
-from fleet.runtime.resolv_conf import resolv_conf
+from fleet.runtime.resolv_conf import CLUSTER_DOMAIN, resolv_conf
 from fleet.runtime.script import (
+    PROGRAMS,
     STRINGS_MAX,
     expand,
     left_of,
-    sub_path_error,
+    mount_error,
     subscripted,
     variables_of,
 )
@@ -43,6 +47,8 @@ from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.surroundings import Surroundings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOSTNAME_MAX, FQDN_MAX = 63, 64
+PODS_DIRECTORY = "/var/lib/kubelet/pods"
 _TOKEN_MODE = 0o600
 """Of a token in a volume that is given to a group. Source: projected.go, collectData."""
 _PRINTS_ALL = re.compile(r"\b(?:env|printenv)\b")
@@ -115,6 +121,7 @@ class Place(NamedTuple):
     start_wall_ns: int
     draw: float  # of [0, 1), for random numbers
     sources: Sources = NO_SOURCES
+    files: NodeFiles | None = None  # of the node, if somebody wrote any
 
 
 def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) -> Surroundings:
@@ -250,23 +257,67 @@ def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place)
 
 
 def hostname(pod: Pod) -> str:
-    """Return the host name of a pod. Source: GeneratePodHostNameAndDomain, truncated to 63."""
+    """Return the host name that the processes of a pod see.
+
+    Source: pkg/kubelet/util/util.go, GetNodenameForKernel.
+    """
     if pod.spec.host_network:
         return pod.node_name
-    return pod.spec.hostname or pod.name[:63].rstrip("-.")
+    return _full_name(pod) if pod.spec.network.is_fqdn else _short_name(pod)
 
 
-def config_error(pod: Pod, spec: ContainerSpec, pod_ips: str, *, windows: bool = False) -> str:
+def hostname_error(pod: Pod) -> str:
+    """Return why a pod cannot have the host name that it asks for, "" if it can.
+
+    Source: pkg/kubelet/util/util.go, GetNodenameForKernel.
+    """
+    if not pod.spec.network.is_fqdn or pod.spec.host_network:
+        return ""
+    name = _full_name(pod)
+    if not _domain(pod) or len(name) <= FQDN_MAX:
+        return ""
+    return (
+        f"failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long "
+        f"({FQDN_MAX} characters is the max, {len(name)} characters requested)"
+    )
+
+
+def _short_name(pod: Pod) -> str:
+    """Source: pkg/kubelet/kubelet_pods.go, GeneratePodHostNameAndDomain."""
+    name = pod.spec.network.hostname_override or pod.spec.hostname or pod.name
+    return name if len(name) <= HOSTNAME_MAX else name[:HOSTNAME_MAX].rstrip("-.")
+
+
+def _domain(pod: Pod) -> str:
+    """Source: pkg/kubelet/kubelet_pods.go, GeneratePodHostNameAndDomain."""
+    spec = pod.spec.network
+    if not spec.subdomain or spec.hostname_override:
+        return ""
+    return f"{spec.subdomain}.{pod.namespace}.svc.{CLUSTER_DOMAIN}"
+
+
+def _full_name(pod: Pod) -> str:
+    return ".".join(filter(None, (_short_name(pod), _domain(pod))))
+
+
+def config_error(
+    pod: Pod, spec: ContainerSpec, place: Place, *, windows: bool = False, recursive: bool = True
+) -> str:
     """Return why a container cannot be configured as its pod asks for, "" if it can.
 
+    `recursive`: the pod's runtime handler supports recursive read-only mounts.
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
     """
     script = spec.script
-    refers = script is not None and any("$(" in each.value for each in script.variables)
+    refers = script is not None and any(
+        "$(" in each.value or (each.source is not None and each.source.kind == "File")
+        for each in script.variables
+    )
     if script is not None and (script.mounts or refers):
-        place = Place(pod_ips, pod.status.host_ips, 0, 0, 0.0)
         try:
-            error = sub_path_error(script, _own_variables(script, pod, spec, place))
+            error = _env_file_error(script, pod, spec, place)
+            variables = _own_variables(script, pod, spec, place)
+            error = error or mount_error(script, variables, recursive=recursive)
         except OverBudgetError as over:
             error = str(over)
         if error:
@@ -293,7 +344,53 @@ def _value(pod: Pod, spec: ContainerSpec, place: Place, source: EnvRef) -> str |
     if source.kind in {"ConfigMap", "Secret"}:
         texts = place.sources.texts(source.kind, pod.namespace, source.name)
         return None if texts is None else texts.get(source.key)
+    if source.kind == "File":
+        text = _env_file(pod, place, source)
+        return None if text is None else env_file_value(text, source.key) or None
     return None
+
+
+def _env_file_error(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place) -> str:
+    """Return which variable of a container cannot be read from its file, "" if all can.
+
+    A file that only programs fleet knows nothing of can have written is taken to be there.
+    Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables.
+    """
+    for source in (each.source for each in script.variables):
+        if source is None or source.kind != "File":
+            continue
+        name = source.name
+        if not any(each.name == name and each.mounted for each in pod.spec.volumes):
+            return f'cannot find the volume "{name}" referenced by FileKeyRef'
+        text = _env_file(pod, place, source)
+        if text is None and _may_be_written(pod, spec, name):
+            continue
+        value = None if text is None else env_file_value(text, source.key)
+        if value is None:
+            return "couldn't parse env file"
+        if not value and not source.optional:
+            path = f"{PODS_DIRECTORY}/{pod.uid}/volumes/kubernetes.io~empty-dir/{name}"
+            path = posixpath.normpath(f"{path}/{source.path}")
+            return f'environment variable key "{source.key}" not found in file "{path}"'
+    return ""
+
+
+def _env_file(pod: Pod, place: Place, source: EnvRef) -> str | None:
+    if place.files is None:
+        return None
+    return place.files.text((pod.uid, source.name), f"/{source.path}", place.start_ns)
+
+
+def _may_be_written(pod: Pod, reader: ContainerSpec, volume: str) -> bool:
+    """Return whether another container may have written to a volume what fleet does not know."""
+    for spec in pod.spec.all_containers:
+        mounts = spec.script.mounts if spec.script is not None else ()
+        words = command_of(spec)
+        if spec.name == reader.name or (words and words[0].rpartition("/")[2] in PROGRAMS):
+            continue
+        if any(each.volume == volume and not each.read_only for each in mounts):
+            return True
+    return False
 
 
 def _field(pod: Pod, place: Place, path: str) -> str | None:
@@ -424,11 +521,12 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
 
     Source: pkg/kubelet/kubelet_pods.go, managedHostsFileContent, nodeHostsFileContent.
     """
-    name = hostname(pod)
     if pod.spec.host_network:
         hosts = _HOST_NETWORK_HOSTS + HOST_FILES["/etc/hosts"]
     else:
-        hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{_named(place.pod_ips, name)}"
+        short, full = _short_name(pod), _full_name(pod)
+        names = short if short == full else f"{full}\t{short}"
+        hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{_named(place.pod_ips, names)}"
     if pod.spec.host_aliases:
         hosts += "\n# Entries added by HostAliases.\n"
         hosts += "".join("\t".join(each) + "\n" for each in pod.spec.host_aliases)
@@ -438,7 +536,7 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     }
     return {
         **sysctls,
-        "/etc/hostname": f"{name}\n",
+        "/etc/hostname": f"{hostname(pod)}\n",
         "/etc/hosts": hosts,
         "/etc/resolv.conf": resolv_conf(pod, place.sources.dns, place.host_ips),
         "/dev/null": "",

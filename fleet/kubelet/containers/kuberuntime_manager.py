@@ -21,7 +21,7 @@ from fleet.kubelet.containers.pod_dns import has_dns_events, tell_dns
 from fleet.kubelet.containers.pod_resize import resize_error
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
-from fleet.kubelet.containers.runtime_class import handler_error
+from fleet.kubelet.containers.runtime_class import mounts_recursively, sandbox_error
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.allocation_manager import NO_ACTIONS, AllocationManager
 from fleet.kubelet.pods.pod_actions import (
@@ -51,7 +51,7 @@ from fleet.runtime.back_off import BackOff
 from fleet.runtime.containers import RunState, Sandbox
 from fleet.runtime.runtime import OVER_BUDGET, Runtime
 from fleet.runtime.shell.shell import TOO_MANY_ARGUMENTS
-from fleet.runtime.surroundings import config_error
+from fleet.runtime.surroundings import NO_SOURCES, config_error
 
 POST_START_ERROR = "PostStartHookError"
 SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
@@ -188,7 +188,7 @@ class KubeRuntimeManager:
     def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
         pod = worker.pod
         tally = turn.facts.counts()
-        error = handler_error(pod, turn)
+        error = sandbox_error(pod, turn)
         if not error:
             error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
         if error:
@@ -429,10 +429,7 @@ class KubeRuntimeManager:
             return True
         spec = worker.plan[0]
         behavior = turn.behavior(pod)
-        error = "" if turn.env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
-        sandbox = self._runtime.sandbox(pod.uid)
-        ips, windows = sandbox.ips if sandbox is not None else "", turn.env.model.is_windows
-        error = error or config_error(pod, spec, ips, windows=windows)
+        error = self._config_error(pod, spec, turn)
         if error:
             wrong = StartFailure(reason=CONFIG_ERROR, message=error)
             if error == TOO_MANY_ARGUMENTS:  # no kubelet minds; the kernel does, as runc starts it
@@ -466,6 +463,19 @@ class KubeRuntimeManager:
         worker.stage = SyncStage.POST_START
         turn.wait(worker, turn.now_ns + hook.takes_ns)
         return True
+
+    def _config_error(self, pod: Pod, spec: ContainerSpec, turn: Turn) -> str:
+        """Return why the configuration of a container cannot be made, "" if it can.
+
+        Source: kuberuntime_container.go, startContainer, getTargetID, generateContainerConfig.
+        """
+        sandbox, env = self._runtime.sandbox(pod.uid), turn.env
+        if spec.target and (sandbox is None or sandbox.find(spec.target) is None):
+            return f"unable to find target container {spec.target}"
+        error = "" if env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
+        place = self._runtime.place(pod, spec, 0, turn.now_ns, 0, NO_SOURCES)
+        windows, recursive = env.model.is_windows, mounts_recursively(pod, env)
+        return error or config_error(pod, spec, place, windows=windows, recursive=recursive)
 
     def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
         """Report why the first container of the plan could not be created or started."""

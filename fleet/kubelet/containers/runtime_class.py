@@ -1,24 +1,69 @@
-"""The runtime handler of a pod: what its RuntimeClass names, if the node has it.
+"""The runtime handler of a pod: what its RuntimeClass names, if the node has it and it can do it.
 
 Source: pkg/kubelet/runtimeclass/runtimeclass_manager.go, LookupRuntimeHandler.
 """
 
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
 from fleet.objects.pods import Pod
+from fleet.profile.node_model import RuntimeHandler
 from fleet.runtime.pod_addresses import no_runtime
+from fleet.runtime.surroundings import hostname_error
+
+
+def sandbox_error(pod: Pod, turn: Turn) -> str:
+    """Return why no sandbox can be made for a pod on this node, "" if one can.
+
+    Source: pkg/kubelet/kuberuntime/kuberuntime_sandbox.go, generatePodSandboxConfig,
+    createPodSandbox: the host name comes first, then the namespaces, then the handler.
+    """
+    return hostname_error(pod) or handler_error(pod, turn)
 
 
 def handler_error(pod: Pod, turn: Turn) -> str:
     """Return why the runtime has no handler for a pod, "" if it has.
 
-    A node has the handlers of its `status.runtimeHandlers`. Fidelity `light` reads no RuntimeClass.
+    A node has the handlers of its `status.runtimeHandlers`. Fidelity `light` reads no RuntimeClass,
+    and takes it that the handler is there.
+    """
+    env, name = turn.env, pod.spec.runtime_class
+    if name and env.light:
+        return ""
+    found = env.runtime_classes.get(name) if name else None
+    if name and found is None:
+        return f'runtimeclass.node.k8s.io "{name}" not found'
+    wanted = "" if found is None else found.handler
+    handler = _handler(wanted, env)
+    if pod.spec.network.own_users and (handler is None or not handler.user_namespaces):
+        return _no_users(wanted, env, is_known=handler is not None)
+    if not name or handler is not None:
+        return ""
+    return no_runtime(wanted, pod.uid, turn.now_ns)
+
+
+def _handler(name: str, env: Environment) -> RuntimeHandler | None:
+    return next((each for each in env.model.runtime_handlers if each.name == name), None)
+
+
+def _no_users(name: str, env: Environment, *, is_known: bool) -> str:
+    """Source: userns/userns_manager.go, GetOrCreateUserNamespaceMappings; kubelet_getters.go."""
+    who = f'RuntimeClass handler "{name}"' if name else "runtime"
+    text = f"can't set `spec.hostUsers: false`, {who} does not support user namespaces"
+    if is_known or not env.model.runtime_handlers:
+        return text
+    return f'{text}: the handler "{name}" is not known'
+
+
+def mounts_recursively(pod: Pod, env: Environment) -> bool:
+    """Return whether the handler of a pod supports recursive read-only mounts.
+
+    Source: pkg/kubelet/kubelet_pods.go, runtimeClassSupportsRecursiveReadOnlyMounts.
     """
     name = pod.spec.runtime_class
-    if not name or turn.env.light:
-        return ""
-    found = turn.env.runtime_classes.get(name)
-    if found is None:
-        return f'runtimeclass.node.k8s.io "{name}" not found'
-    if any(each.name == found.handler for each in turn.env.model.runtime_handlers):
-        return ""
-    return no_runtime(found.handler, pod.uid, turn.now_ns)
+    if name and env.light:
+        return True
+    found = env.runtime_classes.get(name) if name else None
+    if name and found is None:
+        return False
+    handler = _handler("" if found is None else found.handler, env)
+    return handler is not None and handler.recursive_read_only_mounts

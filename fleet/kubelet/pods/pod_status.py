@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.containers.runtime_class import mounts_recursively
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.events import Reason
@@ -86,6 +87,7 @@ class StatusGenerator:
             pod_resources=resizes_pods(env.model),
             shows_user=not env.model.is_windows,
             image_id=env.images.image_id,
+            recursive=mounts_recursively(pod, env),
         )
         status = generate_pod_status(pod, sandbox, inputs)
         if worker.state is WorkerState.TERMINATED and not old.pod_ips:

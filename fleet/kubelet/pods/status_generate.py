@@ -93,6 +93,7 @@ class PodInputs(NamedTuple):
     pod_resources: bool = True  # the status shows the resources of the whole pod
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
     image_id: Callable[[str], str] = image_id
+    recursive: bool = True  # the runtime handler supports recursive read-only mounts
 
 
 def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) -> PodStatus:
@@ -216,7 +217,7 @@ def _absent_status(
         image=spec.image,
         image_id="",
         container_id="",
-        volume_mounts_json=spec.volume_mounts_json,
+        volume_mounts_json=_mounts(spec, inputs),
     )
     if old is None or not isinstance(old.state, RunningState):
         return fresh
@@ -284,9 +285,21 @@ def _present_status(
         container_id=container.id,
         allocated_json=spec.requests_json,
         resources_json=_resources(spec, pod, inputs) if running else spec.resources_json,
-        volume_mounts_json=spec.volume_mounts_json,
+        volume_mounts_json=_mounts(spec, inputs),
         user_json=user_json(spec.user) if inputs.shows_user else b"",
     )
+
+
+def _mounts(spec: ContainerSpec, inputs: PodInputs) -> bytes:
+    """Source: kubelet_pods.go, convertToAPIContainerStatuses: without support none is recursive."""
+    if inputs.recursive:
+        return spec.volume_mounts_json
+    return _not_recursive(spec.volume_mounts_json)
+
+
+@lru_cache(maxsize=1024)
+def _not_recursive(mounts: bytes) -> bytes:
+    return mounts.replace(b'"recursiveReadOnly":"Enabled"', b'"recursiveReadOnly":"Disabled"')
 
 
 def _resources(spec: ContainerSpec, pod: Pod, inputs: PodInputs) -> bytes:

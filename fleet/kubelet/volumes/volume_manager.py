@@ -275,7 +275,7 @@ class VolumeManager:
             return None
         sources = sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
-        errors = [error for error, _ in ((volume.error, False), *found) if error]
+        errors = [error for error, _ in ((volume.error, False), (spec.flaw, False), *found) if error]
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += inline_problem(spec.driver, turn.env)

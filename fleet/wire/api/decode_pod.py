@@ -346,6 +346,7 @@ def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) ->
         user=share(container_user(obj, security)),
         script=share(container_script(obj, has_service_links=links)),
         ports=share(_ports(obj)),
+        target=_intern(obj.get("targetContainerName", "")),
     )
 
 

@@ -1,4 +1,4 @@
-"""How a pod resolves names, and its sysctls, from JSON."""
+"""How a pod is named and resolves names, its sysctls and its user namespace, from JSON."""
 
 import sys
 from typing import Any
@@ -7,12 +7,10 @@ from fleet.objects.pod_network import USUAL_NETWORK, PodNetworkSpec
 
 
 def pod_network(spec: dict[str, Any]) -> PodNetworkSpec:
-    """Return what a pod's spec says about its /etc/resolv.conf and /proc/sys."""
+    """Return what a pod's spec says about its host name, /etc/resolv.conf and /proc/sys."""
     sysctls = (spec.get("securityContext") or {}).get("sysctls") or ()
     policy, config = spec.get("dnsPolicy", "ClusterFirst"), spec.get("dnsConfig") or {}
-    if policy == "ClusterFirst" and not config and not sysctls:
-        return USUAL_NETWORK
-    return PodNetworkSpec(
+    found = PodNetworkSpec(
         sys.intern(policy),
         tuple(config.get("nameservers") or ()),
         tuple(config.get("searches") or ()),
@@ -20,7 +18,12 @@ def pod_network(spec: dict[str, Any]) -> PodNetworkSpec:
             (each.get("name", ""), each.get("value") or "") for each in config.get("options", ())
         ),
         tuple((_with_dots(each["name"]), each.get("value", "")) for each in sysctls),
+        sys.intern(spec.get("subdomain") or ""),
+        spec.get("hostnameOverride") or "",
+        is_fqdn=bool(spec.get("setHostnameAsFQDN")),
+        own_users=spec.get("hostUsers") is False,
     )
+    return USUAL_NETWORK if found == USUAL_NETWORK else found
 
 
 def _with_dots(name: str) -> str:

@@ -45,6 +45,7 @@ def _mount(obj: dict[str, Any]) -> MountSpec:
         obj.get("subPath", ""),
         obj.get("subPathExpr", ""),
         obj.get("readOnly", False),
+        recursive=obj.get("recursiveReadOnly") == "Enabled",
     )
 
 
@@ -69,6 +70,15 @@ def env_reference(source: dict[str, Any]) -> EnvRef:
             ref.get("resource", ""),
             ref.get("containerName", ""),
             str(ref.get("divisor", "")),
+        )
+    if "fileKeyRef" in source:
+        ref = source["fileKeyRef"]
+        return EnvRef(
+            "File",
+            ref.get("key", ""),
+            ref.get("volumeName", ""),
+            path=ref.get("path", ""),
+            optional=ref.get("optional") or False,
         )
     return EnvRef("")
 

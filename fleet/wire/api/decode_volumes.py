@@ -27,11 +27,17 @@ from fleet.objects.volumes import (
     VolumeSecrets,
     VolumeView,
 )
+from fleet.quantity import parse_quantity
 from fleet.wire.api.decode_admission import node_terms
 from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_script import env_reference
 
 DEFAULT_MODE = 0o644
+HUGE_PAGES = "HugePages"  # a medium; with "-2Mi" it names the size
+HUGE_PAGES_RESOURCE = "hugepages-"
+NO_QUANTITY = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
 DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenProjection
 RESOURCE_EXHAUSTED = 8  # of gRPC
 _intern = sys.intern
@@ -55,8 +61,49 @@ def decode_volumes(spec: dict[str, Any]) -> tuple[VolumeSpec, ...]:
         mounts.update(each["name"] for each in container.get("volumeMounts") or ())
         devices.update(each["name"] for each in container.get("volumeDevices") or ())
     return tuple(
-        _volume(each, mounted=each["name"] in mounts | devices, block=each["name"] in devices)
+        _volume(
+            each,
+            mounted=each["name"] in mounts | devices,
+            block=each["name"] in devices,
+            flaw=_medium_flaw((each.get("emptyDir") or {}).get("medium") or "", spec),
+        )
         for each in spec.get("volumes") or ()
+    )
+
+
+def _medium_flaw(medium: str, spec: dict[str, Any]) -> str:
+    """Return why an emptyDir cannot be made of its medium, "" if it can.
+
+    Source: pkg/volume/emptydir/empty_dir.go, SetUpAt.
+    """
+    if medium in {"", "Memory"}:
+        return ""
+    if medium != HUGE_PAGES and not medium.startswith(f"{HUGE_PAGES}-"):
+        return f"unknown storage medium {orjson.dumps(medium).decode()}"
+    try:
+        return _huge_pages_flaw(medium, spec)
+    except ValueError:
+        return NO_QUANTITY
+
+
+def _huge_pages_flaw(medium: str, spec: dict[str, Any]) -> str:
+    """Source: pkg/volume/emptydir/empty_dir.go, getPageSizeMountOption."""
+    asking = (spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    sizes = {
+        parse_quantity(name.removeprefix(HUGE_PAGES_RESOURCE)).nano
+        for each in asking
+        for name in (each.get("resources") or {}).get("requests") or ()
+        if name.startswith(HUGE_PAGES_RESOURCE)
+    }
+    if medium == HUGE_PAGES and len(sizes) > 1:
+        return f"medium: {medium} can't be used if container requests multiple huge page sizes"
+    if medium != HUGE_PAGES:
+        sizes &= {parse_quantity(medium.removeprefix(f"{HUGE_PAGES}-")).nano}
+    if sizes:
+        return ""
+    return (
+        f"medium {medium}: hugePages storage requested, but there is no resource request "
+        "for huge pages"
     )
 
 
@@ -65,7 +112,7 @@ def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from spec.get(field) or ()
 
 
-def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
+def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> VolumeSpec:
     kind = next((key for key in obj if key != "name"), "emptyDir")
     source = obj.get(kind) or {}
     config_maps: list[ObjectSource] = []
@@ -110,6 +157,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool) -> VolumeSpec:
         image=source.get("reference", "") if kind == "image" else "",
         pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
         secret=_volume_secret(kind, source),
+        flaw=flaw,
     )
 
 

@@ -1,5 +1,7 @@
 """What a kubelet and a runtime write into a container as its pod asks for it."""
 
+from typing import Any
+
 import pytest
 from pod_world import container, make_pod
 
@@ -132,3 +134,26 @@ def test_a_program_of_root_is_run_as_root_unless_that_is_forbidden(
     assert around is not None
     ran = run_around(command_of(pod.spec.containers[0]), around)
     assert (ran.text(""), ran.exit_code, ran.run_ns) == (f"Effective uid: {uid}\n", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "hosts"),
+    [
+        ({}, "web", "web"),
+        ({"hostname": "a", "subdomain": "s"}, "a", "a.s.default.svc.cluster.local\ta"),
+        (
+            {"hostname": "a", "subdomain": "s", "setHostnameAsFQDN": True},
+            "a.s.default.svc.cluster.local",
+            "a.s.default.svc.cluster.local\ta",
+        ),
+        ({"hostname": "a", "setHostnameAsFQDN": True}, "a", "a"),
+        ({"hostname": "a", "subdomain": "s", "hostnameOverride": "b.example"}, *["b.example"] * 2),
+        ({"hostnameOverride": f"{'b' * 62}.example"}, *["b" * 62] * 2),
+    ],
+)
+def test_the_host_name(spec: dict[str, Any], name: str, hosts: str) -> None:
+    pod = make_pod(container(), network=pod_network(spec), hostname=spec.get("hostname", ""))
+    assert printed(pod, "sh", "-c", "hostname; echo $HOSTNAME; cat /etc/hostname") == (
+        f"{name}\n" * 3
+    )
+    assert printed(pod, "tail", "-n", "1", "/etc/hosts") == f"10.0.0.2\t{hosts}\n"

@@ -5,7 +5,7 @@ import pytest
 from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.script import (
     expand,
-    sub_path_error,
+    mount_error,
     subscripted,
     variables_of,
 )
@@ -45,7 +45,7 @@ def test_variables_come_from_values_and_fields_and_refer_to_earlier_ones() -> No
 def test_a_path_within_a_volume_stays_there(mount: MountSpec, error: str) -> None:
     known = {"NAME": "web", "UP": "..", "ROOT": "/tmp", "EMPTY": ""}
     spec = ScriptSpec((Variable("SECRET", source=EnvRef("")),), (mount,))
-    assert sub_path_error(spec, known) == error
+    assert mount_error(spec, known) == error
 
 
 @pytest.mark.parametrize(
@@ -67,12 +67,13 @@ def test_a_shell_without_an_input_ends_at_once(image: str, ends: bool) -> None: 
 
 
 def test_a_command_that_looks_around_is_told_from_others() -> None:
+    file = {"volumeName": "v", "path": "e", "key": "k", "optional": True}
     env = [
         {"name": "A", "value": "1"},
         {"name": "I", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['i']"}}},
         {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         {"name": "L", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
-        {"name": "F", "valueFrom": {"fileKeyRef": {"key": "k"}}},
+        {"name": "F", "valueFrom": {"fileKeyRef": file}},
     ]
     mounts = [{"name": "data", "mountPath": "/data", "subPath": "x"}]
     container = {
@@ -87,7 +88,7 @@ def test_a_command_that_looks_around_is_told_from_others() -> None:
             Variable("I", source=EnvRef("Field", "metadata.labels['i']")),
             Variable("S", source=EnvRef("Secret", "k", "s")),
             Variable("L", source=EnvRef("Resource", "limits.cpu")),
-            Variable("F", source=EnvRef("")),
+            Variable("F", source=EnvRef("File", "k", "v", path="e", optional=True)),
         ),
         (MountSpec("/data", "data", "x"),),
         env_from=(EnvFrom("ConfigMap", "cm", "P_"),),
