@@ -268,10 +268,18 @@ def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
 
     Source: withRetry.IsNextRetry; Request.request: a GET whose connection is lost.
     """
+    if response.failure in LOST_FAILURES and OPERATIONS[call.op].verb == "GET":
+        return RETRY_LEAST_S if tries < CALL_TRIES_MAX else -1
+    return told_again_s(response, tries)
+
+
+def told_again_s(response: Response, tries: int) -> int:
+    """Return after how many seconds the server wants a request again, -1 for never.
+
+    Source: client-go/rest/with_retry.go, IsNextRetry, checkWait.
+    """
     if tries >= CALL_TRIES_MAX:
         return -1
-    if response.failure in LOST_FAILURES and OPERATIONS[call.op].verb == "GET":
-        return RETRY_LEAST_S
     is_told = response.code == 429 or response.code >= 500
     if not is_told or response.retry_after_s < 0:
         return -1

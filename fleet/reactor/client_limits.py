@@ -33,7 +33,10 @@ class ClientLimits:
 
     def wait_ns(self, call: ApiCall, model: NodeModel, now_ns: int) -> int:
         """Take a token for a call; return how long it has to wait for it, 0 for not at all."""
-        client = OPERATIONS[call.op].client
+        return self.take(call.node, OPERATIONS[call.op].client, model, now_ns)
+
+    def take(self, node: int, client: Client, model: NodeModel, now_ns: int) -> int:
+        """Take a token of a client; return how long it has to wait for it."""
         if client in UNLIMITED:
             return 0
         if client is Client.EVENTS:
@@ -43,7 +46,7 @@ class ClientLimits:
             if qps:
                 client = Client.CORE
         interval_ns = NS_PER_S // (qps or QPS_DEFAULT)
-        bucket = call.node * len(Client) + client
+        bucket = node * len(Client) + client
         full_ns = max(self._full_ns.get(bucket, 0), now_ns) + interval_ns
         self._full_ns[bucket] = full_ns
         return max(0, full_ns - now_ns - interval_ns * (burst or BURST_DEFAULT))

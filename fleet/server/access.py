@@ -8,13 +8,16 @@ apiserver/pkg/authentication/authenticatorfactory/delegating.go.
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
+from fleet.clock import NS_PER_S
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
+from fleet.objects.effects import Client, NodeId
 from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.reactor.calls import told_again_s
 from fleet.reactor.reactor import Reactor
 from fleet.server.authorization import (
     FINE_GRAINED_GATE,
@@ -31,10 +34,13 @@ from fleet.server.http import NodeProtocol, text
 from fleet.server.questions import Questions
 from fleet.server.reviews import (
     ACCESS_REVIEWS,
+    RETRY_JITTER,
+    RETRY_WAITS_S,
     TOKEN_REVIEWS,
     AccessAnswer,
     TokenAnswer,
     access_review,
+    is_transient,
     read_access_review,
     read_token_review,
     send_review,
@@ -46,14 +52,19 @@ ANONYMOUS = User("system:anonymous", groups=("system:unauthenticated",))
 AUTHENTICATED = "system:authenticated"
 TOKEN_BYTES_MAX = 64 << 10
 SWEEP_S = 30.0
+_STREAM_RETRY = 0x5A12
+Sleep = Callable[[float], Awaitable[None]]
 
 
 class AccessControl:
     """Decides for all nodes of a process; its caches are each node's own, by key."""
 
-    def __init__(self, reactor: Reactor, questions: Questions) -> None:
+    def __init__(
+        self, reactor: Reactor, questions: Questions, sleep: Sleep = asyncio.sleep
+    ) -> None:
         self._reactor = reactor
         self._questions = questions
+        self._sleep = sleep
         self._tokens: ExpiringCache[tuple[NodeId, bytes], TokenAnswer] = ExpiringCache()
         self._accesses: ExpiringCache[tuple[NodeId, Access], AccessAnswer] = ExpiringCache()
 
@@ -132,6 +143,44 @@ class AccessControl:
         return answer
 
     async def _send(self, node: NodeId, path: bytes, review: dict[str, Any]) -> Response:
+        """Send a review until it is answered or has failed too often; return the last answer.
+
+        Source: apiserver/pkg/util/webhook/webhook.go, WithExponentialBackoff, around the tries that
+        client-go makes by itself.
+        """
+        waits_s, tries = list(RETRY_WAITS_S), 1
+        while True:
+            share = await self._wait_for_token(node)
+            response = await self._attempt(node, path, review)
+            wait_s: float = told_again_s(response, tries)
+            tries += 1
+            if wait_s < 0:
+                if not waits_s or not is_transient(response):
+                    return response
+                wait_s, tries = waits_s.pop(0) * (1 + RETRY_JITTER * share), 1
+            await self._sleep(wait_s)
+
+    async def _wait_for_token(self, node: NodeId) -> float:
+        """Wait until the node's main client may send; return a draw for the wait that may follow.
+
+        Source: cmd/kubelet/app/server.go, run: kubeAPIQPS, kubeAPIBurst. `light` has no limits.
+        """
+        reactor = self._reactor
+
+        def act(kubelet: VirtualKubelet, now_ns: int) -> tuple[int, float]:
+            env, wait_ns = kubelet.env, 0
+            if not env.light:
+                wait_ns = reactor.calls.limits.take(node, Client.CORE, env.model, now_ns)
+            if wait_ns:
+                reactor.counts.throttled.record(wait_ns // 1000)
+            return wait_ns, env.draws.uniform(node, _STREAM_RETRY, now_ns)
+
+        wait_ns, share = await self._questions.ask(node, act)
+        if wait_ns:
+            await self._sleep(wait_ns / NS_PER_S)
+        return share
+
+    async def _attempt(self, node: NodeId, path: bytes, review: dict[str, Any]) -> Response:
         """Send a review over the node's own connection, and wait for its answer."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Response] = loop.create_future()

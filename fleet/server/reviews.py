@@ -1,9 +1,10 @@
 """TokenReview and SubjectAccessReview, as a node's own requests: built, sent, read.
 
 They go over the connection that the node has, as its user, so they are load as any other request.
-Source: apiserver/plugin/pkg/authenticator/token/webhook; apiserver/plugin/pkg/authorizer/webhook.
-Differs: one attempt, where upstream repeats a failed one after 0.5 s up to 5 times; the limits of
-the kubelet's client are not applied.
+A review that fails for a passing reason is sent five times at most.
+Source: apiserver/plugin/pkg/authenticator/token/webhook; apiserver/plugin/pkg/authorizer/webhook;
+apiserver/pkg/util/webhook/webhook.go; apiserver/pkg/server/options/authentication.go,
+DefaultAuthWebhookRetryBackoff.
 """
 
 from collections.abc import Callable
@@ -18,11 +19,14 @@ from fleet.reactor.tokens import Errand
 from fleet.server.authorization import Access, User
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.protobuf import MAGIC
-from fleet.wire.http2.messages import MALFORMED, ContentType, Request, Response
+from fleet.wire.http2.messages import MALFORMED, ContentType, Failure, Request, Response
 
 TOKEN_REVIEWS = b"/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = b"/apis/authorization.k8s.io/v1/subjectaccessreviews"
 TIMEOUT_NS = 30_000_000_000
+RETRY_WAITS_S = (0.5, 0.75, 1.125, 1.6875)
+"""Between the attempts of a review: 0.5 s, each time half as long again."""
+RETRY_JITTER = 0.2
 Json = dict[str, Any]
 
 
@@ -79,6 +83,13 @@ def send_review(
     request = Request(b"POST", path, body, content_type, user, stream=False, timeout_ns=TIMEOUT_NS)
     resource = path.rpartition(b"/")[2].decode()
     reactor.wires.nodes.send(entry.pool, request, Review(reactor, node, resource, done))
+
+
+def is_transient(response: Response) -> bool:
+    """Return whether a review that was answered so is sent again. Source: DefaultShouldRetry."""
+    if response.failure in {Failure.LOST, Failure.SILENT}:
+        return True
+    return response.code in {429, 500, 504} or (response.code >= 400 and response.retry_after_s > 0)
 
 
 def token_review(token: str) -> Json:
