@@ -18,6 +18,7 @@ from fleet.profile.schema import DurationNs, QuantityField, Spec, unknown_key
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity
 
 URL = re.compile(r"https?://[!-~]+")
+CPU_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
@@ -57,9 +58,7 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "cpuManagerPolicyOptions",
         "cpuManagerReconcilePeriod",
         "enableContentionProfiling",
-        "enableControllerAttachDetach",
         "failCgroupV1",
-        "failSwapOn",
         "hairpinMode",
         "imagePullCredentialsVerificationPolicy",
         "imageServiceEndpoint",
@@ -68,11 +67,9 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "kernelMemcgNotification",
         "kubeReservedCgroup",
         "kubeletCgroups",
-        "localStorageCapacityIsolation",
         "logging",
         "makeIPTablesUtilChains",
         "maxOpenFiles",
-        "memorySwap",
         "memoryThrottlingFactor",
         "oomScoreAdj",
         "podCIDR",
@@ -82,8 +79,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "protectKernelDefaults",
         "qosReserved",
         "registerNode",
-        "reservedMemory",
-        "reservedSystemCPUs",
         "runOnce",
         "seccompDefault",
         "showHiddenMetricsForVersion",
@@ -203,6 +198,19 @@ class Authorization(Spec):
     webhook: WebhookAuthorization = WebhookAuthorization()
 
 
+class MemorySwap(Spec):
+    """What containers may swap. Source: MemorySwapConfiguration."""
+
+    swap_behavior: Literal["", "NoSwap", "LimitedSwap"] = ""
+
+
+class MemoryReservation(Spec):
+    """Memory of a NUMA node that pods are not given. Source: MemoryReservation."""
+
+    numa_node: Annotated[int, Field(ge=0)] = 0
+    limits: dict[str, QuantityField] = Field(default_factory=dict)
+
+
 class ShutdownGracePeriodByPodPriority(Spec):
     """Source: KubeletConfiguration shutdownGracePeriodByPodPriority."""
 
@@ -223,6 +231,23 @@ def _threshold(text: object) -> str:
     else:
         parse_quantity(text)
     return shown
+
+
+def cpus_in(text: str) -> frozenset[int]:
+    """Return the CPUs of a list such as 0-3,8. Source: k8s.io/utils/cpuset, Parse."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def _cpu_list(text: str) -> str:
+    """Check a list of CPUs."""
+    parts = [CPU_RANGE.fullmatch(part) for part in text.split(",")] if text else []
+    if not all(part and int(part[1]) <= int(part[2] or part[1]) for part in parts):
+        raise ValueError(f"{text!r} is not a list of CPUs such as 0-3,8")
+    return text
 
 
 def _signals(value: object) -> object:
@@ -282,6 +307,14 @@ class KubeletConfiguration(Spec):
     serialize_image_pulls: bool = True
     cpu_manager_policy: Literal["none", "static"] = "none"
     memory_manager_policy: Literal["None", "Static"] = "None"
+    reserved_system_cpus: Annotated[
+        str, AfterValidator(_cpu_list), Field(alias="reservedSystemCPUs")
+    ] = ""
+    reserved_memory: tuple[MemoryReservation, ...] = ()
+    fail_swap_on: bool = True
+    memory_swap: MemorySwap = MemorySwap()
+    local_storage_capacity_isolation: bool = True
+    enable_controller_attach_detach: bool = True
     topology_manager_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] = (
         "none"
     )
@@ -360,7 +393,24 @@ class KubeletConfiguration(Spec):
             raise ValueError("imageGCLowThresholdPercent must be below imageGCHighThresholdPercent")
         self._check_shutdown()
         self._check_enforcement()
+        self._check_resource_managers()
+        if not self.enable_controller_attach_detach:
+            raise ValueError(
+                "enableControllerAttachDetach: false is not supported: "
+                "nodes of fleet leave volumes to the attach-detach controller"
+            )
         return self
+
+    def _check_resource_managers(self) -> None:
+        """Source: apis/config/validation/validation.go; cpumanager/cpu_manager.go, NewManager."""
+        cgroups = [f"{what}ReservedCgroup" for what in ("system", "kube")]
+        if self.reserved_system_cpus and any(each in self.without_effect for each in cgroups):
+            raise ValueError(f"reservedSystemCPUs excludes {' and '.join(cgroups)}")
+        if self.cpu_manager_policy == "static" and not self.reserved_cpu_milli:
+            raise ValueError(
+                "cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
+                "or reservedSystemCPUs"
+            )
 
     def _check_enforcement(self) -> None:
         """Source: pkg/kubelet/apis/config/validation/validation.go."""
@@ -458,6 +508,24 @@ class KubeletConfiguration(Spec):
         """Return evictionSoft with its grace periods."""
         return self._compiled(self.eviction_soft, self.eviction_soft_grace_period)
 
+    @cached_property
+    def kept(self) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
+        """Return kubeReserved and systemReserved; reservedSystemCPUs replaces the CPU of both.
+
+        Source: cmd/kubelet/app/server.go, run.
+        """
+        kube, system = self.kube_reserved, self.system_reserved
+        if self.reserved_system_cpus:
+            count = len(cpus_in(self.reserved_system_cpus))
+            kube = {name: amount for name, amount in kube.items() if name != "cpu"}
+            system = system | {"cpu": whole_quantity(count, QuantityFormat.DECIMAL_SI)}
+        return kube, system
+
+    @property
+    def reserved_cpu_milli(self) -> int:
+        """Return the CPU that is kept from pods, in thousandths."""
+        return sum(each["cpu"].milli for each in self.kept if "cpu" in each)
+
     def pods_memory(self, capacity: Quantity) -> int:
         """Return the memory limit of the cgroup of all pods.
 
@@ -488,7 +556,7 @@ class KubeletConfiguration(Spec):
         Source: pkg/kubelet/cm/node_container_manager_linux.go, GetNodeAllocatableReservation.
         """
         total: dict[str, Quantity] = {}
-        for part in (self.kube_reserved, self.system_reserved, self._eviction_reserved(capacity)):
+        for part in (*self.kept, self._eviction_reserved(capacity)):
             for resource, amount in part.items():
                 before = total.get(resource)
                 nano = amount.nano + (before.nano if before else 0)

@@ -144,6 +144,7 @@ class NodeModel:
     serving: Serving | None = None  # None until a run says where: as the profile does
     notices: tuple[str, ...] = ()  # of what a pasted Node says and its profile cannot
     address_shift: int = 0  # of a process, see address_plan.py
+    swap_bytes: int = 0  # of the machine
 
     @property
     def is_windows(self) -> bool:

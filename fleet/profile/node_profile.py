@@ -25,7 +25,12 @@ from fleet.profile.agent_behavior import (
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import RuntimeSpec, ShutdownSchedule
 from fleet.profile.image_behavior import ImagePulls
-from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint, TaintSpec
+from fleet.profile.kubelet_configuration import (
+    KubeletConfiguration,
+    Taint,
+    TaintSpec,
+    cpus_in,
+)
 from fleet.profile.machine_paths import MachinePath
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
@@ -278,6 +283,40 @@ class NodeProfileSpec(Spec):
             raise ValueError("devices or dynamicResources name one resource or driver twice")
         return self
 
+    @model_validator(mode="after")
+    def _machine_suits_its_kubelet(self) -> "NodeProfileSpec":
+        """Refuse what a kubelet does not start with.
+
+        Source: cmd/kubelet/app/server.go, getReservedCPUs; cm/container_manager_linux.go,
+        NewContainerManager; cm/memorymanager/memory_manager.go, validateReservedMemory.
+        """
+        kubelet = self.kubelet_configuration
+        if "fail_swap_on" in kubelet.model_fields_set and kubelet.fail_swap_on and self.swap_bytes:
+            raise ValueError("failSwapOn: a kubelet does not start with swap (nodeInfo.swap)")
+        if not kubelet.static_policies and not kubelet.reserved_system_cpus:
+            return self
+        capacity, _ = _resources(self)
+        cpus = cpus_in(kubelet.reserved_system_cpus)
+        if cpus and max(cpus) >= capacity["cpu"].value:
+            raise ValueError(
+                f"reservedSystemCPUs: {kubelet.reserved_system_cpus} is not a subset of the "
+                f"{capacity['cpu']} CPUs of the capacity"
+            )
+        if kubelet.cpu_manager_policy == "static" and (
+            kubelet.reserved_cpu_milli > capacity["cpu"].milli
+        ):
+            raise ValueError("cpuManagerPolicy: static: more CPU is reserved than there is")
+        if kubelet.memory_manager_policy == "Static":
+            _check_reserved_memory(kubelet, capacity)
+        return self
+
+    @property
+    def swap_bytes(self) -> int:
+        """Return how much the machine can swap."""
+        swap = self.template.status.node_info.get("swap")
+        capacity = swap.get("capacity") if isinstance(swap, dict) else None
+        return capacity if isinstance(capacity, int) and capacity > 0 else 0
+
     @property
     def unusable_version(self) -> str:
         """Return the kubeletVersion of the template if it is none, such as KWOK's `fake`."""
@@ -316,6 +355,15 @@ class NodeProfile(Spec):
         status = spec.template.status
         info = _node_info(spec)
         capacity, allocatable = _resources(spec)
+        hides_disk = not configuration.local_storage_capacity_isolation
+        shown = [
+            {
+                name: str(amount)
+                for name, amount in sorted(amounts.items())
+                if name != "ephemeral-storage" or not hides_disk
+            }
+            for amounts in (capacity, allocatable)
+        ]
         handlers, policy = _runtime_features(spec, info)
         return NodeModel(
             name=self.metadata.name,
@@ -323,8 +371,8 @@ class NodeProfile(Spec):
             labels=_labels(spec, info),
             annotations=_annotations(spec),
             taints=_taints(spec),
-            capacity={name: str(amount) for name, amount in sorted(capacity.items())},
-            allocatable={name: str(amount) for name, amount in sorted(allocatable.items())},
+            capacity=shown[0],
+            allocatable=shown[1],
             node_info=info,
             os=info["operatingSystem"],
             arch=info["architecture"],
@@ -367,6 +415,7 @@ class NodeProfile(Spec):
             cloud_is_external=bool(spec.cloud_provider),
             run_times=spec.defaults,
             notices=self.notices,
+            swap_bytes=spec.swap_bytes,
         )
 
 
@@ -464,6 +513,28 @@ def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Qu
     hidden = {"pods", *offered}
     stated = {name: each for name, each in given.allocatable.items() if name not in hidden}
     return capacity, allocatable | stated
+
+
+def _check_reserved_memory(kubelet: KubeletConfiguration, capacity: dict[str, Quantity]) -> None:
+    """Source: cm/memorymanager/memory_manager.go, validateReservedMemory."""
+    wanted = {
+        name: amount.value
+        for name, amount in kubelet.reserved(capacity).items()
+        if name == "memory" or name.startswith("hugepages-")
+    }
+    given: dict[str, int] = {}
+    for each in kubelet.reserved_memory:
+        for name, amount in each.limits.items():
+            given[name] = given.get(name, 0) + amount.value
+    for name in sorted({"memory", *wanted, *given}):
+        has, should = given.get(name, 0), wanted.get(name, 0)
+        if has != should:
+            raise ValueError(
+                f"memoryManagerPolicy: Static: reservedMemory has {has} bytes of {name}, but "
+                f"kubeReserved, systemReserved and evictionHard keep {should}"
+            )
+    if not given.get("memory"):
+        raise ValueError("memoryManagerPolicy: Static: reservedMemory names no memory")
 
 
 def _pids_max(memory: Quantity) -> int:

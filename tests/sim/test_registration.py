@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import orjson
 import pytest
+from pod_world import model_of
 from sim_faults import ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation, default_model, pod_json
 
@@ -273,3 +274,25 @@ def test_every_node_wipes_its_slices() -> None:
     sim = Simulation(nodes=200, seed=5)
     sim.run_for(seconds=5)
     assert len(sim.calls(verb="DELETECOLLECTION")) == 200
+
+
+def test_a_machine_with_swap_says_how_much() -> None:
+    sim = Simulation(
+        model=model_of(template={"status": {"nodeInfo": {"swap": {"capacity": 1024}}}})
+    )
+    sim.run_for(seconds=30)
+    assert sim.server.get("nodes", "n-0")["status"]["nodeInfo"]["swap"] == {"capacity": 1024}
+
+
+def test_a_node_without_isolation_of_local_storage_shows_none() -> None:
+    kubelet = {"localStorageCapacityIsolation": False}
+    sim = Simulation(model=model_of(kubeletConfiguration=kubelet))
+    sim.run_for(seconds=30)
+    asks = {"requests": {"ephemeral-storage": "1Gi"}}
+    pulled = {"image": "nginx:1", "imagePullPolicy": "IfNotPresent"}
+    sim.create_pod("p", containers=[{"name": "c", **pulled, "resources": asks}])
+    sim.create_pod("q")
+    sim.run_for(seconds=30)
+    assert "ephemeral-storage" not in sim.server.get("nodes", "n-0")["status"]["capacity"]
+    assert sim.phase("q") == "Running"
+    assert sim.server.get("pods", "p", "default")["status"]["reason"] == "OutOfephemeral-storage"

@@ -143,7 +143,12 @@ def test_a_deferred_resize_that_is_taken_back() -> None:
 @pytest.mark.parametrize("manager", ["cpuManagerPolicy", "memoryManagerPolicy"])
 def test_pinned_pods_cannot_be_resized(manager: str) -> None:
     policy = "static" if manager == "cpuManagerPolicy" else "Static"
-    sim = Simulation(seed=1, model=model_of(kubeletConfiguration={manager: policy}))
+    kubelet = {
+        manager: policy,
+        "kubeReserved": {"cpu": "1"},
+        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
+    }
+    sim = Simulation(seed=1, model=model_of(kubeletConfiguration=kubelet))
     sim.run_for(60)
     spec = container("1")
     spec["resources"]["limits"]["cpu"] = "1"

@@ -1,22 +1,23 @@
 """Admission: whether this node takes a pod that was bound to it, by the handlers of a kubelet.
 
-    eviction -> sysctl -> devices -> predicates -> AppArmor -> pod features -> declared features
-    -> node shutdown; the first refusal wins. A critical pod that is short of resources alone
-    is taken, and others make room for it.
+    eviction -> sysctl -> devices, CPU, memory -> predicates -> AppArmor -> pod features
+    -> declared features -> node shutdown; the first refusal wins. A critical pod that is short of
+    resources alone is taken, and others make room for it.
 
 Pure: what the managers of pressure, devices and shutdown say is handed in.
 Source: pkg/kubelet/lifecycle/predicate.go, handlers.go; pkg/kubelet/sysctl/allowlist.go;
 pkg/scheduler/eventhandlers.go, AdmissionCheck; noderesources/fit.go, fitsRequest.
-Differs: no CPU and no memory manager, so their refusals do not exist; scalar resources are looked
-at in alphabetical order, not in Go's random one.
+Differs: all devices of a pod are looked at before its CPUs and memory, not container by container;
+scalar resources are looked at in alphabetical order, not in Go's random one.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.kubelet.devices import topology_manager
+from fleet.kubelet.devices.static_policies import static_error
 from fleet.kubelet.pods.pod_workers import Rejection
 from fleet.kubelet.pods.preemption import is_critical_pod
 from fleet.objects.admission import (
@@ -107,7 +108,7 @@ class Verdict(NamedTuple):
 
 def admit(
     pod: Pod,
-    others: Iterable[Pod],
+    others: Sequence[Pod],
     inputs: AdmissionInputs,
     allocate: Callable[[Pod], Devices],
 ) -> Verdict:
@@ -122,10 +123,11 @@ def admit(
     if message:
         return Verdict(Rejection("SysctlForbidden", f"forbidden sysctl: {message}"))
     devices = allocate(pod) if spec.devices else Devices()
-    if devices.error == topology_manager.MESSAGE:
-        return Verdict(Rejection(topology_manager.REASON, devices.error))
-    if devices.error:
-        message = f"Allocate failed due to {devices.error}, which is unexpected"
+    error = devices.error or static_error(pod, others, inputs.model)
+    if error == topology_manager.MESSAGE:
+        return Verdict(Rejection(topology_manager.REASON, error))
+    if error:
+        message = f"Allocate failed due to {error}, which is unexpected"
         return Verdict(Rejection("UnexpectedAdmissionError", message))
     verdict = _predicates(pod, others, inputs, devices)
     if verdict.rejection is not None:

@@ -123,7 +123,7 @@ class EvictionManager:
         observations = observations_of(reclaim.stats())
         thresholds = self._observe(model, observations, now_ns)
         ranked = [_ranked(each, now_ns) for each in pods]
-        over = tuple(_local_storage_evictions(ranked))
+        over = tuple(_local_storage_evictions(ranked)) if _has_isolation(model) else ()
         if over:
             return self._evicting(Pass("", over), now_ns)
         if not thresholds:
@@ -202,7 +202,7 @@ class EvictionManager:
         hold_ns = model.kubelet.eviction_pressure_transition_period_ns
         change_ns = min((seen + hold_ns for seen in self._seen_ns.values()), default=NEVER)
         change_ns = min(change_ns, _next_met_ns(model, terms, now_ns))
-        for each in pods:
+        for each in pods if _has_isolation(model) else ():
             change_ns = min(change_ns, _over_limit_ns(each, now_ns))
         return change_ns if change_ns == NEVER else self._next_tick(max(change_ns, now_ns + 1))
 
@@ -221,6 +221,11 @@ def _ranked(found: PodTerms | Pod, now_ns: int) -> Ranked:
     if isinstance(found, PodTerms):
         return found.pod, pod_stats(found, now_ns)
     return found, None
+
+
+def _has_isolation(model: NodeModel) -> bool:
+    """Return whether limits of local storage hold."""
+    return model.kubelet.local_storage_capacity_isolation
 
 
 def _local_storage_evictions(pods: Sequence[Ranked]) -> Iterator[Eviction]:

@@ -80,7 +80,7 @@ def is_always_needed(model: NodeModel) -> bool:
     capacity = node_capacity(model)
     system = system_usage(model)
     pods = model.pods_max
-    disk = parse_quantity(model.allocatable["ephemeral-storage"]).value // 2 + pods * POD_DISK_MAX
+    disk = _pods_disk_bytes(model) // 2 + pods * POD_DISK_MAX
     memory = parse_quantity(model.allocatable["memory"]).value // 2 + pods * POD_MEMORY_MAX
     full = NodeStats(
         memory_capacity=capacity.memory,
@@ -102,7 +102,7 @@ def is_always_needed(model: NodeModel) -> bool:
 def _images_free_bytes(model: NodeModel) -> int:
     """Return how large the images of a node may be before the disk may come under pressure."""
     capacity = node_capacity(model).disk
-    disk = parse_quantity(model.allocatable["ephemeral-storage"]).value // 2
+    disk = _pods_disk_bytes(model) // 2
     disk += model.pods_max * POD_DISK_MAX + system_usage(model).ephemeral.ceiling()
     amounts = [
         threshold_amount(each, capacity)
@@ -110,6 +110,11 @@ def _images_free_bytes(model: NodeModel) -> int:
         if each.signal in DISK_SIGNALS
     ]
     return capacity - disk - max(amounts) if amounts else capacity
+
+
+def _pods_disk_bytes(model: NodeModel) -> int:
+    shown = model.allocatable.get("ephemeral-storage")
+    return parse_quantity(shown).value if shown else node_capacity(model).disk
 
 
 def images_need_monitor(turn: Turn) -> bool:

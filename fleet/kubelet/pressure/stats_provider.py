@@ -113,7 +113,8 @@ class NodeCapacity(NamedTuple):
 def node_capacity(model: NodeModel) -> NodeCapacity:
     """Return the capacity that the nodes of a profile share."""
     memory = parse_quantity(model.capacity["memory"]).value
-    disk = parse_quantity(model.capacity["ephemeral-storage"]).value
+    shown = model.capacity.get("ephemeral-storage")
+    disk = parse_quantity(shown).value if shown else model.image_disk_bytes
     return NodeCapacity(memory, disk, disk // INODE_BYTES)
 
 

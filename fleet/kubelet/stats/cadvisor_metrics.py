@@ -419,7 +419,7 @@ def _machine(model: NodeModel, use: NodeUse) -> list[tuple[str, str]]:
         ("machine_cpu_physical_cores", "Number of physical CPU cores.", max(_cores(model) // 2, 1)),
         ("machine_cpu_sockets", "Number of CPU sockets.", 1),
         ("machine_memory_bytes", "Amount of memory installed on the machine.", use.capacity.memory),
-        ("machine_swap_bytes", "Amount of swap memory available on the machine.", 0),
+        ("machine_swap_bytes", "Amount of swap memory available on the machine.", model.swap_bytes),
         ("machine_cpu_books", "Number of CPU books.", 0),
         ("machine_cpu_drawers", "Number of CPU drawers.", 0),
         ("machine_nvm_avg_power_budget_watts", "NVM power budget.", 0),

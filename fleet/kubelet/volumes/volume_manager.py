@@ -275,7 +275,8 @@ class VolumeManager:
             return None
         sources = sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
-        errors = [error for error, _ in ((volume.error, False), (spec.flaw, False), *found) if error]
+        known = (volume.error, spec.flaw, *(error for error, _ in found))
+        errors = [error for error in known if error]
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += inline_problem(spec.driver, turn.env)

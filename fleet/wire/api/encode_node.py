@@ -105,6 +105,9 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
         metadata["annotations"].setdefault(TTL_ANNOTATION, preset.ttl(caller.index))
         if cidrs := preset.pod_cidrs(caller.index):
             spec |= {"podCIDR": cidrs[0], "podCIDRs": cidrs}
+    info: dict[str, object] = {**facts.node_info}
+    if model.swap_bytes:
+        info["swap"] = {"capacity": model.swap_bytes}
     addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
     return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
         orjson.dumps(metadata),
@@ -115,7 +118,7 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
                 b'"conditions":[%b]' % b",".join(map(condition_json, made.conditions)),
                 b'"addresses":' + orjson.dumps(addresses),
                 b'"daemonEndpoints":' + orjson.dumps(daemon_endpoints(facts.kubelet_port)),
-                b'"nodeInfo":' + orjson.dumps(facts.node_info),
+                b'"nodeInfo":' + orjson.dumps(info),
                 *((made.images_json,) if made.images_json else ()),
             )
         ),

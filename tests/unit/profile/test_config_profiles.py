@@ -359,10 +359,83 @@ def test_keys_of_a_kubelet_configuration_that_decide_nothing_are_told() -> None:
             ),
         ),
         ({"allowedUnsafeSysctls": "net.*"}, ".allowedUnsafeSysctls: 'net.*' is not a list"),
+        (
+            {"cpuManagerPolicy": "static"},
+            (
+                ": cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
+                "or reservedSystemCPUs"
+            ),
+        ),
+        (
+            {"reservedSystemCPUs": "3-1"},
+            ".reservedSystemCPUs: '3-1' is not a list of CPUs such as 0-3,8",
+        ),
+        (
+            {"reservedSystemCPUs": "0", "kubeReservedCgroup": "/kube"},
+            ": reservedSystemCPUs excludes systemReservedCgroup and kubeReservedCgroup",
+        ),
+        (
+            {"enableControllerAttachDetach": False},
+            (
+                ": enableControllerAttachDetach: false is not supported: "
+                "nodes of fleet leave volumes to the attach-detach controller"
+            ),
+        ),
+        (
+            {"memorySwap": {"swapBehavior": "UnlimitedSwap"}},
+            (
+                ".memorySwap.swapBehavior: 'UnlimitedSwap' is not one of "
+                "'', 'NoSwap' or 'LimitedSwap'"
+            ),
+        ),
     ],
 )
 def test_what_a_kubelet_refuses_to_start_with(written: dict[str, object], message: str) -> None:
     assert refusal(kubeletConfiguration=written) == f"spec.kubeletConfiguration{message}"
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (
+            {"reservedSystemCPUs": "0,8"},
+            "reservedSystemCPUs: 0,8 is not a subset of the 8 CPUs of the capacity",
+        ),
+        (
+            {"cpuManagerPolicy": "static", "systemReserved": {"cpu": "9"}},
+            "cpuManagerPolicy: static: more CPU is reserved than there is",
+        ),
+        (
+            {"memoryManagerPolicy": "Static"},
+            (
+                "memoryManagerPolicy: Static: reservedMemory has 0 bytes of memory, but "
+                "kubeReserved, systemReserved and evictionHard keep 104857600"
+            ),
+        ),
+        (
+            {"memoryManagerPolicy": "Static", "evictionHard": {}},
+            "memoryManagerPolicy: Static: reservedMemory names no memory",
+        ),
+        ({"failSwapOn": True}, "failSwapOn: a kubelet does not start with swap (nodeInfo.swap)"),
+    ],
+)
+def test_what_a_kubelet_refuses_on_its_machine(written: dict[str, object], message: str) -> None:
+    status = {"capacity": {"cpu": "8"}, "nodeInfo": {"swap": {"capacity": 1 << 30}}}
+    assert refusal(template={"status": status}, kubeletConfiguration=written) == f"spec: {message}"
+
+
+def test_swap_and_local_storage_of_a_machine() -> None:
+    kubelet = {
+        "failSwapOn": False,
+        "memorySwap": {"swapBehavior": "LimitedSwap"},
+        "localStorageCapacityIsolation": False,
+    }
+    status = {"nodeInfo": {"swap": {"capacity": 1 << 30}}}
+    model = profile(template={"status": status}, kubeletConfiguration=kubelet)
+    assert model.kubelet.without_effect == ()
+    assert model.swap_bytes == 1 << 30
+    for amounts in (model.capacity, model.allocatable):
+        assert sorted(amounts) == ["cpu", "hugepages-1Gi", "hugepages-2Mi", "memory", "pods"]
 
 
 def test_a_cgroup_may_be_enforced_that_is_named() -> None:

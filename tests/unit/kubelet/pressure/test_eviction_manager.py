@@ -288,6 +288,8 @@ def test_a_pod_over_its_limit_of_the_disk_is_evicted_without_pressure() -> None:
         "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
     )
     assert node.manager.conditions == ()
+    free = Node(configured(localStorageCapacityIsolation=False))
+    assert free.run(10, using(owner, disk=2 * GI)) == Pass("", ())
 
 
 @pytest.mark.parametrize(

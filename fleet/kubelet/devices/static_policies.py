@@ -1,0 +1,119 @@
+"""The static policies of the CPU and memory managers: what Guaranteed pods have for themselves.
+
+A container of a Guaranteed pod that asks for whole CPUs has them alone; each one has its memory and
+huge pages. A pod that the node cannot give them to is refused, before the node's resources are
+looked at. Nothing is kept: what is given out follows from the pods of the node.
+Source: pkg/kubelet/cm/cpumanager/policy_static.go, Allocate, guaranteedCPUs, updateCPUsToReuse;
+cpu_assignment.go, takeByTopologyNUMAPacked; memorymanager/policy_static.go, Allocate,
+getDefaultHint, updatePodReusableMemory; topologymanager/policy.go, filterProvidersHints.
+Differs: all CPUs and memory are of one NUMA node. cpuManagerPolicyOptions have no effect.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import orjson
+
+from fleet.kubelet.devices.topology_manager import MESSAGE, STRICT_POLICIES
+from fleet.kubelet.pods.pod_actions import is_sidecar
+from fleet.objects.pods import Pod
+from fleet.profile.node_model import NodeModel
+from fleet.quantity import parse_quantity
+
+_NO_MEMORY = (
+    "[memorymanager] failed to get the default NUMA affinity, "
+    "no NUMA nodes with enough memory is available"
+)
+_HUGE_PAGES = "hugepages-"
+
+
+class Part(NamedTuple):
+    """What one container is given of one resource."""
+
+    resource: str
+    amount: int  # CPUs, or bytes
+    fresh: int  # of these: what no init container before it had
+
+
+def static_error(pod: Pod, others: Iterable[Pod], model: NodeModel) -> str:
+    """Return why the static policies of a node refuse a pod, "" if they do not.
+
+    `others` are the other active pods of the node.
+    """
+    if not model.kubelet.static_policies or not _is_pinned(pod):
+        return ""
+    free = dict(_supply(model))
+    for other in others:
+        for part in _parts(other):
+            if part.resource in free:
+                free[part.resource] -= part.fresh
+    for part in _parts(pod):
+        left = free.get(part.resource)
+        if left is None:
+            continue
+        if part.fresh > left:
+            if model.kubelet.topology_manager_policy in STRICT_POLICIES:
+                return MESSAGE
+            return _shortage(part, left)
+        free[part.resource] = left - part.fresh
+    return ""
+
+
+def _shortage(part: Part, left: int) -> str:
+    if part.resource != "cpu":
+        return _NO_MEMORY
+    available = max(left, 0) + part.amount - part.fresh
+    return (
+        "not enough cpus available to satisfy request: "
+        f"requested={part.amount}, available={available}"
+    )
+
+
+def _is_pinned(pod: Pod) -> bool:
+    """Return whether a pod may have something alone: not if it has resources as a whole."""
+    return pod.spec.qos_class == "Guaranteed" and not pod.spec.own_json
+
+
+def _parts(pod: Pod) -> Iterator[Part]:
+    """Yield what the containers of a pod are given, in the order in which they get it."""
+    if not _is_pinned(pod):
+        return
+    spec, reusable = pod.spec, Counter[str]()
+    inits = len(spec.init_containers)
+    for at, container in enumerate((*spec.init_containers, *spec.containers)):
+        ends = at < inits and not is_sidecar(container)
+        for resource, amount in _amounts(container.requests_json):
+            had = reusable[resource]
+            reusable[resource] = max(had, amount) if ends else max(had - amount, 0)
+            yield Part(resource, amount, max(amount - had, 0))
+
+
+@lru_cache(maxsize=1024)
+def _amounts(requests_json: bytes) -> tuple[tuple[str, int], ...]:
+    """Return what a container may have alone: whole CPUs, its memory and huge pages."""
+    found = []
+    for name, text in orjson.loads(requests_json or b"{}").items():
+        amount = parse_quantity(text)
+        if name == "cpu" and not amount.milli % 1000:
+            found.append((name, amount.milli // 1000))
+        elif name == "memory" or name.startswith(_HUGE_PAGES):
+            found.append((name, amount.value))
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _supply(model: NodeModel) -> dict[str, int]:
+    """Return what a node gives out by its static policies."""
+    found = {}
+    if model.kubelet.cpu_manager_policy == "static":
+        cpus = parse_quantity(model.capacity["cpu"]).milli // 1000
+        found["cpu"] = cpus - -(-model.kubelet.reserved_cpu_milli // 1000)
+    if model.kubelet.memory_manager_policy == "Static":
+        found |= {
+            name: parse_quantity(text).value
+            for name, text in model.allocatable.items()
+            if name == "memory" or name.startswith(_HUGE_PAGES)
+        }
+    return found
