@@ -489,8 +489,10 @@ class VirtualKubelet:
         if pods is None:
             return
         self.status.arm(self._inputs(turn), turn)
+        if self.pods is not None:
+            pods += self.pods.take_claims_affected(turn)
         if self.pods is not None and pods:
-            self.pods.sync(pods, turn)
+            self.pods.sync(dict.fromkeys(pods), turn)
 
     def _show_volumes(self, view: NodeView, turn: Turn) -> None:
         """Tell the volume manager what is attached, and what a kubelet before us left in use."""

@@ -7,7 +7,7 @@ of the simulation: capacity, allocation and the statuses of pods follow from it.
 import hashlib
 from collections.abc import Callable
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -18,6 +18,8 @@ from fleet.profile.schema import DurationNs, QuantityField, Spec
 DEVICES_MAX = 1024
 NUMA_NODES_MAX = 8
 """As upstream: pkg/kubelet/cm/topologymanager, defaultMaxAllowableNUMANodes."""
+MESSAGE_MAX = 1000
+"""Source: core/v1 ResourceHealthMessageMaxLength."""
 FAILURES_MAX = 10_000
 """Of one device: beyond, it has no more."""
 REGISTRATION_DELAY = constant(5 * NS_PER_S)
@@ -38,6 +40,7 @@ class Attribute(NamedTuple):
     value: str | int | bool
 
 
+Change = TypeVar("Change", bound="HealthChange")
 KINDS = {bool: "bool", int: "int", str: "string"}
 
 
@@ -54,8 +57,21 @@ class HealthChange(Spec):
         return self.state == "Healthy"
 
 
-def _in_order(changes: tuple[HealthChange, ...]) -> tuple[HealthChange, ...]:
+def _in_order(changes: tuple[Change, ...]) -> tuple[Change, ...]:
     return tuple(sorted(changes, key=lambda change: change.after_ns))
+
+
+class ClaimHealthChange(HealthChange):
+    """When a DRA driver says something else of devices; none named means all."""
+
+    state: Literal["Healthy", "Unhealthy", "Unknown"] = "Unhealthy"  # type: ignore[assignment] # wider
+    message: Annotated[str, Field(max_length=MESSAGE_MAX)] = ""
+
+
+def _all_in_order(
+    changes: tuple[ClaimHealthChange, ...] | None,
+) -> tuple[ClaimHealthChange, ...] | None:
+    return None if changes is None else _in_order(changes)
 
 
 class PluginOutage(Spec):
@@ -135,6 +151,19 @@ class DraDriver(Spec):
     registration_delay: DistributionField = REGISTRATION_DELAY
     plugin_outages: tuple[PluginOutage, ...] = ()
     prepare_error: str = ""
+    health: Annotated[tuple[ClaimHealthChange, ...] | None, AfterValidator(_all_in_order)] = None
+    """What the driver's health service says; without one the health of devices is unknown."""
+
+    def health_at(self, device: str, age_ns: int) -> tuple[str, str]:
+        """Return health and message of a device, so long after the start of its kubelet."""
+        text = device.removeprefix(self.name_prefix)
+        if self.health is None or text == device or text not in map(str, range(self.count)):
+            return "Unknown", ""
+        found = "Healthy", ""
+        for change in self.health:
+            if change.after_ns <= age_ns and (not change.devices or int(text) in change.devices):
+                found = change.state, change.message
+        return found
 
     @cached_property
     def typed_attributes(self) -> tuple[Attribute, ...]:

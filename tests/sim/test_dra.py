@@ -136,6 +136,53 @@ def test_a_claim_is_read_before_the_sandbox_and_its_device_shown() -> None:
         assert in_use.encode() in sim.kubelet_metrics()
 
 
+def health(sim: Simulation, name: str = "train") -> list[Object]:
+    [status] = sim.server.get("pods", name, "default")["status"]["containerStatuses"]
+    [found] = status["allocatedResourcesStatus"]
+    resources: list[Object] = found["resources"]
+    return resources
+
+
+def test_a_driver_with_a_health_service_says_how_devices_are() -> None:
+    changes = [
+        {"after": "100s", "devices": [0]},
+        {"after": "200s", "devices": [1], "message": "ECC errors"},
+        {"after": "300s", "state": "Unknown"},
+        {"after": "400s", "state": "Healthy"},
+    ]
+    sim = started(health=changes, pluginOutages=[{"after": "500s", "duration": "60s"}])
+    uid = pod(sim, "train", resourceClaimName="mine")
+    claim(sim, "mine", uid)
+    sim.run_for(seconds=5)
+    shown = {"health": "Healthy", "resourceID": f"{DRIVER}/n-0/device-1"}
+    assert health(sim) == [shown]
+    sim.run_for(seconds=60)
+    patched = len(sim.calls(verb="PATCH", path="/pods/train/status"))
+    assert health(sim) == [shown]
+    sim.run_for(seconds=76)  # at 201 s: the other device changes no pod, this one does at once
+    assert health(sim) == [{**shown, "health": "Unhealthy", "message": "ECC errors"}]
+    assert len(sim.calls(verb="PATCH", path="/pods/train/status")) == patched + 1
+    sim.run_for(seconds=100)
+    assert health(sim) == [{**shown, "health": "Unknown"}]
+    sim.run_for(seconds=100)
+    assert health(sim) == [shown]
+    sim.run_for(seconds=190)  # what a driver that went had said is forgotten
+    assert health(sim) == [shown]
+
+
+def test_the_health_of_a_device_of_another_pool_is_unknown() -> None:
+    sim = started(health=[])
+    uid = pod(sim, "train", resourceClaimName="mine")
+    results = [
+        {"request": "gpu", "driver": DRIVER, "pool": pool, "device": device}
+        for pool, device in (("n-0", "device-9"), ("shared", "device-1"), ("n-0", "device-0"))
+    ]
+    results.append({**results[-1], "request": "again"})
+    claim(sim, "mine", uid, allocation={"devices": {"results": results}})
+    sim.run_for(seconds=5)
+    assert [each["health"] for each in health(sim)] == ["Unknown", "Unknown", "Healthy"]
+
+
 def test_the_service_of_pod_resources_tells_of_claims() -> None:
     sim = started()
     uid = pod(sim, "train", resourceClaimName="mine")

@@ -5,8 +5,8 @@
 
 Source: pkg/kubelet/cm/dra/manager.go, PrepareResources, UpdateAllocatedResourcesStatus;
 dynamic-resource-allocation/resourceclaim/resourceclaim.go, Name, IsForPod, IsReservedForPod.
-Differs: the drivers' own calls always succeed, unless the profile says how they fail; no driver
-has a health service, so devices of claims are of unknown health; PodGroups do not exist.
+Differs: the drivers' own calls always succeed, unless the profile says how they fail; a health
+service says at each instant what the profile does; PodGroups do not exist.
 """
 
 from dataclasses import dataclass, field
@@ -17,12 +17,11 @@ import orjson
 from fleet.clock import Draws
 from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.turn import Turn
-from fleet.objects.admission import PodClaim, ResourceClaimView
+from fleet.objects.admission import ClaimDevice, PodClaim, ResourceClaimView
 from fleet.objects.effects import Op, PodTarget, Reply
 from fleet.objects.pod_resources import AssignedClaim
 from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.profile.device_behavior import DraDriver, outage_begin_ns
-from fleet.profile.node_model import NodeModel
 
 FAILED = "FailedPrepareDynamicResources"
 FAILED_TEXT = "Failed to prepare dynamic resources: prepare dynamic resources: %s"
@@ -51,10 +50,11 @@ class _Pod:
 class DRAManager:
     """The claims of one node's pods; made with the first of them."""
 
-    __slots__ = ("_pods",)
+    __slots__ = ("_looked_ns", "_pods")
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, _Pod] = {}
+        self._looked_ns = 0  # when the health of devices was compared last
 
     def prepare(self, pod: Pod, turn: Turn) -> Prepared:
         """Begin to read the claims of a pod, one after another."""
@@ -138,13 +138,33 @@ class DRAManager:
         turn.call(Op.GET_RESOURCE_CLAIM, pod.uid, target)
         return WAITS
 
-    def with_health(self, pod: Pod, status: PodStatus, model: NodeModel) -> PodStatus:
+    def with_health(self, pod: Pod, status: PodStatus, turn: Turn) -> PodStatus:
         """Return a status that names the devices of each container's claims."""
-        entry = self._pods.get(pod.uid)
-        if entry is None or not pod.spec.admission.container_claims or not reports_health(model):
+        entry, claims = self._pods.get(pod.uid), pod.spec.admission.container_claims
+        if entry is None or not claims or not reports_health(turn.env.model):
             return status
-        containers = tuple(_with_claims(pod, each, entry.found) for each in status.containers)
+        containers = tuple(_with_claims(pod, each, entry.found, turn) for each in status.containers)
         return status._replace(containers=containers)
+
+    def take_affected(self, turn: Turn) -> list[PodUid]:
+        """Return the pods of whose devices a driver says something else since this was asked last.
+
+        A driver that went says nothing. Source: HandleWatchResourcesStream.
+        """
+        before_ns, self._looked_ns = self._looked_ns, turn.now_ns
+        if not self._pods or not reports_health(turn.env.model):
+            return []
+        there = {each.driver for each in registered_drivers(turn)}
+        return [
+            uid
+            for uid, entry in self._pods.items()
+            if any(
+                device.driver in there
+                and _health(device, turn, before_ns) != _health(device, turn, turn.now_ns)
+                for view in entry.found.values()
+                for device in view.devices or ()
+            )
+        ]
 
 
 def _refused(
@@ -171,8 +191,26 @@ def _refused(
     return ""
 
 
+def _health(device: ClaimDevice, turn: Turn, at_ns: int) -> tuple[str, str]:
+    """Return what a driver says of a device at an instant. Source: healthinfo.go, getHealthInfo."""
+    start_ns = turn.facts.started_ns
+    for driver in registered_drivers(turn, at_ns):
+        if driver.driver == device.driver and device.pool == turn.facts.name:
+            return driver.health_at(device.device, at_ns - start_ns)
+    return "Unknown", ""
+
+
+def _resource_health(device: ClaimDevice, turn: Turn) -> dict[str, str]:
+    """Source: buildResourceHealth."""
+    health, message = _health(device, turn, turn.now_ns)
+    shown = {"health": health, "resourceID": f"{device.driver}/{device.pool}/{device.device}"}
+    if message and "ResourceHealthStatusMessage" not in turn.env.model.kubelet.features_disabled:
+        shown["message"] = message
+    return shown
+
+
 def _with_claims(
-    pod: Pod, status: ContainerStatus, found: dict[str, ResourceClaimView]
+    pod: Pod, status: ContainerStatus, found: dict[str, ResourceClaimView], turn: Turn
 ) -> ContainerStatus:
     shown = orjson.loads(status.devices_json or b"[]")
     for claim in pod.spec.admission.container_claims:
@@ -180,9 +218,12 @@ def _with_claims(
             continue
         base = claim.request.partition("/")[0]
         devices = [
-            {"health": "Unknown", "resourceID": f"{each.driver}/{each.pool}/{each.device}"}
-            for each in found[claim.claim].devices or ()
-            if not base or each.request.partition("/")[0] == base
+            _resource_health(each, turn)
+            for each in dict.fromkeys(
+                each._replace(request="")
+                for each in found[claim.claim].devices or ()
+                if not base or each.request.partition("/")[0] == base
+            )
         ]
         suffix = f"/{claim.request}" if claim.request else ""
         if devices:
@@ -198,12 +239,16 @@ def registration_ns(driver: DraDriver, index: int, node: int, draws: Draws, star
     return start_ns + driver.registration_delay.sample(share)
 
 
-def registered_drivers(turn: Turn) -> tuple[DraDriver, ...]:
-    """Return the drivers whose plugins are there. Source: dra_plugin_manager.go, GetPlugin."""
+def registered_drivers(turn: Turn, at_ns: int | None = None) -> tuple[DraDriver, ...]:
+    """Return the drivers whose plugins are there, now if nothing else is said.
+
+    Source: dra_plugin_manager.go, GetPlugin.
+    """
     env, start_ns = turn.env, turn.facts.started_ns
+    at_ns = turn.now_ns if at_ns is None else at_ns
     return tuple(
         driver
         for index, driver in enumerate(env.model.dra_drivers)
-        if turn.now_ns >= registration_ns(driver, index, turn.node, env.draws, start_ns)
-        and outage_begin_ns(driver.plugin_outages, start_ns, turn.now_ns) < 0
+        if at_ns >= registration_ns(driver, index, turn.node, env.draws, start_ns)
+        and outage_begin_ns(driver.plugin_outages, start_ns, at_ns) < 0
     )

@@ -105,6 +105,7 @@ class PluginManager:
         yield from self._registered_ns
         for plugin in self._plugins:
             yield plugin.next_due_ns()
+            yield from (self._start_ns + each.after_ns for each in plugin.driver.health or ())
             for outage in plugin.driver.plugin_outages:
                 begin_ns = self._start_ns + outage.after_ns
                 yield begin_ns

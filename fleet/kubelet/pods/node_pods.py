@@ -394,6 +394,10 @@ class NodePods:
         """Count the ResourceClaims of the pods by driver, and in all."""
         return self._syncer.dra.claims_in_use()
 
+    def take_claims_affected(self, turn: Turn) -> list[PodUid]:
+        """Return the pods of whose claims a driver says something else."""
+        return self._syncer.dra.take_affected(turn)
+
     def claims_of(self, pod: Pod, container: str) -> tuple[AssignedClaim, ...]:
         """Return what a container has of the ResourceClaims of its pod."""
         return self._syncer.dra.assigned(pod, container)

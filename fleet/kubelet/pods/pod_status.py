@@ -94,7 +94,7 @@ class StatusGenerator:
             status = status._replace(pod_ips=status.host_ips if pod.spec.host_network else "")
         if self._devices is not None:
             status = self._devices.with_health(pod, status, turn)
-        status = self._dra.with_health(pod, status, env.model)
+        status = self._dra.with_health(pod, status, turn)
         if killed is None:
             return status
         return killed.noted(status) if is_terminal else killed.applied(status)
