@@ -56,6 +56,8 @@ class Op(enum.IntEnum):
     PATCH_CLAIM_STATUS = 47  # of a volume that the node expands
     CREATE_CSI_TOKEN = 48  # as CREATE_TOKEN, for a CSI driver
     GET_CSI_SECRET = 49  # that a CSI driver is given
+    GET_SERVICE_ACCOUNT = 53  # for the pull of an image, as the next
+    CREATE_PULL_TOKEN = 54  # as CREATE_TOKEN, for an image credential provider
 
 
 class Owner(enum.IntEnum):
@@ -74,6 +76,7 @@ class Owner(enum.IntEnum):
     TOKENS = 10
     DRA = 11
     VOLUMES = 12
+    IMAGES = 13
 
 
 class Client(enum.IntEnum):
@@ -228,6 +231,7 @@ class TokenRequest(NamedTuple):
     pod_name: str
     pod_uid: str
     volume: str = ""  # which one of the pod waits for it
+    account_uid: str = ""  # of the service account, where it is known
 
 
 class ResourceSlices(NamedTuple):

@@ -103,6 +103,13 @@ class Token(NamedTuple):
         return f"Token(expires_s={self.expires_s})"
 
 
+class ServiceAccountView(NamedTuple):
+    """What is read of a ServiceAccount."""
+
+    uid: str
+    annotations: frozenset[str]  # their keys
+
+
 class ObjectMeta(NamedTuple):
     """Any object of which only the version matters (ConfigMap, Secret, Event)."""
 

@@ -16,6 +16,7 @@ from fleet.objects.pods import Pod
 from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
 from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
+from fleet.profile.credential_provider import CredentialProvider
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, ShutdownSchedule
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
@@ -132,6 +133,7 @@ class NodeModel:
     ordinals_per_period: int = 1
     images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start, with all names
     image_pulls: ImagePulls = DEFAULT_PULLS
+    credential_providers: tuple[CredentialProvider, ...] = ()
     image_disk_bytes: int = 0  # the file system that holds the images
     outages: tuple[Outage, ...] = ()
     broken: Broken = NOTHING_BROKEN

@@ -22,6 +22,7 @@ from fleet.profile.agent_behavior import (
     AgentChoice,
     AgentModel,
 )
+from fleet.profile.credential_provider import CredentialProvider
 from fleet.profile.device_behavior import DeviceModel, DraDriver
 from fleet.profile.host_schedule import RuntimeSpec, ShutdownSchedule
 from fleet.profile.image_behavior import ImagePulls
@@ -257,6 +258,7 @@ class NodeProfileSpec(Spec):
     ] = (DEFAULT_ADDRESS_POOL,)
     agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
     image_pulls: ImagePulls = ImagePulls()
+    image_credential_providers: tuple[CredentialProvider, ...] = ()
     usage: Usage = Usage()  # what runs on a node outside of its pods
     cloud_provider: Literal["", "external"] = ""  # the kubelet's --cloud-provider
     pids_max: Annotated[int, Field(ge=1)] | None = None
@@ -403,6 +405,7 @@ class NodeProfile(Spec):
                 NodeImage(image.names or (), image.size_bytes) for image in status.images
             ),
             image_pulls=spec.image_pulls,
+            credential_providers=spec.image_credential_providers,
             image_disk_bytes=capacity["ephemeral-storage"].value,
             app_armor=spec.app_armor and info["operatingSystem"] != WINDOWS,
             machine_paths=spec.machine_paths,

@@ -137,6 +137,13 @@ class ImageManager:
             return self.finish(wanted.uid, turn)
         return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
 
+    def would_pull(self, wanted: Wanted, turn: Turn) -> str:
+        """Return the full name of an image that `ensure` would pull now, "" if it would not."""
+        reference = parse_image(wanted.image)
+        if reference.error or self._without_pull(wanted, reference, turn) is not None:
+            return ""
+        return reference.full_name
+
     def finish(self, uid: PodUid, turn: Turn) -> Ensured:
         """Take the end of the pull of a pod."""
         assert self._pulls is not None, uid

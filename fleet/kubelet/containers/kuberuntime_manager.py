@@ -21,6 +21,7 @@ from fleet.kubelet.containers.pod_dns import has_dns_events, tell_dns
 from fleet.kubelet.containers.pod_resize import resize_error
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.containers.pull_credentials import PullCredentials
 from fleet.kubelet.containers.runtime_class import mounts_recursively, sandbox_error
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.allocation_manager import NO_ACTIONS, AllocationManager
@@ -44,8 +45,9 @@ from fleet.kubelet.pods.pod_workers import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
-from fleet.objects.effects import Timer, WatchKind
+from fleet.objects.effects import ApiCall, Reply, Timer, WatchKind
 from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
+from fleet.profile.image_reference import parse_image
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff
 from fleet.runtime.containers import RunState, Sandbox
@@ -79,7 +81,10 @@ def _kind_of(pod: Pod, spec: ContainerSpec) -> int:
 class KubeRuntimeManager:
     """Starts and kills the containers of one node's pods."""
 
-    __slots__ = ("_allocations", "_back_off", "_images", "_probes", "_runtime", "_volumes")
+    __slots__ = (
+        *("_allocations", "_back_off", "_credentials", "_images", "_probes", "_runtime"),
+        "_volumes",
+    )
 
     def __init__(
         self,
@@ -94,6 +99,7 @@ class KubeRuntimeManager:
         self._probes = probes
         self._allocations = allocations
         self._images = ImageManager()
+        self._credentials: PullCredentials | None = None  # only if a provider is asked
 
     def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
         """Create the sandbox unless it is there, then plan the containers.
@@ -155,9 +161,9 @@ class KubeRuntimeManager:
             elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
                 return Progress.WAIT
             return self._next(worker, turn)
-        if stage is SyncStage.START:
-            waits = self._start_first(worker, turn)
-            return Progress.WAIT if waits else self._next(worker, turn)
+        if stage in (SyncStage.CREDENTIALS, SyncStage.START):
+            go_on = self._start_first if stage is SyncStage.START else self._waits_for_lookup
+            return Progress.WAIT if go_on(worker, turn) else self._next(worker, turn)
         if stage is SyncStage.POST_START:
             return self._on_post_start(worker, turn)
         return self._on_stop_due(worker, turn)
@@ -306,6 +312,8 @@ class KubeRuntimeManager:
             if self._is_in_back_off(worker, spec, turn):
                 self._skip_first(worker)
                 continue
+            if self._looks_up(worker, spec.name, spec.image, spec.pull_policy, turn):
+                return Progress.WAIT
             ensured = self._ensure_image(worker, spec, turn)
             if not self._take_image(worker, ensured, turn):
                 continue
@@ -378,10 +386,48 @@ class KubeRuntimeManager:
         return self._ensure(worker.pod, spec.name, spec.image, spec.pull_policy, turn)
 
     def _ensure(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Ensured:
+        wanted = self._wanted(pod, name, image, policy, turn)
+        if self._credentials is not None:
+            found = self._credentials.take(pod.uid, parse_image(image).full_name)
+            wanted = wanted._replace(has_secret=wanted.has_secret or bool(found))
+        return self._images.ensure(wanted, turn)
+
+    def _wanted(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Wanted:
         behavior = turn.behavior(pod).container(name).image
         has_secret = len(pod.spec.pull_secrets) > len(self._missing_secrets(pod, turn))
-        wanted = Wanted(pod.uid, image, policy, behavior, has_secret)
-        return self._images.ensure(wanted, turn)
+        return Wanted(pod.uid, image, policy, behavior, has_secret)
+
+    def _looks_up(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> bool:
+        """Look up credentials for an image that is to be pulled; tell whether that takes time.
+
+        Differs: `light` looks nothing up.
+        """
+        pod = worker.pod
+        if not turn.env.model.credential_providers or turn.env.light:
+            return False
+        full_name = self._images.would_pull(self._wanted(pod, name, image, policy, turn), turn)
+        if self._credentials is None:
+            self._credentials = PullCredentials()
+        if not full_name or self._credentials.is_done(pod.uid, full_name):
+            return False
+        if not self._credentials.begin(pod, full_name, turn):
+            return False
+        worker.stage = SyncStage.CREDENTIALS
+        return self._waits_for_lookup(worker, turn)
+
+    def _waits_for_lookup(self, worker: PodWorker, turn: Turn) -> bool:
+        """Look again soon unless a lookup of credentials is over."""
+        uid = worker.pod.uid
+        if self._credentials is None or not self._credentials.is_asking(uid):
+            return False
+        worker.due_ns = turn.now_ns + ANSWER_POLL_NS
+        turn.arm(worker.due_ns, Timer.RUNTIME, uid)
+        return True
+
+    def on_credentials(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take an answer to the lookup of credentials for a pull."""
+        if self._credentials is not None:
+            self._credentials.on_reply(pod, call, reply, turn)
 
     def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
         """Look at the images of volumes; tell whether one is being pulled.
@@ -390,6 +436,8 @@ class KubeRuntimeManager:
         """
         pod = worker.pod
         while (volume := self._images.volume(pod.uid)) is not None:
+            if self._looks_up(worker, volume.name, volume.image, volume.pull_policy, turn):
+                return True
             ensured = self._ensure(pod, volume.name, volume.image, volume.pull_policy, turn)
             if ensured.due_ns:
                 turn.event(pod, *ensured.events[0])
@@ -529,3 +577,5 @@ class KubeRuntimeManager:
         self._runtime.remove(uid)
         self._back_off.forget(uid)
         self._images.forget(uid)
+        if self._credentials is not None:
+            self._credentials.forget(uid)

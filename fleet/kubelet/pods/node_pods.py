@@ -190,6 +190,9 @@ class NodePods:
                     syncer.on_volumes(can_start, turn)
             case Owner.VOLUMES:
                 self._on_volume_reply(can_start, call, reply, turn)
+            case Owner.IMAGES:
+                if worker is not None:
+                    syncer.kuberuntime.on_credentials(worker.pod, call, reply, turn)
             case _:
                 assert owner is Owner.DRA, owner
                 if worker is not None:

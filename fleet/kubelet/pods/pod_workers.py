@@ -50,10 +50,18 @@ class SyncStage(enum.IntEnum):
     PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
     ORPHAN = 11  # housekeeping, which ends what runs of a pod that a restart has refused
     SECRETS = 12  # the pull secrets, until their watches have begun
+    CREDENTIALS = 13  # the lookup of credentials before a pull
 
 
 RUNTIME_STAGES = frozenset(
-    (SyncStage.SANDBOX, SyncStage.PULL, SyncStage.START, SyncStage.KILL, SyncStage.POST_START)
+    (
+        SyncStage.SANDBOX,
+        SyncStage.CREDENTIALS,
+        SyncStage.PULL,
+        SyncStage.START,
+        SyncStage.KILL,
+        SyncStage.POST_START,
+    )
 )
 
 

@@ -22,6 +22,7 @@ from fleet.objects.pods import (
     NodeReport,
     NodeView,
     ObjectMeta,
+    ServiceAccountView,
     Token,
 )
 from fleet.objects.runtime_classes import RuntimeClassView
@@ -231,6 +232,12 @@ def decode_token(body: bytes) -> Token:
     """Return a service-account token, and until when it is good."""
     status = orjson.loads(body).get("status", {})
     return Token(parse_rfc3339(status.get("expirationTimestamp") or ""), status.get("token") or "")
+
+
+def decode_service_account(body: bytes | dict[str, Any]) -> ServiceAccountView:
+    """Return what is read of a ServiceAccount."""
+    meta = _object(body)["metadata"]
+    return ServiceAccountView(meta["uid"], frozenset(meta.get("annotations") or ()))
 
 
 def decode_meta(body: bytes | dict[str, Any]) -> ObjectMeta:

@@ -222,7 +222,10 @@ def _create_token(call: ApiCall, caller: Caller) -> Request:
             number_field(4, payload.expiration_s) if payload.expiration_s else b"",
         )
     )
-    body = enveloped(TOKEN_REQUEST, _NO_META + field(2, spec) + _NO_TOKEN)
+    meta = _NO_META
+    if payload.account_uid:  # the rest of it as Go writes an empty one
+        meta = field(1, _NO_META[2:10] + field(5, payload.account_uid.encode()) + _NO_META[12:])
+    body = enveloped(TOKEN_REQUEST, meta + field(2, spec) + _NO_TOKEN)
     return Request(POST, token_path(payload), body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
 
 
@@ -316,6 +319,7 @@ _BUILDERS: dict[Op, Builder] = {
     Op.UPDATE_CSINODE: _update_csinode,
     Op.CREATE_TOKEN: _create_token,
     Op.CREATE_CSI_TOKEN: _create_token,
+    Op.CREATE_PULL_TOKEN: _create_token,
     Op.DELETE_POD: _delete_pod,
     Op.DELETE_MIRROR_POD: _delete_mirror_pod,
     Op.CREATE_EVENT: _create_event,

@@ -35,6 +35,7 @@ from fleet.wire.api.decode_json import (
     decode_lease,
     decode_node,
     decode_pod_view,
+    decode_service_account,
     decode_token,
 )
 from fleet.wire.api.decode_volumes import (
@@ -93,7 +94,7 @@ CSI_NODE_BODY = (
     b'"spec":{"drivers":null}}'
 )
 TOKEN_BODY = (
-    b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{},'
+    b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{%b},'
     b'"spec":{"audiences":%b,"expirationSeconds":%b,"boundObjectRef":{"kind":"Pod",'
     b'"apiVersion":"v1","name":"%b","uid":"%b"}},"status":{"token":"","expirationTimestamp":null}}'
 )
@@ -254,6 +255,7 @@ def _create_token(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, TokenRequest), payload
     body = TOKEN_BODY % (
+        b'"uid":"%b"' % payload.account_uid.encode() if payload.account_uid else b"",
         orjson.dumps([payload.audience]) if payload.audience else b"null",
         b"%d" % payload.expiration_s if payload.expiration_s else b"null",
         payload.pod_name.encode(),
@@ -282,6 +284,15 @@ def _get_claim(call: ApiCall, caller: Caller) -> Request:
     target = call.payload
     assert isinstance(target, PodTarget), target
     return Request(GET, claim_path(target), timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _get_service_account(call: ApiCall, caller: Caller) -> Request:
+    del caller
+    target = call.payload
+    assert isinstance(target, PodTarget), target
+    path = b"/api/v1/namespaces/%b/serviceaccounts/%b"
+    names = (target.namespace.encode(), target.name.encode())
+    return Request(GET, path % names, timeout_ns=CALL_TIMEOUT_NS)
 
 
 def _get_target(call: ApiCall, caller: Caller) -> Request:
@@ -402,6 +413,17 @@ OPERATIONS = {
     ),
     Op.CREATE_CSI_TOKEN: Operation(
         Owner.VOLUMES, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
+    ),
+    Op.GET_SERVICE_ACCOUNT: Operation(
+        Owner.IMAGES,
+        Client.CORE,
+        "GET",
+        "serviceaccounts",
+        _get_service_account,
+        decode_service_account,
+    ),
+    Op.CREATE_PULL_TOKEN: Operation(
+        Owner.IMAGES, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
     ),
     Op.GET_RESOURCE_CLAIM: Operation(
         Owner.DRA, Client.RESOURCE, "GET", "resourceclaims", _get_claim, decode_resource_claim

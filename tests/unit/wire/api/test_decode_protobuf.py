@@ -168,6 +168,7 @@ ANSWERS = [
     (Op.GET_VOLUME, "PersistentVolume", "v1"),
     (Op.GET_ATTACHMENT, "VolumeAttachment", "storage.k8s.io/v1"),
     (Op.GET_RESOURCE_CLAIM, "ResourceClaim", "resource.k8s.io/v1"),
+    (Op.GET_SERVICE_ACCOUNT, "ServiceAccount", "v1"),
     (Op.GET_NODE_CSI, "Node", "v1"),
     (Op.GET_NODE_EXISTING, "Node", "v1"),
     (Op.GET_POD, "Pod", "v1"),

@@ -134,6 +134,10 @@ PAYLOADS: dict[Op, tuple[Payload, str]] = {
     Op.DELETE_CSINODE: (None, ""),
     Op.CREATE_TOKEN: (TokenRequest("ns", "sa", "vault", 3607, "web", "u-1"), ""),
     Op.CREATE_CSI_TOKEN: (TokenRequest("ns", "sa", "vault", 0, "web", "u-1", "disk"), ""),
+    Op.CREATE_PULL_TOKEN: (
+        TokenRequest("ns", "sa", "vault", 0, "web", "u-1", account_uid="u-2"),
+        "",
+    ),
     Op.DELETE_POD: (PodTarget("default", "web"), "u-1"),
     Op.DELETE_MIRROR_POD: (MirrorTarget("default", "web", ""), ""),
     Op.CREATE_MIRROR_POD: (MIRROR, ""),

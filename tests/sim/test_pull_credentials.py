@@ -1,0 +1,126 @@
+"""Image credential providers: what a kubelet asks of the API server before it pulls an image."""
+
+from typing import Any
+
+import pytest
+from pod_world import model_of
+from simulation import Simulation
+
+from fleet.simulation.strategic_merge import Object
+
+pytest_plugins = ("sim_encodings",)
+
+AUDIENCE = "registry.example"
+PULLS = {"imagePulls": {"latency": "100ms"}}
+
+
+def provider(audience: str = AUDIENCE, image: str = "*.example/team", **token: object) -> Object:
+    attributes = {"serviceAccountTokenAudience": audience, **token}
+    return {"name": audience, "matchImages": [image], "tokenAttributes": attributes}
+
+
+def started(*providers: Object, light: bool = False, **spec: object) -> Simulation:
+    model = model_of(imageCredentialProviders=list(providers), **PULLS, **spec)
+    sim = Simulation(seed=1, light=light, model=model)
+    account = {"metadata": {"annotations": {"example/role": "puller"}}}
+    sim.server.create(("serviceaccounts", "default", "default"), account)
+    sim.run_for(seconds=30)
+    return sim
+
+
+def asked(sim: Simulation) -> list[str]:
+    """Return what was asked of the service account."""
+    sent = sim.calls(path="/serviceaccounts/default")
+    return [each.verb for each in sent]
+
+
+def container(name: str = "c", image: str = "a.example/team/app:1", **fields: object) -> Object:
+    return {"name": name, "image": image, "imagePullPolicy": "Always", **fields}
+
+
+def create(sim: Simulation, name: str, *containers: Object, **spec: Any) -> None:
+    """Create a pod that mounts no token."""
+    sim.create_pod(name, containers=list(containers or (container(),)), **spec)
+    sim.run_for(seconds=10)
+
+
+def test_a_token_is_asked_for_before_a_pull_and_used_for_the_next() -> None:
+    sim = started(provider(), provider("other", "b.example"))
+    create(sim, "p", container(), container("d", "a.example/team/other:1"))
+    assert sim.phase("p") == "Running"
+    assert asked(sim) == ["GET", "POST", "GET"]
+    pulling = [each for each in sim.calls(path="/events") if each.verb == "POST"]
+    assert pulling[-1].t_ns > sim.calls(path="/serviceaccounts/default/token")[0].t_ns
+    sim.server.delete_pod("p")
+    create(sim, "q", container("x", "a.example:443/team/app"), container("y", "example/team/app"))
+    assert sim.phase("q") == "Running"
+    assert asked(sim) == ["GET", "POST", "GET"]
+
+
+def test_each_provider_that_matches_is_asked() -> None:
+    sim = started(provider(), provider("second"))
+    create(sim, "p")
+    assert asked(sim) == ["GET", "POST", "GET", "POST"]
+
+
+def test_an_image_that_is_there_needs_no_credentials() -> None:
+    sim = started(provider())
+    create(sim, "p")
+    create(sim, "q", container(imagePullPolicy="IfNotPresent"))
+    assert sim.phase("q") == "Running"
+    assert asked(sim) == ["GET", "POST"]
+
+
+@pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1)])
+def test_an_account_has_to_have_the_annotations(key: str, calls: int) -> None:
+    sim = started(provider(requiredServiceAccountAnnotationKeys=[key]))
+    create(sim, "p")
+    assert sim.phase("p") == "Running"
+    assert len(asked(sim)) == calls
+
+
+def test_an_account_that_is_not_there_is_left_out() -> None:
+    sim = started(provider())
+    sim.server.remove(("serviceaccounts", "default", "default"))
+    create(sim, "p")
+    assert sim.phase("p") == "Running"
+    assert asked(sim) == ["GET"]
+
+
+@pytest.mark.parametrize(("image", "phase"), [("a.example/team", "Running"), ("b", "Pending")])
+def test_a_provider_opens_a_private_image(image: str, phase: str) -> None:
+    sim = started(provider(image=image))
+    create(sim, "p", annotations={"fleet.emulator/pull-error": "Unauthorized"})
+    assert sim.phase("p") == phase
+
+
+def test_the_image_of_a_volume_is_pulled_with_a_token_too() -> None:
+    sim = started(provider())
+    source = {"reference": "a.example/team/data:1", "pullPolicy": "Always"}
+    mounted = container(image="plain:1", volumeMounts=[{"name": "v", "mountPath": "/v"}])
+    create(sim, "p", mounted, volumes=[{"name": "v", "image": source}])
+    assert sim.phase("p") == "Running"
+    assert asked(sim) == ["GET", "POST"]
+
+
+@pytest.mark.parametrize(
+    ("light", "spec"),
+    [
+        (True, {}),
+        (
+            False,
+            {
+                "kubeletConfiguration": {
+                    "featureGates": {"KubeletServiceAccountTokenForCredentialProviders": False}
+                }
+            },
+        ),
+        (False, {"kubeletVersion": "v1.33.0"}),
+    ],
+    ids=["light", "gate", "old"],
+)
+def test_who_asks_for_no_token(spec: Object, *, light: bool) -> None:
+    sim = started(provider(), light=light, **spec)
+    create(sim, "p")
+    assert sim.phase("p") == "Running"
+    assert asked(sim) == []
