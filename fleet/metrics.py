@@ -12,7 +12,9 @@ EXPECTED_CODES = frozenset({404, 409, 410})
 """Answers of a healthy server that are no errors: what is looked for before it is created."""
 QUICK_US = 200_000
 """Less than this: where 20 ms more or less would be a tenth and more."""
-POD_RESOURCES = frozenset({"pods", "configmaps", "secrets", "serviceaccounts/token"})
+POD_RESOURCES = frozenset(
+    {"pods", "configmaps", "secrets", "serviceaccounts", "serviceaccounts/token"}
+)
 """What a node may ask for once the node authorizer knows the pod that needs it.
 
 It learns of a binding by a watch of its own, often a moment after the kubelet: the 403 that real

@@ -193,6 +193,7 @@ class Features(NamedTuple):
     static_pods: bool = False
     dynamic_resources: bool = False
     polled_objects: bool = False
+    pull_tokens: bool = False
     approve_csrs: bool = False
     own_watches: bool | None = None  # each node opens its own; None: in kubelet
     serves: bool = False  # the kubelets' servers ask who may
@@ -213,6 +214,11 @@ class Features(NamedTuple):
         """Whether nodes ask for ConfigMaps and Secrets one by one; in light they need none."""
         return self.polled_objects and self.fidelity is Fidelity.KUBELET
 
+    @property
+    def reads_accounts(self) -> bool:
+        """Whether nodes read ServiceAccounts before they pull images; in light they do not."""
+        return self.pull_tokens and self.fidelity is Fidelity.KUBELET
+
 
 def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
     """Return what a run with these options and node models does."""
@@ -223,6 +229,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         static_pods=any(model.kubelet.has_static_pods for model in models),
         dynamic_resources=any(model.dra_drivers for model in models),
         polled_objects=any(model.kubelet.polls_objects for model in models),
+        pull_tokens=any(model.credential_providers for model in models),
         approve_csrs=settings.approve_csrs,
         own_watches=settings.has_own_watches,
         serves=settings.is_served,
@@ -378,6 +385,8 @@ STORAGE_CALLS: Calls = (
 STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
 POLLED_OBJECT_CALLS: Calls = (("", "configmaps", "", "", "get"), ("", "secrets", "", "", "get"))
 """Of kubelets whose change detection is Cache or Get."""
+SERVICE_ACCOUNT_CALLS: Calls = (("", "serviceaccounts", "", "", "get"),)
+"""Of kubelets with image credential providers."""
 DYNAMIC_RESOURCE_CALLS: Calls = (
     ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
 )
@@ -422,6 +431,7 @@ def node_calls(features: Features) -> Calls:
         *(STATIC_POD_CALLS if features.static_pods else ()),
         *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
         *(POLLED_OBJECT_CALLS if features.reads_objects else ()),
+        *(SERVICE_ACCOUNT_CALLS if features.reads_accounts else ()),
         *(REVIEW_CALLS if features.serves else ()),
     )
 

@@ -145,7 +145,11 @@ def test_nodes_with_certificates_need_nothing_of_fleets_user_unless_it_approves(
 def test_the_table_has_every_call_and_watch_of_a_kubelet() -> None:
     """What is missing here is a 403 in a run with rights of its own."""
     everything = Features(
-        static_pods=True, dynamic_resources=True, polled_objects=True, storage=True
+        static_pods=True,
+        dynamic_resources=True,
+        polled_objects=True,
+        pull_tokens=True,
+        storage=True,
     )
     needed = node_permissions(Identity(IdentityMode.SHARED), everything)
     granted = {(p.verb, f"{p.resource}/{p.subresource}".rstrip("/")) for p in needed}
