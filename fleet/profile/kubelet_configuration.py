@@ -43,6 +43,24 @@ EVICTION_HARD_DEFAULT = {
     "imagefs.inodesFree": "5%",
 }
 
+CPU_OPTIONS = {
+    "full-pcpus-only": "",
+    "strict-cpu-reservation": "",
+    "prefer-align-cpus-by-uncorecache": "",
+    "distribute-cpus-across-numa": "CPUManagerPolicyBetaOptions",
+    "align-by-socket": "CPUManagerPolicyAlphaOptions",
+    "distribute-cpus-across-cores": "CPUManagerPolicyAlphaOptions",
+}
+"""Of the static CPU policy, each with its feature gate. Source: cpumanager/policy_options.go."""
+CPU_OPTIONS_APART = (
+    ("full-pcpus-only", "distribute-cpus-across-cores"),
+    ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
+)
+GATES_OFF = frozenset(("CPUManagerPolicyAlphaOptions",))
+"""Of those gates the ones that are off unless a profile says otherwise."""
+
 KEYS_WITHOUT_EFFECT = frozenset(
     [
         "address",
@@ -55,7 +73,6 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "contentType",
         "cpuCFSQuota",
         "cpuCFSQuotaPeriod",
-        "cpuManagerPolicyOptions",
         "cpuManagerReconcilePeriod",
         "enableContentionProfiling",
         "failCgroupV1",
@@ -109,6 +126,7 @@ Enforced = Literal[
     "none",
 ]
 
+TRUE_TEXTS = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 ChangeDetection = Literal["Get", "Cache", "Watch"]
 
 Taint = tuple[str, str, str]
@@ -270,6 +288,8 @@ def _address(text: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 Limit = Annotated[int, Field(ge=0)]
+GoBool = Literal["1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False"]
+"""What Go's strconv.ParseBool reads."""
 Burst = Annotated[Limit, AfterValidator(lambda given: given or BURST_DEFAULT)]
 
 
@@ -306,6 +326,7 @@ class KubeletConfiguration(Spec):
     pods_per_core: Limit = 0
     serialize_image_pulls: bool = True
     cpu_manager_policy: Literal["none", "static"] = "none"
+    cpu_manager_policy_options: dict[str, GoBool] = Field(default_factory=dict)
     memory_manager_policy: Literal["None", "Static"] = "None"
     reserved_system_cpus: Annotated[
         str, AfterValidator(_cpu_list), Field(alias="reservedSystemCPUs")
@@ -411,6 +432,26 @@ class KubeletConfiguration(Spec):
                 "cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
                 "or reservedSystemCPUs"
             )
+        self._check_cpu_options()
+
+    def _check_cpu_options(self) -> None:
+        """Source: cpumanager/policy_options.go, NewStaticPolicyOptions; policy_none.go."""
+        for option in self.cpu_manager_policy_options:
+            gate = CPU_OPTIONS.get(option)
+            if gate is None:
+                key = unknown_key(option, list(CPU_OPTIONS))
+                raise ValueError(f"cpuManagerPolicyOptions: {key}")
+            if self.cpu_manager_policy != "static":
+                raise ValueError("cpuManagerPolicyOptions needs cpuManagerPolicy: static")
+            if gate and not self.feature_gates.get(gate, gate not in GATES_OFF):
+                raise ValueError(f"cpuManagerPolicyOptions: {option} needs the gate {gate}")
+        for one, other in CPU_OPTIONS_APART:
+            if self.has_cpu_option(one) and self.has_cpu_option(other):
+                raise ValueError(f"cpuManagerPolicyOptions: {one} excludes {other}")
+
+    def has_cpu_option(self, name: str) -> bool:
+        """Return whether an option of the static CPU policy is on."""
+        return self.cpu_manager_policy_options.get(name, "0") in TRUE_TEXTS
 
     def _check_enforcement(self) -> None:
         """Source: pkg/kubelet/apis/config/validation/validation.go."""

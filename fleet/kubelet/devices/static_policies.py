@@ -3,10 +3,11 @@
 A container of a Guaranteed pod that asks for whole CPUs has them alone; each one has its memory and
 huge pages. A pod that the node cannot give them to is refused, before the node's resources are
 looked at. Nothing is kept: what is given out follows from the pods of the node.
-Source: pkg/kubelet/cm/cpumanager/policy_static.go, Allocate, guaranteedCPUs, updateCPUsToReuse;
-cpu_assignment.go, takeByTopologyNUMAPacked; memorymanager/policy_static.go, Allocate,
-getDefaultHint, updatePodReusableMemory; topologymanager/policy.go, filterProvidersHints.
-Differs: all CPUs and memory are of one NUMA node. cpuManagerPolicyOptions have no effect.
+Source: pkg/kubelet/cm/cpumanager/policy_static.go, Allocate, guaranteedCPUs, updateCPUsToReuse,
+enforceSMTAlignment; cpu_assignment.go, takeByTopologyNUMAPacked; memorymanager/policy_static.go,
+Allocate, getDefaultHint, updatePodReusableMemory; topologymanager/policy.go, filterProvidersHints.
+Differs: all CPUs and memory are of one NUMA node. An even number of CPUs has two in each core. Of
+cpuManagerPolicyOptions only full-pcpus-only decides whether a pod is taken, as upstream.
 """
 
 from collections import Counter
@@ -16,12 +17,14 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.kubelet.devices.topology_manager import MESSAGE, STRICT_POLICIES
+from fleet.kubelet.devices.topology_manager import MESSAGE, REASON, STRICT_POLICIES
 from fleet.kubelet.pods.pod_actions import is_sidecar
 from fleet.objects.pods import Pod
+from fleet.profile.kubelet_configuration import cpus_in
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import parse_quantity
 
+UNEXPECTED, MISALIGNED = "UnexpectedAdmissionError", "SMTAlignmentError"
 _NO_MEMORY = (
     "[memorymanager] failed to get the default NUMA affinity, "
     "no NUMA nodes with enough memory is available"
@@ -37,13 +40,20 @@ class Part(NamedTuple):
     fresh: int  # of these: what no init container before it had
 
 
-def static_error(pod: Pod, others: Iterable[Pod], model: NodeModel) -> str:
-    """Return why the static policies of a node refuse a pod, "" if they do not.
+class Refused(NamedTuple):
+    """Why a pod is refused."""
+
+    reason: str
+    message: str
+
+
+def static_refusal(pod: Pod, others: Iterable[Pod], model: NodeModel) -> Refused | None:
+    """Return why the static policies of a node refuse a pod, None if they do not.
 
     `others` are the other active pods of the node.
     """
     if not model.kubelet.static_policies or not _is_pinned(pod):
-        return ""
+        return None
     free = dict(_supply(model))
     for other in others:
         for part in _parts(other):
@@ -53,22 +63,58 @@ def static_error(pod: Pod, others: Iterable[Pod], model: NodeModel) -> str:
         left = free.get(part.resource)
         if left is None:
             continue
-        if part.fresh > left:
-            if model.kubelet.topology_manager_policy in STRICT_POLICIES:
-                return MESSAGE
-            return _shortage(part, left)
+        refused = _shortage(part, left, model) if part.fresh > left else None
+        if part.resource == "cpu" and (refused is None or refused.reason != REASON):
+            refused = _misalignment(part, left, model) or refused
+        if refused is not None:
+            return refused
         free[part.resource] = left - part.fresh
-    return ""
+    return None
 
 
-def _shortage(part: Part, left: int) -> str:
-    if part.resource != "cpu":
-        return _NO_MEMORY
-    available = max(left, 0) + part.amount - part.fresh
-    return (
-        "not enough cpus available to satisfy request: "
-        f"requested={part.amount}, available={available}"
-    )
+def _shortage(part: Part, left: int, model: NodeModel) -> Refused:
+    if model.kubelet.topology_manager_policy in STRICT_POLICIES:
+        return Refused(REASON, MESSAGE)
+    error = _NO_MEMORY
+    if part.resource == "cpu":
+        available = max(left, 0) + part.amount - part.fresh
+        error = (
+            "not enough cpus available to satisfy request: "
+            f"requested={part.amount}, available={available}"
+        )
+    return Refused(UNEXPECTED, f"Allocate failed due to {error}, which is unexpected")
+
+
+def _misalignment(part: Part, left: int, model: NodeModel) -> Refused | None:
+    """Return why a container cannot have whole cores, where it has to. Source: SMTAlignmentError.
+
+    `left` counts the free CPUs without those that are kept; their cores are no pod's either.
+    """
+    if not part.amount or not model.kubelet.has_cpu_option("full-pcpus-only"):
+        return None
+    threads, idle = _cores(model)
+    if part.amount % threads:
+        text = f"requested {part.amount} cpus not multiple cpus per core = {threads}"
+        return Refused(MISALIGNED, f"SMT Alignment Error: {text}")
+    if part.amount > left - idle:
+        text = (
+            f"not enough free physical CPUs: available physical CPUs = {max(left - idle, 0)}, "
+            f"requested CPUs = {part.amount}, CPUs per core = {threads}"
+        )
+        return Refused(MISALIGNED, f"SMT Alignment Error: {text}")
+    return None
+
+
+@lru_cache(maxsize=64)
+def _cores(model: NodeModel) -> tuple[int, int]:
+    """Return how many CPUs a core has, and how many CPUs stand in cores of kept ones unused."""
+    cpus = parse_quantity(model.capacity["cpu"]).milli // 1000
+    threads = 1 if cpus % 2 else 2
+    named = cpus_in(model.kubelet.reserved_system_cpus)
+    kept = len(named) or -(-model.kubelet.reserved_cpu_milli // 1000)
+    # CPUs i and i + n/2 share a core; by number, kept ones are taken core by core.
+    cores = len({cpu % (cpus // threads) for cpu in named}) or -(-kept // threads)
+    return threads, cores * threads - kept
 
 
 def _is_pinned(pod: Pod) -> bool:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.kubelet.devices import topology_manager
-from fleet.kubelet.devices.static_policies import static_error
+from fleet.kubelet.devices.static_policies import UNEXPECTED, static_refusal
 from fleet.kubelet.pods.pod_workers import Rejection
 from fleet.kubelet.pods.preemption import is_critical_pod
 from fleet.objects.admission import (
@@ -123,16 +123,26 @@ def admit(
     if message:
         return Verdict(Rejection("SysctlForbidden", f"forbidden sysctl: {message}"))
     devices = allocate(pod) if spec.devices else Devices()
-    error = devices.error or static_error(pod, others, inputs.model)
-    if error == topology_manager.MESSAGE:
-        return Verdict(Rejection(topology_manager.REASON, error))
-    if error:
-        message = f"Allocate failed due to {error}, which is unexpected"
-        return Verdict(Rejection("UnexpectedAdmissionError", message))
+    rejection = _container_managers(pod, others, inputs, devices)
+    if rejection is not None:
+        return Verdict(rejection)
     verdict = _predicates(pod, others, inputs, devices)
     if verdict.rejection is not None:
         return verdict
     return Verdict(_last_handlers(pod, inputs), verdict.shortages)
+
+
+def _container_managers(
+    pod: Pod, others: Sequence[Pod], inputs: AdmissionInputs, devices: Devices
+) -> Rejection | None:
+    """Source: topologymanager/topology_manager.go, Admit; admission/errors.go."""
+    if devices.error == topology_manager.MESSAGE:
+        return Rejection(topology_manager.REASON, devices.error)
+    if devices.error:
+        message = f"Allocate failed due to {devices.error}, which is unexpected"
+        return Rejection(UNEXPECTED, message)
+    refused = static_refusal(pod, others, inputs.model)
+    return None if refused is None else Rejection(*refused)
 
 
 def _last_handlers(pod: Pod, inputs: AdmissionInputs) -> Rejection | None:

@@ -339,6 +339,9 @@ def test_keys_of_a_kubelet_configuration_that_decide_nothing_are_told() -> None:
     assert model.kubelet.without_effect == ("cgroupDriver", "oomScoreAdj")
 
 
+PINNING = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
+
+
 @pytest.mark.parametrize(
     ("written", "message"),
     [
@@ -364,6 +367,30 @@ def test_keys_of_a_kubelet_configuration_that_decide_nothing_are_told() -> None:
             (
                 ": cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
                 "or reservedSystemCPUs"
+            ),
+        ),
+        (
+            {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}},
+            ": cpuManagerPolicyOptions needs cpuManagerPolicy: static",
+        ),
+        (
+            {**PINNING, "cpuManagerPolicyOptions": {"align-by-socket": "true"}},
+            (
+                ": cpuManagerPolicyOptions: align-by-socket needs the gate "
+                "CPUManagerPolicyAlphaOptions"
+            ),
+        ),
+        (
+            {
+                **PINNING,
+                "cpuManagerPolicyOptions": {
+                    "prefer-align-cpus-by-uncorecache": "1",
+                    "distribute-cpus-across-numa": "true",
+                },
+            },
+            (
+                ": cpuManagerPolicyOptions: prefer-align-cpus-by-uncorecache excludes "
+                "distribute-cpus-across-numa"
             ),
         ),
         (

@@ -6,7 +6,7 @@ import pytest
 from admission_world import container, look, make_pod, node
 from pod_world import model_of
 
-from fleet.kubelet.devices.static_policies import static_error
+from fleet.kubelet.devices.static_policies import static_refusal
 from fleet.objects.pods import Pod
 from fleet.profile.node_model import NodeModel
 
@@ -37,6 +37,15 @@ def pinned(name: str, *containers: dict[str, Any], **spec: Any) -> Pod:
 
 def cpus(name: str, count: str) -> Pod:
     return pinned(name, part("c", count))
+
+
+def static_error(pod: Pod, others: tuple[Pod, ...], model: NodeModel) -> str:
+    """Return why a pod is refused, without the words around it."""
+    found = static_refusal(pod, others, model)
+    if found is None:
+        return ""
+    text = found.message.removeprefix("Allocate failed due to ")
+    return text.removesuffix(", which is unexpected")
 
 
 def burstable(name: str, count: str) -> Pod:
@@ -133,3 +142,39 @@ def test_a_refusal_comes_before_that_of_the_nodes_resources() -> None:
     found = look(cpus("p", "9"), inputs=node(strict)).rejection
     assert found is not None
     assert found.reason == "TopologyAffinityError"
+
+
+@pytest.mark.parametrize(
+    ("pod", "others", "error"),
+    [
+        (cpus("p", "4"), (), ""),
+        (cpus("p", "3"), (), "requested 3 cpus not multiple cpus per core = 2"),
+        (cpus("p", "3500m"), (), ""),
+        (
+            cpus("p", "4"),
+            (cpus("a", "4"),),
+            (
+                "not enough free physical CPUs: available physical CPUs = 2, requested CPUs = 4, "
+                "CPUs per core = 2"
+            ),
+        ),
+    ],
+)
+def test_whole_cores(pod: Pod, others: tuple[Pod, ...], error: str) -> None:
+    model = machine(cpuManagerPolicyOptions={"full-pcpus-only": "true"})
+    found = static_refusal(pod, others, model)
+    expected = ("SMTAlignmentError", f"SMT Alignment Error: {error}") if error else None
+    assert found == expected
+    off = machine(cpuManagerPolicyOptions={"full-pcpus-only": "false"})
+    assert "SMT" not in static_error(pod, others, off)
+
+
+@pytest.mark.parametrize(("kept", "left"), [("0,4", 6), ("0-1", 4), ("0", 6), ("3,7,0", 4)])
+def test_a_core_of_a_kept_cpu_is_no_pods(kept: str, left: int) -> None:
+    options = {"full-pcpus-only": "1"}
+    model = machine(reservedSystemCPUs=kept, cpuManagerPolicyOptions=options)
+    assert static_error(cpus("p", str(left)), (), model) == ""
+    assert static_error(cpus("p", str(left + 2)), (), model) == (
+        f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {left}, "
+        f"requested CPUs = {left + 2}, CPUs per core = 2"
+    )
