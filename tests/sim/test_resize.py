@@ -171,3 +171,34 @@ def test_pinned_pods_cannot_be_resized(manager: str) -> None:
         f'Resize is infeasible for Guaranteed Pods alongside {word} Manager policy "{policy}"'
     )
     assert events(sim, "web")[-1].startswith("ResizeInfeasible: Pod resize Infeasible: {")
+
+
+def test_init_containers_are_resized_while_they_run_and_before_they_begin() -> None:
+    """The gate InPlacePodVerticalScalingInitContainers is on in 1.36."""
+    sim = running()
+    inits = [
+        {**container("1"), "name": name, "image": "busybox:1", "command": ["sleep", "60"]}
+        for name in ("one", "two")
+    ]
+    sim.create_pod("web", "n-0", initContainers=inits, containers=[container("1")])
+    sim.run_for(10)
+    for each, cpu in zip(inits, ("2", "3"), strict=True):
+        each["resources"] = resources(cpu)
+    changed = {"metadata": {"generation": 2}, "spec": {"initContainers": inits}}
+    sim.server.update("pods", "web", changed, "default")
+    sim.run_for(5)
+    status = sim.server.get("pods", "web", "default")["status"]
+    one, two = status["initContainerStatuses"]
+    assert one["state"]["running"]
+    assert (one["restartCount"], one["resources"]) == (0, resources("2"))
+    assert two["state"]["waiting"]
+    assert status["allocatedResources"]["cpu"] == "3"
+    assert [each.partition(":")[0] for each in events(sim, "web")] == [
+        "ResizeStarted",
+        "ResizeCompleted",
+    ]
+    sim.run_for(70)
+    one, two = sim.server.get("pods", "web", "default")["status"]["initContainerStatuses"]
+    assert one["state"]["terminated"]
+    assert (two["restartCount"], two["resources"]) == (0, resources("3"))
+    assert not condition(sim, "web", "PodResizeInProgress")
