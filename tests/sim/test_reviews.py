@@ -17,6 +17,8 @@ from fleet.server.access import AccessControl
 from fleet.server.questions import Questions
 from fleet.server.reviews import TOKEN_REVIEWS, token_review
 
+pytest_plugins = ("sim_encodings",)
+
 T = TypeVar("T")
 NODE = NodeId(0)
 STEP_S = 0.01
