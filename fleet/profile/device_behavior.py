@@ -154,6 +154,12 @@ class DraDriver(Spec):
     health: Annotated[tuple[ClaimHealthChange, ...] | None, AfterValidator(_all_in_order)] = None
     """What the driver's health service says; without one the health of devices is unknown."""
 
+    @model_validator(mode="after")
+    def _has_these_devices(self) -> "DraDriver":
+        if any(index >= self.count for each in self.health or () for index in each.devices):
+            raise ValueError(f"health names a device beyond the {self.count} that there are")
+        return self
+
     def health_at(self, device: str, age_ns: int) -> tuple[str, str]:
         """Return health and message of a device, so long after the start of its kubelet."""
         text = device.removeprefix(self.name_prefix)

@@ -203,6 +203,11 @@ class NodeModel:
         first = int(self.address_pools[0].network_address)
         return int(ipaddress.ip_address(address)) - first - 1 - self.address_shift
 
+    def has_gate(self, gate: str, since: tuple[int, int]) -> bool:
+        """Return whether a feature gate is on: by default from a version of the kubelet on."""
+        stated = self.kubelet.feature_gates.get(gate)
+        return parse_version(self.kubelet_version)[:2] >= since if stated is None else stated
+
     @property
     def addresses_max(self) -> int:
         """Return how many nodes the address pools have room for."""

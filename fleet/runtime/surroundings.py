@@ -301,11 +301,18 @@ def _full_name(pod: Pod) -> str:
 
 
 def config_error(
-    pod: Pod, spec: ContainerSpec, place: Place, *, windows: bool = False, recursive: bool = True
+    pod: Pod,
+    spec: ContainerSpec,
+    place: Place,
+    *,
+    windows: bool = False,
+    recursive: bool = True,
+    has_env_files: bool = True,
 ) -> str:
     """Return why a container cannot be configured as its pod asks for, "" if it can.
 
-    `recursive`: the pod's runtime handler supports recursive read-only mounts.
+    `recursive`: the pod's runtime handler supports recursive read-only mounts. `has_env_files`: the
+    kubelet reads variables from files; one that does not leaves them empty.
     Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, generateContainerConfig.
     """
     script = spec.script
@@ -315,7 +322,7 @@ def config_error(
     )
     if script is not None and (script.mounts or refers):
         try:
-            error = _env_file_error(script, pod, spec, place)
+            error = _env_file_error(script, pod, spec, place) if has_env_files else ""
             variables = _own_variables(script, pod, spec, place)
             error = error or mount_error(script, variables, recursive=recursive)
         except OverBudgetError as over:

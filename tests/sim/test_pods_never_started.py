@@ -95,6 +95,21 @@ def test_a_variable_of_a_file(script: str, ref: Object, error: str, *, light: bo
         assert f"Error: {text}" in messages(sim, "Failed")
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"kubeletVersion": "v1.34.0"},
+        {"kubeletConfiguration": {"featureGates": {"EnvFiles": False}}},
+    ],
+    ids=["old", "gate"],
+)
+def test_a_kubelet_that_reads_no_files_starts_the_container(spec: Object) -> None:
+    sim = started(**spec)
+    sim.create_pod("p", initContainers=[writer("true")], containers=[reader()], volumes=EMPTY_DIR)
+    sim.run_for(seconds=60)
+    assert sim.phase("p") == "Running"
+
+
 def test_a_file_of_a_program_that_is_not_known_may_be_there() -> None:
     sim = started()
     unknown = {**writer(""), "command": ["/fetch-settings"]}

@@ -522,8 +522,14 @@ class KubeRuntimeManager:
             return f"unable to find target container {spec.target}"
         error = "" if env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
         place = self._runtime.place(pod, spec, 0, turn.now_ns, 0, NO_SOURCES)
-        windows, recursive = env.model.is_windows, mounts_recursively(pod, env)
-        return error or config_error(pod, spec, place, windows=windows, recursive=recursive)
+        return error or config_error(
+            pod,
+            spec,
+            place,
+            windows=env.model.is_windows,
+            recursive=mounts_recursively(pod, env),
+            has_env_files=env.model.has_gate("EnvFiles", since=(1, 35)),
+        )
 
     def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
         """Report why the first container of the plan could not be created or started."""

@@ -17,7 +17,7 @@ from fleet.kubelet.turn import Turn
 from fleet.objects.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
 from fleet.objects.pods import Pod, PodUid, ServiceAccountView, Token
 from fleet.profile.credential_provider import CredentialProvider
-from fleet.profile.node_model import NodeModel, parse_version
+from fleet.profile.node_model import NodeModel
 
 GATE = "KubeletServiceAccountTokenForCredentialProviders"
 TOKEN_LIFE_S = 3600
@@ -130,8 +130,6 @@ class PullCredentials:
 
 def providers_of(model: NodeModel, image: str) -> tuple[CredentialProvider, ...]:
     """Return the providers that the nodes of a profile ask about an image."""
-    if not model.credential_providers or GATE in model.kubelet.features_disabled:
-        return ()
-    if parse_version(model.kubelet_version)[:2] < (1, 34):
+    if not model.credential_providers or not model.has_gate(GATE, since=(1, 34)):
         return ()
     return tuple(each for each in model.credential_providers if each.matches(image))

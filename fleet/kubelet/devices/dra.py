@@ -204,7 +204,7 @@ def _resource_health(device: ClaimDevice, turn: Turn) -> dict[str, str]:
     """Source: buildResourceHealth."""
     health, message = _health(device, turn, turn.now_ns)
     shown = {"health": health, "resourceID": f"{device.driver}/{device.pool}/{device.device}"}
-    if message and "ResourceHealthStatusMessage" not in turn.env.model.kubelet.features_disabled:
+    if message and turn.env.model.has_gate("ResourceHealthStatusMessage", since=(1, 36)):
         shown["message"] = message
     return shown
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import orjson
 
 from fleet.objects.admission import NodeState
-from fleet.profile.node_model import NodeModel, parse_version
+from fleet.profile.node_model import NodeModel
 
 Wanted = tuple[tuple[str, int, int], ...]
 """Resource, capacity, allocatable; both below 0 while no plugin has registered."""
@@ -48,5 +48,4 @@ def differing_resources(state: NodeState, wanted: Wanted, stated: Mapping[str, s
 
 def reports_health(model: NodeModel) -> bool:
     """Return whether container statuses name devices: gate ResourceHealthStatus."""
-    version = parse_version(model.kubelet_version)[:2]
-    return version >= (1, 36) and "ResourceHealthStatus" not in model.kubelet.features_disabled
+    return model.has_gate("ResourceHealthStatus", since=(1, 36))

@@ -103,3 +103,10 @@ def test_an_annotation_may_name_devices_of_several_resources() -> None:
     assert unhealthy_in(note, "y.io/nic") == ("2",)
     assert unhealthy_in(note, "z.io/none") == ()
     assert unhealthy_in("nonsense", "x.io/gpu") == ()
+
+
+def test_a_driver_says_nothing_of_devices_that_are_not_there() -> None:
+    driver = {"driver": "x.io", "count": 2, "health": [{"after": "1s", "devices": [2]}]}
+    assert refusal(dynamicResources=[driver]) == (
+        "spec.dynamicResources[0]: health names a device beyond the 2 that there are"
+    )
