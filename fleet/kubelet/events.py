@@ -51,6 +51,7 @@ class Reason(enum.Enum):
     NODE_HAS_SUFFICIENT_PID = ("NodeHasSufficientPID", False)
     NODE_HAS_INSUFFICIENT_PID = ("NodeHasInsufficientPID", False)
     INVALID_DISK_CAPACITY = ("InvalidDiskCapacity", True)
+    VOLUMES_ON_DISK = ("PossibleMemoryBackedVolumesOnDisk", True)
     EVICTION_THRESHOLD_MET = ("EvictionThresholdMet", True)
     SYSTEM_OOM = ("SystemOOM", True)
     EVICTED = ("Evicted", True)

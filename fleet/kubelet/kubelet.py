@@ -47,6 +47,11 @@ from fleet.objects.effects import (
 )
 from fleet.objects.pods import EventType, NodeView, PodUid
 
+MAY_SWAP = (
+    "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
+    "etc.) might be swapped to disk and should no longer be considered secure."
+)
+"""Source: pkg/kubelet/cm/container_manager_linux.go, NewContainerManager."""
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 
 
@@ -131,6 +136,8 @@ class VirtualKubelet:
             turn.out.append(StartWatch(node, WatchKind.CSI_DRIVERS))
             self.lease.start(turn)
             turn.out.append(StartWatch(node, WatchKind.RUNTIME_CLASSES))
+            if model.may_swap_volumes:
+                turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
             turn.node_event(Reason.STARTING, "Starting kubelet.")
             turn.node_event(Reason.INVALID_DISK_CAPACITY, "invalid capacity 0 on image filesystem")
         elif turn.env.own_watches:

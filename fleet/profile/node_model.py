@@ -55,6 +55,9 @@ In place of the commit stands one that nobody has: as long, and logs tell fleet'
 """
 
 WINDOWS = "windows"
+NO_SWAP_KERNEL = (6, 4)
+"""Source: pkg/util/kernel/constants.go, TmpfsNoswapSupportKernelVersion."""
+_KERNEL = re.compile(r"(\d+)\.(\d+)")
 _VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
 
 _FEATURES_SINCE = {
@@ -202,6 +205,17 @@ class NodeModel:
             return self.serving.index_of(address, self.serving.port)
         first = int(self.address_pools[0].network_address)
         return int(ipaddress.ip_address(address)) - first - 1 - self.address_shift
+
+    @property
+    def may_swap_volumes(self) -> bool:
+        """Return whether what is in a tmpfs may be swapped out.
+
+        Source: pkg/kubelet/util/swap/swap_util.go, IsTmpfsNoswapOptionSupported.
+        """
+        kernel = _KERNEL.match(self.node_info.get("kernelVersion", ""))
+        if not self.swap_bytes or self.is_windows:
+            return False
+        return kernel is None or (int(kernel[1]), int(kernel[2])) < NO_SWAP_KERNEL
 
     def has_gate(self, gate: str, since: tuple[int, int]) -> bool:
         """Return whether a feature gate is on: by default from a version of the kubelet on."""

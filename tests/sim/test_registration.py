@@ -296,3 +296,14 @@ def test_a_node_without_isolation_of_local_storage_shows_none() -> None:
     assert "ephemeral-storage" not in sim.server.get("nodes", "n-0")["status"]["capacity"]
     assert sim.phase("q") == "Running"
     assert sim.server.get("pods", "p", "default")["status"]["reason"] == "OutOfephemeral-storage"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "swap", "told"),
+    [("5.15.0-91-generic", 1024, True), ("6.4.0", 1024, False), ("5.15.0", 0, False)],
+)
+def test_a_kernel_may_swap_out_what_is_in_memory(kernel: str, swap: int, *, told: bool) -> None:
+    info = {"kernelVersion": kernel, "swap": {"capacity": swap}}
+    sim = Simulation(model=model_of(template={"status": {"nodeInfo": info}}))
+    sim.run_for(seconds=30)
+    assert ("PossibleMemoryBackedVolumesOnDisk" in reasons(sim.server)) is told
