@@ -32,6 +32,8 @@ class ContainerResources(NamedTuple):
     name: str
     devices: tuple[AssignedDevice, ...]
     claims: tuple[AssignedClaim, ...]
+    cpus: tuple[int, ...] = ()  # those that it has alone
+    memory: tuple[tuple[str, int], ...] = ()  # kind and bytes, of NUMA node 0
 
 
 class PodResources(NamedTuple):

@@ -20,7 +20,7 @@ import grpc
 from google.protobuf import message_factory
 
 from fleet.kubelet.devices.pod_resources import (
-    allocatable_devices,
+    allocatable_resources,
     pod_resources,
     resources_of,
 )
@@ -127,9 +127,13 @@ class _Lister:
         return _answer("Get")(pod_resources=_pod(found))
 
     async def get_allocatable_resources(self, _request: Any, context: Any) -> Any:
-        """Tell of all healthy devices."""
-        found = await self._ask(context, allocatable_devices)
-        return _answer("GetAllocatableResources")(devices=map(_device, found))
+        """Tell of all healthy devices, and of the CPUs and memory that pods may have alone."""
+        found = await self._ask(context, allocatable_resources)
+        return _answer("GetAllocatableResources")(
+            devices=map(_device, found.devices),
+            cpu_ids=found.cpus,
+            memory=map(_memory, found.memory),
+        )
 
     async def _ask(self, context: Any, act: Callable[[VirtualKubelet, int], T]) -> T:
         if not self._limit.allows(time.monotonic()):
@@ -177,6 +181,8 @@ def _pod(found: PodResources) -> dict[str, Any]:
             {
                 "name": each.name,
                 "devices": list(map(_device, each.devices)),
+                "cpu_ids": each.cpus,
+                "memory": list(map(_memory, each.memory)),
                 "dynamic_resources": [
                     {
                         "claim_name": claim.name,
@@ -196,6 +202,11 @@ def _pod(found: PodResources) -> dict[str, Any]:
             for each in found.containers
         ],
     }
+
+
+def _memory(found: tuple[str, int]) -> dict[str, Any]:
+    kind, size = found
+    return {"memory_type": kind, "size": size, "topology": {"nodes": [{"ID": 0}]}}
 
 
 def _device(found: AssignedDevice) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import pytest
 from pod_world import model_of
 from simulation import Simulation, pod_json
 
+from fleet.kubelet.devices.pod_resources import allocatable_resources, pod_resources
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.strategic_merge import Object
 
@@ -306,3 +307,31 @@ def test_a_pod_that_runs_already_keeps_its_device() -> None:
     assert "Requested: 2, Available: 1" in status(sim, "both")["message"]
     assert status(sim, "big")["reason"] == "OutOfcpu"
     assert events(sim, "old") == []
+
+
+def test_whole_cpus_are_given_refused_and_taken_back() -> None:
+    pinning = {"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}
+    sim = started(kubeletConfiguration=pinning)
+    both = {"cpu": "2", "memory": "64Mi"}
+    whole = {**container(), "resources": {"requests": both, "limits": both}}
+    sim.create_pod("one", containers=[whole])
+    sim.run_for(seconds=5)
+    kubelet, now_ns = sim.reactor.entries[0].kubelet, sim.clock.now_ns
+    assert kubelet is not None
+    assert allocatable_resources(kubelet, now_ns()).cpus == (1, 2, 3)
+    (found,) = pod_resources(kubelet, now_ns())
+    assert found.containers[0].cpus == (1, 3)
+    sim.create_pod("two", containers=[whole])
+    sim.run_for(seconds=5)
+    text = (
+        "Allocate failed due to not enough cpus available to satisfy request: requested=2, "
+        "available=1, which is unexpected"
+    )
+    assert events(sim, "two") == [("Warning", "UnexpectedAdmissionError", text)]
+    sim.server.delete_pod("one")
+    sim.run_for(seconds=60)
+    sim.create_pod("three", containers=[whole])
+    sim.run_for(seconds=5)
+    assert sim.phase("three") == "Running"
+    (found,) = [each for each in pod_resources(kubelet, now_ns()) if each.name == "three"]
+    assert found.containers[0].cpus == (1, 3)

@@ -1,11 +1,12 @@
 """What the PodResources service tells of a node: what its containers were given, and what there is.
 
 Source: pkg/kubelet/apis/podresources/server_v1.go; pkg/kubelet/cm/container_manager_linux.go.
-Differs: no CPUs and no memory are told, as with the policies none: no pod is pinned to any.
+Differs: all CPUs and memory are of NUMA node 0.
 """
 
 from collections.abc import Iterator
 
+from fleet.kubelet.devices.static_policies import exclusive_cpus, exclusive_memory, memory_of
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.pods.pod_actions import is_sidecar
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
@@ -40,6 +41,13 @@ def allocatable_devices(kubelet: VirtualKubelet, now_ns: int) -> tuple[AssignedD
     return plugins.devices.allocatable(kubelet.turn_at(now_ns))
 
 
+def allocatable_resources(kubelet: VirtualKubelet, now_ns: int) -> ContainerResources:
+    """Return what a node may give to containers alone. Source: GetAllocatableResources."""
+    model, devices = kubelet.env.model, allocatable_devices(kubelet, now_ns)
+    cpus = tuple(sorted(exclusive_cpus(model)))
+    return ContainerResources("", devices, (), cpus, exclusive_memory(model))
+
+
 def _of_pod(kubelet: VirtualKubelet, pod: Pod, now_ns: int) -> PodResources:
     containers = tuple(_of_container(kubelet, pod, each.name, now_ns) for each in _told(pod))
     return PodResources(pod.name, pod.namespace, containers)
@@ -59,4 +67,6 @@ def _of_container(
     if plugins is not None and plugins.devices is not None:
         devices = plugins.devices.assigned(pod.uid, container, kubelet.turn_at(now_ns))
     claims = pods.claims_of(pod, container) if pods is not None else ()
-    return ContainerResources(container, devices, claims)
+    cpus = pods.cpus_of(pod, container) if pods is not None else ()
+    memory = memory_of(pod, container, kubelet.env.model)
+    return ContainerResources(container, devices, claims, cpus, memory)

@@ -405,6 +405,11 @@ class NodePods:
         """Return what a container has of the ResourceClaims of its pod."""
         return self._syncer.dra.assigned(pod, container)
 
+    def cpus_of(self, pod: Pod, container: str) -> tuple[int, ...]:
+        """Return the CPUs that a container has alone."""
+        cpus = self.admission.cpus
+        return () if cpus is None else cpus.of(pod.uid, container)
+
     def phases(self) -> dict[str, int]:
         """Count the pods by phase, as last generated."""
         counts: dict[str, int] = {}

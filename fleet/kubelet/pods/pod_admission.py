@@ -15,6 +15,7 @@ does, and those that come after it; what happens to other pods goes on.
 from functools import partial
 
 from fleet.kubelet.devices.device_manager import DeviceManager
+from fleet.kubelet.devices.static_policies import CpuAssignments, exclusive_cpus
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.pods import adopted_pods
@@ -56,7 +57,10 @@ _TURN: tuple[PodUid, ...] = (PodUid("-"),)
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = ("_devices", "_held", "_monitor", "_state", "_syncer", "_workers", "shutdown")
+    __slots__ = (
+        *("_devices", "_held", "_monitor", "_state", "_syncer", "_workers"),
+        *("cpus", "shutdown"),
+    )
 
     def __init__(
         self,
@@ -71,6 +75,7 @@ class PodAdmission:
         self._devices = devices  # only if the profile has any
         self._state: NodeState | None = None  # of a Node read since the informer showed it
         self._held: dict[PodUid, tuple[PodUid, ...]] | None = None  # whom a pod waits for, in turn
+        self.cpus: CpuAssignments | None = None  # only with a static policy
         self.shutdown: NodeShutdown | None = None  # since the machine is shutting down
 
     @property
@@ -189,6 +194,8 @@ class PodAdmission:
         self._release(uid)
         if self._devices is not None:
             self._devices.free(uid)
+        if self.cpus is not None:
+            self.cpus.forget(uid)
 
     def _admit(self, worker: PodWorker, turn: Turn) -> Verdict:
         others = self._others(worker)
@@ -269,7 +276,11 @@ class PodAdmission:
         if rejection is not None:
             self.forget(worker.pod.uid)
             adopted_pods.reject(self._syncer, worker, rejection, turn)
-        elif not self.holds(worker):
+            return
+        if exclusive_cpus(turn.env.model):
+            self.cpus = self.cpus or CpuAssignments()
+            self.cpus.assign(worker.pod, turn.env.model)
+        if not self.holds(worker):
             if turn.env.light or _runs(worker):
                 self._syncer.sync(worker, turn)
             else:
