@@ -32,7 +32,7 @@ from fleet.runtime.command import command_of
 from fleet.runtime.env_file import env_file_value
 from fleet.runtime.files import HOST, HOST_FILES, ContainerFiles, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.known_images import files_of_image, is_shell_image, working_dir
-from fleet.runtime.resolv_conf import CLUSTER_DOMAIN, resolv_conf
+from fleet.runtime.resolv_conf import resolv_conf
 from fleet.runtime.script import (
     PROGRAMS,
     STRINGS_MAX,
@@ -48,6 +48,7 @@ from fleet.runtime.shell.surroundings import Surroundings
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOSTNAME_MAX, FQDN_MAX = 63, 64
+USUAL_DOMAIN = DNSSettings().domain
 PODS_DIRECTORY = "/var/lib/kubelet/pods"
 _TOKEN_MODE = 0o600
 """Of a token in a volume that is given to a group. Source: projected.go, collectData."""
@@ -135,7 +136,8 @@ def surroundings(files: NodeFiles, pod: Pod, spec: ContainerSpec, place: Place) 
         if any(_PRINTS_ALL.search(word) for word in (*spec.command, *spec.args)):
             variables = environment(script, pod, spec, place)
         else:
-            variables = {"HOSTNAME": hostname(pod), **_own_variables(script, pod, spec, place)}
+            named = hostname(pod, place.sources.dns.domain)
+            variables = {"HOSTNAME": named, **_own_variables(script, pod, spec, place)}
         mounts = _mounts(script, variables)
     except OverBudgetError as over:
         error = str(over)
@@ -232,7 +234,7 @@ def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place)
     Source: makeEnvironmentVariables; containerd sets HOSTNAME.
     """
     services = place.sources.service_variables(pod.namespace, has_links=script.has_service_links)
-    found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod)}
+    found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod, place.sources.dns.domain)}
     own: dict[str, str] = {}
     room = STRINGS_MAX
     for each in script.env_from:
@@ -256,25 +258,25 @@ def environment(script: ScriptSpec, pod: Pod, spec: ContainerSpec, place: Place)
     return found
 
 
-def hostname(pod: Pod) -> str:
+def hostname(pod: Pod, cluster_domain: str = USUAL_DOMAIN) -> str:
     """Return the host name that the processes of a pod see.
 
     Source: pkg/kubelet/util/util.go, GetNodenameForKernel.
     """
     if pod.spec.host_network:
         return pod.node_name
-    return _full_name(pod) if pod.spec.network.is_fqdn else _short_name(pod)
+    return _full_name(pod, cluster_domain) if pod.spec.network.is_fqdn else _short_name(pod)
 
 
-def hostname_error(pod: Pod) -> str:
+def hostname_error(pod: Pod, cluster_domain: str) -> str:
     """Return why a pod cannot have the host name that it asks for, "" if it can.
 
     Source: pkg/kubelet/util/util.go, GetNodenameForKernel.
     """
     if not pod.spec.network.is_fqdn or pod.spec.host_network:
         return ""
-    name = _full_name(pod)
-    if not _domain(pod) or len(name) <= FQDN_MAX:
+    name = _full_name(pod, cluster_domain)
+    if not _domain(pod, cluster_domain) or len(name) <= FQDN_MAX:
         return ""
     return (
         f"failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long "
@@ -288,16 +290,16 @@ def _short_name(pod: Pod) -> str:
     return name if len(name) <= HOSTNAME_MAX else name[:HOSTNAME_MAX].rstrip("-.")
 
 
-def _domain(pod: Pod) -> str:
+def _domain(pod: Pod, cluster_domain: str) -> str:
     """Source: pkg/kubelet/kubelet_pods.go, GeneratePodHostNameAndDomain."""
     spec = pod.spec.network
     if not spec.subdomain or spec.hostname_override:
         return ""
-    return f"{spec.subdomain}.{pod.namespace}.svc.{CLUSTER_DOMAIN}"
+    return f"{spec.subdomain}.{pod.namespace}.svc.{cluster_domain}"
 
 
-def _full_name(pod: Pod) -> str:
-    return ".".join(filter(None, (_short_name(pod), _domain(pod))))
+def _full_name(pod: Pod, cluster_domain: str) -> str:
+    return ".".join(filter(None, (_short_name(pod), _domain(pod, cluster_domain))))
 
 
 def config_error(
@@ -531,7 +533,7 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     if pod.spec.host_network:
         hosts = _HOST_NETWORK_HOSTS + HOST_FILES["/etc/hosts"]
     else:
-        short, full = _short_name(pod), _full_name(pod)
+        short, full = _short_name(pod), _full_name(pod, place.sources.dns.domain)
         names = short if short == full else f"{full}\t{short}"
         hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{_named(place.pod_ips, names)}"
     if pod.spec.host_aliases:
@@ -543,7 +545,7 @@ def _system_files(pod: Pod, place: Place) -> Mapping[str, str]:
     }
     return {
         **sysctls,
-        "/etc/hostname": f"{hostname(pod)}\n",
+        "/etc/hostname": f"{hostname(pod, place.sources.dns.domain)}\n",
         "/etc/hosts": hosts,
         "/etc/resolv.conf": resolv_conf(pod, place.sources.dns, place.host_ips),
         "/dev/null": "",

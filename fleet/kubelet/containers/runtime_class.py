@@ -17,7 +17,8 @@ def sandbox_error(pod: Pod, turn: Turn) -> str:
     Source: pkg/kubelet/kuberuntime/kuberuntime_sandbox.go, generatePodSandboxConfig,
     createPodSandbox: the host name comes first, then the namespaces, then the handler.
     """
-    return hostname_error(pod) or handler_error(pod, turn)
+    domain = turn.env.model.kubelet.dns.domain
+    return hostname_error(pod, domain) or handler_error(pod, turn)
 
 
 def handler_error(pod: Pod, turn: Turn) -> str:
