@@ -86,6 +86,7 @@ class TaintEviction:
         stamp = self._server.now()
         disrupted = {
             "type": "DisruptionTarget",
+            "observedGeneration": pod["metadata"]["generation"],
             "status": "True",
             "reason": "DeletionByTaintManager",
             "message": "Taint manager: deleting due to NoExecute taint",
