@@ -6,14 +6,14 @@ the node.
 """
 
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from admin import Admin, RefusedError
+from course import Course, LiveCourse, Step
 from normalisation import Json
 
 from fleet.controlplane import ControlPlaneInfo
@@ -60,6 +60,14 @@ class Play:
     """What did not come about, and on which side."""
     named: frozenset[str]
     """The pods that the scene named; controllers and kubelets made up the names of others."""
+    steps: Sequence[Step] = ()
+    """What the scene did, and when; of a play that was written down, as JSON has them."""
+    hold_s: float = 0.0
+    """By how much later both nodes heard of their pods."""
+
+    def __post_init__(self) -> None:
+        read = tuple(each if isinstance(each, Step) else Step(**each) for each in self.steps)
+        object.__setattr__(self, "steps", read)
 
 
 @dataclass(slots=True)
@@ -70,6 +78,8 @@ class Scene:
     stage: Stage
     admin: Admin
     namespaces: Mapping[str, str]
+    """By side: those that the scene is played on."""
+    course: Course
     failures: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
     """The pods that it made itself."""
@@ -79,7 +89,8 @@ class Scene:
         for each in objects:
             if each["kind"] == "Pod":
                 self.named.add(each["metadata"]["name"])
-            for side in SIDES:
+            self.course.step(f"create {each['kind']} {each['metadata']['name']}")
+            for side in self.namespaces:
                 self.admin.create(self.placed(each, side))
 
     def placed(self, each: Json, side: str) -> Json:
@@ -106,19 +117,26 @@ class Scene:
         return name.replace("{node}", self.stage.nodes[side])
 
     def patch(self, plural: str, name: str, change: Json, subresource: str = "") -> None:
-        for side in SIDES:
+        self.course.step(f"patch {plural} {name} {subresource}".rstrip())
+        for side in self.namespaces:
             self.admin.patch(plural, self.namespaces[side], name, change, subresource)
 
     def patch_node(self, change: Json) -> None:
-        for side in SIDES:
+        self.course.step("patch nodes")
+        for side in self.namespaces:
             self.admin.patch("nodes", "", self.stage.nodes[side], change)
 
     def evict(self, name: str) -> None:
         """Evict a pod of each through the API."""
-        for side in SIDES:
-            self.evict_of(side, name)
+        self.evict_named(dict.fromkeys(self.namespaces, name))
 
-    def evict_of(self, side: str, name: str) -> None:
+    def evict_named(self, names: Mapping[str, str]) -> None:
+        """Evict a pod of each side, whose name a controller may have made up."""
+        self.course.step("evict")
+        for side, name in names.items():
+            self._evict(side, name)
+
+    def _evict(self, side: str, name: str) -> None:
         namespace = self.namespaces[side]
         body: Json = {"apiVersion": "policy/v1", "kind": "Eviction"}
         body["metadata"] = {"name": name, "namespace": namespace}
@@ -146,16 +164,16 @@ class Scene:
         self, holds: Callable[[str], object], what: str, *, limit_s: float = WAIT_MAX_S
     ) -> None:
         """Wait until something holds on both sides, each asked until it does."""
-        deadline = time.monotonic() + limit_s
-        left = list(SIDES)
-        while left and time.monotonic() < deadline:
+        deadline_s = self.course.now_s() + limit_s
+        left = list(self.namespaces)
+        while left and self.course.now_s() < deadline_s:
             left = [side for side in left if not holds(side)]
             if left:
-                time.sleep(POLL_S)
+                self.course.sleep(POLL_S)
         self.failures += [f"{side} never: {what}" for side in left]
 
     def pause(self, wait_s: float = PAUSE_S) -> None:
-        time.sleep(wait_s)
+        self.course.sleep(wait_s)
 
     def until_running(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
         self.wait(name, lambda pod: phase(pod) == "Running", "runs", limit_s=limit_s)
@@ -184,7 +202,8 @@ class Scene:
 
     def ask_to_delete(self, *names: str, plural: str = "pods", grace_s: int | None = None) -> None:
         for name in names:
-            for side in SIDES:
+            self.course.step(f"delete {plural} {name}")
+            for side in self.namespaces:
                 found = self.name_of(side, name)
                 self.admin.delete(plural, self.namespaces[side], found, grace_s)
 
@@ -192,7 +211,8 @@ class Scene:
 
     def place_manifest(self, name: str, made: Json) -> None:
         """Write a static pod for each node, or change it."""
-        for side in SIDES:
+        self.course.step(f"write {name}")
+        for side in self.namespaces:
             placed = json.loads(json.dumps(made))
             placed["metadata"]["namespace"] = self.namespaces[side]
             mirror = f"{made['metadata']['name']}-{self.stage.nodes[side]}"
@@ -203,7 +223,8 @@ class Scene:
             hidden.rename(place)
 
     def remove_manifest(self, name: str) -> None:
-        for side in SIDES:
+        self.course.step(f"remove {name}")
+        for side in self.namespaces:
             self._manifest(side, name).unlink()
 
     def _manifest(self, side: str, name: str) -> Path:
@@ -221,9 +242,9 @@ class Scene:
         """Return what both nodes have for pods."""
         found = [
             parse_quantity(self.node(side)["status"]["allocatable"]["cpu"]).nano // 10**6
-            for side in SIDES
+            for side in self.namespaces
         ]
-        assert found[0] == found[1], found
+        assert len(set(found)) == 1, found
         return found[0]
 
     def node(self, side: str) -> Json:
@@ -236,8 +257,17 @@ class Scene:
         return found is not None and is_ready(found)
 
     def delete_nodes(self) -> None:
+        self.course.step("delete nodes")
         for node in self.stage.nodes.values():
             self.admin.delete("nodes", "", node)
+
+    def restart_kubelets(self) -> None:
+        self.course.step("restart kubelets")
+        self.stage.restart_kubelets()
+
+    def restart_apiserver(self) -> None:
+        self.course.step("restart apiserver")
+        self.stage.restart_apiserver()
 
     def running_of_job(self, side: str, job: str) -> str:
         """Return the pod of a Job that runs, "" if none does."""
@@ -252,7 +282,8 @@ class Scene:
 
     def delete_volumes(self, *names: str) -> None:
         for name in names:
-            for side in SIDES:
+            self.course.step(f"delete persistentvolumes {name}")
+            for side in self.namespaces:
                 self.admin.delete("persistentvolumes", "", f"{self.namespaces[side]}-{name}")
 
     def live(self, *pods: Json) -> None:
@@ -265,15 +296,23 @@ class Scene:
 
 
 def play(
-    name: str, body: Callable[[Scene], None], stage: Stage, admin: Admin, suffix: str = ""
+    name: str,
+    body: Callable[[Scene], None],
+    stage: Stage,
+    admin: Admin,
+    suffix: str = "",
+    *,
+    course: Course | None = None,
 ) -> Play:
-    """Play a scene once, in new namespaces."""
-    namespaces = {side: f"{name}{suffix}-{side}".replace("_", "-") for side in SIDES}
+    """Play a scene once on all nodes of a stage, in new namespaces; in real time by default."""
+    course = LiveCourse() if course is None else course
+    namespaces = {side: f"{name}{suffix}-{side}".replace("_", "-") for side in stage.nodes}
     for namespace in set(namespaces.values()):
         admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    scene = Scene(name, stage, admin, namespaces)
+    scene = Scene(name, stage, admin, namespaces, course)
     until_account(scene)
-    begun_s = time.time()
+    begun_s = course.now_s()
+    course.begin()
     try:
         body(scene)
     except RefusedError as refused:
@@ -282,7 +321,14 @@ def play(
     for namespace in set(namespaces.values()):
         with suppress(RefusedError):
             admin.delete("namespaces", "", namespace)
-    return Play(begun_s, time.time(), namespaces, tuple(scene.failures), frozenset(scene.named))
+    return Play(
+        begun_s,
+        course.now_s(),
+        namespaces,
+        tuple(scene.failures),
+        frozenset(scene.named),
+        course.steps,
+    )
 
 
 def until_account(scene: Scene) -> None:

@@ -1,7 +1,5 @@
 """Scenes of containers that start, end, restart and stop."""
 
-import time
-
 from objects_of_scenes import ALWAYS, PAUSE, container, exec_probe, job, pod
 from scene import Scene, container_status, restarts
 
@@ -180,9 +178,7 @@ def shortened(scene: Scene) -> None:
     scene.create(pod("shortened", notes={"stop-time": "never"}, terminationGracePeriodSeconds=60))
     scene.until_running("shortened")
     scene.pause()
-    for side, namespace in scene.namespaces.items():
-        assert side
-        scene.admin.delete("pods", namespace, "shortened")
+    scene.ask_to_delete("shortened")
     scene.pause(4)
     scene.delete("shortened", grace_s=2)
 
@@ -279,5 +275,5 @@ def deleted_early(scene: Scene) -> None:
         pod("early", container(image="registry.k8s.io/slow:1"), notes={"pull-time": "20s"}),
         pod("waits", volumes=waits),
     )
-    time.sleep(4)
+    scene.pause(4)
     scene.delete("early", "waits")

@@ -103,7 +103,7 @@ def resize_and_restart(scene: Scene) -> None:
     scene.resize_whole("waits", resources(f"{parts * 6}m", "64Mi"))
     scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
     scene.pause(15)
-    scene.stage.restart_kubelets()
+    scene.restart_kubelets()
     scene.pause(30)
     scene.delete("other")
     scene.wait("waits", lambda each: not pending_reason(each), "is resized", limit_s=240)
@@ -164,8 +164,7 @@ def disrupted_job(scene: Scene) -> None:
     scene.create(job("evicted", "sleep 12", backoffLimit=0, podFailurePolicy=policy))
     scene.until(lambda side: scene.running_of_job(side, "evicted"), "its pod runs")
     scene.pause()
-    for side in scene.namespaces:
-        scene.evict_of(side, scene.running_of_job(side, "evicted"))
+    scene.evict_named({side: scene.running_of_job(side, "evicted") for side in scene.namespaces})
     scene.wait(
         "evicted",
         lambda each: any(c["type"] == "Complete" for c in each["status"].get("conditions", ())),
