@@ -15,6 +15,7 @@ from cri.machine import Machine
 from cri.pods import Pods
 from cri.records import CriContainer
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.kubelet.containers.prober import behavior_of
 from fleet.profile.lifecycle_behavior import HookBehavior
 from fleet.profile.probe_behavior import (
     ALWAYS_GOOD,
@@ -92,11 +93,17 @@ def _plan(
 
 def probe_behavior(found: CriContainer, asked: list[Asked]) -> ProbeBehavior:
     """Return what a request finds; of several probes that it may be of, one that is declared."""
-    declared = found.declared.probes
     kinds = [each.kind for each in asked if isinstance(each.kind, ProbeKind)]
-    return next(
-        (declared[kind] for kind in kinds if declared[kind] is not ALWAYS_GOOD), ALWAYS_GOOD
-    )
+    behaviors = (behavior_of_probe(found, kind) for kind in kinds)
+    return next((each for each in behaviors if each is not ALWAYS_GOOD), ALWAYS_GOOD)
+
+
+def behavior_of_probe(found: CriContainer, kind: ProbeKind) -> ProbeBehavior:
+    """Return what a probe of a container finds, by the rule that virtual kubelets go by."""
+    spec = found.spec
+    probe = (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind]
+    declared = found.declared.probes[kind]
+    return declared if probe is None else behavior_of(found.pod, spec, probe, declared)
 
 
 def age_ns(machine: Machine, found: CriContainer) -> int:

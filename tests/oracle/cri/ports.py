@@ -19,7 +19,7 @@ from typing import NamedTuple
 import grpc
 
 from cri.applications import GRPC, HOOKS, HTTP, TCP, Asked
-from cri.exec_sync import age_ns, hook_behavior, probe_behavior, try_probe
+from cri.exec_sync import age_ns, behavior_of_probe, hook_behavior, probe_behavior, try_probe
 from cri.machine import Machine
 from cri.pods import Pods
 from cri.records import CriContainer, PodSandbox
@@ -117,7 +117,7 @@ class Ports:
         if not kinds:
             return State.OPEN, FOREVER
         age = age_ns(self._machine, found)
-        phases = [found.declared.probes[kind].at(age) for kind in kinds]
+        phases = [behavior_of_probe(found, kind).at(age) for kind in kinds]
         answers = {phase.answer for phase, _ in phases}
         state = State.OPEN
         if answers == {ProbeAnswer.REFUSED}:
