@@ -40,6 +40,7 @@ types: setup
 	$(BIN)/mypy
 unit: setup
 	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py \
+		tests/oracle/test_recorded.py tests/oracle/test_same_world.py tests/oracle/test_virtual_world.py \
 		tests/oracle/test_confinement.py tests/oracle/test_cri.py tests/oracle/test_cri_probes.py \
 		tests/oracle/test_value_comparison.py
 sim: setup
@@ -110,6 +111,13 @@ parity: programs  ## the requests of a node against those of Kubernetes' own kub
 .PHONY: oracle-short
 oracle-short: kubelet  ## the half of it that has no long waits: three minutes, and part of `make test`
 	$(BIN)/pytest -rs tests/oracle/test_oracle.py
+
+.PHONY: oracle-recorded oracle-record
+oracle-recorded: setup  ## what a real kubelet did in recorded scenes, against a node in virtual time: seconds, part of `make test`
+	$(BIN)/pytest tests/oracle/test_recorded.py
+
+oracle-record: export FLEET_ORACLE_RECORD = 1
+oracle-record: oracle  ## `make oracle`, and what the real kubelet did replaces tests/oracle/recorded
 
 oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
 	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder \

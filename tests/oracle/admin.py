@@ -25,7 +25,11 @@ GROUPS = {
     "priorityclasses": "/apis/scheduling.k8s.io/v1",
     "csinodes": "/apis/storage.k8s.io/v1",
 }
-PLURALS = {"RuntimeClass": "runtimeclasses", "StorageClass": "storageclasses"}
+PLURALS = {
+    "PriorityClass": "priorityclasses",
+    "RuntimeClass": "runtimeclasses",
+    "StorageClass": "storageclasses",
+}
 
 
 class RefusedError(AssertionError):

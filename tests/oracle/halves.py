@@ -1,8 +1,10 @@
 """The two halves of the judge: how the scenes of one are played and judged."""
 
 import asyncio
+import os
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from both_nodes import HOLD_S, IMAGES, Told, both_nodes
@@ -12,6 +14,7 @@ from mutations import MUTATIONS
 from objects_of_scenes import SHELL
 from oracle_limits import PAGE
 from oracle_stage import OracleStage
+from recorded_scenes import record
 
 from fleet.controlplane.build import build_kubelet
 
@@ -21,12 +24,17 @@ SHORT, LONG = "short half:", "long half:"
 """With these words the reasons of rows begin that not every run needs."""
 RECORDING = "recording.json.gz"
 """Stays with what the test leaves, so that a red comparison can be repeated and looked at."""
+RECORD = "FLEET_ORACLE_RECORD"
+"""With this in the environment what the real kubelet did replaces what was recorded of it."""
 SCENE = re.compile(r"([a-z_]+): ")
 EVERYWHERE = ("all", "node")
 SHELL_IMAGE = {
     "names": [SHELL.replace(":1.36", "@sha256:" + "5e" * 32), SHELL],
     "sizeBytes": 4261550,
 }
+
+TOLD = Told(images=[*IMAGES, SHELL_IMAGE])
+"""What both nodes are told, and a node in virtual time."""
 
 
 def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:
@@ -52,8 +60,7 @@ def played(
 ) -> Recording:
     """Play scenes that do not heed each other, then those that need both nodes for themselves."""
     kubelet = asyncio.run(build_kubelet())
-    told = Told(images=[*IMAGES, SHELL_IMAGE])
-    with both_nodes(root, kubelet, told, hold_s=hold_s) as both:
+    with both_nodes(root, kubelet, TOLD, hold_s=hold_s) as both:
         player = Judge(OracleStage(both), listed)
         player.play_at_once({body.__name__: body for body in together})
         for body in alone:
@@ -61,7 +68,10 @@ def played(
         player.close()
         both.real.assert_runs()
         recording = player.recording()
+    recording.plays = {name: replace(each, hold_s=hold_s) for name, each in recording.plays.items()}
     save(recording, root / RECORDING)
+    if RECORD in os.environ:
+        record(recording)
     return recording
 
 

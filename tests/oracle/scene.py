@@ -25,7 +25,7 @@ POLL_S = 0.25
 WAIT_MAX_S = 60.0
 PAUSE_S = 2.5
 """What a kubelet does after an event it does within a relist of its runtime, and a second."""
-CLUSTER_WIDE = ("PersistentVolume",)
+CLUSTER_WIDE = ("PersistentVolume", "PriorityClass", "RuntimeClass", "StorageClass")
 
 
 class Stage(Protocol):

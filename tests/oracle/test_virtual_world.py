@@ -1,0 +1,117 @@
+"""What the API server in memory makes of pods, where the real one has rules of its own."""
+
+from pathlib import Path
+
+import pytest
+import scenes_node
+from exchange import NODE_SCOPE
+from normalisation import Json
+from objects_of_scenes import container, pod, resources
+from recorded_scenes import path_of
+from replay import model_of, played
+from scene import FLEET, Scene
+from virtual_admission import admitted, kept_fields, qos_class
+
+from fleet.profile.node_model import NodeModel
+from fleet.simulation.encodings import ENCODINGS
+
+OF_BOTH = resources("100m", "64Mi")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> NodeModel:
+    return model_of(tmp_path_factory.mktemp("node"), path_of(NODE_SCOPE))
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (pod("none"), "BestEffort"),
+        (pod("device", container(resources={"limits": {"example.com/one": "1"}})), "BestEffort"),
+        (pod("all", container(resources=OF_BOTH)), "Guaranteed"),
+        (pod("cpu", container(resources=resources("100m"))), "Burstable"),
+        (pod("one of two", container("a", resources=OF_BOTH), container("b")), "Burstable"),
+        (pod("init", container(resources=OF_BOTH), initContainers=[container("i")]), "Burstable"),
+        (pod("whole", container("a"), container("b"), resources=OF_BOTH), "Guaranteed"),
+        (pod("part of whole", resources={"requests": {"cpu": "1"}}), "Burstable"),
+    ],
+)
+def test_a_pod_has_the_class_of_its_resources(made: Json, expected: str) -> None:
+    assert qos_class(made["spec"]) == expected
+    assert admitted(made)["status"] == {"phase": "Pending", "qosClass": expected}
+
+
+def test_a_status_keeps_its_class_and_generations() -> None:
+    told = {"qosClass": None, "observedGeneration": None, "podIP": None, "phase": "Failed"}
+    condition = {"type": "Ready", "observedGeneration": None, "message": None}
+    assert kept_fields({**told, "conditions": [condition]}) == {
+        "podIP": None,
+        "phase": "Failed",
+        "conditions": [{"type": "Ready", "message": None}],
+    }
+
+
+def test_a_pod_that_a_taint_drives_away_says_of_which_generation(model: NodeModel) -> None:
+    _, node = played("tainted", scenes_node.tainted, model, "json")
+    told = [
+        condition
+        for each in node.server.audit
+        for condition in (each.get("responseObject") or {"status": {}})["status"].get(
+            "conditions", ()
+        )
+        if each["objectRef"]["name"] == "goes" and condition["type"] == "DisruptionTarget"
+    ]
+    assert {(each["reason"], each["observedGeneration"]) for each in told} == {
+        ("DeletionByTaintManager", 1)
+    }
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_pod_with_a_finalizer_stays_until_it_is_taken(model: NodeModel, encoding: str) -> None:
+    def held(scene: Scene) -> None:
+        made = pod("held")
+        made["metadata"]["finalizers"] = ["example.com/held"]
+        scene.create(made)
+        scene.until_running("held")
+        scene.ask_to_delete("held")
+        scene.until_over("held")
+        scene.pause(10)
+        found = scene.get(FLEET, "pods", "held")
+        assert found is not None
+        assert found["metadata"]["deletionGracePeriodSeconds"] == 0
+        scene.patch("pods", "held", {"metadata": {"finalizers": None}})
+        assert scene.get(FLEET, "pods", "held") is None
+
+    play, _ = played("held", held, model, encoding)
+    assert not play.failures
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_pod_has_what_its_classes_say(model: NodeModel, encoding: str) -> None:
+    def classes(scene: Scene) -> None:
+        meta = {"metadata": {"name": "own"}}
+        scene.create(
+            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **meta, "value": 7},
+            {
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                **meta,
+                "handler": "runc",
+                "overhead": {"podFixed": {"cpu": "50m"}},
+            },
+            pod("classed", priorityClassName="own", runtimeClassName="own"),
+        )
+        scene.until_running("classed")
+        found = scene.get(FLEET, "pods", "classed")
+        assert found is not None
+        assert (found["spec"]["priority"], found["spec"]["overhead"]) == (7, {"cpu": "50m"})
+
+    play, _ = played("classes", classes, model, encoding)
+    assert not play.failures
+
+
+def test_manifests_of_a_scene_that_failed_do_not_reach_the_next(model: NodeModel) -> None:
+    left = Path(model.kubelet.static_pod_path, "left.json")
+    left.write_text("{}")
+    played("tainted", scenes_node.tainted, model, "json")
+    assert not left.exists()
