@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
+from fleet.k8s.admission import NodeState
+from fleet.k8s.pods import Pod
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
-from fleet.objects.admission import NodeState
-from fleet.objects.pods import Pod
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.decode_pod import decode_pod

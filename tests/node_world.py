@@ -5,12 +5,12 @@ import functools
 import orjson
 
 from fleet.clock import Draws, SimClock
+from fleet.k8s.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
+from fleet.k8s.pods import NodeCondition, NodeView
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
-from fleet.objects.pods import NodeCondition, NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.callers import Caller, RenderedProfile

@@ -9,12 +9,7 @@ import orjson
 import yaml
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock, TimerWheel
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.pods.node_pods import NodePods
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     EventObject,
     Milestone,
@@ -33,7 +28,7 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     EventType,
@@ -49,6 +44,11 @@ from fleet.objects.pods import (
     TokenSource,
     VolumeSpec,
 )
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.pods.node_pods import NodePods
+from fleet.kubelet.turn import Turn
 from fleet.profile.loader import NodeMix, load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile

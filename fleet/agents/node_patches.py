@@ -10,8 +10,8 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import NodeCondition
-from fleet.objects.times import rfc3339, rfc3339_micro
+from fleet.k8s.pods import NodeCondition
+from fleet.k8s.times import rfc3339, rfc3339_micro
 from fleet.profile.agent_behavior import NODE, AgentEvent, AgentRead
 from fleet.wire.api.callers import CALL_TIMEOUT_NS
 from fleet.wire.api.encode_node import condition_json

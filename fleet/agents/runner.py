@@ -14,8 +14,8 @@ from fleet.agents.node_patches import Condition
 from fleet.agents.reflector import AgentReflector
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
+from fleet.k8s.effects import Timer
 from fleet.metrics import Requests
-from fleet.objects.effects import Timer
 from fleet.profile.agent_behavior import NODE, AgentModel
 from fleet.wire.api.list_watches import (
     Lane,

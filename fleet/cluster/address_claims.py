@@ -17,8 +17,8 @@ from fleet.cluster.api_client import Api, Json
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.cluster.runs import ADDRESSES_ANNOTATION, RunLease, find_leases
 from fleet.errors import SetupError
-from fleet.objects.addresses import each_of
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.k8s.addresses import each_of
+from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.address_plan import AddressPlan, AddressRange, range_of
 from fleet.profile.settings import Settings
 

@@ -21,7 +21,7 @@ from fleet.cluster.identity import (
     who_am_i,
 )
 from fleet.errors import SetupError
-from fleet.objects.well_known import BINDINGS, NODE_USER, RBAC, ROLES
+from fleet.k8s.well_known import BINDINGS, NODE_USER, RBAC, ROLES
 from fleet.profile.agent_behavior import NODE, SERVICE_ACCOUNT_USER, AgentModel
 from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel

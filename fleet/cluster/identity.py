@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from fleet.cluster.api_client import Answer, Api, Json, each, expect
 from fleet.errors import SetupError
+from fleet.k8s.well_known import NODE_USER, NODES_GROUP
 from fleet.metrics import Requests
-from fleet.objects.well_known import NODE_USER, NODES_GROUP
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Fidelity, IdentityMode, Settings
 

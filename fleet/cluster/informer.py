@@ -17,7 +17,7 @@ import orjson
 from fleet.clock import NS_PER_S, Draws
 from fleet.cluster.api_client import Api, Json
 from fleet.errors import RemoteProtocolError
-from fleet.objects.pods import EventType
+from fleet.k8s.pods import EventType
 from fleet.wire.api.decode_json import UNREADABLE_EVENT, UNREADABLE_LIST, checked_text
 from fleet.wire.api.framing import split_lines
 from fleet.wire.api.list_watches import UNREADABLE, UNREADABLE_CODE

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fleet.cluster.api_client import Api
 from fleet.cluster.identity import Permission, is_allowed
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
-from fleet.objects.well_known import BINDINGS, RBAC, ROLES
+from fleet.k8s.well_known import BINDINGS, RBAC, ROLES
 
 NAMESPACES = "/api/v1/namespaces"
 KINDS = (

@@ -20,9 +20,9 @@ from fleet.cluster.api_client import MERGE_PATCH, Answer, Api, Json
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import SetupError
-from fleet.objects.addresses import node_ips
-from fleet.objects.holds import MACHINE_IDS, Hold
-from fleet.objects.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
+from fleet.k8s.addresses import node_ips
+from fleet.k8s.holds import MACHINE_IDS, Hold
+from fleet.k8s.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
 LOOK_AGAIN_S = 25.0
 """A kubelet renews every 10 s, and is a little late where the server is slow."""

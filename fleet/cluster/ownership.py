@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect, time_s
 from fleet.cluster.run_id import LABEL
-from fleet.objects.pods import NodeView
+from fleet.k8s.pods import NodeView
 
 RUN_LABEL = LABEL
 PREFIX_LABEL = "fleet.emulator/prefix"

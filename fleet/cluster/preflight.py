@@ -18,7 +18,7 @@ from fleet.cluster.daemonsets import Landing, NodeShape, landings
 from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, refusal
 from fleet.cluster.runs import RunHolder, check_free, holder_of
 from fleet.errors import SetupError, UsageError
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.address_plan import POD_POOL_V4, POD_POOL_V6
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"

@@ -34,7 +34,7 @@ from fleet.cluster.identity import (
 )
 from fleet.controlplane import NODE_BINDINGS
 from fleet.errors import UsageError
-from fleet.objects.well_known import RBAC
+from fleet.k8s.well_known import RBAC
 from fleet.profile.loader import mix_of
 from fleet.profile.settings import IdentityMode, Settings
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from fleet.controlplane.certificates import KUBELET_CLIENT_USER, Pair
 from fleet.errors import SetupError
-from fleet.objects.well_known import BINDINGS, NODES_GROUP, RBAC
+from fleet.k8s.well_known import BINDINGS, NODES_GROUP, RBAC
 
 REQUEST_TIMEOUT_S = 5.0
 CREATED = (200, 201, 409)  # 409: of an earlier start in the same directory

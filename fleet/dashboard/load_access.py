@@ -14,7 +14,7 @@ from fleet.cluster.load_leftovers import NAMESPACES, Leftover, remove_load
 from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
 from fleet.errors import SetupError
-from fleet.objects.well_known import BINDINGS, RBAC, ROLES
+from fleet.k8s.well_known import BINDINGS, RBAC, ROLES
 
 EVERYWHERE = (
     *(Permission(verb, "", "pods") for verb in ("list", "watch")),

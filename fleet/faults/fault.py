@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.profile.host_schedule import Share
 from fleet.profile.schema import DurationNs, Spec, key_of
 from fleet.quantity import format_duration, parse_duration

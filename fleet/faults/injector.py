@@ -23,10 +23,10 @@ from fleet.faults.fault import (
 )
 from fleet.faults.machine_inputs import OF_MACHINE, OUTAGES, check, faulty
 from fleet.faults.problem_detector import ProblemDetector, condition_of
+from fleet.k8s.effects import NodeId, Op
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.kubelet.restart import boot
-from fleet.objects.effects import NodeId, Op
 from fleet.reactor.calls import Hindrance
 from fleet.reactor.reactor import Reactor
 from fleet.runtime.containers import NEVER

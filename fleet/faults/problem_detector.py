@@ -14,7 +14,7 @@ is down.
 from fleet.agents.node_patches import Condition, patch_conditions
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import ConditionStatus, FaultSpec, FaultType
-from fleet.objects.effects import NodeId, Timer
+from fleet.k8s.effects import NodeId, Timer
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.tokens import Errand

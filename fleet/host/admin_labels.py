@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from fleet.cluster.api_client import MERGE_PATCH, Api, Sleep, each
 from fleet.cluster.ownership import NODES
 from fleet.errors import FleetError
-from fleet.objects.effects import WatchEvent
-from fleet.objects.pods import EventType, NodeView
+from fleet.k8s.effects import WatchEvent
+from fleet.k8s.pods import EventType, NodeView
 
 Labels = Mapping[str, str]
 RETRY_S = 5.0

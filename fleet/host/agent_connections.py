@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fleet.agents.runner import Agents
 from fleet.cluster.identity import Identity
-from fleet.objects.well_known import NODE_USER
+from fleet.k8s.well_known import NODE_USER
 from fleet.profile.agent_behavior import AgentEncoding, AgentModel
 from fleet.profile.node_model import NodeModel
 from fleet.report.figure import filled

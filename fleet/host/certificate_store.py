@@ -17,8 +17,8 @@ import ssl
 from pathlib import Path
 
 from fleet.errors import SetupError
-from fleet.objects.certificates import CertificateKind, Validity
-from fleet.objects.well_known import NODE_USER
+from fleet.k8s.certificates import CertificateKind, Validity
+from fleet.k8s.well_known import NODE_USER
 
 FILES = {
     CertificateKind.CLIENT: "kubelet-client-current.pem",

@@ -10,7 +10,7 @@ never take the stream of a renewal.
 import math
 from collections.abc import Callable
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.wire.http2.frames import STREAMS_DEFAULT
 from fleet.wire.sockets.pool import DEFAULT_LIMITS, PoolLimits
 

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.profile.managed_model import Resources, managed_model
 from fleet.profile.node_model import NodeModel
 

@@ -21,6 +21,8 @@ from typing import assert_never
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.host.certificate_store import CertificateContext, CertificateStore
+from fleet.k8s.certificates import CertificateKind, Validity
+from fleet.k8s.effects import NodeId, Timer
 from fleet.kubelet.node.certificate_manager import (
     CertificateManager,
     CertificateTurn,
@@ -30,8 +32,6 @@ from fleet.kubelet.node.certificate_manager import (
     WakeAt,
     WatchRequest,
 )
-from fleet.objects.certificates import CertificateKind, Validity
-from fleet.objects.effects import NodeId, Timer
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.client_tally import NO_DURATION
 from fleet.reactor.reactor import Reactor

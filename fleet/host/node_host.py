@@ -41,14 +41,14 @@ from fleet.host.readiness import Readiness
 from fleet.host.start_limit import StartLimit
 from fleet.host.static_sources import StaticSource, run_static_sources
 from fleet.host.transports import Transports
+from fleet.k8s.certificates import CertificateKind
+from fleet.k8s.effects import NodeId, WatchEvent, WatchKind
+from fleet.k8s.holds import Hold
+from fleet.k8s.pods import NodeView
 from fleet.kubelet.environment import CATALOG_KINDS, Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
-from fleet.objects.certificates import CertificateKind
-from fleet.objects.effects import NodeId, WatchEvent, WatchKind
-from fleet.objects.holds import Hold
-from fleet.objects.pods import NodeView
 from fleet.profile.controller_preset import ControllerPreset
 from fleet.profile.loader import NodeMix
 from fleet.profile.managed_model import Resources

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fleet.objects.certificates import Validity
-from fleet.objects.well_known import NODE_USER, NODES_GROUP
+from fleet.k8s.certificates import Validity
+from fleet.k8s.well_known import NODE_USER, NODES_GROUP
 
 
 def read_pair(pem: bytes) -> tuple[list[str], Validity]:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from fleet.host.start_limit import Rows, StartLimit
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 
 UNSETTLED_MAX = 96
 """Or twice as many as may start, if that is more."""

@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from fleet.objects.effects import WatchEvent
-from fleet.objects.pods import EventType, NodeView
+from fleet.k8s.effects import WatchEvent
+from fleet.k8s.pods import EventType, NodeView
 
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import orjson
 
-from fleet.objects.static_pods import FILE, StaticManifest, fnv128a
+from fleet.k8s.static_pods import FILE, StaticManifest, fnv128a
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.api.decode_pod import decode_pod
 

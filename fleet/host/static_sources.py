@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 from fleet.clock import NS_PER_S
 from fleet.host.static_manifest import MANIFEST_BYTES_MAX, ManifestError, parse_manifests
+from fleet.k8s.static_pods import FILE, HTTP, StaticManifest
 from fleet.kubelet.environment import Environment
-from fleet.objects.static_pods import FILE, HTTP, StaticManifest
 from fleet.profile.loader import below
 from fleet.profile.node_model import NodeModel
 

@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.addresses import each_of, is_ipv6
-from fleet.objects.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
-from fleet.objects.holds import Hold
-from fleet.objects.pods import EventType, NodeView
-from fleet.objects.runtime_classes import RuntimeClassView
-from fleet.objects.services import ServiceView
-from fleet.objects.static_pods import NO_STATIC_PODS
-from fleet.objects.volumes import CSIDriverView
+from fleet.k8s.addresses import each_of, is_ipv6
+from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
+from fleet.k8s.holds import Hold
+from fleet.k8s.pods import EventType, NodeView
+from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.services import ServiceView
+from fleet.k8s.static_pods import NO_STATIC_PODS
+from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.address_plan import pod_cidrs as planned_pod_cidrs
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.http_message import NOWHERE, World

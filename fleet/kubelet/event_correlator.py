@@ -9,8 +9,8 @@ everything else together.
 import struct
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import COMBINED
-from fleet.objects.pods import ObjectRef
+from fleet.k8s.effects import COMBINED
+from fleet.k8s.pods import ObjectRef
 
 GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
 GROUP_INTERVAL_NS = 600 * NS_PER_S  # defaultAggregateIntervalInSeconds

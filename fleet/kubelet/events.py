@@ -10,8 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.event_correlator import RecentEvents, SeenEvents
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     COMBINED,
     ApiCall,
     EventObject,
@@ -21,7 +20,8 @@ from fleet.objects.effects import (
     ReplyKind,
     Timer,
 )
-from fleet.objects.pods import ObjectRef
+from fleet.k8s.pods import ObjectRef
+from fleet.kubelet.event_correlator import RecentEvents, SeenEvents
 
 if TYPE_CHECKING:
     from fleet.kubelet.turn import Turn  # which holds the recorder

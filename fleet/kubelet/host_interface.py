@@ -8,6 +8,8 @@ Source: pkg/kubelet/server/server.go, HostInterface.
 from functools import partial
 from typing import NamedTuple
 
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.containers.container_exec import (
     SERVER_ERROR,
     AttachSession,
@@ -23,8 +25,6 @@ from fleet.kubelet.stats import kubelet_metrics as own
 from fleet.kubelet.stats import resource_metrics as resources
 from fleet.kubelet.stats import summary
 from fleet.kubelet.stats.node_usage import node_usage
-from fleet.objects.pods import Pod
-from fleet.objects.streams import LogOptions, Refusal
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.http_message import HttpReply, HttpRequest
 from fleet.runtime.known_servers import server_of

@@ -1,6 +1,6 @@
 """Which part of a kubelet a timer belongs to, and what all of them watch."""
 
-from fleet.objects.effects import Timer, WatchKind
+from fleet.k8s.effects import Timer, WatchKind
 
 BASE_WATCHES = (
     WatchKind.NODE,

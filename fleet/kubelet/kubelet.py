@@ -6,6 +6,21 @@ Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run, syncLoopIteration.
 """
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import (
+    ApiCall,
+    Milestone,
+    NodeId,
+    NodeStatusPatch,
+    Op,
+    Outbox,
+    Owner,
+    Reply,
+    StartWatch,
+    Timer,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.k8s.pods import EventType, NodeView, PodUid
 from fleet.kubelet.containers.image_gc import on_gc_timer
 from fleet.kubelet.containers.image_list import (
     LIST_KEYS,
@@ -31,21 +46,6 @@ from fleet.kubelet.pods.node_pods import NodePods
 from fleet.kubelet.pods.static_pods import arm_look
 from fleet.kubelet.pressure.resource_monitor import is_always_needed
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
-    ApiCall,
-    Milestone,
-    NodeId,
-    NodeStatusPatch,
-    Op,
-    Outbox,
-    Owner,
-    Reply,
-    StartWatch,
-    Timer,
-    WatchEvent,
-    WatchKind,
-)
-from fleet.objects.pods import EventType, NodeView, PodUid
 
 MAY_SWAP = (
     "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "

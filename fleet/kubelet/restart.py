@@ -6,9 +6,9 @@ what the event correlator remembers and every connection and watch are the proce
 Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run: nothing but checkpoints is read at a start.
 """
 
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
 
 
 def boot(env: Environment, node: NodeId, down_ns: int, now_ns: int) -> None:

@@ -7,12 +7,7 @@ renewal 0.4 of its 75 microseconds.
 import zlib
 from typing import NamedTuple
 
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import AnyReason, EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.pods.pod_events import pod_ref
-from fleet.kubelet.pods.pod_workers import RUNTIME_STAGES, PodWorker, SyncStage
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     Milestone,
     NodeId,
@@ -24,8 +19,13 @@ from fleet.objects.effects import (
     SetTimer,
     Timer,
 )
-from fleet.objects.holds import Hold
-from fleet.objects.pods import ContainerSpec, ObjectRef, Pod
+from fleet.k8s.holds import Hold
+from fleet.k8s.pods import ContainerSpec, ObjectRef, Pod
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import AnyReason, EventRecorder
+from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.pods.pod_events import pod_ref
+from fleet.kubelet.pods.pod_workers import RUNTIME_STAGES, PodWorker, SyncStage
 from fleet.profile.pod_behavior import PodBehavior
 
 

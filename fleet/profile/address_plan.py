@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fleet.objects.addresses import each_of, is_ipv6
+from fleet.k8s.addresses import each_of, is_ipv6
 from fleet.profile.serving import LOOPBACK_POOL
 
 AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.objects.well_known import NODE_USER
+from fleet.k8s.well_known import NODE_USER
 from fleet.profile.distribution import ZERO, Distribution, DistributionField
 from fleet.profile.schema import (
     PLACEHOLDER,

@@ -12,7 +12,7 @@ import yaml
 
 from fleet import KUBERNETES_VERSION
 from fleet.errors import UsageError
-from fleet.objects.well_known import REGION_LABEL, ZONE_LABEL
+from fleet.k8s.well_known import REGION_LABEL, ZONE_LABEL
 from fleet.profile.loader import parse_documents, yaml_mappings
 from fleet.profile.node_profile import (
     PASTED_ANNOTATIONS,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fleet.objects.addresses import each_of, first_of, is_ipv6
-from fleet.objects.pods import Pod
-from fleet.objects.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
+from fleet.k8s.addresses import each_of, first_of, is_ipv6
+from fleet.k8s.pods import Pod
+from fleet.k8s.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
 from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.credential_provider import CredentialProvider

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
-from fleet.objects.well_known import HOSTNAME_LABEL, OS_LABEL, PROVIDED_ADDRESS
+from fleet.k8s.well_known import HOSTNAME_LABEL, OS_LABEL, PROVIDED_ADDRESS
 from fleet.profile.address_plan import AddressPool
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import NO_SPEC, ContainerSpec, PodSpec
-from fleet.objects.well_known import OWN_PREFIX
+from fleet.k8s.pods import NO_SPEC, ContainerSpec, PodSpec
+from fleet.k8s.well_known import OWN_PREFIX
 from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant, constant_of
 from fleet.profile.image_behavior import (
     DEFAULT_IMAGE,

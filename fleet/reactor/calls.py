@@ -10,10 +10,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.metrics import FleetCounts
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     Client,
     NodeId,
@@ -23,6 +20,9 @@ from fleet.objects.effects import (
     ReplyKind,
     Timer,
 )
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.metrics import FleetCounts
 from fleet.reactor.calm import HEARTBEATS
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process

@@ -12,7 +12,7 @@ quick answers of the rest are counted as taking what the last one took that was 
 """
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.objects.effects import Op
+from fleet.k8s.effects import Op
 
 CALM_NS = NS_PER_S
 PROMPT_NS = 100 * NS_PER_MS

@@ -14,7 +14,7 @@ config.go, RESTClientForConfigAndClient; golang.org/x/time/rate, Limiter.reserve
 from collections.abc import Container
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import ApiCall, Client
+from fleet.k8s.effects import ApiCall, Client
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.operations import OPERATIONS
 

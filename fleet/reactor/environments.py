@@ -3,8 +3,8 @@
 from collections import deque
 from collections.abc import Iterable
 
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment
-from fleet.objects.effects import NodeId
 from fleet.reactor.pod_network import PodNetwork
 from fleet.reactor.restarts import Restarts
 from fleet.reactor.roster import Process

@@ -11,8 +11,8 @@ others make. Both ways build and count alike.
 """
 
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op, Outbox, Timer
-from fleet.objects.pods import LeaseView
+from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op, Outbox, Timer
+from fleet.k8s.pods import LeaseView
 from fleet.reactor.calls import Calls, count_answer, count_renewal
 from fleet.reactor.roster import Entry, Process
 from fleet.wire.http2.messages import Response

@@ -1,9 +1,9 @@
 """What a fleet has come to: the milestones that kubelets report, counted for the summary."""
 
+from fleet.k8s.effects import Milestone, Report
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import Milestone, Report
 
 _COUNTERS = {milestone: milestone.name.lower() for milestone in Milestone} | {
     Milestone.POD_ADDED: "pods_added",

@@ -9,13 +9,13 @@ Differs: network policies forbid nothing; a kubelet that is down still shows its
 
 from collections.abc import Iterator, Mapping
 
+from fleet.k8s.addresses import each_of
+from fleet.k8s.pods import Pod
+from fleet.k8s.services import ServiceView
+from fleet.k8s.streams import Refusal
+from fleet.k8s.well_known import ALL_ADDRESSES
 from fleet.kubelet.host_interface import PortAnswer, answer_datagram, answer_of
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.addresses import each_of
-from fleet.objects.pods import Pod
-from fleet.objects.services import ServiceView
-from fleet.objects.streams import Refusal
-from fleet.objects.well_known import ALL_ADDRESSES
 from fleet.reactor.roster import Roster
 from fleet.reactor.service_routes import ServiceRoutes
 from fleet.runtime.http_message import HttpReply, HttpRequest, Network, Unreachable

@@ -18,10 +18,7 @@ from typing import TypeVar, assert_never
 from fleet.agents.reflector import AgentReflector
 from fleet.agents.runner import AgentCall, Agents, AgentWire
 from fleet.clock import NS_PER_S, Clock, Draws
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.pods.pod_workers import PodWorker
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     Effect,
     Milestone,
@@ -37,7 +34,10 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import Pod
+from fleet.k8s.pods import Pod
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
 from fleet.reactor.environments import Environments

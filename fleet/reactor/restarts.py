@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import NodeId, Outbox, Timer
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.restart import boot, can_restart, restarted
-from fleet.objects.effects import NodeId, Outbox, Timer
 from fleet.reactor.client_tally import ClientTally
 from fleet.reactor.milestones import uncount
 from fleet.reactor.roster import Entry, Process

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fleet.clock import Clock, Draws, TimerWheel
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import NodeId
 from fleet.reactor.calm import Calm
 from fleet.reactor.client_tally import ClientColumns, ClientTally
 from fleet.wire.api.callers import Caller

@@ -15,9 +15,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from fleet.k8s.pods import Pod, PodStatus
+from fleet.k8s.services import NO_ADDRESS, ServicePort, ServiceView
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.pods import Pod, PodStatus
-from fleet.objects.services import NO_ADDRESS, ServicePort, ServiceView
 from fleet.reactor.roster import Roster
 
 _SUFFIXES = ((), ("svc",), ("svc", "cluster", "local"))

@@ -12,10 +12,10 @@ kubelet starts have pods already.
 
 from dataclasses import dataclass, field
 
+from fleet.k8s.effects import NodeId, WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, NodeView, Pod
 from fleet.kubelet.environment import CATALOG_KINDS
 from fleet.kubelet.volumes.watched_objects import ObjectKey
-from fleet.objects.effects import NodeId, WatchEvent, WatchKind
-from fleet.objects.pods import EventType, NodeView, Pod
 from fleet.wire.api.watch import Reflector
 
 OBJECT_KINDS = frozenset((WatchKind.CONFIG_MAP, WatchKind.SECRET))

@@ -4,7 +4,7 @@ An `ApiCall` is a kubelet's; `Delayed` and `Unsent` carry one. An `Opening` is o
 `AgentCall` of an agent, and an `Errand` of nobody but itself.
 """
 
-from fleet.objects.effects import ApiCall
+from fleet.k8s.effects import ApiCall
 from fleet.reactor.calls import Delayed, Unsent
 from fleet.reactor.roster import NOBODY
 from fleet.wire.api.list_watches import Opening

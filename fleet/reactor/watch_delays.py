@@ -16,9 +16,9 @@ Differs: SIG Scalability's watch latency ends in the API server, where an event 
 from collections.abc import Container
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import ApiCall, NodeId, Op, PodStatusPatch, WatchKind
+from fleet.k8s.pods import NodeView, Pod
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import ApiCall, NodeId, Op, PodStatusPatch, WatchKind
-from fleet.objects.pods import NodeView, Pod
 from fleet.reactor.roster import NOBODY, Entry
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response

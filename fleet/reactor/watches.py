@@ -8,14 +8,14 @@ is handed to a kubelet here: each input returns the events that follow from it, 
 from collections.abc import Iterator
 
 from fleet.errors import RemoteProtocolError
+from fleet.k8s.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
+from fleet.k8s.pods import EventType
+from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.services import ServiceView
+from fleet.k8s.volumes import CSIDriverView
 from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import ObjectKey
-from fleet.objects.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
-from fleet.objects.pods import EventType
-from fleet.objects.runtime_classes import RuntimeClassView
-from fleet.objects.services import ServiceView
-from fleet.objects.volumes import CSIDriverView
 from fleet.reactor.roster import NOBODY, Entry, Process
 from fleet.reactor.shared_watches import (
     OBJECT_KINDS,

@@ -11,7 +11,7 @@ from fleet.cluster.cluster import Cluster
 from fleet.cluster.runs import RunLease
 from fleet.faults.injector import attach_problem
 from fleet.host.node_host import NodeHost
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
 from fleet.run.lost_shards import clear_lost_shards

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.kubelet.containers.hooks import ENDLESS_NS, HookPlace, run_hook
 from fleet.kubelet.containers.kuberuntime_container import GRACE_MIN_S
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import (

@@ -13,8 +13,8 @@ from fleet.agents.node_patches import create_event
 from fleet.errors import FleetError
 from fleet.faults.fault import FaultSpec
 from fleet.faults.note import FAULT_ANNOTATION, NotedFault, read_note
-from fleet.objects.effects import WatchEvent
-from fleet.objects.pods import EventType, NodeView
+from fleet.k8s.effects import WatchEvent
+from fleet.k8s.pods import EventType, NodeView
 from fleet.profile.agent_behavior import AgentEvent
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.tokens import Errand

@@ -37,7 +37,7 @@ from fleet.cluster.ownership import NODES
 from fleet.cluster.preflight import SHOWN_MAX
 from fleet.errors import SetupError
 from fleet.host.node_host import STEP_S, NodeHost
-from fleet.objects.holds import RENEWED
+from fleet.k8s.holds import RENEWED
 from fleet.profile.managed_model import Resources
 from fleet.wire.api.watch import label_selector
 

@@ -21,7 +21,7 @@ from fleet.cluster.preflight import (
     shared_cluster_notice,
 )
 from fleet.errors import UsageError
-from fleet.objects.well_known import OPT_IN_LABEL
+from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import NodeMix
 from fleet.profile.settings import Settings
 from fleet.report.display import Display

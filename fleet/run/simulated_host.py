@@ -7,10 +7,10 @@ from fleet.clock import NS_PER_S, TICK_NS, Draws, SimClock
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.host.node_certificates import NodeCertificates
 from fleet.host.readiness import Readiness
+from fleet.k8s.effects import NodeId, WatchKind
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import NodeId, WatchKind
 from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import rfc3339
+from fleet.k8s.times import rfc3339
 from fleet.runtime.agnhost_webhook import conversion_webhook, webhook
 from fleet.runtime.http_message import (
     HTML,

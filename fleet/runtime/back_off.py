@@ -4,7 +4,7 @@ Source: k8s.io/client-go/util/flowcontrol/backoff.go; pkg/kubelet/kuberuntime, d
 """
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import PodUid
+from fleet.k8s.pods import PodUid
 
 BACKOFF_FIRST_NS = 10 * NS_PER_S
 BACKOFF_FORGET_NS = 600 * NS_PER_S

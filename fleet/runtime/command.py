@@ -6,7 +6,7 @@ what a container writes: it is derived from its command whenever somebody asks.
 
 from functools import lru_cache
 
-from fleet.objects.pods import ContainerSpec
+from fleet.k8s.pods import ContainerSpec
 from fleet.runtime.known_images import runs_its_args
 from fleet.runtime.script import STRINGS_MAX, expand, left_of
 from fleet.runtime.shell.budget import OverBudgetError

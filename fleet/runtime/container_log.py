@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import orjson
 
 from fleet.clock import NS_PER_S, mix
-from fleet.objects.streams import LogChunk, LogOptions
-from fleet.objects.times import rfc3339_micro, rfc3339_nano
+from fleet.k8s.streams import LogChunk, LogOptions
+from fleet.k8s.times import rfc3339_micro, rfc3339_nano
 from fleet.profile.log_behavior import LogBehavior
 from fleet.runtime.shell.process import Process
 from fleet.runtime.shell.surroundings import Written

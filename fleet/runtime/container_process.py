@@ -1,7 +1,7 @@
 """The process of a container, run again for somebody who looks: its log."""
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import ContainerSpec, Pod
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.profile.log_behavior import LogBehavior
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import command_of, process_of

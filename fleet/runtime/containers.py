@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     PodUid,
@@ -81,7 +81,7 @@ class Container:
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
-    ips: str  # v4 before v6, as containerd tells them; see fleet.objects.addresses
+    ips: str  # v4 before v6, as containerd tells them; see fleet.k8s.addresses
     ready: bool = True
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fleet.objects.scripts import MountSpec
+from fleet.k8s.scripts import MountSpec
 from fleet.runtime.servers import ServerRecords
 from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import UnknownScriptError

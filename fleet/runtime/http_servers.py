@@ -8,7 +8,7 @@ from functools import lru_cache
 from urllib.parse import parse_qs, urlsplit
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import ContainerSpec
+from fleet.k8s.pods import ContainerSpec
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.runtime.known_images import is_agnhost_image
 

@@ -7,8 +7,8 @@ Differs: of other images nobody knows what answers; see ports.py.
 from collections.abc import Mapping
 from functools import lru_cache
 
-from fleet.objects.pods import ContainerSpec, Pod
-from fleet.objects.scripts import Variable
+from fleet.k8s.pods import ContainerSpec, Pod
+from fleet.k8s.scripts import Variable
 from fleet.runtime.agnhost_servers import SERVERS
 from fleet.runtime.http_message import HttpReply
 from fleet.runtime.known_images import default_args, is_agnhost_image

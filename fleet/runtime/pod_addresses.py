@@ -3,8 +3,8 @@
 import hashlib
 import ipaddress
 
-from fleet.objects.addresses import each_of, is_ipv6
-from fleet.objects.pods import PodUid
+from fleet.k8s.addresses import each_of, is_ipv6
+from fleet.k8s.pods import PodUid
 
 ADDRESS_FIRST = 2
 SIZE_MAX = 1 << 16

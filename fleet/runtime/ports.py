@@ -16,8 +16,8 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from fleet.objects.pods import ContainerSpec, Pod, PodUid
-from fleet.objects.streams import PortOutput
+from fleet.k8s.pods import ContainerSpec, Pod, PodUid
+from fleet.k8s.streams import PortOutput
 from fleet.runtime.http_message import PLAIN, HttpReply, HttpRequest
 from fleet.runtime.known_servers import known_server_of
 

@@ -18,7 +18,7 @@ Source: signal(7), pid_namespaces(7) for PID 1; pkg/apis/batch for who wants its
 import enum
 from typing import NamedTuple
 
-from fleet.objects.pods import ContainerSpec, Pod
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.profile.distribution import Distribution
 from fleet.profile.pod_behavior import RunTimes
 from fleet.runtime.command import CommandRun, command_of

@@ -8,8 +8,8 @@ Differs: the machine's own file has one server and no domain.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fleet.objects.addresses import each_of
-from fleet.objects.pods import Pod
+from fleet.k8s.addresses import each_of
+from fleet.k8s.pods import Pod
 from fleet.profile.kubelet_configuration import DNSSettings
 
 MACHINES_DNS = "192.0.2.53"

@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.objects.addresses import each_of, first_of
-from fleet.objects.pods import ContainerSpec, Pod, PodUid, VolumeSpec
-from fleet.objects.well_known import START_ERROR
+from fleet.k8s.addresses import each_of, first_of
+from fleet.k8s.pods import ContainerSpec, Pod, PodUid, VolumeSpec
+from fleet.k8s.well_known import START_ERROR
 from fleet.profile.distribution import ZERO, constant
 from fleet.profile.lifecycle_behavior import Stop
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, Outcome, PodBehavior, RunTimes

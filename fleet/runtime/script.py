@@ -7,7 +7,7 @@ third_party/forked/golang/expansion/expand.go.
 import re
 from collections.abc import Callable, Mapping
 
-from fleet.objects.scripts import EnvRef, ScriptSpec
+from fleet.k8s.scripts import EnvRef, ScriptSpec
 from fleet.runtime.shell.budget import OverBudgetError
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.process import SHELLS

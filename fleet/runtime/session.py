@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol
 
-from fleet.objects.streams import Output, TerminalSize
+from fleet.k8s.streams import Output, TerminalSize
 from fleet.runtime.shell.agnhost import is_agnhost
 from fleet.runtime.shell.budget import UNITS, OverBudgetError
 from fleet.runtime.shell.process import SHELLS, Process, is_shell

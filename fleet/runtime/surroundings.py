@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 import orjson
 
-from fleet.objects.addresses import by_family, each_of, first_of
-from fleet.objects.pods import (
+from fleet.k8s.addresses import by_family, each_of, first_of
+from fleet.k8s.pods import (
     ContainerSpec,
     ObjectSource,
     Pod,
@@ -24,7 +24,7 @@ from fleet.objects.pods import (
     TokenSource,
     VolumeSpec,
 )
-from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec
+from fleet.k8s.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine_paths import real_path
 from fleet.quantity import parse_quantity

@@ -1,6 +1,6 @@
 """What a container leaves as its last words: its termination message."""
 
-from fleet.objects.pods import ContainerSpec
+from fleet.k8s.pods import ContainerSpec
 from fleet.runtime.shell.surroundings import CommandRun
 
 MESSAGE_MAX = 4096

@@ -14,8 +14,8 @@ from typing import Any
 from aiohttp import web
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Client, NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import Client, NodeId
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.reactor.calls import told_again_s
 from fleet.reactor.reactor import Reactor

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 
 VERBS = {
     "POST": "create",

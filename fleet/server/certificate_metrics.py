@@ -6,8 +6,8 @@ Differs: a certificate that has expired shows +Inf, as one that there is none of
 """
 
 from fleet.host.certificate_store import CertificateStore
+from fleet.k8s.certificates import CertificateKind
 from fleet.kubelet.stats.exposition import Family, one_text
-from fleet.objects.certificates import CertificateKind
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 
 _NAME = "kubelet_certificate_manager_%s_ttl_seconds"

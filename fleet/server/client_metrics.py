@@ -6,8 +6,8 @@ that nobody asks is to hold nothing of them. Sizes, the limiter's waits and what
 are not shown.
 """
 
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.stats.exposition import Family, durations_text, text_of
-from fleet.objects.effects import NodeId
 from fleet.reactor.client_tally import ClientColumns, ClientTally
 from fleet.reactor.reactor import Reactor
 

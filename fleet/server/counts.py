@@ -9,9 +9,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.node.tally import DEFAULT_BOUNDS
 from fleet.kubelet.stats.exposition import Family, go_float, labels_of
-from fleet.objects.effects import NodeId
 from fleet.server.routes import Endpoint
 
 METHODS = frozenset(("OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"))

@@ -10,10 +10,10 @@ import time
 
 from aiohttp import web
 
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import Pod
-from fleet.objects.streams import Refusal
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.roster import Entry
 from fleet.server.configz import configz

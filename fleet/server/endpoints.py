@@ -13,10 +13,10 @@ from typing import NamedTuple
 from aiohttp import web
 
 from fleet.host.certificate_store import CertificateStore
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import Pod
-from fleet.objects.streams import LogOptions, Refusal
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.server.certificate_metrics import certificate_metrics
 from fleet.server.counts import HttpCounts

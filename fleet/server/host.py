@@ -5,10 +5,9 @@ Source: pkg/kubelet/server/server.go, HostInterface.
 
 from typing import Protocol
 
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import Outbox
-from fleet.objects.pods import Pod
-from fleet.objects.streams import (
+from fleet.k8s.effects import Outbox
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import (
     LogChunk,
     LogOptions,
     Output,
@@ -16,6 +15,7 @@ from fleet.objects.streams import (
     Refusal,
     TerminalSize,
 )
+from fleet.kubelet.kubelet import VirtualKubelet
 
 
 class LogReader(Protocol):

@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import LineTooLong
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.server.authorization import User
 
 HEAD_BYTES_MAX = (1 << 20) + 4096

@@ -28,9 +28,9 @@ from fleet.cluster.cluster import Cluster
 from fleet.errors import SetupError
 from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost
+from fleet.k8s.certificates import CertificateKind
+from fleet.k8s.effects import NodeId
 from fleet.kubelet import host_interface
-from fleet.objects.certificates import CertificateKind
-from fleet.objects.effects import NodeId
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, NodeRange, Serving

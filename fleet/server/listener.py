@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from fleet.errors import SetupError
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.server.serving_tls import CURRENT_NODE
 from fleet.wire.sockets.transport_reports import own_limit
 

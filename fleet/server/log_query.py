@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from fleet.clock import NS_PER_S
-from fleet.objects.streams import LogOptions, Refusal
-from fleet.objects.times import parse_rfc3339_nano
+from fleet.k8s.streams import LogOptions, Refusal
+from fleet.k8s.times import parse_rfc3339_nano
 
 UNREADABLE = Refusal(400, '{"message": "Unable to decode query."}')
 INVALID = Refusal(422, '{"message": "Invalid request."}')

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 
 import orjson
 
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import PodStatusPatch
-from fleet.objects.pods import (
+from fleet.k8s.effects import PodStatusPatch
+from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
     ContainerSpec,
@@ -19,7 +18,8 @@ from fleet.objects.pods import (
     PodStatus,
     RunningState,
 )
-from fleet.objects.times import rfc3339
+from fleet.k8s.times import rfc3339
+from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.wire.api.encode_pod import pod_status_patch
 
 NO_STATUS = PodStatus(phase="")

@@ -14,10 +14,10 @@ import socket
 from functools import lru_cache
 
 from fleet.errors import SetupError
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import Pod, PodUid
+from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import Pod, PodUid
-from fleet.objects.streams import Refusal
 from fleet.runtime.ports import PortChange, PortChanges
 from fleet.server.host import Host, PortSession
 from fleet.server.listener import NO_ROOM, open_address, reset

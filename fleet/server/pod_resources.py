@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf import message_factory
 
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pod_resources import NO_TOPOLOGY, AssignedDevice, PodResources
 from fleet.kubelet.devices.pod_resources import (
     allocatable_resources,
     pod_resources,
     resources_of,
 )
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.pod_resources import NO_TOPOLOGY, AssignedDevice, PodResources
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.resource_sockets import socket_path
 from fleet.wire.api.kubernetes_messages import read_pool

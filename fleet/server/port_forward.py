@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from aiohttp import WSMsgType, web
 
 from fleet.errors import RemoteProtocolError
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import PortOutput, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import Pod
-from fleet.objects.streams import PortOutput, Refusal
 from fleet.server.byte_streams import ByteStream
 from fleet.server.host import Host, PortSession
 from fleet.server.questions import BugError, NodeGoneError, Questions

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
+from fleet.k8s.effects import NodeId, Outbox
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId, Outbox
 from fleet.reactor.reactor import Reactor
 
 BUDGET_S = 0.002

@@ -18,9 +18,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from fleet.k8s.effects import NodeId
+from fleet.k8s.streams import Output, TerminalSize
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.streams import Output, TerminalSize
 from fleet.server.host import Session
 from fleet.server.questions import BugError, NodeGoneError, Questions
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.tokens import Errand
 from fleet.server.authorization import Access, User

@@ -11,9 +11,9 @@ from functools import partial
 
 from aiohttp import web
 
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import Output, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.pods import Pod
-from fleet.objects.streams import Output, Refusal
 from fleet.server.byte_streams import TunnelStream, UpgradeResponse
 from fleet.server.endpoints import Answers, Asked, found_pod
 from fleet.server.host import Host, Session

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 import orjson
 
 from fleet.clock import NS_PER_S, SimClock
-from fleet.objects.times import rfc3339
+from fleet.k8s.times import rfc3339
 from fleet.simulation.encodings import ENCODINGS, Encoding
 from fleet.simulation.strategic_merge import Object, merge
 from fleet.simulation.targets import Key, Target, selector_of, selectors_of, target_of

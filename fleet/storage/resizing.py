@@ -9,7 +9,7 @@ kubernetes/pkg/volume/util/operationexecutor/operation_generator.go, expandAndRe
 Differs: a claim that asks for less than a volume was to have while that is pending is left alone.
 """
 
-from fleet.objects.volumes import RESIZE_CONDITIONS, ResizeStatus
+from fleet.k8s.volumes import RESIZE_CONDITIONS, ResizeStatus
 from fleet.quantity import parse_quantity
 from fleet.storage.csi_objects import Json
 

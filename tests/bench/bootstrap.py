@@ -22,8 +22,8 @@ from fleet.host.machine import raise_descriptors
 from fleet.host.node_bootstrap import open_bootstrap
 from fleet.host.node_certificates import NodeCertificates
 from fleet.host.reactor_loop import ReactorLoop
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import IdentityMode, Settings
 from fleet.reactor.reactor import Reactor

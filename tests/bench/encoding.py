@@ -11,7 +11,7 @@ from pathlib import Path
 
 import orjson
 
-from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op
+from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec
 from fleet.wire.api.callers import Caller, RenderedProfile

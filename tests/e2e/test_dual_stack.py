@@ -13,7 +13,7 @@ from e2e_world import CONFIRMED, FLEET, WAIT_MAX_S, Json, World, condition, even
 from leftovers import leftovers
 
 from fleet.controlplane import attach
-from fleet.objects.well_known import OPT_IN_LABEL
+from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)

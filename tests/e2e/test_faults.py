@@ -7,7 +7,7 @@ import pytest
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
 from fault_world import lively, order
 
-from fleet.objects.times import parse_rfc3339
+from fleet.k8s.times import parse_rfc3339
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ from fault_world import lively
 from real_kubelet import RealKubelet, running, why_not
 
 from fleet.controlplane.build import build_kubelet
-from fleet.objects.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
+from fleet.k8s.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -16,7 +16,7 @@ import yaml
 from e2e_world import World, eventually, workload
 
 from fleet.clock import SimClock
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
     EventObject,
@@ -34,7 +34,7 @@ from fleet.objects.effects import (
     TokenRequest,
     WatchKind,
 )
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     EventType,
     LeaseView,
     NodeCondition,
@@ -43,7 +43,7 @@ from fleet.objects.pods import (
     Pod,
     Token,
 )
-from fleet.objects.volumes import CSINodeUpdate
+from fleet.k8s.volumes import CSINodeUpdate
 from fleet.profile.device_behavior import DraDriver
 from fleet.profile.loader import load_mix
 from fleet.quantity import parse_quantity

@@ -14,12 +14,12 @@ from limits import within_limits
 from mutate import mutated
 from pod_world import World
 
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import LogOptions
 from fleet.kubelet.containers.container_exec import ExecSession
 from fleet.kubelet.host_interface import container_logs, exec_in
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import Pod
-from fleet.objects.streams import LogOptions
 from fleet.profile.probe_behavior import PROBE_ANNOTATIONS
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.files import NodeFiles

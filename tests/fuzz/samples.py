@@ -20,7 +20,7 @@ from hyperframe.frame import (
 )
 from random_objects import random_object
 
-from fleet.objects.effects import WatchKind
+from fleet.k8s.effects import WatchKind
 from fleet.wire.api.kubernetes_messages import message_class, object_from_json
 from fleet.wire.api.protobuf import field
 

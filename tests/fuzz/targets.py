@@ -36,7 +36,7 @@ from spdy_target import judge_spdy, make_spdy
 
 from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import Op, WatchKind
+from fleet.k8s.effects import Op, WatchKind
 from fleet.wire.api import codec
 from fleet.wire.api.encode_protobuf import renewed
 from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames, split_lines

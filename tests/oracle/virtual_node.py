@@ -18,9 +18,9 @@ from virtual_admission import first_status, kept_fields
 
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.host.static_sources import LOOK_S, StaticSource
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
 from fleet.simulation.api_server import Answer, SimApiServer, Stored, Watch

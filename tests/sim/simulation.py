@@ -15,12 +15,12 @@ from sim_faults import Fault
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.faults.fault import OF_KUBELET, FaultSpec
 from fleet.faults.injector import Injector
+from fleet.k8s.effects import NodeId, Op, WatchKind
+from fleet.k8s.holds import Hold
+from fleet.k8s.pods import NodeView
 from fleet.kubelet.environment import CATALOG_KINDS, Environment
 from fleet.kubelet.host_interface import kubelet_metrics
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId, Op, WatchKind
-from fleet.objects.holds import Hold
-from fleet.objects.pods import NodeView
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor

@@ -16,8 +16,8 @@ from fleet.faults.injector import Injector
 from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
 from fleet.host.node_keys import new_request
-from fleet.objects.certificates import CertificateKind
-from fleet.objects.effects import NodeId, Op
+from fleet.k8s.certificates import CertificateKind
+from fleet.k8s.effects import NodeId, Op
 from fleet.profile.node_model import NodeModel
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.encodings import ENCODINGS

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from simulation import Simulation, pod_json
 
+from fleet.k8s.effects import ApiCall, PodStatusPatch
+from fleet.k8s.pods import Pod
 from fleet.kubelet.containers import kuberuntime_manager
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.objects.effects import ApiCall, PodStatusPatch
-from fleet.objects.pods import Pod
 from fleet.simulation.api_server import SimApiServer
 from fleet.wire.api import operations
 from fleet.wire.http2.messages import Request

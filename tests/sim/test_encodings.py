@@ -8,7 +8,7 @@ import pytest
 from sim_faults import ConnectionsRefused, Throttled
 from simulation import ENCODING, Simulation
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.simulation.transport import Sent, SimTransport
 from fleet.wire.api.protobuf import MAGIC
 from fleet.wire.http2.messages import ContentType, Request

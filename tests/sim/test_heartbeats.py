@@ -17,7 +17,7 @@ from sim_faults import (
 from simulation import LEASE_DURATION_S, RUN, Simulation
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import Op
+from fleet.k8s.effects import Op
 
 pytest_plugins = ("sim_encodings",)
 

@@ -10,8 +10,8 @@ from simulation import GRACE_S, Simulation, seeds
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultType
-from fleet.objects.effects import NodeId, Op
-from fleet.objects.times import parse_rfc3339
+from fleet.k8s.effects import NodeId, Op
+from fleet.k8s.times import parse_rfc3339
 from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

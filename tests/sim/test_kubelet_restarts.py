@@ -3,7 +3,7 @@
 import pytest
 from simulation import Simulation
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

@@ -4,7 +4,7 @@ import pytest
 from sim_faults import ConnectionsRefused, VersionsExpired
 from simulation import Simulation, pod_json
 
-from fleet.objects.effects import Op
+from fleet.k8s.effects import Op
 from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

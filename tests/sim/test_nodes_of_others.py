@@ -15,9 +15,9 @@ from sim_faults import (
 )
 from simulation import Simulation, default_model
 
-from fleet.objects.effects import NodeId
-from fleet.objects.holds import RENEWED, SENT_MAX, Hold
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.k8s.effects import NodeId
+from fleet.k8s.holds import RENEWED, SENT_MAX, Hold
+from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.managed_model import Resources, managed_model
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.transport import Sent

@@ -9,7 +9,7 @@ from simulation import RUN, Simulation
 
 from fleet.clock import NS_PER_S
 from fleet.faults.note import FAULT_ANNOTATION
-from fleet.objects.effects import WatchKind
+from fleet.k8s.effects import WatchKind
 from fleet.run.fault_control import FaultControl, Hosted
 
 pytest_plugins = ("sim_encodings",)

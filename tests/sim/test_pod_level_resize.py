@@ -4,7 +4,7 @@ import orjson
 from pod_world import model_of
 from simulation import Simulation
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.server.pod_lists import all_pods
 from fleet.simulation.strategic_merge import Object

@@ -11,7 +11,7 @@ from google.protobuf import message_factory
 from pod_world import model_of
 from simulation import Simulation
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.server.pod_resources import FILE, SERVICE, PodResourcesServers, nodes_of
 from fleet.server.questions import NodeGoneError, Questions
 from fleet.server.resource_sockets import prepare_sockets, remove_sockets, socket_path

@@ -7,10 +7,10 @@ from pod_world import model_of
 from simulation import Simulation, pod_json, seeds
 
 from fleet.clock import Draws
+from fleet.k8s.effects import Outbox
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.pressure.resource_monitor import is_always_needed
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Outbox
 
 pytest_plugins = ("sim_encodings",)
 

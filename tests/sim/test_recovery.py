@@ -24,7 +24,7 @@ from sim_faults import (
 from simulation import LEASE_DURATION_S, Simulation, seeds
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.effects import NodeId, Op
+from fleet.k8s.effects import NodeId, Op
 from fleet.simulation.strategic_merge import Object
 from fleet.simulation.transport import Pools
 from fleet.wire.api.callers import CALL_TIMEOUT_NS

@@ -9,7 +9,7 @@ from pod_world import model_of
 from sim_faults import ApiServerAnswers, ConnectionsRefused
 from simulation import Simulation, default_model, pod_json
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.transport import Sent
 

@@ -11,8 +11,8 @@ from sim_faults import ApiServerAnswers, ConnectionsRefused, Fault
 from simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
 from fleet.server.access import AccessControl
 from fleet.server.questions import Questions
 from fleet.server.reviews import TOKEN_REVIEWS, token_review

@@ -9,7 +9,7 @@ from simulation import Simulation
 
 from fleet.clock import NS_PER_S
 from fleet.host.static_manifest import parse_manifests
-from fleet.objects.static_pods import FILE, HTTP, StaticPods
+from fleet.k8s.static_pods import FILE, HTTP, StaticPods
 from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)

@@ -8,7 +8,7 @@ from simulation import Simulation, seeds
 
 from fleet.clock import Draws
 from fleet.host.static_manifest import parse_manifests
-from fleet.objects.static_pods import FILE, StaticManifest
+from fleet.k8s.static_pods import FILE, StaticManifest
 
 pytest_plugins = ("sim_encodings",)
 

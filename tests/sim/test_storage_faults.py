@@ -6,7 +6,7 @@ from pod_world import model_of
 from simulation import Simulation
 
 from fleet.faults.injector import attach_problem
-from fleet.objects.volumes import attachment_name
+from fleet.k8s.volumes import attachment_name
 from fleet.simulation.strategic_merge import Object
 from fleet.simulation.targets import Key
 

@@ -6,7 +6,7 @@ import pytest
 from pod_world import model_of
 from simulation import Simulation, default_model
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.strategic_merge import Object

@@ -5,7 +5,7 @@ from pod_world import model_of
 from sim_faults import ApiServerAnswers
 from simulation import Simulation
 
-from fleet.objects.volumes import attachment_name
+from fleet.k8s.volumes import attachment_name
 from fleet.simulation.api_server import SimApiServer
 from fleet.simulation.strategic_merge import Object
 

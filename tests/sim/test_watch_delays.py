@@ -4,8 +4,8 @@ import pytest
 from sim_faults import AnswersSlow, ApiServerAnswers, EventsLate
 from simulation import Simulation
 
+from fleet.k8s.effects import NodeId
 from fleet.metrics import FleetCounts
-from fleet.objects.effects import NodeId
 from fleet.reactor.watch_delays import EVERY
 
 pytest_plugins = ("sim_encodings",)

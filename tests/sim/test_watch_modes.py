@@ -3,7 +3,7 @@
 import pytest
 from simulation import Simulation, pod_json
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 
 pytest_plugins = ("sim_encodings",)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.addresses import first_of
+from fleet.k8s.effects import Outbox
+from fleet.k8s.pods import ContainerSpec, Pod
+from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
-from fleet.objects.addresses import first_of
-from fleet.objects.effects import Outbox
-from fleet.objects.pods import ContainerSpec, Pod
-from fleet.objects.streams import LogOptions, Output, Refusal, TerminalSize
 from fleet.runtime.command import command_of
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.container_process import log_lines, start_of

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.containers.pod_sources import PodSources
-from fleet.kubelet.environment import Environment
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     ContainerStatus,
     Pod,
     PodStatus,
@@ -17,7 +15,9 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.objects.streams import LogOptions, Refusal
+from fleet.k8s.streams import LogOptions, Refusal
+from fleet.kubelet.containers.pod_sources import PodSources
+from fleet.kubelet.environment import Environment
 from fleet.runtime.container_log import LogReader, Rotation
 from fleet.runtime.container_process import log_lines, start_of
 from fleet.runtime.containers import Container, RunState

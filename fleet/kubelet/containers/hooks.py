@@ -13,10 +13,10 @@ server without it fails, where a kubelet tries again without (LifecycleHTTPFallb
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.addresses import first_of
+from fleet.k8s.lifecycle import Hook
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.environment import Environment
-from fleet.objects.addresses import first_of
-from fleet.objects.lifecycle import Hook
-from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.lifecycle_behavior import HookBehavior
 from fleet.runtime.command import run_around, run_of_command
 from fleet.runtime.containers import Container

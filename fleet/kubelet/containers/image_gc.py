@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import NodeId, Timer
 from fleet.kubelet.containers.image_list import arm_image_list
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pressure.stats_provider import system_usage
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, Timer
 
 GC_PERIOD_NS = 300 * NS_PER_S  # ImageGCPeriod
 GC_KEY = "gc"

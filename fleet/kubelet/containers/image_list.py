@@ -8,8 +8,8 @@ the next one; after a restart of fleet only the images of the pods that are left
 """
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Timer
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Timer
 
 LIST_PERIOD_NS = 30 * NS_PER_S  # image_gc_manager.go, Start: the cache is filled so often
 LIST_KEY = "list"

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.containers.hooks import HookPlace, HookRun, run_hook
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason, is_sidecar
 from fleet.kubelet.pods.pod_workers import Survivor
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import ContainerSpec, Pod
 from fleet.profile.lifecycle_behavior import HANGS
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.containers import Container, RunState

@@ -13,6 +13,8 @@ kuberuntime_container.go, startContainer.
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.effects import ApiCall, Reply, Timer, WatchKind
+from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.kubelet.containers.container_kill import kill_containers, outcome, stop
 from fleet.kubelet.containers.hooks import HookPlace
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
@@ -45,8 +47,6 @@ from fleet.kubelet.pods.pod_workers import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
-from fleet.objects.effects import ApiCall, Reply, Timer, WatchKind
-from fleet.objects.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.profile.image_reference import parse_image
 from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.runtime.back_off import BackOff

@@ -18,6 +18,16 @@ from functools import partial
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Timer
+from fleet.k8s.pods import (
+    ContainerSpec,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    PodUid,
+    ProbeSpec,
+    RunningState,
+)
 from fleet.kubelet.containers.probe_worker import (
     NEVER,
     ProbeResult,
@@ -41,16 +51,6 @@ from fleet.kubelet.pods.status_generate import (
     with_container_started,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Timer
-from fleet.objects.pods import (
-    ContainerSpec,
-    ContainerStatus,
-    Pod,
-    PodStatus,
-    PodUid,
-    ProbeSpec,
-    RunningState,
-)
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox
 from fleet.runtime.shell.surroundings import Surroundings

@@ -17,10 +17,10 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import ContainerSpec, PodUid, ProbeSpec
 from fleet.kubelet.containers.prober import run_probe
 from fleet.kubelet.pods.pod_actions import is_sidecar
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import ContainerSpec, PodUid, ProbeSpec
 from fleet.profile.distribution import Shape
 from fleet.profile.probe_behavior import (
     ALWAYS_GOOD,

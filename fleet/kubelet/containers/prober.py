@@ -6,8 +6,8 @@ Differs: nothing is connected to: the behaviour of the pod says how an attempt e
 """
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.kubelet.events import Reason
-from fleet.objects.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.profile.probe_behavior import (
     ALWAYS_GOOD,
     ProbeAnswer,

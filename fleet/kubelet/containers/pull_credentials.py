@@ -13,9 +13,9 @@ Differs: the plug-ins take no time and always have credentials for a token.
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
+from fleet.k8s.pods import Pod, PodUid, ServiceAccountView, Token
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
-from fleet.objects.pods import Pod, PodUid, ServiceAccountView, Token
 from fleet.profile.credential_provider import CredentialProvider
 from fleet.profile.node_model import NodeModel
 

@@ -3,9 +3,9 @@
 Source: pkg/kubelet/runtimeclass/runtimeclass_manager.go, LookupRuntimeHandler.
 """
 
+from fleet.k8s.pods import Pod
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import Pod
 from fleet.profile.node_model import RuntimeHandler
 from fleet.runtime.pod_addresses import no_runtime
 from fleet.runtime.surroundings import hostname_error

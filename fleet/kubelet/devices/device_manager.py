@@ -23,13 +23,13 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.admission import DeviceRequest
+from fleet.k8s.pod_resources import NO_TOPOLOGY, AssignedDevice
+from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.devices.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint
 from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.turn import Turn
-from fleet.objects.admission import DeviceRequest
-from fleet.objects.pod_resources import NO_TOPOLOGY, AssignedDevice
-from fleet.objects.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.profile.device_behavior import (
     UNHEALTHY_ANNOTATION,
     DeviceModel,

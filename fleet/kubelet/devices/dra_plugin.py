@@ -13,9 +13,8 @@ all devices; `light` has no watch: slices are replaced once, and not looked afte
 import enum
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.turn import Turn
-from fleet.objects.admission import ResourceSliceView
-from fleet.objects.effects import (
+from fleet.k8s.admission import ResourceSliceView
+from fleet.k8s.effects import (
     ApiCall,
     Op,
     Reply,
@@ -26,7 +25,8 @@ from fleet.objects.effects import (
     Timer,
     WatchKind,
 )
-from fleet.objects.pods import EventType
+from fleet.k8s.pods import EventType
+from fleet.kubelet.turn import Turn
 from fleet.profile.device_behavior import DraDriver
 
 SYNC_DELAY_NS = 30 * NS_PER_S

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import orjson
 
-from fleet.objects.admission import NodeState
+from fleet.k8s.admission import NodeState
 from fleet.profile.node_model import NodeModel
 
 Wanted = tuple[tuple[str, int, int], ...]

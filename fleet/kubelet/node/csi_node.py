@@ -13,8 +13,7 @@ Differs: after six rounds a kubelet exits and is restarted; here the rounds begi
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
     Op,
@@ -22,7 +21,8 @@ from fleet.objects.effects import (
     ReplyKind,
     Timer,
 )
-from fleet.objects.pods import CSINodeView, NodeView
+from fleet.k8s.pods import CSINodeView, NodeView
+from fleet.kubelet.turn import Turn
 
 PROBE_NS = 1 * NS_PER_S  # waitForAPIServerForever polls so often
 TRIES_PER_ROUND = 4  # updateBackoff: Steps, the inner loop

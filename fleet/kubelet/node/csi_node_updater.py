@@ -12,6 +12,9 @@ Differs: what NodeGetInfo says comes from the profile; a CSINode that is gone is
 """
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import ApiCall, CSINodeObject, Op, Reply, ReplyKind, Timer
+from fleet.k8s.pods import CSINodeView
+from fleet.k8s.volumes import CSINodeUpdate
 from fleet.kubelet.node.csi_node import CSINode
 from fleet.kubelet.node.csi_registration import (
     TRIES_MAX,
@@ -21,9 +24,6 @@ from fleet.kubelet.node.csi_registration import (
     begin_registration,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import ApiCall, CSINodeObject, Op, Reply, ReplyKind, Timer
-from fleet.objects.pods import CSINodeView
-from fleet.objects.volumes import CSINodeUpdate
 
 
 class CSINodeUpdater:

@@ -15,16 +15,16 @@ import enum
 import orjson
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     NodeStatusPatch,
     Op,
     Reply,
     Timer,
 )
-from fleet.objects.pods import CSINodeView, NodeView
-from fleet.objects.volumes import CSINodeUpdate
+from fleet.k8s.pods import CSINodeView, NodeView
+from fleet.k8s.volumes import CSINodeUpdate
+from fleet.kubelet.turn import Turn
 
 NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration

@@ -3,8 +3,8 @@
 Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
 """
 
+from fleet.k8s.effects import ApiCall, Op
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import ApiCall, Op
 
 NEVER_HELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
 """Registration itself, and events, which only tell about what has the node's name."""

@@ -5,9 +5,9 @@ Each fact is set by the one part that is named beside it. All others ask here; n
 
 from dataclasses import dataclass
 
+from fleet.k8s.admission import NO_STATE, NodeState
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.node.tally import NodeTally
-from fleet.objects.admission import NO_STATE, NodeState
-from fleet.objects.effects import NodeId
 from fleet.runtime.container_usage import NOTHING_SPENT, Spent
 
 

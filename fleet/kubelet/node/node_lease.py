@@ -20,9 +20,7 @@ and in the API server.
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     LeaseObject,
     LeaseRenewal,
@@ -32,8 +30,10 @@ from fleet.objects.effects import (
     ReplyKind,
     Timer,
 )
-from fleet.objects.holds import RENEWED
-from fleet.objects.pods import LeaseView, NodeView
+from fleet.k8s.holds import RENEWED
+from fleet.k8s.pods import LeaseView, NodeView
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.turn import Turn
 
 RENEW_FRACTION = 4  # the interval is a quarter of the duration
 JITTER = 0.04  # JitterUntilWithContext: never early, up to 4 % late

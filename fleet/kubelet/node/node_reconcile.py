@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 import orjson
 
+from fleet.k8s.admission import is_extended
+from fleet.k8s.effects import NodeId, NodeStatusPatch
+from fleet.k8s.holds import MACHINE_IDS
+from fleet.k8s.pods import NodeDetails, NodeView
+from fleet.k8s.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS
 from fleet.kubelet.environment import Environment
-from fleet.objects.admission import is_extended
-from fleet.objects.effects import NodeId, NodeStatusPatch
-from fleet.objects.holds import MACHINE_IDS
-from fleet.objects.pods import NodeDetails, NodeView
-from fleet.objects.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS
 from fleet.profile.node_model import (
     NodeIdentity,
     NodeModel,

@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import PowerOff, Timer
+from fleet.k8s.pods import PodUid
 from fleet.kubelet.pods.pod_workers import (
     PodKill,
     PodWorker,
@@ -22,8 +24,6 @@ from fleet.kubelet.pods.pod_workers import (
     disruption_target,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import PowerOff, Timer
-from fleet.objects.pods import PodUid
 from fleet.profile.host_schedule import POWER_OFF_DELAY
 
 ERROR = "node is shutting down"

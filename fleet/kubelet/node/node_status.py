@@ -16,6 +16,19 @@ fastNodeStatusUpdate; pkg/kubelet/nodestatus/setters.go.
 import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.admission import NodeState
+from fleet.k8s.effects import (
+    ApiCall,
+    Milestone,
+    NodeObject,
+    NodeStatusPatch,
+    Op,
+    PowerOff,
+    Reply,
+    ReplyKind,
+    Timer,
+)
+from fleet.k8s.pods import NodeCondition, NodeView
 from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
@@ -31,19 +44,6 @@ from fleet.kubelet.node.node_reconcile import (
 )
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
 from fleet.kubelet.turn import Turn
-from fleet.objects.admission import NodeState
-from fleet.objects.effects import (
-    ApiCall,
-    Milestone,
-    NodeObject,
-    NodeStatusPatch,
-    Op,
-    PowerOff,
-    Reply,
-    ReplyKind,
-    Timer,
-)
-from fleet.objects.pods import NodeCondition, NodeView
 
 REGISTER_FIRST_NS = 100 * NS_PER_MS
 REGISTER_MAX_NS = 7 * NS_PER_S  # registerWithAPIServer doubles the step up to this

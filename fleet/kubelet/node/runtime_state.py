@@ -19,8 +19,8 @@ Differs: pod workers that are at work when the errors begin wait as well.
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.effects import NodeId, Timer, WatchEvent
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import NodeId, Timer, WatchEvent
 from fleet.profile.host_schedule import Happening, Outage, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration

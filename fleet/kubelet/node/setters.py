@@ -6,9 +6,9 @@ nodeStatusHasChanged.
 
 from typing import NamedTuple
 
+from fleet.k8s.pods import NodeCondition
 from fleet.kubelet.devices.node_resources import Wanted
 from fleet.kubelet.events import Reason
-from fleet.objects.pods import NodeCondition
 
 
 class Pressure(NamedTuple):

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import ContainerStatus, PodStatus, TerminatedState, VolumeSpec
+from fleet.k8s.pods import ContainerStatus, PodStatus, TerminatedState, VolumeSpec
 
 DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """prometheus.DefBuckets, in seconds."""

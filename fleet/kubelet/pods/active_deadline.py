@@ -5,7 +5,7 @@ Differs: nothing looks at every pod each second; the tick that would find one is
 """
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import Pod, PodStatus
+from fleet.k8s.pods import Pod, PodStatus
 
 REASON = "DeadlineExceeded"
 MESSAGE = "Pod was active on the node longer than the specified deadline"

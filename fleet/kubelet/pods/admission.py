@@ -16,19 +16,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fleet.kubelet.devices import topology_manager
-from fleet.kubelet.devices.static_policies import UNEXPECTED, static_refusal
-from fleet.kubelet.pods.pod_workers import Rejection
-from fleet.kubelet.pods.preemption import is_critical_pod
-from fleet.objects.admission import (
+from fleet.k8s.admission import (
     AdmissionSpec,
     HostPort,
     NodeState,
     is_extended,
     selects,
 )
-from fleet.objects.pods import Pod, Toleration
-from fleet.objects.well_known import ALL_ADDRESSES, OS_LABEL
+from fleet.k8s.pods import Pod, Toleration
+from fleet.k8s.well_known import ALL_ADDRESSES, OS_LABEL
+from fleet.kubelet.devices import topology_manager
+from fleet.kubelet.devices.static_policies import UNEXPECTED, static_refusal
+from fleet.kubelet.pods.pod_workers import Rejection
+from fleet.kubelet.pods.preemption import is_critical_pod
 from fleet.profile.node_model import NodeModel, parse_version
 from fleet.quantity import parse_quantity
 

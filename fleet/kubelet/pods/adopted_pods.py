@@ -14,6 +14,7 @@ Differs: of pods that went meanwhile what runs ends at once, without an event.
 import dataclasses
 from collections.abc import Mapping
 
+from fleet.k8s.pods import PodUid
 from fleet.kubelet.containers.container_kill import kill_orphan, outcome
 from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.events import Reason
@@ -27,7 +28,6 @@ from fleet.kubelet.pods.pod_workers import (
     requeue_ns,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import PodUid
 
 _STREAM_RETRY = 0x04FA6
 

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import SetTimer, Timer
+from fleet.k8s.pods import Pod, PodCondition, PodSpec, PodUid
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason
 from fleet.kubelet.pods.pod_allocation import (
@@ -34,8 +36,6 @@ from fleet.kubelet.pods.pod_allocation import (
 )
 from fleet.kubelet.pods.pod_workers import PodWorker
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import SetTimer, Timer
-from fleet.objects.pods import Pod, PodCondition, PodSpec, PodUid
 from fleet.runtime.containers import RunState, Sandbox
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen

@@ -13,8 +13,8 @@ import math
 import zlib
 
 from fleet.clock import NS_PER_MS
+from fleet.k8s.pods import PodUid
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import PodUid
 from fleet.profile.distribution import Distribution, Shape
 
 LATENCY = Distribution(Shape.LOG_NORMAL, math.log(3 * NS_PER_MS), 0.36)

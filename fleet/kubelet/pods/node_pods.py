@@ -11,6 +11,20 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import (
+    ApiCall,
+    Milestone,
+    Op,
+    Owner,
+    Reply,
+    Timer,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.k8s.pod_resources import AssignedClaim
+from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
+from fleet.k8s.static_pods import StaticPod
+from fleet.k8s.volumes import ObjectTarget
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
@@ -35,20 +49,6 @@ from fleet.kubelet.pressure.resource_monitor import (
     images_need_monitor,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
-    ApiCall,
-    Milestone,
-    Op,
-    Owner,
-    Reply,
-    Timer,
-    WatchEvent,
-    WatchKind,
-)
-from fleet.objects.pod_resources import AssignedClaim
-from fleet.objects.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
-from fleet.objects.static_pods import StaticPod
-from fleet.objects.volumes import ObjectTarget
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.surroundings import Surroundings
 from fleet.runtime.surroundings import trial_surroundings

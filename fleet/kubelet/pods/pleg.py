@@ -12,7 +12,7 @@ import zlib
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import PodUid
+from fleet.k8s.pods import PodUid
 from fleet.runtime.containers import RunState, Sandbox
 
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod

@@ -12,8 +12,8 @@ import enum
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from fleet.objects.lifecycle import RESTART, RESTART_ALL, matching_action
-from fleet.objects.pods import ContainerSpec, Pod, PodStatus, PodUid, TerminatedState
+from fleet.k8s.lifecycle import RESTART, RESTART_ALL, matching_action
+from fleet.k8s.pods import ContainerSpec, Pod, PodStatus, PodUid, TerminatedState
 from fleet.runtime.containers import Container, RunState, Sandbox
 
 ALL_RESTARTING = "AllContainersRestarting"

@@ -14,6 +14,10 @@ does, and those that come after it; what happens to other pods goes on.
 
 from functools import partial
 
+from fleet.k8s.admission import NodeState
+from fleet.k8s.effects import ApiCall, Op, Reply
+from fleet.k8s.pods import NodeView, Pod, PodUid
+from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.static_policies import CpuAssignments, exclusive_cpus
 from fleet.kubelet.events import OpenReason
@@ -43,10 +47,6 @@ from fleet.kubelet.pods.preemption import (
 from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
 from fleet.kubelet.pressure.resource_monitor import ResourceMonitor
 from fleet.kubelet.turn import Turn
-from fleet.objects.admission import NodeState
-from fleet.objects.effects import ApiCall, Op, Reply
-from fleet.objects.pods import NodeView, Pod, PodUid
-from fleet.objects.static_pods import StaticPod
 
 _NODE: tuple[PodUid, ...] = (PodUid(""),)
 """What a pod waits for that waits for its Node."""

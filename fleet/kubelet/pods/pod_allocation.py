@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.pods import ContainerSpec, ContainerStatus, Pod, PodSpec, RunningState
+from fleet.k8s.pods import ContainerSpec, ContainerStatus, Pod, PodSpec, RunningState
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import Quantity, parse_quantity
 

@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from fleet.objects.pods import EventType, Pod, PodUid
+from fleet.k8s.pods import EventType, Pod, PodUid
 
 
 class PodOp(enum.IntEnum):

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import ContainerSpec, ObjectRef, Pod
+from fleet.k8s.pods import ContainerSpec, ObjectRef, Pod
 
 
 class Texts(NamedTuple):

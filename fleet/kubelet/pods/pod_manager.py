@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.kubelet.pods.pod_workers import BACKOFF_PERIOD_NS
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     MirrorPodObject,
     MirrorTarget,
@@ -32,9 +30,11 @@ from fleet.objects.effects import (
     Reply,
     Timer,
 )
-from fleet.objects.pods import Pod, PodUid
-from fleet.objects.static_pods import StaticPod, StaticPods
-from fleet.objects.well_known import MIRROR_ANNOTATION
+from fleet.k8s.pods import Pod, PodUid
+from fleet.k8s.static_pods import StaticPod, StaticPods
+from fleet.k8s.well_known import MIRROR_ANNOTATION
+from fleet.kubelet.pods.pod_workers import BACKOFF_PERIOD_NS
+from fleet.kubelet.turn import Turn
 
 HOUSEKEEPING_NS = 2 * NS_PER_S  # housekeepingPeriod
 BACKOFF_JITTER = 0.5  # workerBackOffPeriodJitterFactor

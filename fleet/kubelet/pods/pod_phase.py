@@ -8,8 +8,7 @@ Source: pkg/kubelet/kubelet_pods.go, getPhase.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fleet.kubelet.pods.pod_actions import is_sidecar, should_restart
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
@@ -17,7 +16,8 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.objects.static_pods import StaticPod
+from fleet.k8s.static_pods import StaticPod
+from fleet.kubelet.pods.pod_actions import is_sidecar, should_restart
 
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
 TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))

@@ -6,6 +6,7 @@ Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus; status_manager.go, Se
 from collections.abc import Mapping
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import PodStatus, WaitingState
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.containers.runtime_class import mounts_recursively
 from fleet.kubelet.devices.device_manager import DeviceManager
@@ -25,7 +26,6 @@ from fleet.kubelet.pods.status_generate import (
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.objects.pods import PodStatus, WaitingState
 from fleet.runtime.runtime import Runtime
 
 PENDING_HOLD_NS = 1 * NS_PER_S

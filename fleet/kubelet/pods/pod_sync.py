@@ -12,6 +12,9 @@ Differs: in `light` there are no volumes and no first status, and the relist is 
 from collections.abc import Sequence
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Milestone, Timer, WatchKind
+from fleet.k8s.pods import Pod, PodStatus
+from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.container_kill import go_on_killing
 from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import (
@@ -53,9 +56,6 @@ from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
-from fleet.objects.effects import Milestone, Timer, WatchKind
-from fleet.objects.pods import Pod, PodStatus
-from fleet.objects.static_pods import StaticPod
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 

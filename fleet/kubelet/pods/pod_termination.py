@@ -14,6 +14,7 @@ unless a finalizer or an owner waits for one.
 
 import enum
 
+from fleet.k8s.effects import Milestone
 from fleet.kubelet.containers.container_kill import kill_containers, outcome, sandbox_problem
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.events import Reason
@@ -26,7 +27,6 @@ from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS
 from fleet.kubelet.volumes.unmounts import Unmounts
 from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
-from fleet.objects.effects import Milestone
 from fleet.runtime.runtime import Runtime
 
 EXIST_POLL_NS = LOOP_NS

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import ContainerSpec, Pod, PodCondition, PodStatus, PodUid, WaitingState
+from fleet.k8s.well_known import DISRUPTION_TARGET
 from fleet.kubelet.pods.pod_actions import ContainerKill
-from fleet.objects.pods import ContainerSpec, Pod, PodCondition, PodStatus, PodUid, WaitingState
-from fleet.objects.well_known import DISRUPTION_TARGET
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer

@@ -7,8 +7,8 @@ Source: pkg/kubelet/preemption/preemption.go, getPodsToPreempt; pkg/kubelet/type
 
 from typing import NamedTuple
 
-from fleet.objects.pods import Pod
-from fleet.objects.static_pods import StaticPod
+from fleet.k8s.pods import Pod
+from fleet.k8s.static_pods import StaticPod
 from fleet.profile.kubelet_configuration import SYSTEM_CRITICAL_PRIORITY
 
 REASON = "Preempting"

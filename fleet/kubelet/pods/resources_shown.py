@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
+from fleet.k8s.pods import Pod, PodSpec, PodStatus
 from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.objects.pods import Pod, PodSpec, PodStatus
 from fleet.quantity import parse_quantity
 
 RESIZES_MAX = 256

@@ -11,6 +11,9 @@ pkg/kubelet/config/sources.go; config.go, filterInvalidPods; kubelet_pods.go, Ha
 
 from collections.abc import Callable
 
+from fleet.k8s.effects import ApiCall, Reply, Timer
+from fleet.k8s.pods import Pod, PodUid
+from fleet.k8s.static_pods import StaticPod, with_uid
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
@@ -18,9 +21,6 @@ from fleet.kubelet.pods.pod_manager import is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.pod_workers import PodWorker, Workers, WorkerState
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import ApiCall, Reply, Timer
-from fleet.objects.pods import Pod, PodUid
-from fleet.objects.static_pods import StaticPod, with_uid
 
 _STREAM_LOOK = 0x57A71C
 _NO_MIRROR = PodUid("")

@@ -11,18 +11,8 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from fleet.kubelet.pods import active_deadline
-from fleet.kubelet.pods.pod_actions import (
-    ALL_RESTARTING,
-    could_restart_all,
-    is_sidecar,
-    is_wanted,
-)
-from fleet.kubelet.pods.pod_allocation import limited_json
-from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
-from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
-from fleet.objects.addresses import by_family, with_second
-from fleet.objects.pods import (
+from fleet.k8s.addresses import by_family, with_second
+from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
@@ -33,7 +23,17 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.objects.static_pods import StaticPod
+from fleet.k8s.static_pods import StaticPod
+from fleet.kubelet.pods import active_deadline
+from fleet.kubelet.pods.pod_actions import (
+    ALL_RESTARTING,
+    could_restart_all,
+    is_sidecar,
+    is_wanted,
+)
+from fleet.kubelet.pods.pod_allocation import limited_json
+from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
+from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
 from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json

@@ -19,10 +19,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     NodeId,
     Op,
@@ -32,8 +29,11 @@ from fleet.objects.effects import (
     ReplyKind,
     Timer,
 )
-from fleet.objects.pods import Pod, PodCondition, PodStatus, PodUid, PodView
-from fleet.objects.well_known import DISRUPTION_TARGET
+from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
+from fleet.k8s.well_known import DISRUPTION_TARGET
+from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
+from fleet.kubelet.turn import Turn
 
 SYNC_PERIOD_NS = 10 * NS_PER_S  # syncPeriod
 _STREAM_PHASE = 0x57A705

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import Pod, Toleration
 from fleet.kubelet.pods.preemption import is_critical_pod
 from fleet.kubelet.pressure.eviction_signals import (
     NODE_CONDITIONS,
@@ -36,7 +37,6 @@ from fleet.kubelet.pressure.stats_provider import (
     node_capacity,
     pod_stats,
 )
-from fleet.objects.pods import Pod, Toleration
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cmp_to_key, lru_cache
 from typing import NamedTuple
 
+from fleet.k8s.pods import Pod
 from fleet.kubelet.pressure.stats_provider import NodeStats, PodStats
-from fleet.objects.pods import Pod
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity

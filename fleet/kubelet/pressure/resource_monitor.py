@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Timer
+from fleet.k8s.pods import Pod, PodUid
 from fleet.kubelet.containers.image_gc import arm_image_gc, delete_unused_images
 from fleet.kubelet.containers.image_list import arm_image_list
 from fleet.kubelet.containers.image_manager import images_of
@@ -50,8 +52,6 @@ from fleet.kubelet.pressure.stats_provider import (
     system_usage,
 )
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Timer
-from fleet.objects.pods import Pod, PodUid
 from fleet.profile.node_model import NodeModel
 from fleet.profile.pod_behavior import OOM_REASON, PodBehavior
 from fleet.profile.usage import UNDECLARED

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import Pod
+from fleet.k8s.pods import Pod
 from fleet.profile.node_model import NodeModel
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.profile.usage import Curve, Term, constant_curve, sum_at

@@ -12,6 +12,8 @@ its client asked is fleet's own to count.
 from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import PodUid
+from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.tally import CONTAINER_TYPES, DEFAULT_BOUNDS, Durations, NodeTally
@@ -37,8 +39,6 @@ from fleet.kubelet.stats.pod_metrics import (
 )
 from fleet.kubelet.stats.storage_metrics import claim_text, volume_texts
 from fleet.kubelet.stats.summary import KUBELET_SHARE
-from fleet.objects.pods import PodUid
-from fleet.objects.static_pods import StaticPod
 from fleet.runtime.containers import RunState
 
 ALPHA, BETA, STABLE = "[ALPHA] ", "[BETA] ", "[STABLE] "

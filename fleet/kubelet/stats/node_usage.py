@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import Pod
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.pods.node_pods import NodePods
 from fleet.kubelet.pressure.stats_provider import (
@@ -19,7 +20,6 @@ from fleet.kubelet.pressure.stats_provider import (
     pod_terms,
     system_usage,
 )
-from fleet.objects.pods import Pod
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, resources_of, spent
 from fleet.runtime.containers import Container, RunState, Sandbox

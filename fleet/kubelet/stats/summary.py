@@ -8,9 +8,9 @@ Differs: nothing ever waits for a resource: its PSI is 0.
 import orjson
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod
+from fleet.k8s.times import rfc3339
 from fleet.kubelet.stats.node_usage import Cgroup, ContainerUse, NodeUse, PodUse
-from fleet.objects.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod
-from fleet.objects.times import rfc3339
 
 Json = dict[str, object]
 KUBELET_SHARE = 4

@@ -2,10 +2,10 @@
 
 import enum
 
+from fleet.k8s.effects import Reply
+from fleet.k8s.pods import Pod, VolumeSpec
+from fleet.k8s.volumes import ClaimView, VolumeView
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Reply
-from fleet.objects.pods import Pod, VolumeSpec
-from fleet.objects.volumes import ClaimView, VolumeView
 from fleet.profile.volume_behavior import VolumeBehavior, volume_behavior
 
 AT_ONCE = -1  # due before any instant; 0 means that something is awaited

@@ -21,6 +21,17 @@ Differs: a claim that a pod mounts read-only is not expanded, and nothing is sai
 from collections.abc import Iterator
 
 from fleet.clock import NS_PER_MS
+from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
+from fleet.k8s.pods import NodeView, Pod, PodUid, VolumeSpec
+from fleet.k8s.volumes import (
+    NO_SECRET,
+    AttachmentView,
+    ClaimTarget,
+    ClaimView,
+    SecretRef,
+    VolumeView,
+    attachment_name,
+)
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.claim_volume import (
@@ -39,17 +50,6 @@ from fleet.kubelet.volumes.volume_texts import (
     unpublished,
     unread_attachment,
     unstaged,
-)
-from fleet.objects.effects import Op, Reply, Timer, TokenRequest
-from fleet.objects.pods import NodeView, Pod, PodUid, VolumeSpec
-from fleet.objects.volumes import (
-    NO_SECRET,
-    AttachmentView,
-    ClaimTarget,
-    ClaimView,
-    SecretRef,
-    VolumeView,
-    attachment_name,
 )
 
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod

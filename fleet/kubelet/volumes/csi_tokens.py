@@ -11,10 +11,10 @@ Differs: a projected volume with the same audience and life has a token of its o
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Op, Reply, TokenRequest
+from fleet.k8s.pods import Pod, PodUid, Token
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.token_cache import TOKEN_JITTER_S
-from fleet.objects.effects import Op, Reply, TokenRequest
-from fleet.objects.pods import Pod, PodUid, Token
 
 LIFE_DEFAULT_S = 3600  # authentication/v1/defaults.go, SetDefaults_TokenRequestSpec
 LIFE_MAX_NS = 24 * 3600 * NS_PER_S  # maxTTL: an older one is refreshed

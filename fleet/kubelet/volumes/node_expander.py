@@ -18,13 +18,9 @@ import enum
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS
-from fleet.kubelet.events import Reason
-from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
-from fleet.kubelet.volumes.volume_texts import expansion_failed, unread_secret
-from fleet.objects.effects import Op, Reply, Timer
-from fleet.objects.pods import ObjectRef, Pod, PodUid
-from fleet.objects.volumes import (
+from fleet.k8s.effects import Op, Reply, Timer
+from fleet.k8s.pods import ObjectRef, Pod, PodUid
+from fleet.k8s.volumes import (
     NO_SECRET,
     ClaimStatusPatch,
     ClaimTarget,
@@ -32,6 +28,10 @@ from fleet.objects.volumes import (
     ResizeStatus,
     VolumeView,
 )
+from fleet.kubelet.events import Reason
+from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
+from fleet.kubelet.volumes.volume_texts import expansion_failed, unread_secret
 from fleet.profile.volume_behavior import RpcError, VolumeBehavior
 from fleet.quantity import parse_quantity
 

@@ -3,8 +3,8 @@
 import enum
 
 from fleet.clock import NS_PER_MS
+from fleet.k8s.pods import VolumeSpec
 from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume
-from fleet.objects.pods import VolumeSpec
 
 MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
 

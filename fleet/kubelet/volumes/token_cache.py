@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
+from fleet.k8s.pods import Pod, PodUid, Token, VolumeSpec
 from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Op, Reply, Timer, TokenRequest
-from fleet.objects.pods import Pod, PodUid, Token, VolumeSpec
 
 TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens

@@ -15,6 +15,21 @@ Differs: only what the API sees is emulated. A wait that times out leaves no eve
 """
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.effects import (
+    ApiCall,
+    Op,
+    Reply,
+    Timer,
+    TokenRequest,
+    WatchEvent,
+    WatchKind,
+)
+from fleet.k8s.pods import (
+    Pod,
+    PodUid,
+    VolumeSpec,
+)
+from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.claim_volume import AT_ONCE, Step
@@ -38,21 +53,6 @@ from fleet.kubelet.volumes.watched_objects import (
     reads_of,
     sources_of,
 )
-from fleet.objects.effects import (
-    ApiCall,
-    Op,
-    Reply,
-    Timer,
-    TokenRequest,
-    WatchEvent,
-    WatchKind,
-)
-from fleet.objects.pods import (
-    Pod,
-    PodUid,
-    VolumeSpec,
-)
-from fleet.objects.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.profile.machine_paths import types_by_path
 from fleet.runtime.runtime import Runtime
 

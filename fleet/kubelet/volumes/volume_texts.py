@@ -1,10 +1,10 @@
 """What a kubelet says of volumes: the words of its operations and of its CSI plug-in."""
 
+from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod, PodUid, VolumeSpec
+from fleet.k8s.volumes import SecretRef, VolumeView
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, OpenReason, Reason
 from fleet.kubelet.volumes.claim_volume import ClaimVolume, Step
-from fleet.objects.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod, PodUid, VolumeSpec
-from fleet.objects.volumes import SecretRef, VolumeView
 
 VolumeEvent = tuple[AnyReason, str]
 LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")

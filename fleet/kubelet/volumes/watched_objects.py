@@ -18,8 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     Op,
     Reply,
     ReplyKind,
@@ -29,9 +28,10 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
-from fleet.objects.volumes import ObjectData, ObjectTarget
-from fleet.objects.well_known import TTL_ANNOTATION
+from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
+from fleet.k8s.volumes import ObjectData, ObjectTarget
+from fleet.k8s.well_known import TTL_ANNOTATION
+from fleet.kubelet.turn import Turn
 
 RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
 IDLE_NS = 5 * 60 * NS_PER_S  # maxIdleTime of the watch based manager

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator, Sequence
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import rfc3339_micro
+from fleet.k8s.times import rfc3339_micro
 from fleet.runtime.shell.shell import Shell
 from fleet.runtime.shell.surroundings import DIRECTORY, Look, ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import rfc3339
+from fleet.k8s.times import rfc3339
 from fleet.runtime.shell.signals import Break, Continue, Exit
 from fleet.runtime.shell.surroundings import DIRECTORY
 from fleet.runtime.shell.syntax import EndlessScriptError, UnknownScriptError

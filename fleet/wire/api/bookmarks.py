@@ -8,7 +8,7 @@ with the same, and has digits only between, is another one; the lengths that pro
 part of that, so a version that is longer by a digit is read in full once more, and learnt anew.
 """
 
-from fleet.objects.effects import WatchKind
+from fleet.k8s.effects import WatchKind
 
 _NONE = (b"", b"")
 

@@ -6,8 +6,8 @@ Source: cmd/kubelet/app/server.go, setContentTypeForClient, for what is accepted
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fleet.objects.effects import Op
-from fleet.objects.pods import LeaseView
+from fleet.k8s.effects import Op
+from fleet.k8s.pods import LeaseView
 from fleet.wire.api import decode_json
 from fleet.wire.api.framing import Split, split_frames, split_lines
 from fleet.wire.api.operations import OPERATIONS, Operation

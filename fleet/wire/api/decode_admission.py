@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.admission import (
+from fleet.k8s.admission import (
     AdmissionSpec,
     ContainerClaim,
     DeviceRequest,
@@ -23,7 +23,7 @@ from fleet.objects.admission import (
     PodClaim,
     is_extended,
 )
-from fleet.objects.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
+from fleet.k8s.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.quantity import parse_quantity
 
 _intern = sys.intern

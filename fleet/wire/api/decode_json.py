@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import (
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import (
     CSINodeView,
     EventType,
     LeaseView,
@@ -25,8 +25,8 @@ from fleet.objects.pods import (
     ServiceAccountView,
     Token,
 )
-from fleet.objects.runtime_classes import RuntimeClassView
-from fleet.objects.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
+from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
 from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_pod import MANAGED_FIELDS, SPEC, decode_pod, decode_pod_view, share

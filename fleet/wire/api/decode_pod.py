@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
     ContainerSpec,
@@ -32,8 +32,8 @@ from fleet.objects.pods import (
     Toleration,
     WaitingState,
 )
-from fleet.objects.times import parse_rfc3339
-from fleet.objects.well_known import MIRROR_ANNOTATION, OWN_PREFIX
+from fleet.k8s.times import parse_rfc3339
+from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 from fleet.wire.api.decode_admission import admission_spec, with_claim_names
 from fleet.wire.api.decode_lifecycle import container_lifecycle
 from fleet.wire.api.decode_pod_network import pod_network
@@ -419,7 +419,7 @@ def _status(obj: dict[str, Any]) -> PodStatus:
 
 
 def _ips(obj: dict[str, Any], first: str, all_of_them: str) -> str:
-    """Return addresses as fleet.objects.addresses has them; the server holds that both agree."""
+    """Return addresses as fleet.k8s.addresses has them; the server holds that both agree."""
     listed = obj.get(all_of_them) or ()
     ip: str = obj.get(first, "")
     return ip if len(listed) < 2 else ",".join(each["ip"] for each in listed)

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from fleet.objects.pods import ProbeSpec
+from fleet.k8s.pods import ProbeSpec
 
 HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 PORT_MAX = 65535  # Source: apimachinery/pkg/util/validation, IsValidPortNum

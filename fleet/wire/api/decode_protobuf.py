@@ -14,9 +14,9 @@ from google.protobuf.message import DecodeError
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.objects.admission import NodeState, ResourceSliceView
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import (
+from fleet.k8s.admission import NodeState, ResourceSliceView
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import (
     CSINodeView,
     EventType,
     LeaseView,
@@ -26,11 +26,11 @@ from fleet.objects.pods import (
     PodView,
     Token,
 )
-from fleet.objects.runtime_classes import RuntimeClassView
-from fleet.objects.services import ServiceView
-from fleet.objects.times import rfc3339_micro
-from fleet.objects.volumes import CSIDriverView, ObjectData
-from fleet.objects.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
+from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.services import ServiceView
+from fleet.k8s.times import rfc3339_micro
+from fleet.k8s.volumes import CSIDriverView, ObjectData
+from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_resources
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_pod import share

@@ -11,7 +11,7 @@ from functools import lru_cache
 from sys import intern
 from typing import Any
 
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
     ContainerState,
@@ -218,7 +218,7 @@ def _read_status(raw: bytes) -> PodStatus:
 
 
 def _ips(first: str, listed: Sequence[Any]) -> str:
-    """Return addresses as fleet.objects.addresses has them; the server holds that both agree."""
+    """Return addresses as fleet.k8s.addresses has them; the server holds that both agree."""
     return first if len(listed) < 2 else ",".join(each.ip for each in listed)
 
 

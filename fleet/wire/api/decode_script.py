@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
+from fleet.k8s.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.known_images import NOTHING, entry_point, runs_its_args
 from fleet.runtime.script import LOOKERS, PROGRAMS
 from fleet.runtime.shell.agnhost import is_agnhost

@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     READ_ONLY_MODE,
     DownwardFile,
     ObjectSource,
     TokenSource,
     VolumeSpec,
 )
-from fleet.objects.volumes import (
+from fleet.k8s.volumes import (
     NO_NODE_EXPANSION,
     NO_SECRET,
     NO_SECRETS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.admission import ClaimDevice, ResourceClaimView, ResourceSliceView
-from fleet.objects.effects import PodTarget, ResourceSlices
+from fleet.k8s.admission import ClaimDevice, ResourceClaimView, ResourceSliceView
+from fleet.k8s.effects import PodTarget, ResourceSlices
 from fleet.profile.device_behavior import DraDriver
 
 SLICES = b"/apis/resource.k8s.io/v1/resourceslices"

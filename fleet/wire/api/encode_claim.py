@@ -6,9 +6,9 @@ MarkNodeExpansionFailedCondition, MarkNodeExpansionFinishedWithRecovery, createP
 
 import orjson
 
-from fleet.objects.effects import ApiCall
-from fleet.objects.times import rfc3339
-from fleet.objects.volumes import NODE_RESIZE_ERROR, RESIZE_CONDITIONS, ClaimStatusPatch
+from fleet.k8s.effects import ApiCall
+from fleet.k8s.times import rfc3339
+from fleet.k8s.volumes import NODE_RESIZE_ERROR, RESIZE_CONDITIONS, ClaimStatusPatch
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.http2.messages import ContentType, Request
 

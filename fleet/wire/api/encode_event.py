@@ -2,9 +2,9 @@
 
 import orjson
 
-from fleet.objects.effects import ApiCall, EventObject
-from fleet.objects.pods import ObjectRef
-from fleet.objects.times import rfc3339
+from fleet.k8s.effects import ApiCall, EventObject
+from fleet.k8s.pods import ObjectRef
+from fleet.k8s.times import rfc3339
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.paths import event_namespace, events_path
 from fleet.wire.http2.messages import ContentType, Request

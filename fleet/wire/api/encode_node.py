@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.effects import NodeObject, NodeStatusPatch
-from fleet.objects.pods import NodeCondition
-from fleet.objects.times import rfc3339
+from fleet.k8s.effects import NodeObject, NodeStatusPatch
+from fleet.k8s.pods import NodeCondition
+from fleet.k8s.times import rfc3339
 from fleet.profile.controller_preset import TTL_ANNOTATION
 from fleet.profile.node_model import NodeIdentity, daemon_endpoints
 from fleet.wire.api.callers import Caller

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from fleet.objects.addresses import each_of, first_of
-from fleet.objects.effects import PodStatusPatch
-from fleet.objects.pods import (
+from fleet.k8s.addresses import each_of, first_of
+from fleet.k8s.effects import PodStatusPatch
+from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
     ContainerState,
@@ -23,8 +23,8 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.objects.times import rfc3339
-from fleet.objects.well_known import START_ERROR
+from fleet.k8s.times import rfc3339
+from fleet.k8s.well_known import START_ERROR
 
 FRAGMENTS_MAX = 4096  # rendered conditions: pods that start in one second have the same ones
 BODY = b'{"metadata":{"uid":"%b"},"status":{%b}}'

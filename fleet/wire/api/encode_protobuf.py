@@ -13,7 +13,7 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
     EventObject,
@@ -24,8 +24,8 @@ from fleet.objects.effects import (
     PodTarget,
     TokenRequest,
 )
-from fleet.objects.pods import ObjectRef
-from fleet.objects.volumes import CSINodeUpdate
+from fleet.k8s.pods import ObjectRef
+from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
 from fleet.wire.api.operations import (

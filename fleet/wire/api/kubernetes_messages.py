@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fleet.clock import NS_PER_S
-from fleet.objects.times import parse_rfc3339_nano, rfc3339, rfc3339_micro
+from fleet.k8s.times import parse_rfc3339_nano, rfc3339, rfc3339_micro
 from fleet.wire.api.protobuf import contents, envelope_head, enveloped, kind_of
 
 FILE = Path(__file__).parent / "proto" / "kubernetes.binpb"

@@ -7,9 +7,9 @@ pkg/kubelet/types/pod_update.go for the annotations.
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget
-from fleet.objects.times import rfc3339
-from fleet.objects.well_known import MIRROR_ANNOTATION
+from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget
+from fleet.k8s.times import rfc3339
+from fleet.k8s.well_known import MIRROR_ANNOTATION
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.http2.messages import ContentType, Request
 

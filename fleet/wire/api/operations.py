@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     Client,
     CSINodeObject,
@@ -25,8 +25,8 @@ from fleet.objects.effects import (
     ResourceSlices,
     TokenRequest,
 )
-from fleet.objects.times import RENEW_TIME, rfc3339_micro
-from fleet.objects.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
+from fleet.k8s.times import RENEW_TIME, rfc3339_micro
+from fleet.k8s.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.decode_json import (
     decode_csinode,

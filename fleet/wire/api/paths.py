@@ -3,7 +3,7 @@
 Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6; query parameters sorted as Go sorts.
 """
 
-from fleet.objects.effects import EventObject, TokenRequest
+from fleet.k8s.effects import EventObject, TokenRequest
 
 NODES = b"/api/v1/nodes"
 LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

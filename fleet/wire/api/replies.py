@@ -1,7 +1,7 @@
 """Responses of the transport as the replies that kubelets understand."""
 
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import Op, Reply, ReplyKind
+from fleet.k8s.effects import Op, Reply, ReplyKind
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.http2.messages import Response
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.objects.certificates import CertificateKind, SigningRequestView
+from fleet.k8s.certificates import CertificateKind, SigningRequestView
 from fleet.quantity import format_duration
 from fleet.wire.http2.messages import ContentType, Request
 

@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import EventType
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import EventType
 from fleet.quantity import format_duration
 from fleet.wire.api.dynamic_resources import SLICES
 from fleet.wire.api.framing import Partial, Split, split_lines

@@ -11,7 +11,7 @@ from cri.errors import not_found, printed
 from cri.machine import Machine
 from cri.records import Message
 from fleet.clock import NS_PER_S
-from fleet.objects.pods import Pod
+from fleet.k8s.pods import Pod
 from fleet.profile.image_behavior import (
     ImageBehavior,
     PullError,

@@ -11,8 +11,8 @@ import grpc
 from cri.errors import CriError
 from cri.machine import Machine
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.node.runtime_state import UNAVAILABLE, RuntimeState
-from fleet.objects.effects import NodeId
 from fleet.profile.host_schedule import Outage, OutageKind
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cri.applications import Application
-from fleet.objects.addresses import first_of
-from fleet.objects.pods import ContainerSpec, Pod
+from fleet.k8s.addresses import first_of
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.profile.pod_behavior import ContainerBehavior, PodBehavior
 from fleet.runtime.containers import Container, RunState, Sandbox
 

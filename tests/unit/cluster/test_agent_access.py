@@ -9,7 +9,7 @@ from cluster_fakes import FakeApi
 from fleet.cluster.agent_access import agents_of, grant, manifests, prepare_agents
 from fleet.cluster.identity import ACCESS_REVIEW, Identity, Permission
 from fleet.errors import SetupError, UsageError
-from fleet.objects.well_known import ROLES
+from fleet.k8s.well_known import ROLES
 from fleet.profile.loader import NodeMix, load_mix
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.settings import IdentityMode

@@ -17,7 +17,7 @@ from fleet.cluster.preflight import (
 )
 from fleet.cluster.runs import DURATION_S, RunLease
 from fleet.errors import SetupError, UsageError
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.k8s.well_known import MANAGED_ANNOTATION
 
 EXISTS: dict[str, Any] = {"operator": "Exists"}
 

@@ -17,7 +17,7 @@ from fleet.cluster.managed import (
     not_opted_in,
     opted_in,
 )
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.k8s.well_known import MANAGED_ANNOTATION
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.cluster.runs import list_runs
 from fleet.dashboard.load_access import EVERYWHERE, LoadAccess, with_token
 from fleet.errors import SetupError
-from fleet.objects.well_known import BINDINGS, ROLES
+from fleet.k8s.well_known import BINDINGS, ROLES
 from fleet.run.clean_command import Choice, clean
 
 RUN = "20260101-000000-abcd"

@@ -11,8 +11,8 @@ from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES
 from fleet.errors import SetupError
 from fleet.host.admin_labels import TRIES_MAX, AdminLabels
-from fleet.objects.effects import WatchEvent, WatchKind
-from fleet.objects.pods import EventType, NodeView
+from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, NodeView
 
 ROLE = "node-role.kubernetes.io/worker"
 WANTED = {ROLE: "", "pool.node-restriction.kubernetes.io/team": "a"}

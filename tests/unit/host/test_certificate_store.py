@@ -13,7 +13,7 @@ from cryptography.x509.oid import ExtensionOID, NameOID
 from fleet.errors import SetupError
 from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_keys import new_request
-from fleet.objects.certificates import CertificateKind, Validity
+from fleet.k8s.certificates import CertificateKind, Validity
 
 NOW_S = 1_800_000_000
 CLIENT = CertificateKind.CLIENT

@@ -12,9 +12,9 @@ from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
 from fleet.host.node_keys import new_request
+from fleet.k8s.certificates import CertificateKind
+from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.certificates import CertificateKind
-from fleet.objects.effects import NodeId
 from fleet.profile.loader import load_mix
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.roster import Entry

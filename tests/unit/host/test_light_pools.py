@@ -10,7 +10,7 @@ from fleet.host.light_pools import (
     LightPools,
     call_limits,
 )
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.wire.http2.frames import STREAMS_DEFAULT
 from fleet.wire.sockets.pool import PoolLimits
 

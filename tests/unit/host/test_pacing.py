@@ -4,7 +4,7 @@ import pytest
 
 from fleet.host.pacing import LOOK_S, PATIENCE_S, UNSETTLED_MAX, Pacing, StartStage
 from fleet.host.start_limit import FIRST, StartLimit
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.profile.settings import Fidelity
 
 STARTING = FIRST[Fidelity.KUBELET]

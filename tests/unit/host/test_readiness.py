@@ -1,6 +1,6 @@
 from fleet.host.readiness import NOT_READY_TAINT, Readiness, is_ready
-from fleet.objects.effects import WatchEvent, WatchKind
-from fleet.objects.pods import EventType, NodeCondition, NodeView
+from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, NodeCondition, NodeView
 
 READY = NodeCondition("Ready", "True", "", "", 0, 0)
 

@@ -16,9 +16,9 @@ from fleet.clock import Draws
 from fleet.errors import UsageError
 from fleet.host.static_manifest import ManifestError, parse_manifests
 from fleet.host.static_sources import StaticSource
+from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
+from fleet.k8s.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
 from fleet.kubelet.environment import Environment
-from fleet.objects.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
-from fleet.objects.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
 from fleet.profile.loader import load_mix, load_source, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile

@@ -10,8 +10,7 @@ from node_world import (
 )
 
 from fleet.clock import NS_PER_S, SimClock
-from fleet.kubelet.events import QUEUE_MAX, TRIES_MAX, EventRecorder, Reason
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     EventObject,
     Milestone,
@@ -21,7 +20,8 @@ from fleet.objects.effects import (
     SetTimer,
     Timer,
 )
-from fleet.objects.pods import ObjectRef
+from fleet.k8s.pods import ObjectRef
+from fleet.kubelet.events import QUEUE_MAX, TRIES_MAX, EventRecorder, Reason
 
 ENV = environment()
 NODE_REF = ObjectRef("Node", "", "n")

@@ -4,11 +4,7 @@ import pytest
 from node_world import NODE, NOT_FOUND, OK, REFUSED, START_S, environment, model, node_reply, view
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.csi_node import STORAGE_ERROR
-from fleet.kubelet.node.setters import NodeInputs, compute_conditions
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
     Milestone,
@@ -23,7 +19,11 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import EventType
+from fleet.k8s.pods import EventType
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.csi_node import STORAGE_ERROR
+from fleet.kubelet.node.setters import NodeInputs, compute_conditions
 from fleet.wire.api.operations import OPERATIONS
 
 SLICES = ApiCall(NODE, Op.DELETE_RESOURCE_SLICES)

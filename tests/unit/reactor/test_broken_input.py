@@ -6,7 +6,7 @@ import pytest
 from test_reactor import ADDED, CLOSED, GET_NODE, SYNCED, Watched, World
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     LeaseRenewal,
     NodeId,
@@ -16,7 +16,7 @@ from fleet.objects.effects import (
     StartWatch,
     WatchKind,
 )
-from fleet.objects.pods import EventType
+from fleet.k8s.pods import EventType
 from fleet.reactor.calls import Calls
 from fleet.reactor.watch_delays import _Sample
 from fleet.wire.api import codec

@@ -5,8 +5,7 @@ from test_reactor import NotedWire
 from test_renewals import DUE_NS, LEASE, World
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.metrics import QUICK_US, Requests
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     NodeId,
     Op,
@@ -15,7 +14,8 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import EventType
+from fleet.k8s.pods import EventType
+from fleet.metrics import QUICK_US, Requests
 from fleet.reactor.calls import Delayed
 from fleet.reactor.calm import CALM_NS, PROMPT_NS, TIMED_NS, Calm
 from fleet.wire.http2.messages import Response

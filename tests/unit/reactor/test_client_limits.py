@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.objects.effects import ApiCall, NodeId, Op
+from fleet.k8s.effects import ApiCall, NodeId, Op
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from test_renewals import LEASE, World, WrittenWire
 
-from fleet.objects.effects import Timer
+from fleet.k8s.effects import Timer
 from fleet.wire.http2.frames import (
     DATA,
     END_HEADERS,

@@ -6,13 +6,13 @@ from typing import cast
 import pytest
 from pod_world import UID, World, container, make_pod
 
+from fleet.k8s.lifecycle import ContainerLifecycle, Hook
+from fleet.k8s.pods import ContainerSpec, Pod, PortSpec
+from fleet.k8s.scripts import ScriptSpec, Variable
+from fleet.k8s.services import ServicePort, ServiceView
+from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.host_interface import container_logs, exec_in
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.lifecycle import ContainerLifecycle, Hook
-from fleet.objects.pods import ContainerSpec, Pod, PortSpec
-from fleet.objects.scripts import ScriptSpec, Variable
-from fleet.objects.services import ServicePort, ServiceView
-from fleet.objects.streams import LogOptions, Refusal
 from fleet.reactor.pod_network import NOBODY_THERE, REFUSED, PodNetwork
 from fleet.reactor.roster import Roster
 from fleet.runtime.http_message import HttpReply, HttpRequest

@@ -6,10 +6,7 @@ import pytest
 import yaml
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.node_lease import LeaseState
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     LeaseRenewal,
     Milestone,
@@ -30,7 +27,10 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import EventType
+from fleet.k8s.pods import EventType
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node.node_lease import LeaseState
 from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION

@@ -9,10 +9,10 @@ import pytest
 from test_reactor import MODEL, NotedWire
 
 from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.k8s.effects import ApiCall, NodeId, Op, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_lease import LeaseState
-from fleet.objects.effects import ApiCall, NodeId, Op, Timer
 from fleet.reactor.calls import Hindrance
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.callers import Caller, RenderedProfile

@@ -2,8 +2,8 @@
 
 from pod_world import make_pod
 
-from fleet.objects.effects import WatchEvent, WatchKind
-from fleet.objects.pods import EventType, Pod
+from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, Pod
 from fleet.reactor.shared_watches import Subscriptions
 
 

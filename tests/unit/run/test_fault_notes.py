@@ -8,9 +8,9 @@ from fleet.clock import Draws, SimClock
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultSpec, FaultType, words_of
 from fleet.faults.note import FAULT_ANNOTATION
-from fleet.objects.admission import NodeState
-from fleet.objects.effects import WatchEvent, WatchKind
-from fleet.objects.pods import EventType, NodeView
+from fleet.k8s.admission import NodeState
+from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, NodeView
 from fleet.reactor.reactor import Reactor
 from fleet.run.fault_notes import FaultNotes
 

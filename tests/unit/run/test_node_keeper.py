@@ -16,9 +16,9 @@ from fleet.cluster.managed import EVENTS, LOOK_AGAIN_S
 from fleet.cluster.ownership import NODES
 from fleet.host.managed_nodes import ManagedNodes
 from fleet.host.node_host import NodeHost
-from fleet.objects.effects import NodeId
-from fleet.objects.holds import Hold
-from fleet.objects.well_known import MANAGED_ANNOTATION
+from fleet.k8s.effects import NodeId
+from fleet.k8s.holds import Hold
+from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.managed_model import Resources
 from fleet.reactor.reactor import Reactor
 from fleet.run.node_keeper import NodeKeeper

@@ -13,7 +13,7 @@ from cluster_fakes import FakeApi
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import UsageError
-from fleet.objects.well_known import OPT_IN_LABEL
+from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import mix_of
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.settings import Settings

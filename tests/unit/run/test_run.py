@@ -17,8 +17,8 @@ from fleet.cluster.cleanup import is_tenth
 from fleet.cluster.cluster import Cluster
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.readiness import NOT_READY_TAINT, Readiness
-from fleet.objects.effects import WatchEvent, WatchKind
-from fleet.objects.pods import EventType, NodeCondition, NodeView
+from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, ask_on_terminal
 from fleet.run.run import Run

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import Pod
+from fleet.k8s.pods import Pod
 from fleet.runtime.command import command_of, run_around
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.surroundings import CommandRun

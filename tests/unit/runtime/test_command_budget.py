@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.objects.scripts import ScriptSpec, Variable
+from fleet.k8s.scripts import ScriptSpec, Variable
 from fleet.runtime import command
 from fleet.runtime.command import (
     KEPT_CHARACTERS_MAX,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S
-from fleet.objects.streams import LogOptions
+from fleet.k8s.streams import LogOptions
 from fleet.profile.log_behavior import LogBehavior
 from fleet.runtime.container_log import DeclaredLines, Lines, LogReader, Rotation, ScriptLines
 from fleet.runtime.shell.process import Process

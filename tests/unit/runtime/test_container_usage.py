@@ -3,7 +3,7 @@
 from pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
+from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.pod_behavior import select_behavior
 from fleet.profile.usage import UNDECLARED, Curve, Usage, constant_curve
 from fleet.runtime.container_usage import Amounts, container_usage, oom_kill_ns, resources_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.objects.scripts import MountSpec
+from fleet.k8s.scripts import MountSpec
 from fleet.runtime.files import FILES_MAX, HOST, NodeFiles, VolumePlace, layer_of
 from fleet.runtime.shell.surroundings import ReadOnlyFileSystemError
 from fleet.runtime.shell.syntax import UnknownScriptError

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.clock import Draws
-from fleet.objects.pods import VolumeSpec
+from fleet.k8s.pods import VolumeSpec
 from fleet.profile.machine_paths import MachinePath, real_path, types_by_path
 from fleet.runtime.runtime import Runtime
 

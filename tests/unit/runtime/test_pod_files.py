@@ -6,9 +6,9 @@ import pytest
 from pod_world import container, make_pod
 
 from fleet.clock import Draws
-from fleet.objects.pod_network import PodNetworkSpec
-from fleet.objects.pods import Pod, VolumeSpec
-from fleet.objects.scripts import MountSpec, ScriptSpec
+from fleet.k8s.pod_network import PodNetworkSpec
+from fleet.k8s.pods import Pod, VolumeSpec
+from fleet.k8s.scripts import MountSpec, ScriptSpec
 from fleet.runtime.command import command_of, run_around
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.process import run_words

@@ -3,7 +3,7 @@
 from pod_world import container, make_pod, session_of
 
 from fleet.clock import Draws
-from fleet.objects.pods import Pod, PortSpec
+from fleet.k8s.pods import Pod, PortSpec
 from fleet.runtime.ports import PortChange, PortChanges
 from fleet.runtime.runtime import Runtime
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pod_world import container, make_pod, session_of
 
-from fleet.objects.pods import PortSpec
-from fleet.objects.streams import PortOutput
+from fleet.k8s.pods import PortSpec
+from fleet.k8s.streams import PortOutput
 from fleet.runtime.http_message import HttpReply
 from fleet.runtime.ports import HEAD_MAX, PortSession, container_of_port, listens
 

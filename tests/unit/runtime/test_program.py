@@ -4,7 +4,7 @@ import pytest
 from pod_world import container, make_pod, model_of
 
 from fleet.clock import NS_PER_S as S
-from fleet.objects.pods import ContainerSpec
+from fleet.k8s.pods import ContainerSpec
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, RunTimes
 from fleet.runtime.command import FOR_EVER, command_of, run_of_command
 from fleet.runtime.program import End, Role, natural_end, role_of, term_exit_code

@@ -2,8 +2,8 @@ import pytest
 from pod_world import container as spec
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.objects.lifecycle import ContainerLifecycle
-from fleet.objects.pods import (
+from fleet.k8s.lifecycle import ContainerLifecycle
+from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
@@ -13,7 +13,7 @@ from fleet.objects.pods import (
     RunningState,
     TerminatedState,
 )
-from fleet.objects.scripts import ScriptSpec
+from fleet.k8s.scripts import ScriptSpec
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
 from fleet.runtime.back_off import BackOff

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
+from fleet.k8s.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.runtime.script import (
     expand,
     mount_error,

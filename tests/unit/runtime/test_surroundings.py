@@ -4,8 +4,8 @@ import pytest
 from pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.pods import Pod, PodSpec, PodUid, VolumeSpec
-from fleet.objects.scripts import EnvRef, MountSpec, ScriptSpec, Variable
+from fleet.k8s.pods import Pod, PodSpec, PodUid, VolumeSpec
+from fleet.k8s.scripts import EnvRef, MountSpec, ScriptSpec, Variable
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.command import command_of, run_around
 from fleet.runtime.containers import NEVER

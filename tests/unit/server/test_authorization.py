@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.server.access import user_of
 from fleet.server.authorization import (
     Access,

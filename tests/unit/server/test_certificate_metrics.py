@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.host.certificate_store import CertificateStore
-from fleet.objects.certificates import CertificateKind
+from fleet.k8s.certificates import CertificateKind
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.server.certificate_metrics import certificate_metrics
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.server.counts import HttpCounts, bucket
 
 

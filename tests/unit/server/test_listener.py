@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.server import listener
 from fleet.server.listener import Listener, open_address
 from fleet.server.serving_tls import ServingContext

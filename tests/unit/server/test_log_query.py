@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.clock import NS_PER_S
-from fleet.objects.streams import LogOptions, Refusal
+from fleet.k8s.streams import LogOptions, Refusal
 from fleet.server.log_query import INVALID, UNREADABLE, log_options
 
 NOW_NS = 1_000 * NS_PER_S

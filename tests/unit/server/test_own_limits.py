@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 
 from fleet.errors import SetupError
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import PodUid
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import PodUid
 from fleet.runtime.ports import PortChange, PortChanges
 from fleet.server import listener, pod_ports, streaming
 from fleet.server.endpoints import Asked

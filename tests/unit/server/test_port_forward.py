@@ -12,10 +12,10 @@ from aiohttp import WSMessage, WSMsgType, web
 from pod_world import make_pod, session_of
 from spdy_client import Client
 
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import Pod
+from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import Pod
-from fleet.objects.streams import Refusal
 from fleet.runtime.ports import PENDING_MAX, PortSession
 from fleet.server.host import Host
 from fleet.server.port_forward import (

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from fleet.objects.effects import NodeId
+from fleet.k8s.effects import NodeId
 from fleet.reactor.reactor import Reactor
 from fleet.server.questions import BUDGET_S, BugError, NodeGoneError, Questions
 

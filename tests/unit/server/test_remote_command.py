@@ -10,8 +10,8 @@ import pytest
 from aiohttp import WSMessage, WSMsgType, web
 from spdy_client import Client
 
-from fleet.objects.effects import NodeId, Outbox
-from fleet.objects.streams import Output, TerminalSize
+from fleet.k8s.effects import NodeId, Outbox
+from fleet.k8s.streams import Output, TerminalSize
 from fleet.server.byte_streams import ByteStream
 from fleet.server.port_forward import ports_of
 from fleet.server.questions import Questions

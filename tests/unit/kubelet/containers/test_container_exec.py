@@ -6,12 +6,8 @@ from typing import cast
 import pytest
 from pod_world import UID, World, container, make_pod, token_of
 
-from fleet.kubelet.containers.container_exec import AttachSession, ExecSession
-from fleet.kubelet.host_interface import attach_to, exec_in
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Outbox, WatchEvent, WatchKind
-from fleet.objects.pods import (
+from fleet.k8s.effects import Outbox, WatchEvent, WatchKind
+from fleet.k8s.pods import (
     EventType,
     ObjectSource,
     Pod,
@@ -20,10 +16,14 @@ from fleet.objects.pods import (
     TokenSource,
     VolumeSpec,
 )
-from fleet.objects.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
-from fleet.objects.services import ServicePort, ServiceView
-from fleet.objects.streams import Output, Refusal
-from fleet.objects.volumes import ObjectData
+from fleet.k8s.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
+from fleet.k8s.services import ServicePort, ServiceView
+from fleet.k8s.streams import Output, Refusal
+from fleet.k8s.volumes import ObjectData
+from fleet.kubelet.containers.container_exec import AttachSession, ExecSession
+from fleet.kubelet.host_interface import attach_to, exec_in
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.turn import Turn
 
 FAR = 1 << 20
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pod_world import UID, World, container, make_pod
 
 from fleet.clock import NS_PER_S
-from fleet.objects.effects import EventObject, Op
-from fleet.objects.pods import Pod, RunningState, TerminatedState
+from fleet.k8s.effects import EventObject, Op
+from fleet.k8s.pods import Pod, RunningState, TerminatedState
 from fleet.profile.lifecycle_behavior import HANGS
 
 REFUSED = "fleet.emulator/stop-error"

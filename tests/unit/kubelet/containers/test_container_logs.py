@@ -5,11 +5,11 @@ from typing import cast
 
 from pod_world import UID, World, container, make_pod
 
+from fleet.k8s.pods import VolumeSpec
+from fleet.k8s.scripts import MountSpec, ScriptSpec
+from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.host_interface import container_logs
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.pods import VolumeSpec
-from fleet.objects.scripts import MountSpec, ScriptSpec
-from fleet.objects.streams import LogOptions, Refusal
 from fleet.runtime.container_log import LogReader
 
 LOGS = (("fleet.emulator/logs", "{linesPerSecond: 1, template: 'line {{index}} of {{pod}}'}"),)

@@ -8,7 +8,7 @@ import yaml
 from everyday_pods import objects_of, pod_of
 from pod_world import SCHEDULED, World
 
-from fleet.objects.pods import ContainerStatus, RunningState, TerminatedState
+from fleet.k8s.pods import ContainerStatus, RunningState, TerminatedState
 from fleet.wire.api.decode_pod import decode_pod
 
 UID = "4b2f10c5-2d5e-4d5e-9b8e-000000000001"

@@ -4,6 +4,7 @@ from dataclasses import replace
 from node_world import NODE, turn
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.effects import Outbox, SetTimer, Timer
 from fleet.kubelet.containers.image_gc import (
     GC_KEY,
     GC_PERIOD_NS,
@@ -16,7 +17,6 @@ from fleet.kubelet.containers.image_gc import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.objects.effects import Outbox, SetTimer, Timer
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel

@@ -5,12 +5,12 @@ import pytest
 from node_world import NODE, facts, turn
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.k8s.effects import Outbox, SetTimer, Timer
+from fleet.k8s.pods import PodUid, WaitingState
 from fleet.kubelet.containers.image_list import on_list_timer
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.objects.effects import Outbox, SetTimer, Timer
-from fleet.objects.pods import PodUid, WaitingState
 from fleet.profile.distribution import constant
 from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, ImagePulls, PullError
 from fleet.profile.kubelet_configuration import KubeletConfiguration

@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 from pod_world import World, container, make_pod
 
+from fleet.k8s.pods import PortSpec, ProbeSpec
+from fleet.k8s.streams import Refusal
 from fleet.kubelet.host_interface import port_of
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.pods import PortSpec, ProbeSpec
-from fleet.objects.streams import Refusal
 from fleet.runtime.ports import PortSession
 
 PORTS = (PortSpec(8080),)

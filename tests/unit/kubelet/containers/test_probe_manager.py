@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 from pod_world import NODE, UID, World, container, make_pod
 
 from fleet.clock import NS_PER_S, Draws, SimClock
-from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
-from fleet.kubelet.containers.probe_worker import NEVER, ProbeResult
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.pods.pod_actions import KillReason
-from fleet.kubelet.turn import Turn
-from fleet.objects.effects import Outbox, SetTimer, Timer
-from fleet.objects.pods import (
+from fleet.k8s.effects import Outbox, SetTimer, Timer
+from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
@@ -25,6 +18,13 @@ from fleet.objects.pods import (
     ProbeSpec,
     RunningState,
 )
+from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
+from fleet.kubelet.containers.probe_worker import NEVER, ProbeResult
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import EventRecorder
+from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.pods.pod_actions import KillReason
+from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.probe_behavior import PROBE_ANNOTATIONS, ProbeKind
 from fleet.runtime.containers import Container, RunState

@@ -3,11 +3,11 @@
 import pytest
 from pod_world import World, make_pod
 
+from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.pods import EventType
+from fleet.k8s.runtime_classes import RuntimeClassView
 from fleet.kubelet.containers.runtime_class import handler_error
 from fleet.kubelet.environment import on_catalog
-from fleet.objects.effects import WatchEvent, WatchKind
-from fleet.objects.pods import EventType
-from fleet.objects.runtime_classes import RuntimeClassView
 
 
 def say(world: World, kind: EventType, handler: str, name: str = "special") -> None:

@@ -3,11 +3,11 @@
 from node_world import NODE, OK, REFUSED, environment, facts, turn
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.admission import ResourceSliceView
+from fleet.k8s.effects import ApiCall, Op, Outbox, ResourceSlices, StartWatch, StopWatch
+from fleet.k8s.pods import EventType
 from fleet.kubelet.devices.dra_plugin import DRAPlugin, PluginState
 from fleet.kubelet.turn import Turn
-from fleet.objects.admission import ResourceSliceView
-from fleet.objects.effects import ApiCall, Op, Outbox, ResourceSlices, StartWatch, StopWatch
-from fleet.objects.pods import EventType
 from fleet.profile.device_behavior import DraDriver
 
 S = NS_PER_S

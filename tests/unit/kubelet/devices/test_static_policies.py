@@ -6,6 +6,7 @@ import pytest
 from admission_world import container, look, make_pod, node
 from pod_world import model_of
 
+from fleet.k8s.pods import Pod, PodUid
 from fleet.kubelet.devices.static_policies import (
     CpuAssignments,
     exclusive_cpus,
@@ -13,7 +14,6 @@ from fleet.kubelet.devices.static_policies import (
     memory_of,
     static_refusal,
 )
-from fleet.objects.pods import Pod, PodUid
 from fleet.profile.node_model import NodeModel
 
 UNEXPECTED = "UnexpectedAdmissionError"

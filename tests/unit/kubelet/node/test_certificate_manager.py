@@ -3,6 +3,7 @@
 import pytest
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.certificates import CertificateKind, SigningRequestView, Validity
 from fleet.kubelet.node.certificate_manager import (
     WAIT_NS_MAX,
     Actions,
@@ -15,7 +16,6 @@ from fleet.kubelet.node.certificate_manager import (
     WakeAt,
     WatchRequest,
 )
-from fleet.objects.certificates import CertificateKind, SigningRequestView, Validity
 
 DRAWS = Draws(1)
 WALL_S = 1_800_000_000

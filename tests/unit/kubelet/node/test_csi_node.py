@@ -11,8 +11,7 @@ from node_world import (
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.node.csi_node import CSINode, CSINodeState
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
     Op,
@@ -22,7 +21,8 @@ from fleet.objects.effects import (
     SetTimer,
     Timer,
 )
-from fleet.objects.pods import CSINodeView
+from fleet.k8s.pods import CSINodeView
+from fleet.kubelet.node.csi_node import CSINode, CSINodeState
 
 ENV = environment()
 PROBE = ApiCall(NODE, Op.PROBE_CSINODE)

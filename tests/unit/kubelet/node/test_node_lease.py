@@ -11,8 +11,7 @@ from node_world import (
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S, SimClock
-from fleet.kubelet.node.node_lease import LeaseState, NodeLease
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     LeaseObject,
     LeaseRenewal,
@@ -24,7 +23,8 @@ from fleet.objects.effects import (
     SetTimer,
     Timer,
 )
-from fleet.objects.pods import LeaseView
+from fleet.k8s.pods import LeaseView
+from fleet.kubelet.node.node_lease import LeaseState, NodeLease
 
 BASE = b'{"renewTime":"x"}'
 ENV = environment()

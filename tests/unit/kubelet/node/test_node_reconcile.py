@@ -17,11 +17,11 @@ from node_world import (
     turn,
 )
 
+from fleet.k8s.effects import ApiCall, NodeStatusPatch, Outbox
+from fleet.k8s.pods import NodeView
 from fleet.kubelet.node.node_reconcile import ATTACH_ANNOTATION, both, reconcile
 from fleet.kubelet.node.node_status import NodeStatus
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions
-from fleet.objects.effects import ApiCall, NodeStatusPatch, Outbox
-from fleet.objects.pods import NodeView
 
 ZONE = "topology.kubernetes.io/zone"
 TYPE = "node.kubernetes.io/instance-type"

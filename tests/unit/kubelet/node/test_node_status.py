@@ -15,20 +15,8 @@ from node_world import (
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_status import NodeStatus
-from fleet.kubelet.node.setters import (
-    PRESSURES,
-    NodeInputs,
-    compute_conditions,
-    has_changed,
-    set_pressure,
-    set_ready,
-)
-from fleet.kubelet.turn import Turn
-from fleet.objects.admission import NodeState
-from fleet.objects.effects import (
+from fleet.k8s.admission import NodeState
+from fleet.k8s.effects import (
     ApiCall,
     Milestone,
     NodeObject,
@@ -41,7 +29,19 @@ from fleet.objects.effects import (
     SetTimer,
     Timer,
 )
-from fleet.objects.pods import NodeCondition
+from fleet.k8s.pods import NodeCondition
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.events import Reason
+from fleet.kubelet.node.node_status import NodeStatus
+from fleet.kubelet.node.setters import (
+    PRESSURES,
+    NodeInputs,
+    compute_conditions,
+    has_changed,
+    set_pressure,
+    set_ready,
+)
+from fleet.kubelet.turn import Turn
 
 ENV = environment()
 READY = NodeInputs()

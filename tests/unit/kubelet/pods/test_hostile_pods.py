@@ -3,9 +3,9 @@
 import pytest
 from pod_world import UID, World, container, make_pod
 
-from fleet.objects.effects import EventObject, Op
-from fleet.objects.pods import ContainerSpec, RunningState, WaitingState
-from fleet.objects.scripts import MountSpec, ScriptSpec, Variable
+from fleet.k8s.effects import EventObject, Op
+from fleet.k8s.pods import ContainerSpec, RunningState, WaitingState
+from fleet.k8s.scripts import MountSpec, ScriptSpec, Variable
 
 DOUBLES = ("sh", "-c", "; ".join(["export A=aaaaaaaa", *["export A=$A$A$A$A"] * 20]))
 CHAIN = tuple(Variable(f"A{n}", f"$(A{n - 1})" * 10 or "a") for n in range(12))

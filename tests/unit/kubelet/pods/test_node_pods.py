@@ -20,8 +20,8 @@ from pod_world import (
 )
 
 from fleet.clock import NS_PER_S
-from fleet.objects.admission import NodeState
-from fleet.objects.effects import (
+from fleet.k8s.admission import NodeState
+from fleet.k8s.effects import (
     Milestone,
     Op,
     PodStatusPatch,
@@ -32,7 +32,7 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     EnvSource,
     EventType,
     ObjectMeta,

@@ -1,8 +1,8 @@
 from pod_world import UID, container, make_pod
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
+from fleet.k8s.pods import Pod
 from fleet.kubelet.pods.pleg import Pleg, PodEventType, PodLifecycleEvent
-from fleet.objects.pods import Pod
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Sandbox
 from fleet.runtime.runtime import Runtime

@@ -2,9 +2,9 @@ import pytest
 from pod_world import UID, container, make_pod
 
 from fleet.clock import Draws
+from fleet.k8s.lifecycle import ContainerLifecycle, RestartRule
+from fleet.k8s.pods import ContainerSpec, Pod, PodUid
 from fleet.kubelet.pods.pod_actions import KillReason, compute_pod_actions, should_restart
-from fleet.objects.lifecycle import ContainerLifecycle, RestartRule
-from fleet.objects.pods import ContainerSpec, Pod, PodUid
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Container, RunState, Sandbox
 from fleet.runtime.runtime import Runtime

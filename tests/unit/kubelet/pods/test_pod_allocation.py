@@ -2,6 +2,7 @@
 
 import orjson
 
+from fleet.k8s.pods import Pod
 from fleet.kubelet.pods.pod_allocation import (
     WHOLE,
     actuated_by_status,
@@ -14,7 +15,6 @@ from fleet.kubelet.pods.pod_allocation import (
     lowered_memory_limit,
     updated_json,
 )
-from fleet.objects.pods import Pod
 from fleet.wire.api.decode_pod import decode_pod
 
 Json = dict[str, object]

@@ -6,8 +6,8 @@ import random
 import pytest
 from pod_world import UID, World, container, make_pod
 
-from fleet.objects.effects import Milestone, Op, Reply, ReplyKind, WatchEvent, WatchKind
-from fleet.objects.pods import (
+from fleet.k8s.effects import Milestone, Op, Reply, ReplyKind, WatchEvent, WatchKind
+from fleet.k8s.pods import (
     ContainerSpec,
     EventType,
     PodStatus,

@@ -1,7 +1,7 @@
 from pod_world import SCHEDULED, container, make_pod, replaced
 
+from fleet.k8s.pods import EventType, Pod
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
-from fleet.objects.pods import EventType, Pod
 
 
 def ops(updates: object) -> list[tuple[PodOp, str]]:

@@ -2,6 +2,7 @@ import pytest
 from pod_world import SCHEDULED, make_pod, replaced
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.pods import Pod
 from fleet.kubelet.pods.pod_workers import (
     PodKill,
     PodWorker,
@@ -11,7 +12,6 @@ from fleet.kubelet.pods.pod_workers import (
     kill_timeout_ns,
     requeue_ns,
 )
-from fleet.objects.pods import Pod
 
 
 def deleted(pod: Pod, grace_s: int) -> Pod:

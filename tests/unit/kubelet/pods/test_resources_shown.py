@@ -2,8 +2,8 @@
 
 from pod_world import container, make_pod
 
+from fleet.k8s.pods import Pod, PodSpec, PodStatus
 from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
-from fleet.objects.pods import Pod, PodSpec, PodStatus
 
 ASKED = b'{"limits":{"cpu":"1","example.com/gpu":"1"},"requests":{"cpu":"1"}}'
 RUNNING = b'{"limits":{"cpu":"1"},"requests":{"cpu":"1"}}'

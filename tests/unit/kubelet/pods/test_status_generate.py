@@ -2,15 +2,7 @@ import pytest
 from pod_world import HOST_IP, SCHEDULED, container, make_pod, replaced
 
 from fleet.clock import Draws
-from fleet.kubelet.pods.status_generate import (
-    INITIALIZING,
-    PodInputs,
-    generate_pod_status,
-    terminate_pod_status,
-    untolerated_key,
-    with_container_ready,
-)
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     ContainerSpec,
     Pod,
     PodCondition,
@@ -19,6 +11,14 @@ from fleet.objects.pods import (
     TerminatedState,
     Toleration,
     WaitingState,
+)
+from fleet.kubelet.pods.status_generate import (
+    INITIALIZING,
+    PodInputs,
+    generate_pod_status,
+    terminate_pod_status,
+    untolerated_key,
+    with_container_ready,
 )
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Sandbox

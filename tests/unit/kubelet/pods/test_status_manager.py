@@ -9,13 +9,7 @@ from pod_world import (
 )
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.pods.status_manager import (
-    StatusManager,
-    is_equal_by_kubelet,
-    merge_pod_status,
-)
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     Op,
     Outbox,
@@ -25,7 +19,13 @@ from fleet.objects.effects import (
     ReplyKind,
     SetTimer,
 )
-from fleet.objects.pods import Pod, PodCondition, PodStatus, PodView
+from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodView
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.pods.status_manager import (
+    StatusManager,
+    is_equal_by_kubelet,
+    merge_pod_status,
+)
 
 ENV, LIGHT = World().env, World(light=True).env
 TARGET = PodTarget("default", "web")

@@ -13,6 +13,7 @@ from pod_world import (
 )
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pressure.resource_monitor import (
     declares_usage,
@@ -26,7 +27,6 @@ from fleet.kubelet.pressure.stats_provider import (
     pod_stats,
     pod_terms,
 )
-from fleet.objects.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice

@@ -5,8 +5,8 @@ from typing import cast
 
 from pod_world import World, container, make_pod
 
+from fleet.k8s.pods import Pod
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.objects.pods import Pod
 
 LIMITS = b'{"limits":{"memory":"64Mi"},"requests":{"cpu":"100m","memory":"32Mi"}}'
 

@@ -5,8 +5,8 @@ import re
 from pod_world import World, container, make_pod
 from stats_world import kubelet_of, pod, world_with
 
+from fleet.k8s.pods import VolumeSpec
 from fleet.kubelet.host_interface import kubelet_metrics
-from fleet.objects.pods import VolumeSpec
 
 
 def series(world: World, name: str) -> dict[str, float]:

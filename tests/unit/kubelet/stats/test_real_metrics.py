@@ -13,14 +13,14 @@ import pytest
 from pod_world import container, make_pod
 from stats_world import kubelet_of, pod, world_with
 
+from fleet.k8s.effects import NodeId
+from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.host_interface import (
     cadvisor_metrics,
     kubelet_metrics,
     probe_metrics,
     resource_metrics,
 )
-from fleet.objects.effects import NodeId
-from fleet.objects.pods import ProbeSpec
 from fleet.reactor.client_tally import ClientColumns, ClientTally
 from fleet.server.client_metrics import client_text
 from fleet.server.counts import HttpCounts

@@ -8,6 +8,7 @@ from pod_world import container, make_pod
 from prometheus_client.parser import text_string_to_metric_families
 from stats_world import kubelet_of, pod, world_with
 
+from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.host_interface import (
     cadvisor_metrics,
     kubelet_metrics,
@@ -17,7 +18,6 @@ from fleet.kubelet.host_interface import (
     stats_summary,
 )
 from fleet.kubelet.stats.exposition import Family, go_float, text_of
-from fleet.objects.pods import ProbeSpec
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 NODE_KEYS = (

@@ -4,12 +4,12 @@ import pytest
 from pod_world import NODE, UID, World, container, make_pod, model_of, turn_of
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.effects import ApiCall, Op, Outbox, Reply, ReplyKind, WatchKind
+from fleet.k8s.pods import EnvSource, ObjectSource, VolumeSpec
+from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.watched_objects import ObjectKey, ObjectManager, reads_of
-from fleet.objects.effects import ApiCall, Op, Outbox, Reply, ReplyKind, WatchKind
-from fleet.objects.pods import EnvSource, ObjectSource, VolumeSpec
-from fleet.objects.volumes import ObjectData, ObjectTarget
 
 KEY: ObjectKey = (WatchKind.CONFIG_MAP, "default", "cfg")
 SOURCE = ObjectSource("cfg")

@@ -6,8 +6,8 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
+from fleet.k8s.pods import PodUid, Token
 from fleet.kubelet.volumes.token_cache import LEFT_MAX, TokenCache, TokenKey, pack, unpack
-from fleet.objects.pods import PodUid, Token
 
 KEY = TokenKey(PodUid("u-1"), "", 3607)
 ES256_BYTES = 64

@@ -11,12 +11,7 @@ from pod_world import (
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.kubelet.events import Reason
-from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
-from fleet.kubelet.volumes.token_cache import TokenKey
-from fleet.kubelet.volumes.volume_manager import VolumeManager
-from fleet.kubelet.volumes.watched_objects import references
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     Op,
     Outbox,
@@ -30,7 +25,7 @@ from fleet.objects.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.objects.pods import (
+from fleet.k8s.pods import (
     EnvSource,
     EventType,
     ObjectSource,
@@ -38,7 +33,12 @@ from fleet.objects.pods import (
     Token,
     VolumeSpec,
 )
-from fleet.objects.volumes import ObjectData
+from fleet.k8s.volumes import ObjectData
+from fleet.kubelet.events import Reason
+from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
+from fleet.kubelet.volumes.token_cache import TokenKey
+from fleet.kubelet.volumes.volume_manager import VolumeManager
+from fleet.kubelet.volumes.watched_objects import references
 
 CM, SECRET = WatchKind.CONFIG_MAP, WatchKind.SECRET
 FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'

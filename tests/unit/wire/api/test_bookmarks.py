@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from fleet.clock import Draws
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import EventType
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import EventType
 from fleet.simulation.encodings import ENCODINGS, Encoding
 from fleet.wire.api.bookmarks import Bookmarks
 from fleet.wire.api.watch import Reflector, WatchPhase

@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import (
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import (
     ContainerStatus,
     CSINodeView,
     EnvSource,
@@ -24,8 +24,8 @@ from fleet.objects.pods import (
     VolumeSpec,
     WaitingState,
 )
-from fleet.objects.runtime_classes import RuntimeClassView
-from fleet.objects.services import ServicePort, ServiceView
+from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.services import ServicePort, ServiceView
 from fleet.wire.api.decode_json import (
     decode_csinode,
     decode_lease,

@@ -1,6 +1,6 @@
 import pytest
 
-from fleet.objects.pods import ProbeSpec
+from fleet.k8s.pods import ProbeSpec
 from fleet.wire.api.decode_probe import decode_probe
 
 PORTS = [{"name": "web", "containerPort": 8080}]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from random_objects import random_object
 from test_decode_json import pod_object
 
-from fleet.objects.effects import Op, WatchKind
-from fleet.objects.pods import EventType, LeaseView, NodeView, Pod
+from fleet.k8s.effects import Op, WatchKind
+from fleet.k8s.pods import EventType, LeaseView, NodeView, Pod
 from fleet.wire.api import codec, decode_json
 from fleet.wire.api.decode_protobuf import (
     decode_list,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_decode_protobuf import as_dict
 
-from fleet.objects.pods import RunningState
+from fleet.k8s.pods import RunningState
 from fleet.wire.api import decode_json
 from fleet.wire.api.decode_protobuf_pod import _container_status, _read_container_status, decode_pod
 from fleet.wire.api.decode_protobuf_pod import decode_pod_view as decode_view

@@ -3,8 +3,8 @@
 import orjson
 import pytest
 
-from fleet.objects.effects import ApiCall, NodeId, Op
-from fleet.objects.volumes import ClaimStatusPatch, ClaimView, ResizeStatus
+from fleet.k8s.effects import ApiCall, NodeId, Op
+from fleet.k8s.volumes import ClaimStatusPatch, ClaimView, ResizeStatus
 from fleet.simulation.strategic_merge import merge
 from fleet.wire.api.decode_volumes import decode_claim
 from fleet.wire.api.encode_claim import patch_claim_status

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from fleet.objects.effects import PodStatusPatch
-from fleet.objects.pods import (
+from fleet.k8s.effects import PodStatusPatch
+from fleet.k8s.pods import (
     ContainerStatus,
     PodCondition,
     PodStatus,
@@ -15,7 +15,7 @@ from fleet.objects.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.objects.times import parse_rfc3339
+from fleet.k8s.times import parse_rfc3339
 from fleet.wire.api.encode_pod import pod_status_patch
 
 UID = "c84cf446-785b-43ca-8c39-7c23f2472da7"

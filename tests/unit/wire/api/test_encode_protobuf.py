@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_objects import random_object
 from test_operations import READY, model
 
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
     EventObject,
@@ -28,8 +28,8 @@ from fleet.objects.effects import (
     ResourceSlices,
     TokenRequest,
 )
-from fleet.objects.pods import ObjectRef
-from fleet.objects.volumes import CSINodeUpdate
+from fleet.k8s.pods import ObjectRef
+from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api import codec
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.encode_protobuf import renewed

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import Draws
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import EventType
-from fleet.objects.volumes import ObjectData
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import EventType
+from fleet.k8s.volumes import ObjectData
 from fleet.wire.api import codec
 from fleet.wire.api.framing import Partial, Split, split_frames, split_lines
 from fleet.wire.api.kubernetes_messages import message_class, object_from_json

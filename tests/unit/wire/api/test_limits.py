@@ -7,7 +7,7 @@ import pytest
 
 from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import WatchKind
+from fleet.k8s.effects import WatchKind
 from fleet.wire.api import codec, protobuf
 from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames, split_lines
 from fleet.wire.api.scan import HEAD_MAX, NOTHING, scan_chunk, scan_list

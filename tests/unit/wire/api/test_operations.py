@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import SimClock
-from fleet.objects.effects import (
+from fleet.k8s.effects import (
     COMBINED,
     ApiCall,
     CSINodeObject,
@@ -25,8 +25,8 @@ from fleet.objects.effects import (
     PodTarget,
     TokenRequest,
 )
-from fleet.objects.pods import NodeCondition, ObjectRef
-from fleet.objects.volumes import ObjectTarget
+from fleet.k8s.pods import NodeCondition, ObjectRef
+from fleet.k8s.volumes import ObjectTarget
 from fleet.profile.controller_preset import ClusterRange, ControllerPreset
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix

@@ -2,8 +2,8 @@ import orjson
 import pytest
 
 from fleet.errors import RemoteProtocolError
-from fleet.objects.effects import ApiCall, LeaseRenewal, NodeId, Op, Reply, ReplyKind
-from fleet.objects.pods import LeaseView
+from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op, Reply, ReplyKind
+from fleet.k8s.pods import LeaseView
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec
 from fleet.wire.api.callers import Caller, RenderedProfile

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.objects.effects import WatchKind
-from fleet.objects.pods import EventType
-from fleet.objects.volumes import ObjectData
+from fleet.k8s.effects import WatchKind
+from fleet.k8s.pods import EventType
+from fleet.k8s.volumes import ObjectData
 from fleet.wire.api.decode_json import decode_list, decode_watch_event
 from fleet.wire.api.watch import Next, Reflector, SharedReflector, WatchPhase
 from fleet.wire.http2.messages import Failure, Response

@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NewType
 
-from fleet.objects.addresses import first_of
-from fleet.objects.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
-from fleet.objects.container_user import IMAGE_USER, UserSpec
-from fleet.objects.lifecycle import PLAIN_LIFE, ContainerLifecycle
-from fleet.objects.pod_network import USUAL_NETWORK, PodNetworkSpec
-from fleet.objects.scripts import EnvRef, ScriptSpec
-from fleet.objects.well_known import MIRROR_ANNOTATION
+from fleet.k8s.addresses import first_of
+from fleet.k8s.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
+from fleet.k8s.container_user import IMAGE_USER, UserSpec
+from fleet.k8s.lifecycle import PLAIN_LIFE, ContainerLifecycle
+from fleet.k8s.pod_network import USUAL_NETWORK, PodNetworkSpec
+from fleet.k8s.scripts import EnvRef, ScriptSpec
+from fleet.k8s.well_known import MIRROR_ANNOTATION
 
 PodUid = NewType("PodUid", str)
 
@@ -300,7 +300,7 @@ class PodStatus(NamedTuple):
     reason: str = ""
     message: str = ""
     conditions: tuple[PodCondition, ...] = ()
-    host_ips: str = ""  # of up to two families; see fleet.objects.addresses
+    host_ips: str = ""  # of up to two families; see fleet.k8s.addresses
     pod_ips: str = ""
     start_time_s: int = 0
     qos_class: str = ""

@@ -6,7 +6,7 @@ Nearly every field of nearly every pod is the default, and a pod whose fields al
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fleet.objects.well_known import HOSTNAME_LABEL
+from fleet.k8s.well_known import HOSTNAME_LABEL
 
 
 class HostPort(NamedTuple):

@@ -10,7 +10,7 @@ No clock is compared with another machine's.
 
 from collections.abc import Collection, Iterable, Mapping
 
-from fleet.objects.times import rfc3339_micro
+from fleet.k8s.times import rfc3339_micro
 
 MACHINE_IDS = ("bootID", "machineID", "systemUUID")
 """Members of `status.nodeInfo` that no two machines share."""

@@ -5,7 +5,7 @@ Source: k8s.io/kubelet/pkg/apis/podresources/v1/api.proto.
 
 from typing import NamedTuple
 
-from fleet.objects.admission import ClaimDevice
+from fleet.k8s.admission import ClaimDevice
 
 NO_TOPOLOGY = -1
 

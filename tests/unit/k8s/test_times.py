@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.objects.times import parse_rfc3339, parse_rfc3339_nano, rfc3339, rfc3339_micro
+from fleet.k8s.times import parse_rfc3339, parse_rfc3339_nano, rfc3339, rfc3339_micro
 
 SECONDS = st.integers(0, 253_402_300_799)  # the end of year 9999
 

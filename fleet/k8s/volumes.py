@@ -4,7 +4,7 @@ import enum
 import hashlib
 from typing import NamedTuple
 
-from fleet.objects.admission import NodeTerms, selects
+from fleet.k8s.admission import NodeTerms, selects
 
 CSI_PLUGIN = "kubernetes.io/csi/"
 PVC_PROTECTION = "kubernetes.io/pvc-protection"

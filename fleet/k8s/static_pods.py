@@ -9,7 +9,7 @@ Differs: the uid is hashed from the manifest's JSON, not from how Go prints the 
 import copy
 from typing import NamedTuple
 
-from fleet.objects.pods import Pod, PodUid
+from fleet.k8s.pods import Pod, PodUid
 
 FNV_PRIME = 0x1000000000000000000013B
 FNV_OFFSET = 0x6C62272E07BB014262B821756295C58D

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.objects.addresses import by_family, each_of, first_of, node_ips, with_second
+from fleet.k8s.addresses import by_family, each_of, first_of, node_ips, with_second
 
 FOUR, SIX = "10.0.0.5", "fd00::5"
 BOTH, SIX_FIRST = f"{FOUR},{SIX}", f"{SIX},{FOUR}"
