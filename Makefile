@@ -128,7 +128,7 @@ faults: setup  ## what fails on machines, links and a run's own control plane, N
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -rs \
 		tests/e2e/test_node_faults.py tests/e2e/test_machine_faults.py tests/e2e/test_scenarios.py \
-		tests/e2e/test_managed_nodes.py tests/e2e/test_simulated_outage.py tests/e2e/test_faults.py \
+		tests/e2e/test_managed_nodes.py tests/e2e/test_faults.py \
 		tests/e2e/test_terminating_pods.py
 
 .PHONY: forecast
@@ -166,18 +166,6 @@ bench-slopes: setup  ## what a node costs, from 1,000 nodes to 20,000, with a pl
 		--sizes 1000,2500,5000,10000 --out runs/ceiling-kubelet.json
 	$(BIN)/python -m tests.bench.slopes runs/ceiling-light.json runs/ceiling-kubelet.json \
 		--plot docs/images/slopes.svg
-
-.PHONY: seeds
-SEEDS ?= 50
-FIRST_SEED ?= $(shell date +%Y%m%d)000
-SEED_NODES ?= 20
-seeds: setup  ## every scenario that ships but autoscaler in virtual time, with SEEDS (50) other seeds each day: 500 in all
-	@for each in profiles/scenarios/*.yaml; do \
-		name=$$(basename $$each .yaml); nodes=$(SEED_NODES); test $$name != gpu-cluster || nodes=50; \
-		test $$name != autoscaler || continue; \
-		echo "$$name: seeds $(FIRST_SEED) and on"; \
-		$(BIN)/fleet run $$name --seeds $(SEEDS) --seed $(FIRST_SEED) --nodes $$nodes $(ARGS) || failed=1; \
-	done; test -z "$$failed"
 
 dist: setup  ## everything that a release needs, into dist/
 	$(BIN)/python tools/release.py

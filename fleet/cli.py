@@ -132,21 +132,16 @@ def spawn(**given: object) -> int:
 @click.argument("file", metavar="FILE")
 @scenario_options
 @spawn_options
-def run_scenario(
-    file: str, *, is_dry: bool, simulate: bool, seeds: int | None, **given: object
-) -> int:
+def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
 
     The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
     """
-    from fleet.run import scenario_command, simulate_command  # noqa: PLC0415
+    from fleet.run import scenario_command  # noqa: PLC0415
     from fleet.scenario import scenario as files  # noqa: PLC0415
 
     scenario = files.load(path := files.find(file))
     given = _without_variables(given, scenario_command.ENDS_BY_ITSELF)
-    if (simulate or seeds) and not is_dry:
-        given = _without_variables(given, given.keys() - simulate_command.OPTIONS)
-        return simulate_command.simulate(scenario, path, given, seeds, _note, click.echo)
     settings = scenario_command.settings_of(scenario, path, given)
     if is_dry:
         click.echo(scenario_command.dry_run(scenario, path, settings))

@@ -147,17 +147,6 @@ scenario_options = of_its_own(
         is_flag=True,
         help="Print the time line and a forecast, and do nothing.",
     ),
-    click.option(
-        "--simulate",
-        is_flag=True,
-        help="Play it in virtual time against a simulated control plane.",
-    ),
-    click.option(
-        "--seeds",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Simulate it with N seeds, from --seed on; say which fail, and how to replay them.",
-    ),
     real_nodes,
 )
 _OF_THE_RUN = "As of the run."

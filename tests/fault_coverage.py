@@ -1,8 +1,8 @@
 """Which test shows what of each fault, and of each thing that nodes do by themselves.
 
 Each has a simulation (trouble, then recovery, in virtual time) and a test on a real control plane
-that asks the API server alone. tests/unit/faults/test_coverage.py holds this list to it, and to
-what there is: a fault that is added without its tests fails there.
+that asks the API server alone. Faults of the control plane itself have only the second.
+tests/unit/faults/test_coverage.py checks this list against the faults and tests that exist.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,6 @@ SOURCES = "tests/e2e/test_pod_sources.py::"
 MANAGED = "tests/e2e/test_managed_nodes.py::"
 BOOTSTRAP = "tests/sim/test_bootstrapping_anew.py::"
 STORAGE = "tests/sim/test_storage_faults.py::"
-SIMULATED_RUN = "tests/unit/run/test_simulated_runs.py::"
 FAULTS = "tests/e2e/test_faults.py::test_faults_hit_whom_they_name_and_end_when_they_are_healed"
 MACHINES = "tests/e2e/test_machine_faults.py::test_machines_fail_as_machines_do_and_come_back"
 PLANE = "tests/e2e/test_machine_faults.py::test_the_control_plane_of_a_run_fails_and_comes_back"
@@ -44,7 +43,6 @@ def _injected(name: str, *real: str) -> Covered:
 
 _RUNTIME = "test_a_runtime_out_of_order_makes_its_node_not_ready"
 _PRESSURE = "test_a_resource_that_something_uses_up_puts_its_node_under_pressure"
-_COMPONENT = f"{SIMULATED_RUN}test_a_component_fails_and_its_work_is_made_good"
 _DAEMONS = f"{NODE}test_daemons_say_conditions_and_take_them_back"
 _UNATTACHED = f"{NODE}test_volumes_that_do_not_attach_or_mount_keep_their_pods_waiting"
 _WHOLE, _RESIZED = "tests/sim/test_pod_level_resize.py::", "tests/e2e/test_resized_pods.py::"
@@ -70,10 +68,7 @@ BY_FAULT = {
             f"{INJECTED}test_a_zone_that_is_cut_off_is_unknown_and_comes_back",
             f"{INJECTED}test_a_partition_of_one_direction_is_one_all_the_same",
         ),
-        (
-            *(FAULTS, MACHINES),
-            "tests/e2e/test_simulated_outage.py::test_an_outage_goes_as_on_a_real_control_plane",
-        ),
+        (FAULTS, MACHINES),
     ),
     FaultType.KUBELET_RESTART: _injected(
         "test_a_restart_of_a_share_is_a_storm_of_lists_and_nothing_else",
@@ -150,8 +145,8 @@ BY_FAULT = {
     FaultType.OUT_OF_MEMORY: _injected(
         "test_a_node_out_of_memory_kills_and_comes_to_rest", MACHINES
     ),
-    FaultType.COMPONENT_DOWN: Covered((_COMPONENT,), (PLANE,)),
-    FaultType.COMPONENT_STALL: Covered((_COMPONENT,), (PLANE,)),
+    FaultType.COMPONENT_DOWN: Covered((), (PLANE,)),
+    FaultType.COMPONENT_STALL: Covered((), (PLANE,)),
 }
 BY_BEHAVIOR = {
     "a changed container definition restarts the container": Covered(

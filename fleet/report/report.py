@@ -142,9 +142,6 @@ class RunFigures:
         "whether the local etcd waits for the disk; `null` on a cluster that fleet did not start",
         kind=Kind.FACT,
     )
-    simulated_seed: int | None = figure(
-        None, "the seed of a run in virtual time; `null`: the run was real", kind=Kind.FACT
-    )
     fidelity: str = figure("kubelet", AS_MADE)
     identity: str = figure("impersonate", AS_MADE)
     encoding: str = figure("json", AS_MADE)

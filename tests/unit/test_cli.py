@@ -139,14 +139,14 @@ def test_every_command_reads_the_variables_of_the_options_that_spawn_has(
 
 def test_no_variable_deletes_skips_or_breaks_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """$FLEET_NODES is a number of nodes, and no name of one that a fault hits."""
-    for name in ("ALL", "YES", "EXPIRED", "RUN", "STATEFULSET", "DRY_RUN", "SIMULATE", "SEEDS"):
+    for name in ("ALL", "YES", "EXPIRED", "RUN", "STATEFULSET", "DRY_RUN"):
         monkeypatch.setenv(f"FLEET_{name}", "1")
     monkeypatch.setenv("FLEET_REAL_NODES", "1")
     monkeypatch.setenv("FLEET_NODES", "5000")
     cleaned = parsed("clean")
     assert not any(cleaned.values()), cleaned
     played = parsed("run", "zone-outage")
-    assert (played["is_dry"], played["simulate"], played["seeds"]) == (False, False, None)
+    assert played["is_dry"] is False
     assert played["real_nodes"] is parsed("capacity", "--max-nodes=1")["real_nodes"] is False
     assert parsed("inject", "NodeDown")["nodes"] is None
 
@@ -158,14 +158,6 @@ def test_a_variable_that_a_scenario_has_no_room_for_is_none_of_it(
     assert call(monkeypatch, "run", "zone-outage", "--dry-run") == Exit.OK
     assert call(monkeypatch, "run", "zone-outage", "--dry-run", "--duration=5m") == Exit.USAGE
     assert "--duration: a scenario says itself" in capsys.readouterr().err
-
-
-def test_no_seeds_are_no_number_of_seeds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It played the scenario for real."""
-    assert call(monkeypatch, "run", "zone-outage", "--seeds", "0") == Exit.USAGE
-    assert "--seeds" in capsys.readouterr().err
 
 
 def test_the_order_of_flags_variables_and_defaults_is_in_the_help(

@@ -9,8 +9,9 @@ from fault_coverage import BY_BEHAVIOR, BY_FAULT, Covered
 from fleet.faults.fault import FAULTS, FaultType
 
 ROOT = Path(__file__).parents[3]
-SIMULATED = ("tests/sim/", "tests/unit/simulation/", "tests/unit/run/test_simulated_runs.py")
+SIMULATED = ("tests/sim/",)
 REAL = ("tests/e2e/",)
+OF_CONTROL_PLANE = {FaultType.COMPONENT_DOWN, FaultType.COMPONENT_STALL}
 
 
 def text_of(test: str) -> str:
@@ -24,7 +25,7 @@ def text_of(test: str) -> str:
 @pytest.mark.parametrize("kind", FaultType, ids=lambda kind: kind.value)
 def test_each_fault_has_both_tests(kind: FaultType) -> None:
     assert kind in FAULTS
-    check(BY_FAULT[kind])
+    check(BY_FAULT[kind], is_simulated=kind not in OF_CONTROL_PLANE)
     for test in (*BY_FAULT[kind].simulated, *BY_FAULT[kind].real):
         assert kind.value in text_of(test), f"{test} has no {kind.value}"
 
@@ -34,9 +35,10 @@ def test_each_thing_that_nodes_do_has_both_tests(words: str) -> None:
     check(BY_BEHAVIOR[words])
 
 
-def check(covered: Covered) -> None:
+def check(covered: Covered, *, is_simulated: bool = True) -> None:
+    assert bool(covered.simulated) is is_simulated
+    assert covered.real
     for tests, places in ((covered.simulated, SIMULATED), (covered.real, REAL)):
-        assert tests
         for test in tests:
             assert test.startswith(places), test
             text_of(test)

@@ -32,7 +32,6 @@ FIXED_KEYS = [
     "expectations",
     "server_version",
     "etcd_fsync",
-    "simulated_seed",
     "fidelity",
     "identity",
     "encoding",
