@@ -32,9 +32,9 @@ from replay import (
 )
 from scene import FLEET, REAL, Scene
 from value_comparison import Comparison
+from world.encodings import ENCODINGS
 
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.encodings import ENCODINGS
 
 SCENES: dict[str, Body] = {
     body.__name__: body

@@ -11,9 +11,9 @@ from recorded_scenes import path_of
 from replay import model_of, played
 from scene import FLEET, Scene
 from virtual_admission import admitted, kept_fields, qos_class
+from world.encodings import ENCODINGS
 
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.encodings import ENCODINGS
 
 OF_BOTH = resources("100m", "64Mi")
 

@@ -11,9 +11,8 @@ from normalisation import Json
 from virtual_admission import admitted, with_defaults
 from virtual_controllers import Jobs, Others, bind_claims
 from virtual_node import VirtualNode
-
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.targets import Target, target_of
+from world.strategic_merge import Object
+from world.targets import Target, target_of
 
 ITEM_KEYS = {
     "containers": "name",

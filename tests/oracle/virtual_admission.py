@@ -1,11 +1,11 @@
-"""What an API server makes of pods that it is given, beside what `fleet.simulation` knows of it."""
+"""What an API server makes of pods that it is given, beside what `tests/world` knows of it."""
 
 import copy
 
 from normalisation import Json
+from world.admission import _default_container, admitted_pod
 
 from fleet.quantity import parse_quantity
-from fleet.simulation.admission import _default_container, admitted_pod
 
 VOLUME_SUFFIX = "abcde"
 PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}

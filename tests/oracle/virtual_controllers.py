@@ -1,13 +1,12 @@
-"""Controllers that scenes need beside those of `fleet.simulation`: of Jobs and of claims."""
+"""Controllers that scenes need beside those of `tests/world`: of Jobs and of claims."""
 
 from collections.abc import Callable
 
 from normalisation import Json
 from virtual_node import AuditedServer
-
-from fleet.simulation.targets import Key
-from fleet.simulation.workloads import reference
-from fleet.simulation.world import World
+from world.targets import Key
+from world.virtual_time import World
+from world.workloads import reference
 
 Others = dict[Key, Json]
 """Objects of kinds that no kubelet reads."""

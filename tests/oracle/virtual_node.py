@@ -15,6 +15,13 @@ import orjson
 from both_nodes import HOLD_S, OWN, SEED
 from normalisation import Json
 from virtual_admission import first_status, kept_fields
+from world.api_server import Answer, SimApiServer, Stored, Watch
+from world.components import APISERVER, Asked, Components
+from world.controllers import Controllers
+from world.encodings import ENCODINGS, Encoding
+from world.targets import Key, Target, target_of
+from world.transport import SimTransport
+from world.virtual_time import World
 
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.host.static_sources import LOOK_S, StaticSource
@@ -23,13 +30,6 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
-from fleet.simulation.api_server import Answer, SimApiServer, Stored, Watch
-from fleet.simulation.components import APISERVER, Asked, Components
-from fleet.simulation.controllers import Controllers
-from fleet.simulation.encodings import ENCODINGS, Encoding
-from fleet.simulation.targets import Key, Target, target_of
-from fleet.simulation.transport import SimTransport
-from fleet.simulation.world import World
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.http2.hpack import (
     METHODS,

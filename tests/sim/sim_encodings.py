@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from simulation import ENCODING
-
-from fleet.simulation.encodings import ENCODINGS
+from world.encodings import ENCODINGS
+from world.simulation import ENCODING
 
 HERE = Path(__file__).parent
 FIXTURE = "encoding"

@@ -8,7 +8,12 @@ from typing import cast
 import pytest
 from issued_certificates import issue
 from pod_world import model_of
-from simulation import LEASE_DURATION_S, Simulation
+from world.api_server import SimApiServer
+from world.encodings import ENCODINGS
+from world.simulation import LEASE_DURATION_S, Simulation
+from world.strategic_merge import Object
+from world.targets import Key
+from world.transport import SimTransport
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
@@ -19,11 +24,6 @@ from fleet.host.node_keys import new_request
 from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId, Op
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.encodings import ENCODINGS
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.targets import Key
-from fleet.simulation.transport import SimTransport
 from fleet.wire.sockets.transport import Transport
 
 pytest_plugins = ("sim_encodings",)

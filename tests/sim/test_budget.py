@@ -6,7 +6,7 @@ import sys
 import tracemalloc
 
 import pytest
-from simulation import Simulation
+from world.simulation import Simulation
 
 from fleet.clock import NS_PER_S
 

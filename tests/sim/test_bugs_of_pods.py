@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from simulation import Simulation, pod_json
+from world.api_server import SimApiServer
+from world.simulation import Simulation, pod_json
 
 from fleet.k8s.effects import ApiCall, PodStatusPatch
 from fleet.k8s.pods import Pod
@@ -11,7 +12,6 @@ from fleet.kubelet.containers import kuberuntime_manager
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.simulation.api_server import SimApiServer
 from fleet.wire.api import operations
 from fleet.wire.http2.messages import Request
 

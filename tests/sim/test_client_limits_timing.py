@@ -4,11 +4,11 @@ import itertools
 from collections.abc import Iterable
 
 from pod_world import model_of
-from simulation import Simulation
+from world.api_server import TOO_MANY
+from world.simulation import Simulation
+from world.transport import Sent
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.simulation.api_server import TOO_MANY
-from fleet.simulation.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 

@@ -2,11 +2,10 @@
 
 import pytest
 from pod_world import model_of
-from sim_faults import ApiServerAnswers
-from simulation import Simulation
 from test_volume_timing import ATTACHMENT, DATA, DRIVER, claim
-
-from fleet.simulation.strategic_merge import Object
+from world.sim_faults import ApiServerAnswers
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

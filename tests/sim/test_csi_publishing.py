@@ -1,12 +1,11 @@
 """What CSI drivers want of kubelets for each volume: tokens, and to be published all the time."""
 
 import pytest
-from simulation import Simulation, pod_json
 from test_volume_timing import DATA, DRIVER, attach, claim, mount_events, reads, started
-
-from fleet.simulation.api_server import Answer, refusal
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.transport import Sent
+from world.api_server import Answer, refusal
+from world.simulation import Simulation, pod_json
+from world.strategic_merge import Object
+from world.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 

@@ -5,12 +5,11 @@ pkg/volume/util/operationexecutor/operation_generator.go.
 """
 
 import pytest
-from simulation import Simulation
 from test_csi_publishing import create, driver
 from test_volume_expansion import RESYNC_S, grow, model_with, run_pod
 from test_volume_timing import DATA, DRIVER, attach, claim, mount_events, started
-
-from fleet.simulation.strategic_merge import Object
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

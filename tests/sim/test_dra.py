@@ -2,12 +2,12 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 from fleet.k8s.admission import ClaimDevice
 from fleet.k8s.pod_resources import AssignedClaim, ContainerResources, PodResources
 from fleet.kubelet.devices.pod_resources import pod_resources, resources_of
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sim_faults import ConnectionsRefused, Throttled
-from simulation import ENCODING, Simulation
+from world.sim_faults import ConnectionsRefused, Throttled
+from world.simulation import ENCODING, Simulation
+from world.transport import Sent, SimTransport
 
 from fleet.k8s.effects import NodeId
-from fleet.simulation.transport import Sent, SimTransport
 from fleet.wire.api.protobuf import MAGIC
 from fleet.wire.http2.messages import ContentType, Request
 

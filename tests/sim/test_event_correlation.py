@@ -1,8 +1,7 @@
 """What the correlator makes of hours of trouble: groups, counts, and the spam filter."""
 
-from simulation import Simulation
-
-from fleet.simulation.strategic_merge import Object
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -1,7 +1,7 @@
 """Evented PLEG: what ends is seen at once, not at the next relist."""
 
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 

@@ -1,7 +1,7 @@
 """Nodes whose addresses a cloud controller manager says, in JSON and in protobuf."""
 
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 TAINT = {

@@ -1,6 +1,6 @@
 """When a kubelet asks for a pod that is new to it."""
 
-from simulation import Simulation
+from world.simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 

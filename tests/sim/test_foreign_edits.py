@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from simulation import Simulation
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 REPORTED = ("capacity", "allocatable", "nodeInfo", "addresses", "daemonEndpoints")

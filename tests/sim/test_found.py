@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from simulation import seeds
+from world.simulation import seeds
 
 HERE = Path(__file__).parent
 ROWS = [line for line in (HERE / "found.md").read_text().splitlines() if line.startswith("| ")][1:]

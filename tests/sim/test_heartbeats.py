@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from sim_faults import (
+from world.sim_faults import (
     AnswersSlow,
     ApiServerAnswers,
     ConnectionsDropped,
@@ -14,7 +14,7 @@ from sim_faults import (
     Throttled,
     WatchesEnded,
 )
-from simulation import LEASE_DURATION_S, RUN, Simulation
+from world.simulation import LEASE_DURATION_S, RUN, Simulation
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Op

@@ -3,13 +3,13 @@
 from dataclasses import replace
 from itertools import pairwise
 
-from simulation import Simulation, default_model
+from world.api_server import SimApiServer
+from world.simulation import Simulation, default_model
+from world.strategic_merge import Object
 
 from fleet.profile.distribution import constant
 from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

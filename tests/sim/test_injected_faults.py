@@ -5,14 +5,14 @@ from itertools import pairwise
 import pytest
 from pod_world import model_of
 from pydantic import ValidationError
-from simulation import GRACE_S, Simulation, seeds
+from world.simulation import GRACE_S, Simulation, seeds
+from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultType
 from fleet.k8s.effects import NodeId, Op
 from fleet.k8s.times import parse_rfc3339
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -1,10 +1,10 @@
 """Kubelets whose processes restart, in virtual time: start-up against what is there already."""
 
 import pytest
-from simulation import Simulation
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -1,11 +1,11 @@
 """Fidelity light: the fewest requests, and still true to what is on the API."""
 
 import pytest
-from sim_faults import ConnectionsRefused, VersionsExpired
-from simulation import Simulation, pod_json
+from world.sim_faults import ConnectionsRefused, VersionsExpired
+from world.simulation import Simulation, pod_json
+from world.strategic_merge import Object
 
 from fleet.k8s.effects import Op
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

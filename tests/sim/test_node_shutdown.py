@@ -2,10 +2,10 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation, pod_json
+from world.simulation import Simulation, pod_json
+from world.strategic_merge import Object
 
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

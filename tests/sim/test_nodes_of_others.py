@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sim_faults import (
+from world.api_server import SimApiServer
+from world.sim_faults import (
     AnswersSlow,
     ApiServerAnswers,
     ConnectionsDropped,
@@ -13,14 +14,13 @@ from sim_faults import (
     EventsLate,
     RequestsVanish,
 )
-from simulation import Simulation, default_model
+from world.simulation import Simulation, default_model
+from world.transport import Sent
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.holds import RENEWED, SENT_MAX, Hold
 from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.managed_model import Resources, managed_model
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from simulation import RUN, Simulation
+from world.simulation import RUN, Simulation
 
 from fleet.clock import NS_PER_S
 from fleet.faults.note import FAULT_ANNOTATION

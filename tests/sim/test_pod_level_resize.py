@@ -2,12 +2,12 @@
 
 import orjson
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.server.pod_lists import all_pods
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

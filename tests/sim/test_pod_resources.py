@@ -9,7 +9,7 @@ import grpc
 import pytest
 from google.protobuf import message_factory
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
 
 from fleet.k8s.effects import NodeId
 from fleet.server.pod_resources import FILE, SERVICE, PodResourcesServers, nodes_of

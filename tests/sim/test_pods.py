@@ -2,10 +2,9 @@
 
 import pytest
 from pod_world import model_of
-from sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
-from simulation import Simulation
-
-from fleet.simulation.transport import Sent
+from world.sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
+from world.simulation import Simulation
+from world.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 

@@ -2,9 +2,8 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation
-
-from fleet.simulation.strategic_merge import Object
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

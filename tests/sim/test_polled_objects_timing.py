@@ -2,7 +2,7 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 

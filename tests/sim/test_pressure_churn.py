@@ -4,7 +4,7 @@ import json
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation, pod_json, seeds
+from world.simulation import Simulation, pod_json, seeds
 
 from fleet.clock import Draws
 from fleet.k8s.effects import Outbox

@@ -1,7 +1,7 @@
 """Probes in virtual time: thresholds and periods, what status and events show, what they cost."""
 
 import pytest
-from simulation import Simulation
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 

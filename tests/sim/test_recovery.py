@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from sim_faults import (
+from world.sim_faults import (
     AnswersSlow,
     ApiServerAnswers,
     ConnectionsDropped,
@@ -21,12 +21,12 @@ from sim_faults import (
     VersionsExpired,
     WatchesEnded,
 )
-from simulation import LEASE_DURATION_S, Simulation, seeds
+from world.simulation import LEASE_DURATION_S, Simulation, seeds
+from world.strategic_merge import Object
+from world.transport import Pools
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, Op
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.transport import Pools
 from fleet.wire.api.callers import CALL_TIMEOUT_NS
 
 pytest_plugins = ("sim_encodings",)

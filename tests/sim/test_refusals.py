@@ -2,11 +2,11 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation, pod_json
+from world.api_server import SimApiServer
+from world.simulation import Simulation, pod_json
+from world.strategic_merge import Object
 
 from fleet.kubelet.devices.pod_resources import allocatable_resources, pod_resources
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -6,12 +6,12 @@ from itertools import pairwise
 import orjson
 import pytest
 from pod_world import model_of
-from sim_faults import ApiServerAnswers, ConnectionsRefused
-from simulation import Simulation, default_model, pod_json
+from world.api_server import SimApiServer
+from world.sim_faults import ApiServerAnswers, ConnectionsRefused
+from world.simulation import Simulation, default_model, pod_json
+from world.transport import Sent
 
 from fleet.k8s.effects import NodeId
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
 

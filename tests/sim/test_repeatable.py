@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sim_faults import ConnectionsDropped, ConnectionsRefused, VersionsExpired
-from simulation import ENCODING, Simulation
+from world.sim_faults import ConnectionsDropped, ConnectionsRefused, VersionsExpired
+from world.simulation import ENCODING, Simulation
 
 pytest_plugins = ("sim_encodings",)
 

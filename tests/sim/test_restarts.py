@@ -3,9 +3,8 @@
 import itertools
 
 import pytest
-from simulation import Simulation
-
-from fleet.simulation.strategic_merge import Object
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 from pod_world import model_of
-from sim_faults import ApiServerAnswers, ConnectionsRefused, Fault
-from simulation import Simulation
+from world.sim_faults import ApiServerAnswers, ConnectionsRefused, Fault
+from world.simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import NodeId

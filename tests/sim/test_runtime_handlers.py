@@ -1,6 +1,6 @@
 """Pods whose RuntimeClass names a handler that their node lacks, in JSON and in protobuf."""
 
-from simulation import Simulation
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 

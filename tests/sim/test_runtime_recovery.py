@@ -2,8 +2,8 @@
 
 import pytest
 from pod_world import model_of
-from sim_faults import ConnectionsDropped, VersionsExpired
-from simulation import Simulation, seeds
+from world.sim_faults import ConnectionsDropped, VersionsExpired
+from world.simulation import Simulation, seeds
 
 from fleet.clock import Draws
 from fleet.profile.host_schedule import OutageKind

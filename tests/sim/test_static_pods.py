@@ -4,13 +4,13 @@ from datetime import datetime
 
 import yaml
 from pod_world import model_of
-from sim_faults import ApiServerAnswers, EventsLate
-from simulation import Simulation
+from world.sim_faults import ApiServerAnswers, EventsLate
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S
 from fleet.host.static_manifest import parse_manifests
 from fleet.k8s.static_pods import FILE, HTTP, StaticPods
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

@@ -3,8 +3,8 @@
 import pytest
 import yaml
 from pod_world import model_of
-from sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRefused
-from simulation import Simulation, seeds
+from world.sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRefused
+from world.simulation import Simulation, seeds
 
 from fleet.clock import Draws
 from fleet.host.static_manifest import parse_manifests

@@ -3,12 +3,12 @@
 from functools import partial
 
 from pod_world import model_of
-from simulation import Simulation
+from world.simulation import Simulation
+from world.strategic_merge import Object
+from world.targets import Key
 
 from fleet.faults.injector import attach_problem
 from fleet.k8s.volumes import attachment_name
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.targets import Key
 
 pytest_plugins = ("sim_encodings",)
 

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation, default_model
+from world.api_server import SimApiServer
+from world.simulation import Simulation, default_model
+from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

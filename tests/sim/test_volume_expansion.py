@@ -2,10 +2,9 @@
 
 import pytest
 from pod_world import model_of
-from simulation import Simulation
 from test_volume_timing import ATTACHMENT, DATA, DRIVER, UNIQUE, attach, claim, mount_events
-
-from fleet.simulation.strategic_merge import Object
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

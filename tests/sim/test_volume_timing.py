@@ -2,12 +2,12 @@
 
 import pytest
 from pod_world import model_of
-from sim_faults import ApiServerAnswers
-from simulation import Simulation
+from world.api_server import SimApiServer
+from world.sim_faults import ApiServerAnswers
+from world.simulation import Simulation
+from world.strategic_merge import Object
 
 from fleet.k8s.volumes import attachment_name
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 

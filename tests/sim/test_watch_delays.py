@@ -1,8 +1,8 @@
 """How long the events of the kubelets' own writes take: on a far server, on a late watch."""
 
 import pytest
-from sim_faults import AnswersSlow, ApiServerAnswers, EventsLate
-from simulation import Simulation
+from world.sim_faults import AnswersSlow, ApiServerAnswers, EventsLate
+from world.simulation import Simulation
 
 from fleet.k8s.effects import NodeId
 from fleet.metrics import FleetCounts

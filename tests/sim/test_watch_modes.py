@@ -1,7 +1,7 @@
 """Whose watches serve the kubelets: `--watches per-node` and `shared` in both fidelities."""
 
 import pytest
-from simulation import Simulation, pod_json
+from world.simulation import Simulation, pod_json
 
 from fleet.k8s.effects import NodeId
 

@@ -2,16 +2,15 @@
 
 from itertools import pairwise
 
-from sim_faults import (
+from world.api_server import refusal
+from world.sim_faults import (
     ApiServerAnswers,
     ConnectionsDropped,
     Throttled,
     VersionsExpired,
     WatchesEnded,
 )
-from simulation import Simulation
-
-from fleet.simulation.api_server import refusal
+from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
 

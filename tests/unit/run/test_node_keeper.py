@@ -8,6 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 from cluster_fakes import FakeApi
+from world.virtual_loop import VirtualLoop
+from world.virtual_time import World
 
 from fleet.clock import Draws, SimClock
 from fleet.cluster.cleanup import NODE_LEASES
@@ -22,8 +24,6 @@ from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.managed_model import Resources
 from fleet.reactor.reactor import Reactor
 from fleet.run.node_keeper import NodeKeeper
-from fleet.run.virtual_loop import VirtualLoop
-from fleet.simulation.world import World
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
 Json = dict[str, Any]

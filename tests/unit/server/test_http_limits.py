@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from world.virtual_loop import VirtualLoop
+from world.virtual_time import World
 
 from fleet.clock import Draws, SimClock
 from fleet.reactor.reactor import Reactor
-from fleet.run.virtual_loop import VirtualLoop
 from fleet.server.http import (
     FIELDS_MAX,
     HEAD_BYTES_MAX,
@@ -22,7 +23,6 @@ from fleet.server.http import (
     NodeHttp,
     text,
 )
-from fleet.simulation.world import World
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: n\r\n"
 LATE_S = HEAD_S + 2 * SWEEP_S

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from world.encodings import ENCODINGS, Encoding
 
 from fleet.clock import Draws
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import EventType
-from fleet.simulation.encodings import ENCODINGS, Encoding
 from fleet.wire.api.bookmarks import Bookmarks
 from fleet.wire.api.watch import Reflector, WatchPhase
 

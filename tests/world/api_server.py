@@ -16,9 +16,9 @@ import orjson
 
 from fleet.clock import NS_PER_S, SimClock
 from fleet.k8s.times import rfc3339
-from fleet.simulation.encodings import ENCODINGS, Encoding
-from fleet.simulation.strategic_merge import Object, merge
-from fleet.simulation.targets import Key, Target, selector_of, selectors_of, target_of
+from world.encodings import ENCODINGS, Encoding
+from world.strategic_merge import Object, merge
+from world.targets import Key, Target, selector_of, selectors_of, target_of
 
 TOKEN_S = 3600
 """The life of a token that asks for none."""

@@ -12,7 +12,7 @@ from contextvars import Context
 from typing import Any
 
 from fleet.clock import NS_PER_S
-from fleet.simulation.world import World
+from world.virtual_time import World
 
 _RESOLUTION_S = 1e-6
 

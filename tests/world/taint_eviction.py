@@ -6,11 +6,11 @@ Source: pkg/controller/tainteviction/taint_eviction.go.
 from functools import partial
 
 from fleet.clock import NS_PER_S
-from fleet.simulation.components import AGAIN_S, CONTROLLER_MANAGER, Components, Work
-from fleet.simulation.node_lifecycle import PodsOn
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taints import NO_EXECUTE, taints_of, tolerates
-from fleet.simulation.targets import Key
+from world.components import AGAIN_S, CONTROLLER_MANAGER, Components, Work
+from world.node_lifecycle import PodsOn
+from world.strategic_merge import Object
+from world.taints import NO_EXECUTE, taints_of, tolerates
+from world.targets import Key
 
 LOOK_S = 0.002
 CLIENT = "system:serviceaccount:kube-system:node-controller"

@@ -5,7 +5,7 @@ Source: component-helpers/scheduling/corev1/helpers.go, api/core/v1/toleration.g
 
 from collections.abc import Iterable
 
-from fleet.simulation.strategic_merge import Object
+from world.strategic_merge import Object
 
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"

@@ -7,10 +7,10 @@ Source: pkg/scheduler/schedule_one.go, numFeasibleNodesToFind; framework/plugins
 
 from fleet.clock import Draws
 from fleet.quantity import parse_quantity
-from fleet.simulation.components import SCHEDULER, Components, Work
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taints import condition_of, is_tolerated, taints_of
-from fleet.simulation.targets import Key
+from world.components import SCHEDULER, Components, Work
+from world.strategic_merge import Object
+from world.taints import condition_of, is_tolerated, taints_of
+from world.targets import Key
 
 DECIDED_S = 0.002
 RETRIED_S = 1.0

@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from fleet.simulation.strategic_merge import Object
 from fleet.wire.api.codec import JSON, Codec, protobuf
 from fleet.wire.api.framing import LENGTH_BYTES
 from fleet.wire.api.kubernetes_messages import (
@@ -20,6 +19,7 @@ from fleet.wire.api.kubernetes_messages import (
     object_to_json,
 )
 from fleet.wire.api.protobuf import MAGIC, contents, envelope_head, enveloped, field
+from world.strategic_merge import Object
 
 """Kinds of which kubelets read the metadata only: there is no message of theirs."""
 NAMES = {"ResourceClaim": "AllocatedClaim"}

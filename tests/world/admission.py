@@ -6,11 +6,11 @@ serviceaccount.
 
 import copy
 
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taints import NO_EXECUTE, NOT_READY, UNREACHABLE, is_tolerated
+from world.strategic_merge import Object
+from world.taints import NO_EXECUTE, NOT_READY, UNREACHABLE, is_tolerated
 
 TOLERATION_S = 300
-TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
+TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 

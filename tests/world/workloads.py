@@ -11,11 +11,11 @@ import zlib
 import orjson
 
 from fleet.clock import Draws
-from fleet.simulation.admission import admitted_pod
-from fleet.simulation.components import CONTROLLER_MANAGER, Components, Work
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taints import condition_of
-from fleet.simulation.targets import Key
+from world.admission import admitted_pod
+from world.components import CONTROLLER_MANAGER, Components, Work
+from world.strategic_merge import Object
+from world.taints import condition_of
+from world.targets import Key
 
 SYNC_S = 0.003
 ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # apimachinery/pkg/util/rand

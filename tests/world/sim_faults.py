@@ -7,8 +7,8 @@ connection suffers can be that of some nodes only; faults may overlap, and each 
 from typing import NamedTuple, Protocol
 
 from fleet.clock import NS_PER_S
-from fleet.simulation.api_server import Answer, refusal
-from fleet.simulation.transport import Pools, SimTransport
+from world.api_server import Answer, refusal
+from world.transport import Pools, SimTransport
 
 
 class Fault(Protocol):

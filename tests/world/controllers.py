@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 
 from fleet.clock import Draws
-from fleet.simulation.components import Components
-from fleet.simulation.node_lifecycle import NodeLifecycle
-from fleet.simulation.scheduler import Scheduler
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taint_eviction import TaintEviction
-from fleet.simulation.taints import taints_of
-from fleet.simulation.targets import Key
-from fleet.simulation.workloads import Workloads
+from world.components import Components
+from world.node_lifecycle import NodeLifecycle
+from world.scheduler import Scheduler
+from world.strategic_merge import Object
+from world.taint_eviction import TaintEviction
+from world.taints import taints_of
+from world.targets import Key
+from world.workloads import Workloads
 
 _OF_WORKLOADS = frozenset({"pods", "replicasets", "deployments"})
 

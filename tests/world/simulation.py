@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
 
-from sim_faults import Fault
-
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.faults.fault import OF_KUBELET, FaultSpec
 from fleet.faults.injector import Injector
@@ -24,13 +22,14 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.encodings import ENCODINGS
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.transport import Sent, SimTransport
-from fleet.simulation.world import World
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.operations import OPERATIONS
+from world.api_server import SimApiServer
+from world.encodings import ENCODINGS
+from world.sim_faults import Fault
+from world.strategic_merge import Object
+from world.transport import Sent, SimTransport
+from world.virtual_time import World
 
 LEASE_DURATION_S = 40
 MONITOR_S = 5

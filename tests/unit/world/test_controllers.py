@@ -1,14 +1,13 @@
 """The controllers of the simulated control plane, each rule by itself."""
 
 import pytest
+from world.admission import admitted_pod
+from world.node_lifecycle import Zone, ZoneState, zone_state
+from world.scheduler import asked_by, feasible_wanted
+from world.strategic_merge import Object
+from world.taint_eviction import tolerated_ns
 
 from fleet.clock import NS_PER_S
-from fleet.simulation.admission import admitted_pod
-from fleet.simulation.node_lifecycle import Zone, ZoneState, zone_state
-from fleet.simulation.scheduler import asked_by, feasible_wanted
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taint_eviction import tolerated_ns
-from fleet.simulation.user_requests import merge_patched, not_simulated
 
 UNREACHABLE: Object = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
 NOT_READY: Object = {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}
@@ -69,19 +68,3 @@ def test_of_many_nodes_a_part_is_looked_at() -> None:
     assert [feasible_wanted(each) for each in (50, 100, 1_000, 5_000, 20_000)] == [
         *(50, 100, 420, 500, 1_000)
     ]
-
-
-def test_a_merge_patch_removes_what_is_null() -> None:
-    assert merge_patched({"a": {"b": 1, "c": 2}}, {"a": {"b": None, "d": 3}}) == {
-        "a": {"c": 2, "d": 3}
-    }
-
-
-def test_pods_with_what_nobody_acts_on_are_refused_by_field() -> None:
-    spec: Object = {"containers": [{"name": "c"}], "affinity": {"podAffinity": {}}}
-    pod: Object = {"apiVersion": "v1", "kind": "Pod", "spec": spec}
-    assert not_simulated(pod) == "Pod: affinity of a pod is not simulated"
-    del spec["affinity"]
-    assert not not_simulated(pod)
-    spec["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
-    assert not_simulated(pod) == "Pod: a volume of persistentVolumeClaim is not simulated"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from fleet.clock import NS_PER_S, SimClock
 from fleet.reactor.reactor import Reactor
-from fleet.simulation.transport import SimTransport
+from world.transport import SimTransport
 
 TURNS_MAX = 1_000
 

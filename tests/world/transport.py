@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
-from fleet.simulation.api_server import UNAUTHORIZED, Answer, SimApiServer, Watch
 from fleet.wire.http2.messages import (
     Cut,
     Failure,
@@ -24,6 +23,7 @@ from fleet.wire.http2.messages import (
     swallows_output,
 )
 from fleet.wire.http2.streams import Inbox
+from world.api_server import UNAUTHORIZED, Answer, SimApiServer, Watch
 
 BOOKMARK_NS = 60 * NS_PER_S
 GIVEN_UP_NS = 45 * NS_PER_S  # a connection in a black hole: 30 s of silence, 15 s for a ping

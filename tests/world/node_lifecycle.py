@@ -10,9 +10,9 @@ import enum
 from collections.abc import Callable, Iterable
 
 from fleet.clock import NS_PER_S
-from fleet.simulation.components import CONTROLLER_MANAGER, Components, Work
-from fleet.simulation.strategic_merge import Object
-from fleet.simulation.taints import (
+from world.components import CONTROLLER_MANAGER, Components, Work
+from world.strategic_merge import Object
+from world.taints import (
     MANAGED,
     NO_EXECUTE,
     NO_SCHEDULE,
@@ -23,7 +23,7 @@ from fleet.simulation.taints import (
     condition_of,
     taints_of,
 )
-from fleet.simulation.targets import Key
+from world.targets import Key
 
 MONITOR_S = 5.01  # --node-monitor-period, which begins when a look at all nodes is over
 GRACE_NS = 50 * NS_PER_S  # --node-monitor-grace-period

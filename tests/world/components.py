@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from fleet.clock import SimClock
 from fleet.faults.fault import PlaneComponent
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.transport import SimTransport
-from fleet.simulation.world import World
+from world.api_server import SimApiServer
+from world.transport import SimTransport
+from world.virtual_time import World
 
 SILENT_S = 45.0
 """A connection to a server that stands still is given up: 30 s of silence, 15 s for a ping."""

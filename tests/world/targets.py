@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from fleet.simulation.strategic_merge import Object
+from world.strategic_merge import Object
 
 Key = tuple[str, str, str]
 """Resource, namespace, name."""

@@ -1,10 +1,10 @@
 """The connections of the simulation: what is given up as a real one would be, and when."""
 
 import pytest
+from world.api_server import SimApiServer
+from world.transport import SimTransport
 
 from fleet.clock import NS_PER_S, Draws, SimClock
-from fleet.simulation.api_server import SimApiServer
-from fleet.simulation.transport import SimTransport
 from fleet.wire.http2.messages import Cut, Failure, Request, Response
 from fleet.wire.http2.streams import Inbox
 
