@@ -3,9 +3,9 @@
 import json
 from datetime import datetime
 
-import everyday_pods
 import pytest
 from e2e_world import Json, World, condition, eventually, workload
+from world import everyday_pods
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -12,7 +12,7 @@ from typing import Any, cast
 import orjson
 from limits import within_limits
 from mutate import mutated
-from pod_world import World
+from world.pod_world import World
 
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import Pod

@@ -18,7 +18,7 @@ from hyperframe.frame import (
     SettingsFrame,
     WindowUpdateFrame,
 )
-from random_objects import random_object
+from world.random_objects import random_object
 
 from fleet.k8s.effects import WatchKind
 from fleet.wire.api.kubernetes_messages import message_class, object_from_json

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 from issued_certificates import issue
-from pod_world import model_of
 from world.api_server import SimApiServer
 from world.encodings import ENCODINGS
+from world.pod_world import model_of
 from world.simulation import LEASE_DURATION_S, Simulation
 from world.strategic_merge import Object
 from world.targets import Key

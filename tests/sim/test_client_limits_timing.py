@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
-from pod_world import model_of
 from world.api_server import TOO_MANY
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.transport import Sent
 

@@ -1,8 +1,8 @@
 """How many volumes a node takes changes, and its CSINode follows: by time, and when it is full."""
 
 import pytest
-from pod_world import model_of
 from test_volume_timing import ATTACHMENT, DATA, DRIVER, claim
+from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers
 from world.simulation import Simulation
 from world.strategic_merge import Object

@@ -1,7 +1,7 @@
 """Dynamic resources in virtual time: slices of drivers that come and go, claims of pods."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -1,6 +1,6 @@
 """Evented PLEG: what ends is seen at once, not at the next relist."""
 
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)

@@ -1,7 +1,7 @@
 """Pressure, evictions and OOM kills in virtual time: usage is declared, the rest follows."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation, pod_json
 from world.strategic_merge import Object
 

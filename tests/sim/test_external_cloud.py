@@ -1,6 +1,6 @@
 """Nodes whose addresses a cloud controller manager says, in JSON and in protobuf."""
 
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)

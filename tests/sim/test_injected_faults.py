@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from pod_world import model_of
 from pydantic import ValidationError
+from world.pod_world import model_of
 from world.simulation import GRACE_S, Simulation, seeds
 from world.strategic_merge import Object
 

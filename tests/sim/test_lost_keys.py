@@ -4,7 +4,7 @@ Source: pkg/volume/configmap/configmap.go, RequiresRemount, MakePayload; secret/
 """
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -1,7 +1,7 @@
 """A machine that is told to shut down: groups by priority, statuses, silence, Unknown."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation, pod_json
 from world.strategic_merge import Object
 

@@ -1,7 +1,7 @@
 """Resizes of a pod's own resources in virtual time: what is admitted, applied, told, kept."""
 
 import orjson
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 import grpc
 import pytest
 from google.protobuf import message_factory
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 
 from fleet.k8s.effects import NodeId

@@ -1,7 +1,7 @@
 """Pods from bind to gone, as requests: kubelet-reference 10.3 and 10.4."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
 from world.simulation import Simulation
 from world.transport import Sent

@@ -1,7 +1,7 @@
 """Pods that a real kubelet never starts, and that it starts once what they lack is there."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -1,7 +1,7 @@
 """configMapAndSecretChangeDetectionStrategy Cache and Get: reads, and nothing that is watched."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)

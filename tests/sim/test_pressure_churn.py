@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation, pod_json, seeds
 
 from fleet.clock import Draws

@@ -1,8 +1,8 @@
 """Pods that a node refuses, makes room for, or gives devices, on the wire and in virtual time."""
 
 import pytest
-from pod_world import model_of
 from world.api_server import SimApiServer
+from world.pod_world import model_of
 from world.simulation import Simulation, pod_json
 from world.strategic_merge import Object
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import orjson
 import pytest
-from pod_world import model_of
 from world.api_server import SimApiServer
+from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, ConnectionsRefused
 from world.simulation import Simulation, default_model, pod_json
 from world.transport import Sent

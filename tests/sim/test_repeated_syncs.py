@@ -1,7 +1,7 @@
 """What a kubelet says, or does, at each sync of a pod that runs: once in 60 to 90 s."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

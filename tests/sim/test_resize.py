@@ -1,7 +1,7 @@
 """In-place resizes in virtual time: conditions, events, what containers have, and retries."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, ConnectionsRefused, Fault
 from world.simulation import Simulation
 

@@ -1,7 +1,7 @@
 """Pods that come and go while runtimes are out of order: afterwards all is as it should be."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.sim_faults import ConnectionsDropped, VersionsExpired
 from world.simulation import Simulation, seeds
 

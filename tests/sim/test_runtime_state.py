@@ -1,7 +1,7 @@
 """Outages of the simulated runtime: what the Node says, when, and what pods do meanwhile."""
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 import yaml
-from pod_world import model_of
+from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, EventsLate
 from world.simulation import Simulation
 from world.strategic_merge import Object

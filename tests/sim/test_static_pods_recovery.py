@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from pod_world import model_of
+from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRefused
 from world.simulation import Simulation, seeds
 

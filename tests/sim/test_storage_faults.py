@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 from world.targets import Key

@@ -4,7 +4,7 @@ Nobody else's do, and the API server is sent no DELETE before its time.
 """
 
 import pytest
-from pod_world import model_of
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

@@ -3,8 +3,8 @@
 import copy
 
 import pytest
-from pod_world import model_of
 from world.api_server import SimApiServer
+from world.pod_world import model_of
 from world.simulation import Simulation, default_model
 from world.strategic_merge import Object
 

@@ -1,8 +1,8 @@
 """Volumes that grow while they are claimed: what a kubelet asks, writes and says of them."""
 
 import pytest
-from pod_world import model_of
 from test_volume_timing import ATTACHMENT, DATA, DRIVER, UNIQUE, attach, claim, mount_events
+from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 

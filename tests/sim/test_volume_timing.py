@@ -1,8 +1,8 @@
 """Claims from bind to unmount in virtual time: what is read, what is waited for, what is said."""
 
 import pytest
-from pod_world import model_of
 from world.api_server import SimApiServer
+from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers
 from world.simulation import Simulation
 from world.strategic_merge import Object

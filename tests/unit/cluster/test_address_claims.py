@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, no_sleep, node_marks
+from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet.clock import SimClock
 from fleet.cluster.address_claims import Claim, claim_addresses

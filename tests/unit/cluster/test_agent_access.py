@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.agent_access import agents_of, grant, manifests, prepare_agents
 from fleet.cluster.identity import ACCESS_REVIEW, Identity, Permission

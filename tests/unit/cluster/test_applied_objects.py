@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from cluster_fakes import FakeApi, no_sleep
+from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.applied_objects import (

@@ -2,8 +2,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, add_owned, node_marks
-from left_cluster import REAL, add_node, add_pod, belongs, cluster
+from world.cluster_fakes import FakeApi, add_owned, node_marks
+from world.left_cluster import REAL, add_node, add_pod, belongs, cluster
 
 from fleet.cluster import api_client
 from fleet.cluster.api_client import Answer

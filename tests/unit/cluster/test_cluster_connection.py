@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from cluster_fakes import no_sleep, write_kubeconfig
 from connect_proxy import ConnectProxy
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from world.cluster_fakes import no_sleep, write_kubeconfig
 
 from fleet import __version__
 from fleet.cluster.api_client import Answer, Channel

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import yaml
-from cluster_fakes import write_kubeconfig
 from kubernetes_asyncio.config import incluster_config
+from world.cluster_fakes import write_kubeconfig
 
 from fleet.cluster.cluster import ClusterSelection
 from fleet.cluster.credentials import Credentials

@@ -2,7 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, no_sleep, node_marks
+from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet.cluster.daemonsets import FAKE_TAINT, Landing, NodeShape, Taint, lands_on
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL

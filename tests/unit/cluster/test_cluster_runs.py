@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, no_sleep, node_marks
+from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet import __version__
 from fleet.clock import SimClock

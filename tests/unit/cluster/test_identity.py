@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.identity import (
     CERTIFICATES,

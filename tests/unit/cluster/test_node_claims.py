@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.managed import (

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, node_marks
+from world.cluster_fakes import FakeApi, node_marks
 
 from fleet.cluster.ownership import (
     NODES,

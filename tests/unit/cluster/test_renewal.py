@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cluster_fakes import write_kubeconfig
+from world.cluster_fakes import write_kubeconfig
 
 from fleet.cluster import renewal
 from fleet.cluster.credentials import ClusterSelection, Credentials

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi, no_sleep
+from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import FoundNode

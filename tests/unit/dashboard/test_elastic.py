@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from cluster_fakes import FakeApi, node_marks
+from world.cluster_fakes import FakeApi, node_marks
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES, RUN_LABEL

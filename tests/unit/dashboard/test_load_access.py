@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 import yaml
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.api_client import Answer, Json
 from fleet.cluster.cleanup import clean_run

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES

@@ -3,7 +3,7 @@
 import dataclasses
 import ipaddress
 
-from pod_world import model_of
+from world.pod_world import model_of
 
 from fleet.clock import Draws
 from fleet.kubelet.environment import Environment

@@ -1,7 +1,17 @@
 """What a kubelet asks for first, and to whom it hands what it gets."""
 
 import pytest
-from node_world import NODE, NOT_FOUND, OK, REFUSED, START_S, environment, model, node_reply, view
+from world.node_world import (
+    NODE,
+    NOT_FOUND,
+    OK,
+    REFUSED,
+    START_S,
+    environment,
+    model,
+    node_reply,
+    view,
+)
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (

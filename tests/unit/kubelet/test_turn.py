@@ -1,6 +1,6 @@
 """What a turn draws: one share of a node and an instant, and of what it is about."""
 
-from node_world import environment, turn
+from world.node_world import environment, turn
 
 STREAM = 7
 

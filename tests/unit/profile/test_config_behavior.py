@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pod_world import container, make_pod
+from world.pod_world import container, make_pod
 
 from fleet.errors import UsageError
 from fleet.profile.distribution import Distribution, DistributionSpec, Shape, constant

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from pod_world import UID, World, container, make_pod
+from world.pod_world import UID, World, container, make_pod
 
 from fleet.k8s.lifecycle import ContainerLifecycle, Hook
 from fleet.k8s.pods import ContainerSpec, Pod, PortSpec

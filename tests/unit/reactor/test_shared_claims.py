@@ -1,6 +1,6 @@
 """Pods that came for a node before its kubelet did, by a watch that all nodes share."""
 
-from pod_world import make_pod
+from world.pod_world import make_pod
 
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, Pod

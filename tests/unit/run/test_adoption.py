@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from cluster_fakes import FakeApi, no_sleep, node_marks
+from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet.cluster.applied_objects import APPLIED_BY, object_mark
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT

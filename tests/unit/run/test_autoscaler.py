@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, cast
 
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.daemonsets import FAKE_TAINT
 from fleet.cluster.ownership import NODES, RUN_LABEL

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from cluster_fakes import FakeApi, add_owned
-from left_cluster import REAL, belongs, cluster
+from world.cluster_fakes import FakeApi, add_owned
+from world.left_cluster import REAL, belongs, cluster
 
 from fleet.cluster.identity import ACCESS_REVIEW
 from fleet.cluster.ownership import NODES, OWNER_ANNOTATION, RUN_LABEL

@@ -3,9 +3,9 @@
 import sys
 from pathlib import Path
 
-import everyday_pods
 import markdown
 import pytest
+from world import everyday_pods
 
 from fleet.cli import main
 from fleet.errors import Exit, UsageError

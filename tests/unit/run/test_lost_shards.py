@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from cluster_fakes import FakeApi, add_owned, node_marks
+from world.cluster_fakes import FakeApi, add_owned, node_marks
 
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
 from fleet.cluster.runs import RUN_LEASES

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 from world.virtual_loop import VirtualLoop
 from world.virtual_time import World
 

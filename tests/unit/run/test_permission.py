@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.cluster import Cluster
 from fleet.cluster.ownership import NODES, RUN_LABEL

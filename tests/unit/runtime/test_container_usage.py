@@ -1,6 +1,6 @@
 """What containers use, and when the kernel kills one over its limit."""
 
-from pod_world import container
+from world.pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid

@@ -3,7 +3,7 @@
 from urllib.parse import quote
 
 import pytest
-from pod_world import container
+from world.pod_world import container
 
 from fleet.clock import NS_PER_S
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer

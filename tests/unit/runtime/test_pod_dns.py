@@ -1,7 +1,7 @@
 """The DNS settings of pods. Source: pkg/kubelet/network/dns/dns.go, GetPodDNS."""
 
 import pytest
-from pod_world import make_pod, model_of
+from world.pod_world import make_pod, model_of
 
 from fleet.errors import UsageError
 from fleet.k8s.pod_network import PodNetworkSpec

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pod_world import container, make_pod
+from world.pod_world import container, make_pod
 
 from fleet.clock import Draws
 from fleet.k8s.pod_network import PodNetworkSpec

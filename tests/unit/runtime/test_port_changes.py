@@ -1,6 +1,6 @@
 """What a runtime tells of the ports that its pods listen on, for whoever has the sockets."""
 
-from pod_world import container, make_pod, session_of
+from world.pod_world import container, make_pod, session_of
 
 from fleet.clock import Draws
 from fleet.k8s.pods import Pod, PortSpec

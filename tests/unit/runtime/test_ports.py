@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pod_world import container, make_pod, session_of
+from world.pod_world import container, make_pod, session_of
 
 from fleet.k8s.pods import PortSpec
 from fleet.k8s.streams import PortOutput

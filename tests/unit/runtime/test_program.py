@@ -1,7 +1,7 @@
 """What a container's process does: its role, and for how long."""
 
 import pytest
-from pod_world import container, make_pod, model_of
+from world.pod_world import container, make_pod, model_of
 
 from fleet.clock import NS_PER_S as S
 from fleet.k8s.pods import ContainerSpec

@@ -1,5 +1,5 @@
 import pytest
-from pod_world import container as spec
+from world.pod_world import container as spec
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.lifecycle import ContainerLifecycle

@@ -1,7 +1,7 @@
 """Containers whose commands look at their pod and leave files in its volumes."""
 
 import pytest
-from pod_world import container
+from world.pod_world import container
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pods import Pod, PodSpec, PodUid, VolumeSpec

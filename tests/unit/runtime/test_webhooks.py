@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import orjson
 import pytest
-from pod_world import container
+from world.pod_world import container
 
 from fleet.runtime.http_message import HttpRequest
 from fleet.runtime.known_servers import server_of

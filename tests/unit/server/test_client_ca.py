@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.api_client import Answer
 from fleet.errors import SetupError

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 from aiohttp import WSMessage, WSMsgType, web
-from pod_world import make_pod, session_of
 from spdy_client import Client
+from world.pod_world import make_pod, session_of
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
-from cluster_fakes import FakeApi, Json
+from world.cluster_fakes import FakeApi, Json
 
 from fleet.background import Background
 from fleet.clock import Draws

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from pod_world import UID, World, container, make_pod, token_of
+from world.pod_world import UID, World, container, make_pod, token_of
 
 from fleet.k8s.effects import Outbox, WatchEvent, WatchKind
 from fleet.k8s.pods import (

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pod_world import UID, World, container, make_pod
+from world.pod_world import UID, World, container, make_pod
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import EventObject, Op

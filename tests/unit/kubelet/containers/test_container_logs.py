@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
-from pod_world import UID, World, container, make_pod
+from world.pod_world import UID, World, container, make_pod
 
 from fleet.k8s.pods import VolumeSpec
 from fleet.k8s.scripts import MountSpec, ScriptSpec

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import everyday_pods
 import pytest
 import yaml
-from everyday_pods import objects_of, pod_of
-from pod_world import SCHEDULED, World
+from world import everyday_pods
+from world.everyday_pods import objects_of, pod_of
+from world.pod_world import SCHEDULED, World
 
 from fleet.k8s.pods import ContainerStatus, RunningState, TerminatedState
 from fleet.wire.api.decode_pod import decode_pod

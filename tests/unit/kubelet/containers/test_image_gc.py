@@ -1,7 +1,7 @@
 import functools
 from dataclasses import replace
 
-from node_world import NODE, turn
+from world.node_world import NODE, turn
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import Outbox, SetTimer, Timer

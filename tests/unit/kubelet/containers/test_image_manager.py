@@ -2,7 +2,7 @@ import functools
 from dataclasses import replace
 
 import pytest
-from node_world import NODE, facts, turn
+from world.node_world import NODE, facts, turn
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.effects import Outbox, SetTimer, Timer

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pod_world import World, container, make_pod
+from world.pod_world import World, container, make_pod
 
 from fleet.k8s.pods import PortSpec, ProbeSpec
 from fleet.k8s.streams import Refusal

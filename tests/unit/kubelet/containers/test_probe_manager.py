@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pod_world import NODE, UID, World, container, make_pod
+from world.pod_world import NODE, UID, World, container, make_pod
 
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.k8s.effects import Outbox, SetTimer, Timer

@@ -1,7 +1,7 @@
 """How attempts end, in the words of the real probers."""
 
 import pytest
-from pod_world import container, make_pod
+from world.pod_world import container, make_pod
 
 from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.containers.prober import EXEC_ERROR, behavior_of, probe_event, run_probe

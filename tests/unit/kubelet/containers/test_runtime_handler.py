@@ -1,7 +1,7 @@
 """Which runtime handler a pod gets. Source: pkg/kubelet/runtimeclass/runtimeclass_manager.go."""
 
 import pytest
-from pod_world import World, make_pod
+from world.pod_world import World, make_pod
 
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
-from admission_world import container, look, make_pod
-from pod_world import turn_of
+from world.admission_world import container, look, make_pod
+from world.pod_world import turn_of
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.admission import NodeState

@@ -1,6 +1,6 @@
 """What a DRA driver asks of the API server, step by step."""
 
-from node_world import NODE, OK, REFUSED, environment, facts, turn
+from world.node_world import NODE, OK, REFUSED, environment, facts, turn
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import ResourceSliceView

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from admission_world import container, look, make_pod, node
-from pod_world import model_of
+from world.admission_world import container, look, make_pod, node
+from world.pod_world import model_of
 
 from fleet.k8s.pods import Pod, PodUid
 from fleet.kubelet.devices.static_policies import (

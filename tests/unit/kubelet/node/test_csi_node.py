@@ -1,4 +1,4 @@
-from node_world import (
+from world.node_world import (
     EXISTS,
     LOST,
     NODE,

@@ -4,7 +4,7 @@ import dataclasses
 
 import orjson
 import pytest
-from node_world import (
+from world.node_world import (
     ADDRESS,
     EXISTS,
     NODE,

@@ -1,5 +1,5 @@
 import pytest
-from node_world import (
+from world.node_world import (
     EXISTS,
     LOST,
     NODE,

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from admission_world import MODEL, container, look, make_pod, node
+from world.admission_world import MODEL, container, look, make_pod, node
 
 from fleet.k8s.admission import PLAIN, NodeState
 from fleet.k8s.pods import Pod

@@ -1,7 +1,7 @@
 """Pods that cost too much: their containers fail with one event, and the node goes on."""
 
 import pytest
-from pod_world import UID, World, container, make_pod
+from world.pod_world import UID, World, container, make_pod
 
 from fleet.k8s.effects import EventObject, Op
 from fleet.k8s.pods import ContainerSpec, RunningState, WaitingState

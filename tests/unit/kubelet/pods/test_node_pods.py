@@ -5,10 +5,10 @@ import gc
 import itertools
 
 import pytest
-from admission_world import container as decoded_container
-from admission_world import make_pod as decoded
-from node_world import view
-from pod_world import (
+from world.admission_world import container as decoded_container
+from world.admission_world import make_pod as decoded
+from world.node_world import view
+from world.pod_world import (
     HOST_IP,
     LATENCY_NS,
     TOKEN_VOLUME,

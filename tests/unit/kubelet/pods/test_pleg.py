@@ -1,4 +1,4 @@
-from pod_world import UID, container, make_pod
+from world.pod_world import UID, container, make_pod
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.pods import Pod

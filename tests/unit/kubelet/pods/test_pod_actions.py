@@ -1,5 +1,5 @@
 import pytest
-from pod_world import UID, container, make_pod
+from world.pod_world import UID, container, make_pod
 
 from fleet.clock import Draws
 from fleet.k8s.lifecycle import ContainerLifecycle, RestartRule

@@ -4,7 +4,7 @@ import copy
 import random
 
 import pytest
-from pod_world import UID, World, container, make_pod
+from world.pod_world import UID, World, container, make_pod
 
 from fleet.k8s.effects import Milestone, Op, Reply, ReplyKind, WatchEvent, WatchKind
 from fleet.k8s.pods import (

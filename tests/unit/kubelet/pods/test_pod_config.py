@@ -1,4 +1,4 @@
-from pod_world import SCHEDULED, container, make_pod, replaced
+from world.pod_world import SCHEDULED, container, make_pod, replaced
 
 from fleet.k8s.pods import EventType, Pod
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from pod_world import World
+from world.pod_world import World
 
 from fleet.clock import TimerWheel
 from fleet.wire.api.decode_pod import decode_pod

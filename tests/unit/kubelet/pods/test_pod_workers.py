@@ -1,5 +1,5 @@
 import pytest
-from pod_world import SCHEDULED, make_pod, replaced
+from world.pod_world import SCHEDULED, make_pod, replaced
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod

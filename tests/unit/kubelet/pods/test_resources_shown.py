@@ -1,6 +1,6 @@
 """The resources of a whole pod in its status, as a real kubelet shows them."""
 
-from pod_world import container, make_pod
+from world.pod_world import container, make_pod
 
 from fleet.k8s.pods import Pod, PodSpec, PodStatus
 from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown

@@ -1,5 +1,5 @@
 import pytest
-from pod_world import HOST_IP, SCHEDULED, container, make_pod, replaced
+from world.pod_world import HOST_IP, SCHEDULED, container, make_pod, replaced
 
 from fleet.clock import Draws
 from fleet.k8s.pods import (

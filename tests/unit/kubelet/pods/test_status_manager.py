@@ -1,4 +1,4 @@
-from pod_world import (
+from world.pod_world import (
     NODE,
     SCHEDULED,
     UID,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from pod_world import container, model_of
+from world.pod_world import container, model_of
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod, PodSpec, PodUid, Toleration

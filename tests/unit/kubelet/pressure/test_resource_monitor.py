@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pod_world import (
+from world.pod_world import (
     NODE,
     container,
     model_of,

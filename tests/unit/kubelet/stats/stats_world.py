@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import cast
 
-from pod_world import World, container, make_pod
+from world.pod_world import World, container, make_pod
 
 from fleet.k8s.pods import Pod
 from fleet.kubelet.kubelet import VirtualKubelet

@@ -1,7 +1,7 @@
 """The numbers of a node: they agree with each other, and no counter falls."""
 
-from pod_world import World
 from stats_world import kubelet_of, pod, world_with
+from world.pod_world import World
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.stats.node_usage import node_usage

@@ -2,8 +2,8 @@
 
 import re
 
-from pod_world import World, container, make_pod
 from stats_world import kubelet_of, pod, world_with
+from world.pod_world import World, container, make_pod
 
 from fleet.k8s.pods import VolumeSpec
 from fleet.kubelet.host_interface import kubelet_metrics

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pod_world import container, make_pod
 from stats_world import kubelet_of, pod, world_with
+from world.pod_world import container, make_pod
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ProbeSpec

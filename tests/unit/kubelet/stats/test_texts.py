@@ -4,9 +4,9 @@ import re
 
 import orjson
 import pytest
-from pod_world import container, make_pod
 from prometheus_client.parser import text_string_to_metric_families
 from stats_world import kubelet_of, pod, world_with
+from world.pod_world import container, make_pod
 
 from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.host_interface import (

@@ -1,7 +1,7 @@
 """ObjectManager without watches: what is asked for, when it is good, and which answers count."""
 
 import pytest
-from pod_world import NODE, UID, World, container, make_pod, model_of, turn_of
+from world.pod_world import NODE, UID, World, container, make_pod, model_of, turn_of
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, Outbox, Reply, ReplyKind, WatchKind

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pod_world import TOKEN_VOLUME, World, make_pod, turn_of
+from world.pod_world import TOKEN_VOLUME, World, make_pod, turn_of
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import Pod, VolumeSpec

@@ -1,5 +1,5 @@
 import pytest
-from pod_world import (
+from world.pod_world import (
     NODE,
     TOKEN_VOLUME,
     UID,

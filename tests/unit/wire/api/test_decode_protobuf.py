@@ -7,8 +7,8 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_objects import random_object
 from test_decode_json import pod_object
+from world.random_objects import random_object
 
 from fleet.k8s.effects import Op, WatchKind
 from fleet.k8s.pods import EventType, LeaseView, NodeView, Pod

@@ -9,8 +9,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from random_objects import random_object
 from test_operations import READY, model
+from world.random_objects import random_object
 
 from fleet.k8s.effects import (
     ApiCall,

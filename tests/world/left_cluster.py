@@ -2,10 +2,9 @@
 
 import asyncio
 
-from cluster_fakes import FakeApi, add_owned, no_sleep, node_marks
-
 from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES
 from fleet.cluster.runs import DURATION_S, RUN_LEASES, RunLease
+from world.cluster_fakes import FakeApi, add_owned, no_sleep, node_marks
 
 
 def add_node(api: FakeApi, name: str, run: str = "") -> None:
