@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultSpec, FaultType
+from fleet.kubelet.containers.stats_provider import node_capacity
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pressure.eviction_signals import threshold_amount, thresholds_of
-from fleet.kubelet.pressure.stats_provider import node_capacity
 from fleet.profile.distribution import ZERO
 from fleet.profile.host_schedule import Broken, Happening, OutageKind
 from fleet.profile.image_behavior import NoRegistry

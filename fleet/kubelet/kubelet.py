@@ -21,10 +21,10 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.pods import EventType, NodeView, PodUid
-from fleet.kubelet.containers.image_gc import on_gc_timer
-from fleet.kubelet.containers.image_list import (
+from fleet.kubelet.containers.image_gc_manager import (
     LIST_KEYS,
     changed_images,
+    on_gc_timer,
     on_images_reported,
     on_list_timer,
 )
@@ -32,19 +32,18 @@ from fleet.kubelet.devices.dra_plugin import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
-from fleet.kubelet.input_owners import BASE_WATCHES, POD_TIMERS
 from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode
 from fleet.kubelet.node.csi_node_updater import CSIStage, heed_drivers, next_stage
 from fleet.kubelet.node.held_writes import HeldWrites
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_lease import NodeLease
 from fleet.kubelet.node.node_shutdown import BEGIN, ERROR, NodeShutdown, arm_shutdown, power_off
 from fleet.kubelet.node.node_status import NodeStatus, RegistrationPhase
 from fleet.kubelet.node.runtime_state import HEALTHY, UNAVAILABLE, RuntimeState
 from fleet.kubelet.node.setters import NodeInputs
+from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pods.node_pods import NodePods
+from fleet.kubelet.pods.resource_monitor import is_always_needed
 from fleet.kubelet.pods.static_pods import arm_look
-from fleet.kubelet.pressure.resource_monitor import is_always_needed
 from fleet.kubelet.turn import Turn
 
 MAY_SWAP = (
@@ -52,6 +51,27 @@ MAY_SWAP = (
     "etc.) might be swapped to disk and should no longer be considered secure."
 )
 """Source: pkg/kubelet/cm/container_manager_linux.go, NewContainerManager."""
+BASE_WATCHES = (
+    WatchKind.NODE,
+    WatchKind.SERVICES,
+    WatchKind.CSI_DRIVERS,
+    WatchKind.RUNTIME_CLASSES,
+)
+"""What a kubelet watches from its start; its pods follow."""
+
+POD_TIMERS = frozenset(
+    (
+        Timer.POD_SYNC,
+        Timer.POD_KILL,
+        Timer.RUNTIME,
+        Timer.STATUS_SYNC,
+        Timer.HOUSEKEEPING,
+        Timer.VOLUMES,
+        Timer.EVICTION,
+        Timer.PROBES,
+        Timer.RESIZE,
+    )
+)
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 
 

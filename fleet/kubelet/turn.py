@@ -22,10 +22,9 @@ from fleet.k8s.effects import (
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import ContainerSpec, ObjectRef, Pod
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import AnyReason, EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.pods.pod_events import pod_ref
-from fleet.kubelet.pods.pod_workers import RUNTIME_STAGES, PodWorker, SyncStage
+from fleet.kubelet.events import AnyReason, EventRecorder, pod_ref
+from fleet.kubelet.node_facts import NodeFacts
+from fleet.kubelet.pod_worker import RUNTIME_STAGES, PodWorker, SyncStage
 from fleet.profile.pod_behavior import PodBehavior
 
 

@@ -37,7 +37,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import Pod
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.pods.pod_workers import PodWorker
+from fleet.kubelet.pod_worker import PodWorker
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Unsent
 from fleet.reactor.environments import Environments

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from fleet.k8s.effects import NodeId
-from fleet.kubelet.node.tally import DEFAULT_BOUNDS
 from fleet.kubelet.stats.exposition import Family, go_float, labels_of
+from fleet.kubelet.tally import DEFAULT_BOUNDS
 from fleet.server.routes import Endpoint
 
 METHODS = frozenset(("OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"))

@@ -21,12 +21,12 @@ from google.protobuf import message_factory
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pod_resources import NO_TOPOLOGY, AssignedDevice, PodResources
-from fleet.kubelet.devices.pod_resources import (
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.server.given_resources import (
     allocatable_resources,
     pod_resources,
     resources_of,
 )
-from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.resource_sockets import socket_path
 from fleet.wire.api.kubernetes_messages import read_pool

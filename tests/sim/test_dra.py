@@ -7,7 +7,7 @@ from world.strategic_merge import Object
 
 from fleet.k8s.admission import ClaimDevice
 from fleet.k8s.pod_resources import AssignedClaim, ContainerResources, PodResources
-from fleet.kubelet.devices.pod_resources import pod_resources, resources_of
+from fleet.server.given_resources import pod_resources, resources_of
 
 pytest_plugins = ("sim_encodings",)
 

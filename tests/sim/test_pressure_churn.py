@@ -9,7 +9,7 @@ from world.simulation import Simulation, pod_json, seeds
 from fleet.clock import Draws
 from fleet.k8s.effects import Outbox
 from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.pressure.resource_monitor import is_always_needed
+from fleet.kubelet.pods.resource_monitor import is_always_needed
 from fleet.kubelet.turn import Turn
 
 pytest_plugins = ("sim_encodings",)

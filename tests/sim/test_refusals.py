@@ -6,7 +6,7 @@ from world.pod_world import model_of
 from world.simulation import Simulation, pod_json
 from world.strategic_merge import Object
 
-from fleet.kubelet.devices.pod_resources import allocatable_resources, pod_resources
+from fleet.server.given_resources import allocatable_resources, pod_resources
 
 pytest_plugins = ("sim_encodings",)
 

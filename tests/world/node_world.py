@@ -9,7 +9,7 @@ from fleet.k8s.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
 from fleet.k8s.pods import NodeCondition, NodeView
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel

@@ -46,7 +46,7 @@ from fleet.k8s.pods import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
+from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pods.node_pods import NodePods
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import NodeMix, load_mix, parse_documents

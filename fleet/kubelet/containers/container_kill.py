@@ -20,7 +20,7 @@ import orjson
 from fleet.k8s.pods import Pod, PodUid
 from fleet.kubelet.containers.kuberuntime_container import problem_of, stop_containers
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pods.pod_workers import PodWorker, Survivor, SyncStage, effective_grace_s
+from fleet.kubelet.pod_worker import PodWorker, Survivor, SyncStage, effective_grace_s
 from fleet.kubelet.turn import Turn
 from fleet.profile.lifecycle_behavior import HANGS
 from fleet.runtime.containers import ID_PREFIX, Container, RunState, Sandbox, container_id

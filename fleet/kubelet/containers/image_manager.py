@@ -17,10 +17,8 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, VolumeSpec, WaitingState
-from fleet.kubelet.containers.image_gc import arm_image_gc
-from fleet.kubelet.containers.image_list import arm_image_list
-from fleet.kubelet.events import Reason
-from fleet.kubelet.pods.pod_events import texts_of
+from fleet.kubelet.containers.image_gc_manager import arm_image_gc, arm_image_list
+from fleet.kubelet.events import Reason, texts_of
 from fleet.kubelet.turn import Turn
 from fleet.profile.image_behavior import (
     TIMEOUT_NS,

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.containers.hooks import HookPlace, HookRun, run_hook
-from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason, is_sidecar
-from fleet.kubelet.pods.pod_workers import Survivor
+from fleet.kubelet.containers.pod_actions import is_sidecar
+from fleet.kubelet.pod_worker import ContainerKill, KillReason, Survivor
 from fleet.kubelet.turn import Turn
 from fleet.profile.lifecycle_behavior import HANGS
 from fleet.profile.pod_behavior import PodBehavior

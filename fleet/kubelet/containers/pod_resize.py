@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod, PodSpec
-from fleet.kubelet.pods.allocation_manager import ResizeActions
-from fleet.kubelet.pods.pod_allocation import changed, limited_json, lowered_memory_limit
+from fleet.kubelet.containers.allocation_manager import ResizeActions
+from fleet.kubelet.containers.pod_allocation import changed, limited_json, lowered_memory_limit
 from fleet.kubelet.turn import Turn
 from fleet.runtime.container_usage import container_usage
 from fleet.runtime.containers import RunState, Sandbox

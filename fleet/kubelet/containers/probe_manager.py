@@ -28,9 +28,13 @@ from fleet.k8s.pods import (
     ProbeSpec,
     RunningState,
 )
+from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.probe_worker import (
     NEVER,
+    NOT_PROBED,
+    Probed,
     ProbeResult,
+    ProbeUpdate,
     ProbeWorker,
     View,
     was_started_before,
@@ -42,14 +46,7 @@ from fleet.kubelet.containers.prober import (
     behavior_of,
     probe_event,
 )
-from fleet.kubelet.pods.pod_actions import KillReason, is_sidecar
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.status_generate import (
-    NOT_PROBED,
-    Probed,
-    with_container_ready,
-    with_container_started,
-)
+from fleet.kubelet.pod_worker import TERMINAL_PHASES, KillReason
 from fleet.kubelet.turn import Turn
 from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox
@@ -57,14 +54,6 @@ from fleet.runtime.shell.surroundings import Surroundings
 
 PodFiles = Callable[[ContainerSpec, int, int], Surroundings]
 """Return what a probe's command finds in a container that started at an instant, by its age."""
-
-
-class ProbeUpdate(NamedTuple):
-    """A result that changed. Source: results.Update."""
-
-    kind: ProbeKind
-    container: str
-    result: ProbeResult
 
 
 @dataclass(slots=True, eq=False)
@@ -343,25 +332,6 @@ class ProbeManager:
         if worker.take(attempt) and worker.result is not None:
             updates.append(_update(worker, worker.result))
         return updates
-
-
-def apply_updates(
-    pod: Pod, status: PodStatus, updates: list[ProbeUpdate]
-) -> tuple[PodStatus, bool]:
-    """Return the status with what probes found, and whether the pod is to be synced.
-
-    Source: kubelet.go, syncLoopIteration. Differs: a sync after a container became ready would
-    find nothing to do, and is left out.
-    """
-    needs_sync = False
-    for kind, name, result in updates:
-        good = result is ProbeResult.SUCCESS
-        if kind is ProbeKind.STARTUP:
-            status = with_container_started(status, name, started=good)
-        elif kind is ProbeKind.READINESS:
-            status = with_container_ready(pod, status, name, ready=good)
-        needs_sync = not good or kind is ProbeKind.STARTUP
-    return status, needs_sync
 
 
 def _update(worker: ProbeWorker, result: ProbeResult) -> ProbeUpdate:

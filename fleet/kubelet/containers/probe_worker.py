@@ -12,14 +12,15 @@ started, as shown.
 """
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, PodUid, ProbeSpec
+from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.prober import run_probe
-from fleet.kubelet.pods.pod_actions import is_sidecar
 from fleet.kubelet.turn import Turn
 from fleet.profile.distribution import Shape
 from fleet.profile.probe_behavior import (
@@ -67,6 +68,24 @@ class Look(NamedTuple):
     due_ns: int
     last: ProbeResult
     run: int
+
+
+class Probed(NamedTuple):
+    """What probes say of a container that has some."""
+
+    started: bool
+    ready: bool
+
+
+NOT_PROBED: Mapping[str, Probed] = {}
+
+
+class ProbeUpdate(NamedTuple):
+    """A result that changed. Source: results.Update."""
+
+    kind: ProbeKind
+    container: str
+    result: ProbeResult
 
 
 @dataclass(slots=True, eq=False)

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import orjson
 
 from fleet.k8s.pods import Pod, PodUid
+from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.devices.topology_manager import MESSAGE, REASON, STRICT_POLICIES
-from fleet.kubelet.pods.pod_actions import is_sidecar
 from fleet.profile.kubelet_configuration import cpus_in
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import parse_quantity

@@ -32,7 +32,6 @@ from fleet.k8s.pods import NodeCondition, NodeView
 from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_reconcile import (
     REQUIRED_LABELS,
     both,
@@ -43,6 +42,7 @@ from fleet.kubelet.node.node_reconcile import (
     reconcile,
 )
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
+from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
 
 REGISTER_FIRST_NS = 100 * NS_PER_MS

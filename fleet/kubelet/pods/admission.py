@@ -27,8 +27,8 @@ from fleet.k8s.pods import Pod, Toleration
 from fleet.k8s.well_known import ALL_ADDRESSES, OS_LABEL
 from fleet.kubelet.devices import topology_manager
 from fleet.kubelet.devices.static_policies import UNEXPECTED, static_refusal
-from fleet.kubelet.pods.pod_workers import Rejection
-from fleet.kubelet.pods.preemption import is_critical_pod
+from fleet.kubelet.pod_worker import Rejection
+from fleet.kubelet.pressure.preemption import is_critical_pod
 from fleet.profile.node_model import NodeModel, parse_version
 from fleet.quantity import parse_quantity
 

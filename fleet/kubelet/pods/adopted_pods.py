@@ -18,15 +18,15 @@ from fleet.k8s.pods import PodUid
 from fleet.kubelet.containers.container_kill import kill_orphan, outcome
 from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import (
+from fleet.kubelet.pod_worker import (
+    TERMINAL_PHASES,
     PodWorker,
     Rejection,
     SyncStage,
     WorkerState,
     requeue_ns,
 )
+from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.turn import Turn
 
 _STREAM_RETRY = 0x04FA6

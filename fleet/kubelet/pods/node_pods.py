@@ -31,28 +31,28 @@ from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.input_owners import LOOP_TIMERS
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.node_shutdown import CANCELLED, DETECTED, NodeShutdown
 from fleet.kubelet.node.runtime_state import RuntimeState
+from fleet.kubelet.node_facts import NodeFacts
+from fleet.kubelet.pod_worker import STARTED_PHASES, PodWorker, SyncStage, WorkerState
 from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
-from fleet.kubelet.pods.pod_phase import STARTED_PHASES
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodWorker, SyncStage, WorkerState
-from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
-from fleet.kubelet.pressure.resource_monitor import (
+from fleet.kubelet.pods.resource_monitor import (
     ResourceMonitor,
     declares_usage,
     images_in_use,
     images_need_monitor,
 )
+from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.surroundings import Surroundings
 from fleet.runtime.surroundings import trial_surroundings
 
+LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC))
+"""About no single pod."""
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
 """What containers start and end at."""
 

@@ -18,18 +18,14 @@ from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import ApiCall, Op, Reply
 from fleet.k8s.pods import NodeView, Pod, PodUid
 from fleet.k8s.static_pods import StaticPod
+from fleet.kubelet.containers.allocation_manager import Refusal
+from fleet.kubelet.containers.pod_allocation import asks_other, has_other_resources
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.static_policies import CpuAssignments, exclusive_cpus
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
-from fleet.kubelet.pods import adopted_pods
-from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
-from fleet.kubelet.pods.allocation_manager import Refusal
-from fleet.kubelet.pods.first_sync import first_sync_ns
-from fleet.kubelet.pods.pod_allocation import asks_other, has_other_resources
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import (
+from fleet.kubelet.pod_worker import (
+    TERMINAL_PHASES,
     PodKill,
     PodWorker,
     Rejection,
@@ -37,15 +33,19 @@ from fleet.kubelet.pods.pod_workers import (
     WorkerState,
     disruption_target,
 )
-from fleet.kubelet.pods.preemption import (
+from fleet.kubelet.pods import adopted_pods
+from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
+from fleet.kubelet.pods.first_sync import first_sync_ns
+from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pods.resource_monitor import ResourceMonitor
+from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
+from fleet.kubelet.pressure.preemption import (
     CONDITION_MESSAGE,
     MESSAGE,
     REASON,
     Need,
     pods_to_preempt,
 )
-from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
-from fleet.kubelet.pressure.resource_monitor import ResourceMonitor
 from fleet.kubelet.turn import Turn
 
 _NODE: tuple[PodUid, ...] = (PodUid(""),)

@@ -33,7 +33,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import Pod, PodUid
 from fleet.k8s.static_pods import StaticPod, StaticPods
 from fleet.k8s.well_known import MIRROR_ANNOTATION
-from fleet.kubelet.pods.pod_workers import BACKOFF_PERIOD_NS
+from fleet.kubelet.pod_worker import BACKOFF_PERIOD_NS
 from fleet.kubelet.turn import Turn
 
 HOUSEKEEPING_NS = 2 * NS_PER_S  # housekeepingPeriod

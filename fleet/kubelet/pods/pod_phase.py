@@ -17,10 +17,8 @@ from fleet.k8s.pods import (
     WaitingState,
 )
 from fleet.k8s.static_pods import StaticPod
-from fleet.kubelet.pods.pod_actions import is_sidecar, should_restart
+from fleet.kubelet.containers.pod_actions import is_sidecar, should_restart
 
-STARTED_PHASES = frozenset(("Running", "Succeeded"))
-TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))
 RESTARTING_ALL = "RestartingAllContainers"
 
 

@@ -5,20 +5,24 @@ Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus; status_manager.go, Se
 
 from collections.abc import Mapping
 
-from fleet.clock import NS_PER_S
 from fleet.k8s.pods import PodStatus, WaitingState
+from fleet.kubelet.containers.allocation_manager import AllocationManager
+from fleet.kubelet.containers.pod_actions import could_restart_all, should_restart_all
+from fleet.kubelet.containers.pod_allocation import resizes_pods
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.containers.runtime_class import mounts_recursively
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.events import Reason
+from fleet.kubelet.pod_worker import (
+    PENDING_HOLD_NS,
+    STARTED_PHASES,
+    TERMINAL_PHASES,
+    PodWorker,
+    WorkerState,
+)
 from fleet.kubelet.pods import active_deadline
 from fleet.kubelet.pods.active_deadline import is_past_deadline
-from fleet.kubelet.pods.allocation_manager import AllocationManager
-from fleet.kubelet.pods.pod_actions import could_restart_all, should_restart_all
-from fleet.kubelet.pods.pod_allocation import resizes_pods
-from fleet.kubelet.pods.pod_phase import STARTED_PHASES, TERMINAL_PHASES
-from fleet.kubelet.pods.pod_workers import PodWorker, WorkerState
 from fleet.kubelet.pods.status_generate import (
     PodInputs,
     generate_pod_status,
@@ -28,8 +32,6 @@ from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.runtime.runtime import Runtime
 
-PENDING_HOLD_NS = 1 * NS_PER_S
-"""`light`: a pod that starts within this time is reported once, as Running."""
 _NO_REASONS: Mapping[str, WaitingState] = {}
 
 

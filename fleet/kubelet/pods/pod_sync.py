@@ -15,6 +15,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Milestone, Timer, WatchKind
 from fleet.k8s.pods import Pod, PodStatus
 from fleet.k8s.static_pods import StaticPod
+from fleet.kubelet.containers.allocation_manager import AllocationManager
 from fleet.kubelet.containers.container_kill import go_on_killing
 from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import (
@@ -22,26 +23,19 @@ from fleet.kubelet.containers.kuberuntime_manager import (
     KubeRuntimeManager,
     Progress,
 )
-from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
+from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
+from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
 from fleet.kubelet.devices.dra import DRAManager, Prepared
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
-from fleet.kubelet.node.node_facts import NodeFacts
 from fleet.kubelet.node.runtime_state import RuntimeState
-from fleet.kubelet.node.tally import MOUNTED, VERIFIED
-from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
-from fleet.kubelet.pods.allocation_manager import AllocationManager
-from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
-from fleet.kubelet.pods.pod_actions import ALL_RESTARTING, could_restart_all
-from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.pod_status import StatusGenerator
-from fleet.kubelet.pods.pod_termination import EndStep, PodTermination
-from fleet.kubelet.pods.pod_workers import (
+from fleet.kubelet.node_facts import NodeFacts
+from fleet.kubelet.pod_worker import (
     RUNTIME_STAGES,
+    TERMINAL_PHASES,
     PodKill,
     PodWorker,
     Rejection,
@@ -50,8 +44,14 @@ from fleet.kubelet.pods.pod_workers import (
     kill_timeout_ns,
     requeue_ns,
 )
-from fleet.kubelet.pods.status_generate import untolerated_key, with_sandbox_ready
+from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
+from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
+from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
+from fleet.kubelet.pods.pod_status import StatusGenerator
+from fleet.kubelet.pods.pod_termination import EndStep, PodTermination
+from fleet.kubelet.pods.status_generate import apply_updates, untolerated_key, with_sandbox_ready
 from fleet.kubelet.pods.status_manager import StatusManager
+from fleet.kubelet.tally import MOUNTED, VERIFIED
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from fleet.k8s.pods import Pod, PodSpec, PodStatus
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.quantity import parse_quantity
 
 RESIZES_MAX = 256

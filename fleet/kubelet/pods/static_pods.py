@@ -16,10 +16,10 @@ from fleet.k8s.pods import Pod, PodUid
 from fleet.k8s.static_pods import StaticPod, with_uid
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
+from fleet.kubelet.pod_worker import PodWorker, Workers, WorkerState
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
 from fleet.kubelet.pods.pod_manager import is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import PodWorker, Workers, WorkerState
 from fleet.kubelet.turn import Turn
 
 _STREAM_LOOK = 0x57A71C

@@ -24,16 +24,19 @@ from fleet.k8s.pods import (
     WaitingState,
 )
 from fleet.k8s.static_pods import StaticPod
-from fleet.kubelet.pods import active_deadline
-from fleet.kubelet.pods.pod_actions import (
+from fleet.kubelet.containers.pod_actions import (
     ALL_RESTARTING,
     could_restart_all,
     is_sidecar,
     is_wanted,
 )
-from fleet.kubelet.pods.pod_allocation import limited_json
-from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, TERMINAL_PHASES, pod_phase
+from fleet.kubelet.containers.pod_allocation import limited_json
+from fleet.kubelet.containers.probe_worker import NOT_PROBED, Probed, ProbeResult, ProbeUpdate
+from fleet.kubelet.pod_worker import TERMINAL_PHASES
+from fleet.kubelet.pods import active_deadline
+from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, pod_phase
 from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
+from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json
@@ -61,16 +64,6 @@ LOST_MESSAGE = (
 NOT_TOLERATED = "EmulatedNodeNotTolerated"
 NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
 FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
-
-
-class Probed(NamedTuple):
-    """What probes say of a container that has some."""
-
-    started: bool
-    ready: bool
-
-
-NOT_PROBED: Mapping[str, Probed] = {}
 
 
 NOT_RESIZED: Mapping[str, bytes] = {}
@@ -463,6 +456,25 @@ def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool)
         for each in status.conditions
     )
     return status._replace(conditions=conditions)
+
+
+def apply_updates(
+    pod: Pod, status: PodStatus, updates: list[ProbeUpdate]
+) -> tuple[PodStatus, bool]:
+    """Return the status with what probes found, and whether the pod is to be synced.
+
+    Source: kubelet.go, syncLoopIteration. Differs: a sync after a container became ready would
+    find nothing to do, and is left out.
+    """
+    needs_sync = False
+    for kind, name, result in updates:
+        good = result is ProbeResult.SUCCESS
+        if kind is ProbeKind.STARTUP:
+            status = with_container_started(status, name, started=good)
+        elif kind is ProbeKind.READINESS:
+            status = with_container_ready(pod, status, name, ready=good)
+        needs_sync = not good or kind is ProbeKind.STARTUP
+    return status, needs_sync
 
 
 def _with_container(status: PodStatus, name: str, field: str, *, value: bool) -> PodStatus:

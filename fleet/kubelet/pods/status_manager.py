@@ -31,7 +31,7 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
 from fleet.k8s.well_known import DISRUPTION_TARGET
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
 from fleet.kubelet.turn import Turn
 

@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod, Toleration
-from fleet.kubelet.pods.preemption import is_critical_pod
+from fleet.kubelet.containers.stats_provider import (
+    NodeStats,
+    NodeTerms,
+    PodTerms,
+    node_capacity,
+    pod_stats,
+)
 from fleet.kubelet.pressure.eviction_signals import (
     NODE_CONDITIONS,
     SIGNALS,
@@ -30,13 +36,7 @@ from fleet.kubelet.pressure.eviction_signals import (
     threshold_amount,
     thresholds_of,
 )
-from fleet.kubelet.pressure.stats_provider import (
-    NodeStats,
-    NodeTerms,
-    PodTerms,
-    node_capacity,
-    pod_stats,
-)
+from fleet.kubelet.pressure.preemption import is_critical_pod
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing

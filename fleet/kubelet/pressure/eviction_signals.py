@@ -11,7 +11,7 @@ from functools import cmp_to_key, lru_cache
 from typing import NamedTuple
 
 from fleet.k8s.pods import Pod
-from fleet.kubelet.pressure.stats_provider import NodeStats, PodStats
+from fleet.kubelet.containers.stats_provider import NodeStats, PodStats
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity

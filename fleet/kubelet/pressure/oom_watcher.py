@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fleet.k8s.pods import ContainerSpec, Pod
-from fleet.kubelet.pods.pod_actions import is_sidecar
-from fleet.kubelet.pressure.stats_provider import NodeStats, NodeTerms, PodTerms, node_capacity
+from fleet.kubelet.containers.pod_actions import is_sidecar
+from fleet.kubelet.containers.stats_provider import NodeStats, NodeTerms, PodTerms, node_capacity
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing, sum_at
 from fleet.runtime.container_usage import resources_of

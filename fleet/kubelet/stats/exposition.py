@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.node.tally import DEFAULT_BOUNDS, Durations
+from fleet.kubelet.tally import DEFAULT_BOUNDS, Durations
 
 _EXPONENT_MIN = -4
 _EXPONENT_MAX = 6

@@ -7,8 +7,8 @@ Source: pkg/kubelet/metrics/metrics.go.
 
 from collections.abc import Sequence
 
-from fleet.kubelet.node.tally import DEFAULT_BOUNDS
 from fleet.kubelet.stats.exposition import Family, go_float, one_text
+from fleet.kubelet.tally import DEFAULT_BOUNDS
 
 _ZEROS = (
     Family(

@@ -16,8 +16,7 @@ from fleet.k8s.pods import PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.tally import CONTAINER_TYPES, DEFAULT_BOUNDS, Durations, NodeTally
-from fleet.kubelet.pods.pod_workers import WorkerState
+from fleet.kubelet.pod_worker import WorkerState
 from fleet.kubelet.stats.exposition import (
     Family,
     Row,
@@ -39,6 +38,7 @@ from fleet.kubelet.stats.pod_metrics import (
 )
 from fleet.kubelet.stats.storage_metrics import claim_text, volume_texts
 from fleet.kubelet.stats.summary import KUBELET_SHARE
+from fleet.kubelet.tally import CONTAINER_TYPES, DEFAULT_BOUNDS, Durations, NodeTally
 from fleet.runtime.containers import RunState
 
 ALPHA, BETA, STABLE = "[ALPHA] ", "[BETA] ", "[STABLE] "

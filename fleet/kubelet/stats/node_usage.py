@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.pods.node_pods import NodePods
-from fleet.kubelet.pressure.stats_provider import (
+from fleet.kubelet.containers.stats_provider import (
     NodeCapacity,
     node_capacity,
     pod_terms,
     system_usage,
 )
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.pods.node_pods import NodePods
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, resources_of, spent
 from fleet.runtime.containers import Container, RunState, Sandbox

@@ -7,8 +7,8 @@ Source: pkg/kubelet/metrics/metrics.go; pkg/kubelet/images/metrics.go; cm/dra/cl
 from fleet.clock import NS_PER_S
 from fleet.kubelet.devices.dra import ANY_DRIVER
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.tally import PER_POD_BOUNDS, NodeTally
 from fleet.kubelet.stats.exposition import Family, go_float, one_text, text_of
+from fleet.kubelet.tally import PER_POD_BOUNDS, NodeTally
 
 CLAIMS = Family(
     "dra_resource_claims_in_use",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from fleet.k8s.pods import VolumeSpec
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.pods.pod_workers import WorkerState
+from fleet.kubelet.pod_worker import WorkerState
 from fleet.kubelet.stats.exposition import Family, Row, escaped
 from fleet.kubelet.stats.node_usage import NodeUse
 from fleet.kubelet.stats.summary import LOG_BYTES

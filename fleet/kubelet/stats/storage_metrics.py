@@ -8,9 +8,9 @@ and a resync that would find nothing is not run, so that it mounts nothing again
 from collections.abc import Sequence
 from itertools import groupby
 
-from fleet.kubelet.node.tally import MOUNTED, NodeTally
 from fleet.kubelet.stats.exposition import Family, steady_lines
 from fleet.kubelet.stats.pod_metrics import PLUGINS
+from fleet.kubelet.tally import MOUNTED, NodeTally
 
 STEPS = Family(
     "storage_operation_duration_seconds", "[ALPHA] Storage operation duration", "histogram"

@@ -2,7 +2,7 @@
 
 import random
 
-from fleet.kubelet.event_correlator import KEYS_MAX, SeenEvents
+from fleet.kubelet.events import KEYS_MAX, SeenEvents
 
 
 def played(keys: list[int], instants: list[int]) -> SeenEvents:

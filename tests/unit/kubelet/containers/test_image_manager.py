@@ -7,7 +7,7 @@ from world.node_world import NODE, facts, turn
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.effects import Outbox, SetTimer, Timer
 from fleet.k8s.pods import PodUid, WaitingState
-from fleet.kubelet.containers.image_list import on_list_timer
+from fleet.kubelet.containers.image_gc_manager import on_list_timer
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason

@@ -18,12 +18,13 @@ from fleet.k8s.pods import (
     ProbeSpec,
     RunningState,
 )
-from fleet.kubelet.containers.probe_manager import ProbeManager, apply_updates
+from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.containers.probe_worker import NEVER, ProbeResult
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import EventRecorder
-from fleet.kubelet.node.node_facts import NodeFacts
-from fleet.kubelet.pods.pod_actions import KillReason
+from fleet.kubelet.node_facts import NodeFacts
+from fleet.kubelet.pod_worker import KillReason
+from fleet.kubelet.pods.status_generate import apply_updates
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.probe_behavior import PROBE_ANNOTATIONS, ProbeKind

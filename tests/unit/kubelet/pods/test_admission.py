@@ -10,7 +10,7 @@ from world.admission_world import MODEL, container, look, make_pod, node
 from fleet.k8s.admission import PLAIN, NodeState
 from fleet.k8s.pods import Pod
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Shortage, Verdict
-from fleet.kubelet.pods.preemption import Need, pods_to_preempt
+from fleet.kubelet.pressure.preemption import Need, pods_to_preempt
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.decode_json import decode_node

@@ -4,7 +4,8 @@ from world.pod_world import UID, container, make_pod
 from fleet.clock import Draws
 from fleet.k8s.lifecycle import ContainerLifecycle, RestartRule
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid
-from fleet.kubelet.pods.pod_actions import KillReason, compute_pod_actions, should_restart
+from fleet.kubelet.containers.pod_actions import compute_pod_actions, should_restart
+from fleet.kubelet.pod_worker import KillReason
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Container, RunState, Sandbox
 from fleet.runtime.runtime import Runtime

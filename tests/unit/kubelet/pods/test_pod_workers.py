@@ -3,7 +3,7 @@ from world.pod_world import SCHEDULED, make_pod, replaced
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
-from fleet.kubelet.pods.pod_workers import (
+from fleet.kubelet.pod_worker import (
     PodKill,
     PodWorker,
     SyncStage,

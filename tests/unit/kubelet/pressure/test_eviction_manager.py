@@ -7,6 +7,7 @@ from world.pod_world import container, model_of
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod, PodSpec, PodUid, Toleration
+from fleet.kubelet.containers.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
 from fleet.kubelet.pressure.eviction_manager import (
     EvictionManager,
     Pass,
@@ -20,7 +21,6 @@ from fleet.kubelet.pressure.eviction_signals import (
     thresholds_of,
 )
 from fleet.kubelet.pressure.oom_watcher import choose_victim, oom_score_adjust, system_oom_message
-from fleet.kubelet.pressure.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
 from fleet.runtime.container_usage import ContainerUsage

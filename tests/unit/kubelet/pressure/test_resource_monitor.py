@@ -14,18 +14,18 @@ from world.pod_world import (
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.pressure.resource_monitor import (
-    declares_usage,
-    images_need_monitor,
-    is_always_needed,
-)
-from fleet.kubelet.pressure.stats_provider import (
+from fleet.kubelet.containers.stats_provider import (
     node_capacity,
     node_stats,
     node_terms,
     pod_stats,
     pod_terms,
+)
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.pods.resource_monitor import (
+    declares_usage,
+    images_need_monitor,
+    is_always_needed,
 )
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_profile import NodeProfile

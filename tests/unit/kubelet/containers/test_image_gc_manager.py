@@ -5,7 +5,7 @@ from world.node_world import NODE, turn
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import Outbox, SetTimer, Timer
-from fleet.kubelet.containers.image_gc import (
+from fleet.kubelet.containers.image_gc_manager import (
     GC_KEY,
     GC_PERIOD_NS,
     arm_image_gc,

@@ -19,9 +19,7 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import SetTimer, Timer
 from fleet.k8s.pods import Pod, PodCondition, PodSpec, PodUid
-from fleet.kubelet.events import Reason
-from fleet.kubelet.pods.pod_actions import ContainerKill, KillReason
-from fleet.kubelet.pods.pod_allocation import (
+from fleet.kubelet.containers.pod_allocation import (
     WHOLE,
     actuated_by_status,
     allocated_by_status,
@@ -34,7 +32,8 @@ from fleet.kubelet.pods.pod_allocation import (
     updated_json,
     with_resources,
 )
-from fleet.kubelet.pods.pod_workers import PodWorker
+from fleet.kubelet.events import Reason
+from fleet.kubelet.pod_worker import ContainerKill, KillReason, PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.runtime.containers import RunState, Sandbox
 

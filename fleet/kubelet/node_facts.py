@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleet.k8s.admission import NO_STATE, NodeState
 from fleet.k8s.effects import NodeId
-from fleet.kubelet.node.tally import NodeTally
+from fleet.kubelet.tally import NodeTally
 from fleet.runtime.container_usage import NOTHING_SPENT, Spent
 
 

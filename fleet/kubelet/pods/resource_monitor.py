@@ -13,19 +13,32 @@ from functools import lru_cache
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
 from fleet.k8s.pods import Pod, PodUid
-from fleet.kubelet.containers.image_gc import arm_image_gc, delete_unused_images
-from fleet.kubelet.containers.image_list import arm_image_list
+from fleet.kubelet.containers.image_gc_manager import (
+    arm_image_gc,
+    arm_image_list,
+    delete_unused_images,
+)
 from fleet.kubelet.containers.image_manager import images_of
+from fleet.kubelet.containers.stats_provider import (
+    NodeStats,
+    NodeTerms,
+    PodTerms,
+    node_capacity,
+    node_stats,
+    node_terms,
+    pod_terms,
+    system_usage,
+)
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
-from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pods.pod_workers import (
+from fleet.kubelet.pod_worker import (
+    TERMINAL_PHASES,
     PodKill,
     PodWorker,
     Workers,
     WorkerState,
     disruption_target,
 )
+from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pressure.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
 from fleet.kubelet.pressure.eviction_signals import (
     is_met,
@@ -40,16 +53,6 @@ from fleet.kubelet.pressure.oom_watcher import (
     is_system_oom,
     next_oom_ns,
     system_oom_message,
-)
-from fleet.kubelet.pressure.stats_provider import (
-    NodeStats,
-    NodeTerms,
-    PodTerms,
-    node_capacity,
-    node_stats,
-    node_terms,
-    pod_terms,
-    system_usage,
 )
 from fleet.kubelet.turn import Turn
 from fleet.profile.node_model import NodeModel

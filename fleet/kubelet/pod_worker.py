@@ -15,7 +15,6 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod, PodCondition, PodStatus, PodUid, WaitingState
 from fleet.k8s.well_known import DISRUPTION_TARGET
-from fleet.kubelet.pods.pod_actions import ContainerKill
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer
@@ -23,6 +22,10 @@ KILL_TIMEOUT_MIN_S = 10  # minTimeout of killPodNow
 GRACE_MIN_S = 1  # 0 would mean a forced deletion
 FAILED = 1 << 62
 """A sync failed without a back-off whose end is known."""
+PENDING_HOLD_NS = 1 * NS_PER_S
+"""`light`: a pod that starts within this time is reported once, as Running."""
+STARTED_PHASES = frozenset(("Running", "Succeeded"))
+TERMINAL_PHASES = frozenset(("Succeeded", "Failed"))
 
 
 class WorkerState(enum.IntEnum):
@@ -63,6 +66,24 @@ RUNTIME_STAGES = frozenset(
         SyncStage.POST_START,
     )
 )
+
+
+class KillReason(enum.IntEnum):
+    """Why one container is killed. Source: kuberuntime_manager.go, containerKillReason."""
+
+    UNKNOWN = 0
+    STARTUP_PROBE = 1
+    LIVENESS_PROBE = 2
+    POST_START_HOOK = 3
+    RESTART_ALL = 4
+
+
+class ContainerKill(NamedTuple):
+    """One container to kill. Source: containerToKillInfo."""
+
+    name: str
+    message: str  # of the event Killing
+    reason: KillReason
 
 
 class Survivor(NamedTuple):

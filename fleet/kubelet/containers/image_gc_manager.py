@@ -1,9 +1,14 @@
-"""Image garbage collection: what is deleted when the disk that holds the images fills up.
+"""The images of a node: their list in the Node's status, and what is deleted when the disk is full.
 
-Every five minutes the kubelet looks at the disk; above the high threshold it deletes unused images,
-the longest unused first, until the low one is reached. A look that would find nothing is not armed.
-Source: pkg/kubelet/images/image_gc_manager.go, GarbageCollect, freeSpace, freeOldImages;
-pkg/kubelet/kubelet.go, StartGarbageCollection.
+    a pull, or a deletion --> the next refresh --> the next status tick that finds it different
+
+The list is a cache of what the runtime has, read every 30 s. Every five minutes the kubelet looks
+at the disk; above the high threshold it deletes unused images, the longest unused first, until the
+low one is reached. A look that would find nothing is not armed.
+Source: pkg/kubelet/images/image_gc_manager.go, Start, imageCache, GarbageCollect, freeSpace,
+freeOldImages; pkg/kubelet/kubelet.go, StartGarbageCollection; nodestatus/setters.go, Images.
+Differs: what a profile preloads is in the first status patch, with an empty cache it would be in
+the next one; after a restart of fleet only the images of the pods that are left are known.
 """
 
 from collections.abc import Iterable
@@ -11,14 +16,18 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId, Timer
-from fleet.kubelet.containers.image_list import arm_image_list
+from fleet.kubelet.containers.stats_provider import system_usage
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pressure.stats_provider import system_usage
 from fleet.kubelet.turn import Turn
 
 GC_PERIOD_NS = 300 * NS_PER_S  # ImageGCPeriod
 GC_KEY = "gc"
+LIST_PERIOD_NS = 30 * NS_PER_S  # image_gc_manager.go, Start: the cache is filled so often
+LIST_KEY = "list"
+PHASE_KEY = "phase"
+ASKED = -1  # a refresh is due, but the phase is not known yet
+LIST_KEYS = (LIST_KEY, PHASE_KEY)
 _STREAM_GC = 0x1A9E
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -194,3 +203,58 @@ def format_size(size_bytes: int) -> str:
         if size_bytes >= unit:
             return f"{size_bytes / unit:.1f} {name}"
     return f"{size_bytes} B"
+
+
+def changed_images(turn: Turn) -> bytes:
+    """Return the `images` of a Node's status if they differ from what was reported, else b"".
+
+    Source: pkg/kubelet/nodestatus/setters.go, Images.
+    """
+    images = turn.env.images
+    entry = images.node(turn.node)
+    if entry is None or entry.listed == entry.reported:
+        return b""
+    listed = images.status_json(entry.listed)
+    return b"" if listed == images.status_json(entry.reported) else listed
+
+
+def on_images_reported(status_json: bytes, turn: Turn) -> None:
+    """Note that the server took the images of a Node's status, if they are still those."""
+    images = turn.env.images
+    entry = images.node(turn.node)
+    if entry is not None and images.status_json(entry.listed) in status_json:
+        entry.reported = entry.listed
+
+
+def arm_image_list(turn: Turn) -> None:
+    """Have the list behind the node status refreshed when it is time: every 30 s since the start.
+
+    Source: images/image_gc_manager.go, Start.
+    """
+    entry = turn.env.images.node(turn.node)
+    assert entry is not None, turn.node
+    if not entry.list_due_ns:
+        entry.list_due_ns = ASKED
+        turn.arm(turn.now_ns, Timer.IMAGES, PHASE_KEY)  # the kubelet knows its start
+    elif entry.list_due_ns != ASKED and entry.list_due_ns <= turn.now_ns:
+        _arm(entry.list_due_ns, turn)
+
+
+def _arm(phase_ns: int, turn: Turn) -> None:
+    entry = turn.env.images.node(turn.node)
+    assert entry is not None, turn.node
+    entry.list_due_ns = turn.now_ns + LIST_PERIOD_NS - (turn.now_ns - phase_ns) % LIST_PERIOD_NS
+    turn.arm(entry.list_due_ns, Timer.IMAGES, LIST_KEY)
+
+
+def on_list_timer(key: str, turn: Turn) -> bool:
+    """Refresh the list; return whether the timer was one that counts."""
+    entry = turn.env.images.node(turn.node)
+    if key == PHASE_KEY:
+        if entry is not None and entry.list_due_ns == ASKED:
+            _arm(turn.facts.started_ns, turn)
+        return False
+    if entry is None or entry.list_due_ns <= 0 or turn.now_ns < entry.list_due_ns:
+        return False
+    entry.listed = entry.present
+    return True

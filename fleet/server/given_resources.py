@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from fleet.k8s.pod_resources import AssignedDevice, ContainerResources, PodResources
 from fleet.k8s.pods import ContainerSpec, Pod
+from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.devices.static_policies import exclusive_cpus, exclusive_memory, memory_of
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.pods.pod_actions import is_sidecar
-from fleet.kubelet.pods.pod_phase import TERMINAL_PHASES
+from fleet.kubelet.pod_worker import TERMINAL_PHASES
 
 
 def pod_resources(kubelet: VirtualKubelet, now_ns: int) -> tuple[PodResources, ...]:

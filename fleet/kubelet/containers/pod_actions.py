@@ -8,33 +8,15 @@ ShouldAllContainersRestart; pkg/api/v1/pod/util.go, ContainerShouldRestart.
 Differs: no container is ever in an unknown state.
 """
 
-import enum
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from fleet.k8s.lifecycle import RESTART, RESTART_ALL, matching_action
 from fleet.k8s.pods import ContainerSpec, Pod, PodStatus, PodUid, TerminatedState
+from fleet.kubelet.pod_worker import ContainerKill, KillReason
 from fleet.runtime.containers import Container, RunState, Sandbox
 
 ALL_RESTARTING = "AllContainersRestarting"
-
-
-class KillReason(enum.IntEnum):
-    """Why one container is killed. Source: kuberuntime_manager.go, containerKillReason."""
-
-    UNKNOWN = 0
-    STARTUP_PROBE = 1
-    LIVENESS_PROBE = 2
-    POST_START_HOOK = 3
-    RESTART_ALL = 4
-
-
-class ContainerKill(NamedTuple):
-    """One container to kill. Source: containerToKillInfo."""
-
-    name: str
-    message: str  # of the event Killing
-    reason: KillReason
 
 
 class PodActions(NamedTuple):
