@@ -10,7 +10,7 @@ from objects_of_scenes import container, pod, resources
 from recorded_scenes import path_of
 from replay import model_of, played
 from scene import FLEET, Scene
-from virtual_admission import admitted, kept_fields, qos_class
+from world.admission import admitted, kept_fields, qos_class
 from world.encodings import ENCODINGS
 
 from fleet.profile.node_model import NodeModel

@@ -8,9 +8,9 @@ import copy
 
 from admin import Admin, RefusedError
 from normalisation import Json
-from virtual_admission import admitted, with_defaults
 from virtual_controllers import Jobs, Others, bind_claims
 from virtual_node import VirtualNode
+from world.admission import admitted, with_defaults
 from world.strategic_merge import Object
 from world.targets import Target, target_of
 

@@ -1,4 +1,4 @@
-"""Controllers that scenes need beside those of `tests/world`: of Jobs and of claims."""
+"""Controllers that scenes need in addition to those of `tests/world`: of Jobs and claims."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,6 @@ from normalisation import Json
 from virtual_node import AuditedServer
 from world.targets import Key
 from world.virtual_time import World
-from world.workloads import reference
 
 Others = dict[Key, Json]
 """Objects of kinds that no kubelet reads."""
@@ -52,11 +51,17 @@ class Jobs:
         name = job["metadata"]["name"]
         labels = {"batch.kubernetes.io/job-name": name, "job-name": name}
         template = job["spec"]["template"]
+        owner = {
+            **{key: job[key] for key in ("apiVersion", "kind")},
+            **{key: job["metadata"][key] for key in ("name", "uid")},
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
         pod = self._admit({"kind": "Pod", "metadata": {}, "spec": template["spec"]})
         pod["metadata"] = {
             "labels": labels,
             "finalizers": [TRACKED],
-            "ownerReferences": [reference(job)],
+            "ownerReferences": [owner],
         }
         self._server.create(("pods", key[1], f"{name}-{self._made:05d}"), pod)
 

@@ -14,11 +14,11 @@ import hpack
 import orjson
 from both_nodes import HOLD_S, OWN, SEED
 from normalisation import Json
-from virtual_admission import first_status, kept_fields
+from world.admission import first_status, kept_fields
 from world.api_server import Answer, SimApiServer, Stored, Watch
-from world.components import APISERVER, Asked, Components
-from world.controllers import Controllers
 from world.encodings import ENCODINGS, Encoding
+from world.sim_faults import ConnectionsRefused
+from world.taints import TaintEviction
 from world.targets import Key, Target, target_of
 from world.transport import SimTransport
 from world.virtual_time import World
@@ -214,8 +214,7 @@ class VirtualNode:
         self.reactor.wires.connect(nodes=self.wire)
         self.world = World(self.clock, self.reactor, [self.wire])
         self.server.create(("services", "default", "kubernetes"), {"spec": {}})
-        self.components = Components(self.world, self.server, (self.wire,), _ignore)
-        Controllers(self.components, draws)
+        TaintEviction(self.world, self.server)
         env = Environment(model, draws, light=False)
         self.reactor.environments.add(env)
         self._static = StaticSource(env, self.reactor.static_pods_changed)
@@ -237,9 +236,10 @@ class VirtualNode:
 
     def restart_apiserver(self, down_s: float) -> None:
         """Kill the API server; it comes back after a while."""
-        self.components.fail(APISERVER, is_killed=True)
+        down = ConnectionsRefused()
+        down.inject(self.wire)
         self.run_for(down_s)
-        self.components.mend(APISERVER)
+        down.heal(self.wire)
 
     def now_s(self) -> float:
         """Return the time since the epoch."""
@@ -276,10 +276,6 @@ def one_of(query: str) -> str:
     selector = parse_qs(query).get("fieldSelector", [""])[0]
     field, _, name = selector.partition("=")
     return name if field == "metadata.name" else ""
-
-
-def _ignore(asked: Asked) -> None:
-    """Write nothing down of what controllers do."""
 
 
 def manifests_of(model: NodeModel) -> Path:

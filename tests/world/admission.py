@@ -1,22 +1,26 @@
-"""What the API server makes of a pod that somebody creates: defaults, tolerations, a token volume.
+"""What an API server makes of the pods that clients create and patch: defaults and rules.
 
 Source: pkg/apis/core/v1/defaults.go; plugin/pkg/admission/defaulttolerationseconds and
-serviceaccount.
+serviceaccount; pkg/registry/core/pod/strategy.go.
 """
 
 import copy
 
+from fleet.quantity import parse_quantity
 from world.strategic_merge import Object
 from world.taints import NO_EXECUTE, NOT_READY, UNREACHABLE, is_tolerated
 
 TOLERATION_S = 300
 TOKEN_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+PRIORITIES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+KEPT = ("qosClass", "observedGeneration")
+COMPUTE = ("cpu", "memory")
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 
-def admitted_pod(given: Object, suffix: str) -> Object:
-    """Return a pod as it is stored; `suffix` ends the name of its token volume."""
+def admitted(given: Object) -> Object:
+    """Return a pod of a user as the server stores it."""
     pod = copy.deepcopy(given)
     defaults = {
         "restartPolicy": "Always",
@@ -27,7 +31,7 @@ def admitted_pod(given: Object, suffix: str) -> Object:
         "schedulerName": "default-scheduler",
         "enableServiceLinks": True,
         "securityContext": {},
-        "priority": 0,
+        "priority": PRIORITIES.get(given.get("spec", {}).get("priorityClassName", ""), 0),
         "preemptionPolicy": "PreemptLowerPriority",
     }
     spec = pod["spec"] = {**defaults, **pod.get("spec", {})}
@@ -47,13 +51,61 @@ def admitted_pod(given: Object, suffix: str) -> Object:
     for container in containers:
         _default_container(container)
     if spec.get("automountServiceAccountToken", True):
-        _mount_token(spec, containers, f"kube-api-access-{suffix}")
+        _mount_token(spec, containers, "kube-api-access-abcde")
     for volume in spec.get("volumes") or ():
         for source in ("configMap", "secret", "projected", "downwardAPI"):
             if source in volume:
                 volume[source].setdefault("defaultMode", 420)
-    pod["status"] = {"phase": "Pending", "qosClass": _qos(containers)}
+    pod["status"] = first_status(spec)
     return pod
+
+
+def with_defaults(spec: Object) -> Object:
+    """Return a spec that was patched: ephemeral containers that came get their defaults."""
+    made: Object = copy.deepcopy(spec)
+    for container in made.get("ephemeralContainers", ()):
+        _default_container(container)
+    return made
+
+
+def first_status(spec: Object) -> Object:
+    """Return the status of a pod that is new. Source: registry/core/pod/strategy.go."""
+    return {"phase": "Pending", "qosClass": qos_class(spec)}
+
+
+def kept_fields(status: Object) -> Object:
+    """Return the patch of a status without what it may not take back.
+
+    Source: registry/core/pod/strategy.go, podStatusStrategy, preserveOldObservedGeneration.
+    """
+    found = {key: each for key, each in status.items() if each is not None or key not in KEPT}
+    conditions = found.get("conditions")
+    if conditions:
+        found["conditions"] = [
+            {key: each for key, each in one.items() if each is not None or key not in KEPT}
+            for one in conditions
+        ]
+    return found
+
+
+def qos_class(spec: Object) -> str:
+    """Source: pkg/apis/core/v1/helper/qos/qos.go, ComputePodQOS."""
+    whole = spec.get("resources")
+    holders = [whole] if whole else []
+    if not whole:
+        containers = (*spec["containers"], *spec.get("initContainers", ()))
+        holders = [each.get("resources") or {} for each in containers]
+    totals: dict[str, dict[str, int]] = {"requests": {}, "limits": {}}
+    for holder in holders:
+        for side, total in totals.items():
+            for name, value in (holder.get(side) or {}).items():
+                amount = parse_quantity(str(value)).nano
+                if name in COMPUTE and amount > 0:
+                    total[name] = total.get(name, 0) + amount
+    if not any(totals.values()):
+        return "BestEffort"
+    is_limited = all(set(COMPUTE) <= set(holder.get("limits") or {}) for holder in holders)
+    return "Guaranteed" if is_limited and totals["requests"] == totals["limits"] else "Burstable"
 
 
 def _default_container(container: Object) -> None:
@@ -87,19 +139,3 @@ def _mount_token(spec: Object, containers: list[Object], name: str) -> None:
     mount = {"name": name, "readOnly": True, "mountPath": TOKEN_PATH}
     for container in containers:
         container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
-
-
-def _qos(containers: list[Object]) -> str:
-    """Source: pkg/apis/core/v1/helper/qos/qos.go, ComputePodQOS."""
-    found = []
-    for container in containers:
-        resources = container.get("resources") or {}
-        sides = [
-            {key: (resources.get(side) or {}).get(key) for key in ("cpu", "memory")}
-            for side in ("requests", "limits")
-        ]
-        found.append(sides)
-    if not any(value for sides in found for side in sides for value in side.values()):
-        return "BestEffort"
-    is_guaranteed = all(sides[0] == sides[1] and all(sides[1].values()) for sides in found)
-    return "Guaranteed" if is_guaranteed else "Burstable"

@@ -69,11 +69,9 @@ class SimTransport:
     ) -> None:
         self.server = server
         self.trace: list[Sent] = []
-        self.record: Callable[[Sent], None] = self.trace.append
         # What goes wrong now: faults of several kinds, and of several nodes, may overlap.
         self.refusing: list[Pools] = []
         self.silent: list[Pools] = []
-        self.stalled: list[Pools] = []  # the server does not even run its watches
         self.slow: list[tuple[Pools, int]] = []
         self.events_late_ns = 0  # how far the watches lag behind the answers
         self.refusals: list[tuple[Pools, Answer]] = []
@@ -247,7 +245,7 @@ class SimTransport:
         path = request.path.decode()
         if verb == "DELETE" and "fieldSelector" in path:
             verb = "DELETECOLLECTION"
-        self.record(Sent(exchange.sent_ns, node, verb, path, code))
+        self.trace.append(Sent(exchange.sent_ns, node, verb, path, code))
 
     def _arrive(self, number: int, exchange: _Exchange, half_ns: int) -> None:
         request = exchange.request
@@ -325,8 +323,7 @@ class SimTransport:
     def _bookmark(self, number: int) -> None:
         exchange = self._open.get(number)
         if exchange is not None and exchange.watch is not None:
-            if not _is_hit(exchange.pool, self.stalled):
-                self.server.bookmark(exchange.watch)
+            self.server.bookmark(exchange.watch)
             self._later(self._clock.now_ns() + BOOKMARK_NS, self._bookmark, number)
 
     def _answer(self, number: int, answer: Answer) -> None:
