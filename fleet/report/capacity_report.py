@@ -12,18 +12,18 @@ from fleet.errors import FleetError
 from fleet.report.curves import Plot, Series
 from fleet.report.figure import Json
 from fleet.report.findings import SIMULATED, of_unit, search_end, search_longer
-from fleet.report.html_report import (
+from fleet.report.html_page import (
     INPUT,
     MEASURED,
-    about,
     escaped,
+    plotted,
     table,
     tag,
     tiles,
     whole,
     write,
 )
-from fleet.report.plots import MISSING, can_plot, draw
+from fleet.report.html_report import about
 from fleet.report.run_directory import SUMMARY
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.summary_text import duration
@@ -129,15 +129,8 @@ def _tiles(content: Json) -> str:
 
 
 def _plots(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
-    if not can_plot():
-        return f"<h2>By size</h2><p>There are {escaped(MISSING)}</p>"
     plots = [each for each in (_shares(probes, runs), _ready(probes)) if each.series]
-    figures = "".join(
-        f'<figure id="plot-{plot.name}"><figcaption>{escaped(plot.title)}'
-        f"<small>{escaped(plot.source)}</small></figcaption>{svg}</figure>"
-        for plot, svg in zip(plots, draw(plots, (), 0.0), strict=True)
-    )
-    return f'<h2>By size</h2><div class="plots wide">{figures}</div>'
+    return f"<h2>By size</h2>{plotted(plots)}"
 
 
 def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:

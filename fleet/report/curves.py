@@ -61,11 +61,15 @@ def plots_of(run: RunRecord) -> list[Plot]:
         _own(run),
         _lag(run),
     ]
-    return [
-        plot._replace(series=[each for each in plot.series if each.points])
-        for plot in found
-        if any(each.points for each in plot.series)
-    ]
+    shown = []
+    for plot in found:
+        series = [
+            each._replace(points=[at for at in each.points if at[1] > 0 or not plot.is_log])
+            for each in plot.series
+        ]
+        if any(each.points for each in series):
+            shown.append(plot._replace(series=[each for each in series if each.points]))
+    return shown
 
 
 def thin(points: Sequence[Point], join: Callable[[list[float]], float]) -> list[Point]:

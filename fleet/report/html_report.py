@@ -1,30 +1,38 @@
-"""`report.html`: one file about one run, for whoever decides and for whoever has to find out why.
+"""`report.html`: one file about one run, for readers who decide and for readers who debug.
 
-It asks nothing of any network and has no script, and its Content-Security-Policy forbids both: only
-the page's own style is allowed, by its hash. Whatever comes from a file, a cluster or an option is
-escaped. On its first page stand the sentence, the verdict,
-the service levels with their limits, recovery, and what the run does not prove. Each figure says
-whether it was measured, is simulated, or was an input.
+The sentence, the verdict, the service levels with their limits, recovery, and what the run does not
+prove come first. Each figure says whether it was measured, is simulated, or was an input.
 """
 
-import base64
-import hashlib
-import html
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from string import Template
 from typing import cast
 
-from fleet.errors import SetupError
 from fleet.metrics import is_failure
-from fleet.report.appearance import variables
 from fleet.report.comparison import Comparison
 from fleet.report.curves import plots_of
 from fleet.report.display import clock
 from fleet.report.figure import Json
-from fleet.report.findings import not_proven, of_unit, recoveries, refused, sentence
-from fleet.report.plots import MISSING, can_plot, draw
+from fleet.report.findings import (
+    first_broken,
+    not_proven,
+    of_unit,
+    recoveries,
+    refused,
+    sentence,
+)
+from fleet.report.html_page import (
+    INPUT,
+    MEASURED,
+    SIMULATED,
+    escaped,
+    plotted,
+    table,
+    tag,
+    tiles,
+    whole,
+    write,
+)
 from fleet.report.report_formats import compared_rows, conclusion
 from fleet.report.run_record import RunRecord
 from fleet.report.slo_file import INDICATORS
@@ -32,13 +40,6 @@ from fleet.report.summary_text import duration, size
 from fleet.report.verdict import Outcome
 
 REPORT = "report.html"
-PAGE = Path(__file__).parent / "page.html"
-STYLE = Path(__file__).parent / "page.css"
-POLICY = "default-src 'none'; style-src '%s'; base-uri 'none'; form-action 'none'"
-_TAG = re.compile(r"<\w[^<>]*>")
-_STYLE_ATTRIBUTE = re.compile(r' style="([^"]*)"')
-_STYLE_ELEMENT = re.compile(r"<style\b[^<>]*>[^<]*</style>")
-MEASURED, SIMULATED, INPUT = "measured", "simulated", "input"
 ROWS_SHOWN = 15
 
 
@@ -66,18 +67,6 @@ def write_comparison(compared: Comparison, path: Path) -> Path:
     return write(path, whole("fleet runs compared", verdict, body))
 
 
-def write(path: Path, text: str) -> Path:
-    """Write a page whole or not at all. Raises SetupError."""
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise SetupError(f"{path}: {error.strerror or error}") from error
-    return path
-
-
 def page(run: RunRecord) -> str:
     """Return the whole page."""
     body = "\n".join(
@@ -97,63 +86,6 @@ def page(run: RunRecord) -> str:
         )
     )
     return whole(f"fleet run {run.name}: {run.verdict.words}", run.verdict, body)
-
-
-def whole(title: str, verdict: Outcome, body: str) -> str:
-    """Return a page of a title, a verdict and what is below it."""
-    shades = {"light": variables(dark=False), "dark": variables(dark=True)}
-    body, classes = _without_inline_styles(body)
-    style = Template(STYLE.read_text("utf-8")).substitute(shades) + classes
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return Template(PAGE.read_text("utf-8")).substitute(
-        title=escaped(title),
-        verdict=verdict,
-        policy=POLICY % f"sha256-{digest}",
-        style=style,
-        body=body,
-    )
-
-
-def _without_inline_styles(body: str) -> tuple[str, str]:
-    """Return HTML whose style attributes are classes, and the rules of those.
-
-    matplotlib writes thousands of attributes, with some hundred different values; a policy would
-    have to allow all styles for them. Only tags are looked at: text has neither < nor >.
-    """
-    names: dict[str, str] = {}
-
-    def classed(found: re.Match[str]) -> str:
-        name = names.setdefault(found[1], f"i{len(names)}")
-        return f' class="{name}"'
-
-    body = _STYLE_ELEMENT.sub("", body)
-    body = _TAG.sub(lambda tag: _STYLE_ATTRIBUTE.sub(classed, tag[0]), body)
-    return body, "".join(f".{name}{{{rules}}}\n" for rules, name in names.items())
-
-
-def escaped(value: object) -> str:
-    """Return a value as HTML."""
-    return html.escape(str(value))
-
-
-def tag(words: str) -> str:
-    """Return a word about a figure: measured, simulated or input."""
-    return f'<span class="tag">{escaped(words)}</span>'
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """Return a table; its cells are HTML already, its head is not. `numbers` are columns."""
-    right = set(numbers)
-
-    def cells(row: Sequence[str], name: str) -> str:
-        marks = [' class="n"' if at in right else "" for at in range(len(row))]
-        return "".join(
-            f"<{name}{mark}>{cell}</{name}>" for cell, mark in zip(row, marks, strict=True)
-        )
-
-    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    first = f"<thead><tr>{cells(list(map(escaped, head)), 'th')}</tr></thead>"
-    return f'<div class="scroll"><table>{first}<tbody>{lines}</tbody></table></div>'
 
 
 def _head(run: RunRecord) -> str:
@@ -196,19 +128,6 @@ def _tiles(run: RunRecord) -> str:
         (ms("process.timer_lag_ms.p99"), "timer lag p99: fleet's own error", MEASURED),
     ]
     return tiles(listed)
-
-
-def tiles(listed: Iterable[tuple[str, str, str]]) -> str:
-    """Return boxes with a figure each: its value, what it is, and whose."""
-    return (
-        '<div class="tiles">'
-        + "".join(
-            f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(words)}</span> '
-            f"{tag(kind)}</div>"
-            for value, words, kind in listed
-        )
-        + "</div>"
-    )
 
 
 def _levels(run: RunRecord) -> str:
@@ -326,16 +245,19 @@ def _limits(run: RunRecord) -> str:
 
 
 def _plots(run: RunRecord) -> str:
-    if not can_plot():
-        return f"<h2>Over time</h2><p>There are {escaped(MISSING)}</p>"
-    plots = plots_of(run)
-    drawn = draw(plots, run.rows("phases"), run.wall_s)
-    figures = "".join(
-        f'<figure id="plot-{plot.name}"><figcaption>{escaped(plot.title)}'
-        f"<small>{escaped(plot.source)}</small></figcaption>{svg}</figure>"
-        for plot, svg in zip(plots, drawn, strict=True)
+    marks = list(run.rows("phases"))
+    broken = first_broken(run)
+    if broken is not None and broken.at_s is not None:
+        marks.append({"name": "first over its limit", "kind": "broken", "from_s": broken.at_s})
+    parts = ", ".join(
+        f"{escaped(each['name'])} {clock(cast('float', each['from_s']))}"
+        + (f" to {clock(cast('float', each['until_s']))}" if each.get("until_s") else "")
+        for each in marks
     )
-    return f'<h2>Over time</h2><div class="plots">{figures}</div>'
+    legend = "A dashed line is the begin of a phase, a shaded band a fault"
+    legend += ", a red line what broke first" if broken is not None else ""
+    told = f'<p class="about">{legend}: {parts}.</p>' if parts else ""
+    return f"<h2>Over time</h2>{told}{plotted(plots_of(run), marks, run.wall_s)}"
 
 
 def _requests(run: RunRecord) -> str:

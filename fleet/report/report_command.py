@@ -11,7 +11,6 @@ from fleet.profile.option_types import margin
 from fleet.report import report_formats as forms
 from fleet.report.comparison import compare
 from fleet.report.html_report import write_comparison, write_report
-from fleet.report.plots import MISSING, can_plot
 from fleet.report.run_record import RunRecord, read_run
 
 
@@ -34,7 +33,7 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
     paths = request.runs if request.baseline is None else (request.baseline, *request.runs)
     runs = [read_run(path) for path in paths]
     if len(runs) == 1:
-        return _one(runs[0], request, note), Exit.OK
+        return _one(runs[0], request), Exit.OK
     compared = compare(runs, share)
     code = Exit.OK
     if request.baseline is not None:
@@ -57,11 +56,9 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
     return _written(text, request.out), code
 
 
-def _one(run: RunRecord, request: Request, note: Callable[[str], None]) -> str:
+def _one(run: RunRecord, request: Request) -> str:
     match request.form or "html":
         case "html":
-            if not can_plot():
-                note(f"fleet: there are {MISSING}")
             return f"{write_report(run, request.out)}\n"
         case "json":
             text = _json(forms.as_json(run))

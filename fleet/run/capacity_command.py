@@ -23,6 +23,7 @@ from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
 from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
+from fleet.report.capacity_report import write_capacity
 from fleet.report.figure import Json
 from fleet.report.findings import of_unit, search_end, search_longer, sentence
 from fleet.report.report import own_limit_words
@@ -212,9 +213,6 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
 
 def _report(content: Json, directory: Path, note: Note) -> None:
     """Write the page; that there is none is told, and spoils no search."""
-    # With matplotlib it takes 30 MB and half a second, which the runs must not have had.
-    from fleet.report.capacity_report import write_capacity  # noqa: PLC0415
-
     try:
         note(f"report: {write_capacity(content, directory)}")
     except FleetError as error:

@@ -11,6 +11,8 @@ from fleet import __version__
 from fleet.errors import FleetError
 from fleet.profile.settings import Settings
 from fleet.report.figure import Json
+from fleet.report.html_report import write_report
+from fleet.report.run_record import read_run
 
 CPU_INFO = Path("/proc/cpuinfo")
 NOT_TOLD = frozenset({"bootstrap_token", "command"})
@@ -52,13 +54,7 @@ def report_of(settings: Settings, directory: Path) -> str:
     """
     if settings.no_report or settings.shared is not None or settings.statefulset is not None:
         return ""
-    # With matplotlib it takes 30 MB and half a second, which the nodes must not have had.
-    from fleet.report.html_report import write_report  # noqa: PLC0415
-    from fleet.report.plots import MISSING, can_plot  # noqa: PLC0415
-    from fleet.report.run_record import read_run  # noqa: PLC0415
-
     try:
-        path = write_report(read_run(directory))
+        return str(write_report(read_run(directory)))
     except FleetError as error:
         return f"no report: {error}"
-    return str(path) if can_plot() else f"{path} has {MISSING}"

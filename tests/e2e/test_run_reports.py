@@ -39,15 +39,19 @@ spec:
   - {sli: MutatingApiCallLatency, percentile: 99, max: 1500ms}
   - {sli: SingleObjectReadLatency, max: 20s}
 """
-PLOTS = (
-    "[...document.querySelectorAll('figure svg')].map(each => each.querySelectorAll('path').length)"
-)
+PLOTS = """[...document.querySelectorAll('figure canvas')].map(each => each.getContext('2d')
+  .getImageData(0, 0, each.width, each.height).data.some(value => value))"""
+"""Of each plot, whether anything is drawn."""
+OVERLAPS = """[...document.querySelectorAll('figure')].some(figure => {
+  const boxes = [...figure.querySelectorAll('.phase')].map(each => each.getBoundingClientRect());
+  boxes.sort((one, other) => one.left - other.left);
+  return boxes.some((box, at) => at && box.left < boxes[at - 1].right - 0.5);
+})"""
+"""Whether the name of a phase lies over that of another."""
 SPILL = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 PAPER = "getComputedStyle(document.body).backgroundColor"
-SMALLEST = """Math.min(...[...document.querySelectorAll('figure svg text')].map(each =>
-  parseFloat(getComputedStyle(each).fontSize) * each.ownerSVGElement.getBoundingClientRect().width
-  / each.ownerSVGElement.viewBox.baseVal.width))"""
-"""Pixels; a box would be as narrow as the one letter of a label that stands upright."""
+SMALLEST = """Math.min(...[...document.querySelectorAll('.u-legend *, .phase')].map(each =>
+  parseFloat(getComputedStyle(each).fontSize)))"""
 
 
 @pytest.fixture
@@ -77,7 +81,9 @@ async def look_at(page: Page, report: Path, shots: Path) -> None:
             features = [{"name": "prefers-color-scheme", "value": scheme}]
             await page.call("Emulation.setEmulatedMedia", features=features)
             assert await page.ask(SPILL) <= 0, (width, scheme)
-            assert await page.ask(SMALLEST) >= 7.5, (width, scheme)
+            assert await page.ask(SMALLEST) >= 10, (width, scheme)
+            assert not await page.ask(OVERLAPS), (width, scheme)
+            assert await page.ask("document.querySelectorAll('.phase.phase').length")
             papers.add(await page.ask(PAPER))
             await page.screenshot(shots / f"report-{width}-{scheme}.png")
     assert len(papers) == 2

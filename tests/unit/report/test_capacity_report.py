@@ -6,11 +6,8 @@ from pathlib import Path
 import pytest
 from run_files import write_run
 
-from fleet.report import capacity_report
 from fleet.report.capacity_report import write_capacity
 from fleet.report.figure import Json
-
-NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +57,16 @@ def test_the_page_says_what_held_what_broke_first_and_shows_the_curve(directory:
     curve = text.partition('<figure id="plot-capacity"')[2].partition("</figure>")[0]
     assert "MutatingApiCallLatency" in curve
     assert "the limit" in curve
+    runs = text.partition("<h2>Runs")[2]
     shown = [
-        int(each) for each in re.findall(r'<td class="n">(\d+)</td><td class="n">1</td>', text)
+        int(each) for each in re.findall(r'<td class="n">(\d+)</td><td class="n">1</td>', runs)
     ]
     assert shown == [100, 200, 400]
     assert '<a href="000100-1/report.html">' in text
     assert '<a href="000200-1/report.html">' not in text  # there is none
     assert "--etcd-flag=&lt;&amp;&gt;" in text
-    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= NAMESPACES
-    assert not re.search(r"<script|<link|<img|@import|\ssrc=", text)
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= {"https://github.com/leeoniya/uPlot"}
+    assert not re.search(r"<link|<img|@import|\ssrc=", text)
 
 
 def test_a_limit_of_fleet_s_own_is_not_the_control_plane_s(directory: Path) -> None:
@@ -103,13 +101,9 @@ def test_a_search_that_ended_early_has_a_page(
     assert ("give the scenario a longer phase" in text) == (verdict == "not-judged")
 
 
-def test_there_is_a_page_without_the_runs_files_and_without_plots(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_is_a_page_without_the_runs_files(tmp_path: Path) -> None:
     content = searched(tmp_path)
     content["held"], content["broke"] = 0, None
     text = write_capacity(content, tmp_path).read_text()
     assert "No size held on Kubernetes of unknown version" in text
     assert re.findall(r'<figure id="plot-(\w+)"', text) == ["ready"]
-    monkeypatch.setattr(capacity_report, "can_plot", lambda: False)
-    assert "There are no plots" in write_capacity(content, tmp_path).read_text()

@@ -1,14 +1,13 @@
 """The page of a run, and the same in other forms: what is said, and that it asks no network."""
 
+import html
 import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,16 +16,15 @@ from run_files import NODES, slow_writes, write_run
 from fleet.controlplane import APISERVER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
-from fleet.report import html_report, plots
+from fleet.report import html_page
 from fleet.report.comparison import Row, compare
 from fleet.report.control_plane import Sample
-from fleet.report.curves import POINTS_MAX, Plot, Series, mean, plots_of, thin
+from fleet.report.curves import POINTS_MAX, mean, plots_of, thin
 from fleet.report.exposition import REQUESTS, Exposition
 from fleet.report.figure import Json
 from fleet.report.figures import RequestFigures
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
-from fleet.report.plots import VARIABLES
 from fleet.report.report import Expectation
 from fleet.report.report_command import Request, make_report
 from fleet.report.run_directory import RunDirectory
@@ -36,7 +34,11 @@ from fleet.report.slo_file import Objective
 from fleet.report.summary_text import summary_text
 from fleet.report.verdict import LONGER, Outcome
 
-NAMESPACES = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+def embedded(text: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what the script of a page draws."""
+    [content] = re.findall(r'<script type="application/json" id="plots">(.*?)</script>', text)
+    return cast("dict[str, list[dict[str, Any]]]", json.loads(content))
 
 
 @pytest.fixture(scope="module")
@@ -78,22 +80,29 @@ def test_a_few_slow_calls_stand_out_at_a_moment_too(slow: Path) -> None:
 
 def test_the_page_is_whole_and_asks_nothing(slow: Path) -> None:
     text = write_report(read_run(slow)).read_text()
-    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= NAMESPACES
-    assert not re.search(r"<script|<link|<img|@import|\ssrc=|<!DOCTYPE svg", text)
+    assert set(re.findall(r"https?://[^\s\"'<)]+", text)) <= {"https://github.com/leeoniya/uPlot"}
+    assert not re.search(r"<link|<img|@import|\ssrc=", text)
     assert not re.search(r"href=\"(?!#)", text)
-    assert not any(colour in text for colour in VARIABLES)
-    assert "--s1" in text
-    plotted = re.findall(r'<figure id="plot-(\w+)"', text)
-    assert {"requests", "latency", "leases", "nodes", "pods", "spread", "cpu", "own"} <= {*plotted}
-    assert text.count("<svg") == len(plotted)
-    ids = re.findall(r' id="([^"]+)"', text)
-    clips = [each for each in ids if each.startswith("p") and len(each) > 8]
-    assert len(clips) == len(set(clips))  # two plots never share what is referred to
+    assert "Permission is hereby granted, free of charge" in text  # of uPlot
+    plots = {each["name"]: each for each in embedded(text)["plots"]}
+    assert list(plots) == re.findall(r'<figure id="plot-(\w+)"', text)
+    assert {"requests", "latency", "leases", "nodes", "pods", "spread", "cpu", "own"} <= {*plots}
+    for plot in plots.values():
+        for series in plot["series"]:
+            assert len(series["x"]) == len(series["y"]) > 0
+            assert f"<td>{html.escape(series['label'])}</td>" in text  # where no script runs
     for heading in ("Service levels", "What this run does not prove", "Errors", "Machine"):
         assert heading in text
     assert "&lt;slow&gt;" in text
-    for kind in (html_report.MEASURED, html_report.SIMULATED, html_report.INPUT):
+    for kind in (html_page.MEASURED, html_page.SIMULATED, html_page.INPUT):
         assert f">{kind}</span>" in text
+
+
+def test_phases_and_what_broke_first_are_marked(slow: Path) -> None:
+    text = page(read_run(slow))
+    marks = {each["name"]: each["from_s"] for each in embedded(text)["phases"]}
+    assert marks == {"bring-up": 0.0, "steady": 5.0, "first over its limit": 45.0}
+    assert "steady 0:05 to 2:00" in text
 
 
 def test_a_sample_before_all_were_ready_hides_no_moment(slow: Path) -> None:
@@ -159,7 +168,8 @@ def test_a_run_that_was_too_short_names_nothing_as_broken(short: Path) -> None:
     )
     text = page(run)
     assert '<p class="verdict">NOT JUDGED</p>' in text
-    assert "broken" not in text.partition("<body")[2]
+    assert "broken" not in text.partition("<body")[2].partition("<script")[0]
+    assert all(each["kind"] != "broken" for each in embedded(text)["phases"])
     assert '<span class="unjudged">over its limit</span><small>not judged: all nodes' in text
     for said in ("--not-judged:#", "var(--not-judged)"):
         assert said in text
@@ -254,23 +264,6 @@ def test_a_fault_has_its_recovery(tmp_path: Path) -> None:
     (found,) = recoveries(read_run(tmp_path / "run"))
     assert (found.fault, found.lost, found.took_s) == ("zone b", 0, 0.0)
     assert "<h2>Recovery" in page(read_run(tmp_path / "run"))
-
-
-def test_without_the_extra_all_but_plots_is_there(
-    good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(html_report, "can_plot", lambda: False)
-    text = page(read_run(good))
-    assert "pip install &#x27;fleet-emulator[report]&#x27;" in text
-    assert "<svg" not in text
-    assert "Service levels" in text
-
-
-def test_nothing_of_matplotlib_is_imported_before_the_end() -> None:
-    modules = "fleet.cli, fleet.run.run, fleet.report.html_report, fleet.report.report_command"
-    code = f"import sys, {modules}; sys.exit(any('matplotlib' in each for each in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert plots.can_plot()
 
 
 def test_an_hour_is_told_within_ten_seconds_and_without_losing_a_spike(tmp_path: Path) -> None:
@@ -467,17 +460,3 @@ def test_a_tolerance_of_ten_percent_is_written_in_two_ways(good: Path, slow: Pat
     assert told[0] == told[1]
     with pytest.raises(UsageError, match="for 10 percent write 10%"):
         asked(slow, baseline=good, tolerance="10")
-
-
-def test_names_of_phases_do_not_lie_over_one_another() -> None:
-    """What begins at one moment, or soon after, is named by the last of them."""
-    begun = {"bring-up": 0, "steady": 60, "load": 60, "before": 80, "brief": 110, "outage": 112}
-    phases: list[Json] = [
-        {"name": name, "kind": "phase", "from_s": at_s, "until_s": 260}
-        for name, at_s in begun.items()
-    ]
-    phases.append({"name": "Partition", "kind": "fault", "from_s": 113, "until_s": 198})
-    plot = Plot("nodes", "Nodes", "nodes", [Series("Ready", [(0, 1), (260, 2)])], "measured")
-    [svg] = plots.draw([plot], phases, 260)
-    shown = [each["name"] for each in phases if f">{each['name']}<" in svg]
-    assert shown == ["load", "before", "outage"]

@@ -10,7 +10,6 @@ import pytest
     ("package", "reason"),
     [
         ("cryptography", "a fleet whose nodes have no certificates signs nothing: 8 MB"),
-        ("matplotlib", "plots are drawn at the end"),
         ("locust", "its workers are processes of their own"),
     ],
 )
