@@ -45,7 +45,7 @@ from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import NodeView
-from fleet.kubelet.environment import CATALOG_KINDS, Environment
+from fleet.kubelet.environment import CATALOG_KINDS, KUBELET, LIGHT, Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
@@ -486,7 +486,7 @@ class NodeHost:
             env = Environment(
                 model,
                 self._draws,
-                light=self._is_light,
+                fidelity=LIGHT if self._is_light else KUBELET,
                 tolerate_key=tolerate,
                 own_watches=not self._shares_watches,
                 is_ours=self._is_ours,

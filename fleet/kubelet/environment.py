@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.addresses import each_of, is_ipv6
@@ -28,6 +28,36 @@ _Key = TypeVar("_Key")
 _View = TypeVar("_View")
 
 
+class Fidelity(NamedTuple):
+    """What a virtual kubelet does of what a kubelet does; `light` does none of it."""
+
+    admits_again: bool = True  # the pods that it finds running when it starts
+    asks_for_watches: bool = True  # for each when a kubelet opens it; else it has them at once
+    delays_first_sync: bool = True  # as long as a pod takes through a kubelet's channels
+    follows_own_node: bool = True  # repairs what others write into the Node's status
+    has_connections: bool = True  # of its own, not those of a pool
+    has_csi_node: bool = True
+    limits_rate: bool = True  # of its requests: kubeAPIQPS, kubeAPIBurst
+    mounts_volumes: bool = True  # watches what they show, and waits for them at start and end
+    prepares_claims: bool = True  # ResourceClaims, before the sandbox
+    probes_on_ticks: bool = True  # else a readiness probe may run with the status that it decides
+    pulls_images: bool = True  # takes time and credentials for it, lists and collects images
+    reads_before_patch: bool = True  # a pod, before its status; else the watch's version will do
+    reads_objects: bool = True  # ConfigMaps, Secrets, RuntimeClasses, its Node at admission
+    records_events: bool = True
+    registers_in_steps: bool = True  # Node, its status, Lease; else one POST says everything
+    reports_each_step: bool = True  # of a pod's start and end; else what it comes to
+    resyncs_pods: bool = True  # each syncFrequency, where that says or does something
+    spreads_renewals: bool = True  # of Leases; else they fall due at tenths of a second
+    starts_in_steps: bool = True  # sandbox, then containers; else all after one wait
+    waits_for_relist: bool = True  # a sync sees what the last relist saw
+    watches_slices: bool = True  # its ResourceSlices, and wipes what earlier drivers left
+
+
+KUBELET = Fidelity()
+LIGHT = Fidelity(**dict.fromkeys(Fidelity._fields, False))
+
+
 class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""
 
@@ -35,11 +65,11 @@ class Environment:
         "boots",
         "csi_drivers",
         "draws",
+        "fidelity",
         "holds",
         "images",
         "index_of",
         "is_ours",
-        "light",
         "model",
         "origin",
         "outdated",
@@ -61,7 +91,7 @@ class Environment:
         model: NodeModel,
         draws: Draws,
         *,
-        light: bool,
+        fidelity: Fidelity = KUBELET,
         tolerate_key: str = "",
         own_watches: bool | None = None,
         is_ours: Callable[[NodeView], bool] = lambda _view: True,
@@ -71,8 +101,8 @@ class Environment:
         self.model = model
         self.draws = draws
         self.images = ImageStore(model)  # what the nodes of the profile have on disk
-        self.light = light  # fidelity `light`: no GETs, tokens, events
-        self.own_watches = not light if own_watches is None else own_watches
+        self.fidelity = fidelity
+        self.own_watches = fidelity.asks_for_watches if own_watches is None else own_watches
         # Of a node, by its name and address; which may not be its own.
         self.index_of = index_of or (lambda _name, address: model.index_of(address))
         self.registers = registers  # creates its Node; else it serves one that others make

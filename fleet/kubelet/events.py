@@ -317,7 +317,7 @@ class EventRecorder:
         Source: EventCorrelator.EventCorrelate. The order matters: a dropped event still counts
         towards its group and its own count.
         """
-        if turn.env.light:
+        if not turn.env.fidelity.records_events:
             return
         wall_ns = turn.wall_ns
         recent = self._recent = self._recent or RecentEvents()

@@ -101,13 +101,13 @@ class VirtualKubelet:
         self.status = NodeStatus()
         self.lease = NodeLease()
         self.pods: NodePods | None = None
-        self._csi: CSIStage | None = None if env.light else CSINode()
-        self._recorder = EventRecorder.silent() if env.light else EventRecorder()
+        self._csi: CSIStage | None = CSINode() if env.fidelity.has_csi_node else None
+        self._recorder = EventRecorder() if env.fidelity.records_events else EventRecorder.silent()
         self._runtime_state: RuntimeState | None = None  # only of a machine with outages
         self.plugins: PluginManager | None = None  # only if the profile has any
         self._is_listing = False  # of its pods a whole snapshot is coming
         self._node_synced = False
-        self._saw_node = env.light  # which wipes no slices
+        self._saw_node = not env.fidelity.watches_slices
         self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
         self.is_ready = False
 
@@ -439,7 +439,7 @@ class VirtualKubelet:
     def _on_register_reply(self, reply: Reply, turn: Turn) -> None:
         if not self.status.on_register_reply(reply, turn):
             return
-        if turn.env.light:
+        if not turn.env.fidelity.registers_in_steps:
             assert isinstance(reply.record, NodeView), reply
             self.status.on_node(reply.record, self.facts)
             self.lease.start_light(reply.record.uid, turn)
@@ -523,7 +523,7 @@ class VirtualKubelet:
 
     def _show_volumes(self, view: NodeView, turn: Turn) -> None:
         """Tell the volume manager what is attached, and what a kubelet before us left in use."""
-        if not turn.env.light and (self.pods is not None or view.volumes_in_use):
+        if turn.env.fidelity.mounts_volumes and (self.pods is not None or view.volumes_in_use):
             self._pod_side().on_node(view, turn)
 
     def _report_ready(self, turn: Turn) -> None:

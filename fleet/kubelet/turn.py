@@ -91,7 +91,7 @@ class Turn(NamedTuple):
         annotations: tuple[tuple[str, str], ...] = (),
     ) -> None:
         """Record an event about a pod, or about one of its containers; `light` has none."""
-        if not self.env.light:
+        if self.env.fidelity.records_events:
             self.recorder.event(pod_ref(pod, spec), reason, message, self, annotations)
 
     def node_event(self, reason: AnyReason, message: str) -> None:

@@ -220,7 +220,7 @@ class Calls:
 
     def _is_throttled(self, call: ApiCall, tries: int, env: Environment, now_ns: int) -> bool:
         """Take a token of the call's client; put the call off until there is one."""
-        if env.light:
+        if not env.fidelity.limits_rate:
             return False
         wait_ns = self.limits.wait_ns(call, env.model, now_ns)
         if wait_ns:

@@ -71,7 +71,7 @@ class Restarts:
 
     def _hang_up(self, entry: Entry) -> None:
         assert entry.kubelet is not None
-        if not entry.kubelet.env.light:
+        if entry.kubelet.env.fidelity.has_connections:
             self._process.wires.nodes.hang_up(entry.pool)
         entry.kubelet = None
 

@@ -153,7 +153,7 @@ class Watches:
 
     def kept_for(self, kubelet: VirtualKubelet) -> Deliveries:
         """Return what came for a node in `light` before its kubelet."""
-        if not kubelet.env.light or kubelet.env.own_watches:
+        if kubelet.env.fidelity.asks_for_watches or kubelet.env.own_watches:
             return []
         return [
             (kubelet.node, event)
@@ -310,7 +310,8 @@ class Watches:
             for kubelet in kubelets
             if kubelet is not None
             and kubelet.env.model.csi_drivers
-            and not (kubelet.env.light or kubelet.env.own_watches)
+            and kubelet.env.fidelity.asks_for_watches
+            and not kubelet.env.own_watches
         ]
 
     def _named_by(self, event: WatchEvent) -> Iterator[Entry]:
@@ -328,7 +329,7 @@ class Watches:
         kubelet = entry.kubelet
         if kubelet is None or kubelet.env.own_watches:
             return None
-        if kubelet.env.light or self.subscriptions.has(kind, kubelet.node):
+        if not kubelet.env.fidelity.asks_for_watches or self.subscriptions.has(kind, kubelet.node):
             return kubelet.node
         return None
 

@@ -65,7 +65,7 @@ def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) 
     Raises UsageError.
     """
     mix = load_mix(choices) if choices else load_mix()
-    env = Environment(mix.model_of(0), Draws(0), light=False)
+    env = Environment(mix.model_of(0), Draws(0))
     parts = [
         "\n".join(_explained(title, pod, env))
         for origin, text in texts.items()

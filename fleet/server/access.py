@@ -169,7 +169,7 @@ class AccessControl:
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> tuple[int, float]:
             env, wait_ns = kubelet.env, 0
-            if not env.light:
+            if env.fidelity.limits_rate:
                 wait_ns = reactor.calls.limits.take(node, Client.CORE, env.model, now_ns)
             if wait_ns:
                 reactor.counts.throttled.record(wait_ns // 1000)

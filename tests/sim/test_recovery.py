@@ -27,6 +27,7 @@ from world.transport import Pools
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, Op
+from fleet.kubelet.environment import LIGHT
 from fleet.wire.api.callers import CALL_TIMEOUT_NS
 
 pytest_plugins = ("sim_encodings",)
@@ -185,7 +186,7 @@ class Trouble:
         assert sim.longest_gap_s(Op.RENEW_LEASE, self.healed_s, steady) < LEASE_DURATION_S / 2
         registered_s = self.healed_s + CALL_TIMEOUT_NS / NS_PER_S
         assert sim.longest_gap_s(Op.RENEW_LEASE, registered_s) < LEASE_DURATION_S / 2
-        light = sim.env.light
+        light = sim.env.fidelity is LIGHT
         for name in self.pods:
             phase = sim.phase(name)
             if name in self.deleted:

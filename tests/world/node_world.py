@@ -7,7 +7,7 @@ import orjson
 from fleet.clock import Draws, SimClock
 from fleet.k8s.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
 from fleet.k8s.pods import NodeCondition, NodeView
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import KUBELET, LIGHT, Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
@@ -35,7 +35,7 @@ def model() -> NodeModel:
 
 
 def environment(*, light: bool = False) -> Environment:
-    env = Environment(model(), Draws(7), light=light)
+    env = Environment(model(), Draws(7), fidelity=LIGHT if light else KUBELET)
     env.wall_offset_ns = SimClock.EPOCH_NS
     return env
 

@@ -44,7 +44,7 @@ from fleet.k8s.pods import (
     TokenSource,
     VolumeSpec,
 )
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import KUBELET, LIGHT, Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pods.node_pods import NodePods
@@ -158,7 +158,8 @@ class World:
         if not _mix:
             _mix.append(load_mix())
         model = _mix[0].model_of(0)
-        self.env = Environment(model, Draws(7), light=light, tolerate_key=tolerate_key)
+        fidelity = LIGHT if light else KUBELET
+        self.env = Environment(model, Draws(7), fidelity=fidelity, tolerate_key=tolerate_key)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
         self.facts = NodeFacts(NODE, "n", host_ips)
         self.facts.pod_cidrs = pod_cidr

@@ -16,7 +16,7 @@ from fleet.faults.injector import Injector
 from fleet.k8s.effects import NodeId, Op, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import NodeView
-from fleet.kubelet.environment import CATALOG_KINDS, Environment
+from fleet.kubelet.environment import CATALOG_KINDS, KUBELET, LIGHT, Environment
 from fleet.kubelet.host_interface import kubelet_metrics
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
@@ -147,7 +147,7 @@ class Simulation:
         self.env = Environment(
             model,
             self.draws,
-            light=light,
+            fidelity=LIGHT if light else KUBELET,
             own_watches=self._own_watches,
             is_ours=self._is_ours,
             registers=self._registers,

@@ -120,7 +120,7 @@ class ImageManager:
             return _invalid_name(wanted.image, reference.error)
         behavior = turn.env.model.image_pulls.found(wanted.behavior, reference.full_name)
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
-        if turn.env.light and behavior.error is None and policy != "Never":
+        if not turn.env.fidelity.pulls_images and behavior.error is None and policy != "Never":
             return READY
         self._count(wanted, reference, turn)
         settled = self._without_pull(wanted, reference, turn)
@@ -131,7 +131,7 @@ class ImageManager:
             self._pulls = {}
         assert wanted.uid not in self._pulls, wanted
         self._pulls[wanted.uid] = pull
-        if turn.env.light:
+        if not turn.env.fidelity.pulls_images:
             return self.finish(wanted.uid, turn)
         return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
 
@@ -151,7 +151,7 @@ class ImageManager:
         if pull.error:
             return self._fail(uid, pull, pull.error, turn.now_ns)
         turn.env.images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns)
-        if not turn.env.light:
+        if turn.env.fidelity.pulls_images:
             arm_image_list(turn)
             arm_image_gc(turn)
         took = format_duration(_whole_ms(turn.now_ns - pull.began_ns))
@@ -258,7 +258,8 @@ class ImageManager:
         stream = zlib.crc32(name.encode(), zlib.crc32(wanted.uid.encode()))
         found = turn.env.images.find(turn.node, name)
         size = found.size_bytes if found else behavior.size_bytes or default_size(name)
-        began_ns = turn.now_ns if turn.env.light else self._take_turn(turn)
+        is_timed = turn.env.fidelity.pulls_images
+        began_ns = self._take_turn(turn) if is_timed else turn.now_ns
         error = ""
         cause = behavior.error
         if cause is PullError.UNAUTHORIZED and wanted.has_secret:
@@ -266,9 +267,9 @@ class ImageManager:
         if cause is not None:
             u = turn.env.draws.uniform(turn.node, _STREAM_ERROR << 32 | stream, turn.now_ns)
             error = pull_error_text(cause, reference) if u < behavior.error_rate else ""
-        if not turn.env.light and not self._may_pull(model, began_ns):
+        if is_timed and not self._may_pull(model, began_ns):
             error, duration_ns = QPS_EXCEEDED, 0
-        elif turn.env.light:
+        elif not is_timed:
             duration_ns = 0
         elif error and cause is PullError.TIMEOUT:
             duration_ns = TIMEOUT_NS
@@ -281,9 +282,7 @@ class ImageManager:
                 duration_ns = max(duration_ns, other_ns - began_ns)
         done_ns = began_ns + duration_ns
         kubelet = model.kubelet
-        if not turn.env.light and (
-            kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls
-        ):
+        if is_timed and (kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls):
             heapq.heappush(self._turns, done_ns)
         return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error)
 
@@ -341,7 +340,7 @@ class ImageManager:
 
 def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
     """Find the images of containers that a kubelet before us started."""
-    if turn.env.light:
+    if not turn.env.fidelity.pulls_images:
         return
     behavior = turn.behavior(pod)
     for container in sandbox.containers:

@@ -139,13 +139,14 @@ class KubeRuntimeManager:
         tell_dns(pod, turn)
         behavior = turn.behavior(pod)
         delay_ns = self._runtime.sandbox_delay_ns(pod, behavior)
-        if turn.env.light:  # one timer for sandbox and containers
+        if not turn.env.fidelity.starts_in_steps:  # one timer for sandbox and containers
             for spec in pod.spec.init_containers[:1] or pod.spec.containers:
                 delay_ns += self._runtime.start_delay_ns(pod, spec, behavior)
         worker.stage = SyncStage.SANDBOX
         turn.wait(worker, turn.now_ns + delay_ns)
-        if turn.env.light and worker.due_ns > worker.seen_ns + PENDING_HOLD_NS:
-            turn.enqueue(worker, worker.seen_ns + PENDING_HOLD_NS)
+        held_until_ns = worker.seen_ns + PENDING_HOLD_NS
+        if worker.due_ns > held_until_ns and not turn.env.fidelity.reports_each_step:
+            turn.enqueue(worker, held_until_ns)
         return Progress.WAIT
 
     def on_due(self, worker: PodWorker, turn: Turn) -> Progress:
@@ -284,7 +285,7 @@ class KubeRuntimeManager:
         Source: SyncPod, generatePodSandboxConfig and getImageVolumes.
         """
         tell_dns(worker.pod, turn)
-        if worker.plan or not turn.env.light:
+        if worker.plan or turn.env.fidelity.pulls_images:
             self._images.begin_volumes(worker.pod)
         return self._next(worker, turn)
 
@@ -326,10 +327,11 @@ class KubeRuntimeManager:
 
     def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
         """Begin to create the first container of the plan; tell whether that takes time."""
-        if turn.env.light and worker.had_actions:  # the wait for the sandbox covered it
+        if worker.had_actions and not turn.env.fidelity.starts_in_steps:
+            # The wait for the sandbox covered it.
             return self._start_first(worker, turn)
         pod = worker.pod
-        if not turn.env.light:
+        if turn.env.fidelity.reads_objects:
             self._volumes.objects.ask_environment(pod, worker.plan[0].env_sources, turn)
         worker.stage = SyncStage.START
         delay_ns = self._runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
@@ -371,7 +373,7 @@ class KubeRuntimeManager:
 
         Source: kubelet_pods.go, getPullSecretsForPod.
         """
-        if not pod.spec.pull_secrets or turn.env.light:
+        if not (pod.spec.pull_secrets and turn.env.fidelity.reads_objects):
             return []
         objects, space = self._volumes.objects, pod.namespace
         names = pod.spec.pull_secrets
@@ -402,7 +404,7 @@ class KubeRuntimeManager:
         Differs: `light` looks nothing up.
         """
         pod = worker.pod
-        if not turn.env.model.credential_providers or turn.env.light:
+        if not (turn.env.model.credential_providers and turn.env.fidelity.pulls_images):
             return False
         full_name = self._images.would_pull(self._wanted(pod, name, image, policy, turn), turn)
         if self._credentials is None:
@@ -519,7 +521,9 @@ class KubeRuntimeManager:
         sandbox, env = self._runtime.sandbox(pod.uid), turn.env
         if spec.target and (sandbox is None or sandbox.find(spec.target) is None):
             return f"unable to find target container {spec.target}"
-        error = "" if env.light else self._volumes.objects.missing(pod, spec.env_sources, turn)
+        objects = self._volumes.objects
+        reads = env.fidelity.reads_objects
+        error = objects.missing(pod, spec.env_sources, turn) if reads else ""
         place = self._runtime.place(pod, spec, 0, turn.now_ns, 0, NO_SOURCES)
         return error or config_error(
             pod,

@@ -40,6 +40,6 @@ def _settings(pod: Pod, turn: Turn) -> PodDNS | None:
     """Return the settings of a pod, None if nothing can be said of them."""
     settings = turn.env.model.kubelet.dns
     is_usual = pod.spec.network == USUAL_NETWORK and 0 < len(settings.servers) <= SERVERS_MAX
-    if turn.env.light or is_usual:
+    if is_usual or not turn.env.fidelity.records_events:
         return None
     return pod_dns(pod, settings, turn.facts.host_ips)

@@ -264,7 +264,8 @@ class ProbeManager:
             return True
         if worker is not None:
             worker.triggered = True
-            if turn.env.light and self._probe_at_once(worker, pod, container, turn):
+            is_early = not turn.env.fidelity.probes_on_ticks
+            if is_early and self._probe_at_once(worker, pod, container, turn):
                 return True
         ready = worker is None
         if was_started_before(container.started_s, turn.facts.started_ns, turn):

@@ -225,7 +225,7 @@ class ProbeWorker:
         for _ in range(LOOK_AHEAD_MAX):
             if tick_ns > limit_ns:
                 return Look(tick_ns, NEVER, last, run)
-            steady, end_ns = self._steady_result(tick_ns - started_ns, light=turn.env.light)
+            steady, end_ns = self._steady_result(tick_ns - started_ns, turn)
             if steady is not None and steady is result:
                 # The same goes on until the phase ends: skip to the first tick after it.
                 last, run = steady, self._threshold(steady)
@@ -235,7 +235,7 @@ class ProbeWorker:
                 continue
             attempt = self.attempt(uid, tick_ns, turn)
             due_ns = tick_ns + attempt.took_ns
-            if attempt.answer is not ProbeAnswer.SUCCESS and not turn.env.light:
+            if attempt.answer is not ProbeAnswer.SUCCESS and turn.env.fidelity.records_events:
                 return Look(tick_ns, due_ns, last, run)  # an event
             found = counted(attempt)
             if found is not None:
@@ -317,13 +317,13 @@ class ProbeWorker:
             return self.probe.failure_threshold
         return self.probe.success_threshold
 
-    def _steady_result(self, age_ns: int, *, light: bool) -> tuple[ProbeResult | None, int]:
+    def _steady_result(self, age_ns: int, turn: Turn) -> tuple[ProbeResult | None, int]:
         """Return what every attempt of this phase finds, if unseen, and when the phase ends."""
         phase, end_ns = self.behavior.at(age_ns)
         if phase.failure_rate or phase.latency.shape is not Shape.CONSTANT:
             return None, end_ns
         attempt = run_probe(self.probe, self.behavior, age_ns, 0.0, 0.0)
-        if attempt.answer is ProbeAnswer.SUCCESS or light:
+        if attempt.answer is ProbeAnswer.SUCCESS or not turn.env.fidelity.records_events:
             return counted(attempt), end_ns
         return None, end_ns
 

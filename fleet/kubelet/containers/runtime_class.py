@@ -28,7 +28,7 @@ def handler_error(pod: Pod, turn: Turn) -> str:
     and takes it that the handler is there.
     """
     env, name = turn.env, pod.spec.runtime_class
-    if name and env.light:
+    if name and not env.fidelity.reads_objects:
         return ""
     found = env.runtime_classes.get(name) if name else None
     if name and found is None:
@@ -61,7 +61,7 @@ def mounts_recursively(pod: Pod, env: Environment) -> bool:
     Source: pkg/kubelet/kubelet_pods.go, runtimeClassSupportsRecursiveReadOnlyMounts.
     """
     name = pod.spec.runtime_class
-    if name and env.light:
+    if name and not env.fidelity.reads_objects:
         return True
     found = env.runtime_classes.get(name) if name else None
     if name and found is None:

@@ -62,7 +62,7 @@ class DRAPlugin:
         """Begin to look after the slices."""
         assert self.state is PluginState.AWAY, self.state
         self._wipe_ns = 0
-        if turn.env.light:
+        if not turn.env.fidelity.watches_slices:
             self.state = PluginState.WATCHING
             self._wipe(turn)
             self._create(turn)
@@ -76,7 +76,7 @@ class DRAPlugin:
         self.state = PluginState.AWAY
         self._due_ns = 0
         self._wipe_ns = turn.now_ns + WIPE_DELAY_NS
-        if not turn.env.light:
+        if turn.env.fidelity.watches_slices:
             turn.out.append(StopWatch(turn.node, *self._watch()))
 
     def on_slice(self, event: EventType, view: ResourceSliceView | None, turn: Turn) -> None:

@@ -141,7 +141,7 @@ def next_stage(stage: CSIStage, turn: Turn) -> CSIStage | None:
 
 def heed_drivers(stage: CSIStage | None, turn: Turn) -> CSIStage | None:
     """Learn that the CSIDrivers of the cluster have changed."""
-    if turn.env.light or not turn.env.model.csi_drivers:
+    if not (turn.env.fidelity.has_csi_node and turn.env.model.csi_drivers):
         return stage
     if isinstance(stage, CSINode | CSIRegistration):  # it looks at them once that is over
         return stage

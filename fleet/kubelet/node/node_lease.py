@@ -208,7 +208,9 @@ class NodeLease:
                 self._renew(turn)
             else:
                 self._wait(turn)
-        elif reply.kind is ReplyKind.EXISTS and (turn.env.light or turn.node in turn.env.holds):
+        elif reply.kind is ReplyKind.EXISTS and (
+            not turn.env.fidelity.registers_in_steps or turn.node in turn.env.holds
+        ):
             self._ensure(turn)
         else:
             self._back_off(turn)
@@ -264,4 +266,4 @@ def _next_ns(node: NodeId, env: Environment, now_ns: int) -> int:
     interval_ns = env.model.kubelet.node_lease_duration_seconds * NS_PER_S // RENEW_FRACTION
     jitter = JITTER * env.draws.uniform(node, _JITTER_STREAM, now_ns)
     due_ns = now_ns + int(interval_ns * (1 + jitter))
-    return due_ns + -due_ns % TOGETHER_NS if env.light else due_ns
+    return due_ns if env.fidelity.spreads_renewals else due_ns + -due_ns % TOGETHER_NS

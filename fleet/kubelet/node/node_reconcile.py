@@ -83,7 +83,7 @@ def reconcile(
         facts = _as_found(facts, view, view.details)
     first = _registration(view, view.details, facts, model)
     rest = Differences((), (), _setters(view.details, facts, model, first.status))
-    if env.light:
+    if not env.fidelity.registers_in_steps:
         rest = first._replace(status=_joined(rest.status, first.status))
         first = Differences((), (), {})
     env.outdated.pop(node, None)

@@ -116,7 +116,8 @@ class NodeStatus:
     def start(self, turn: Turn) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
         turn.facts.started_ns = turn.now_ns
-        self._register_at(turn.now_ns if turn.env.light else turn.now_ns + self._delay_ns, turn)
+        waits_ns = self._delay_ns if turn.env.fidelity.registers_in_steps else 0
+        self._register_at(turn.now_ns + waits_ns, turn)
 
     def _register_at(self, due_ns: int, turn: Turn) -> None:
         self.phase = RegistrationPhase.STARTING
@@ -221,7 +222,8 @@ class NodeStatus:
         only a kubelet that starts looks.
         """
         env, report = turn.env, view.report
-        if env.light or not env.registers or report is None or not self._reported_ns:
+        looks = env.fidelity.follows_own_node and env.registers
+        if not looks or report is None or not self._reported_ns:
             return
         key = hash((report.raw, *map(view.labels.get, REQUIRED_LABELS)))
         is_sound = key == self._sound
@@ -387,7 +389,7 @@ class NodeStatus:
         """Tell whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
         conditions, _ = compute_conditions(self.conditions, inputs, turn.wall_s)
         return (
-            (turn.facts.pod_cidrs != self._cidr_applied and not turn.env.light)
+            (turn.facts.pod_cidrs != self._cidr_applied and turn.env.fidelity.follows_own_node)
             or inputs.volumes_in_use is not None
             or bool(differing_resources(turn.facts.state, inputs.extended, turn.env.model.capacity))
             or bool(inputs.images_json)
@@ -439,4 +441,4 @@ def _lists_images(env: Environment) -> bool:
     The image list is read when the kubelet starts, before its first try to register.
     Source: image_gc_manager.go, Start.
     """
-    return bool(env.model.images_preloaded) and not env.light
+    return bool(env.model.images_preloaded) and env.fidelity.pulls_images

@@ -56,7 +56,7 @@ def adopt(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
 def end(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
     """Go on with the end of a pod that is being deleted, or clean up after one that was over."""
     sandbox = syncer.runtime.sandbox(worker.pod.uid)
-    if sandbox is not None and sandbox.is_running() and not turn.env.light:
+    if sandbox is not None and sandbox.is_running() and turn.env.fidelity.mounts_volumes:
         _mount_again(syncer, worker, turn)
     syncer.sync(worker, turn)
 

@@ -90,18 +90,19 @@ class PodAdmission:
         Source: kubelet.go, HandlePodAdditions. Differs: `light` takes what runs as it is.
         """
         assert worker.state is WorkerState.SYNC, worker.state
-        if self._is_waiting and not (_runs(worker) and turn.env.light):
+        is_taken = _runs(worker) and not turn.env.fidelity.admits_again
+        if self._is_waiting and not is_taken:
             self._hold(worker, _TURN)
             return
         if _runs(worker):
             self._syncer.allocations.restore(worker, turn)
         if _runs(worker) and self._devices is not None:
             self._devices.adopt(worker.pod, turn)
-        if _runs(worker) and turn.env.light:
+        if is_taken:
             self._syncer.sync(worker, turn)
             return
         verdict = self._admit(worker, turn)
-        if verdict.asks_node and not turn.env.light:
+        if verdict.asks_node and turn.env.fidelity.reads_objects:
             self._hold(worker, _NODE)
             turn.call(Op.GET_NODE_ADMISSION, worker.pod.uid)
             return
@@ -281,7 +282,7 @@ class PodAdmission:
             self.cpus = self.cpus or CpuAssignments()
             self.cpus.assign(worker.pod, turn.env.model)
         if not self.holds(worker):
-            if turn.env.light or _runs(worker):
+            if _runs(worker) or not turn.env.fidelity.delays_first_sync:
                 self._syncer.sync(worker, turn)
             else:
                 turn.enqueue(worker, first_sync_ns(worker.pod.uid, turn))

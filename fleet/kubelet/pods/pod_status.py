@@ -61,7 +61,9 @@ class StatusGenerator:
         pod = worker.pod
         env = turn.env
         sandbox = self._runtime.sandbox(pod.uid)
-        if sandbox is not None and (env.light or worker.state is not WorkerState.SYNC):
+        if sandbox is not None and (
+            worker.state is not WorkerState.SYNC or not env.fidelity.waits_for_relist
+        ):
             # A SyncPod knows what the last relist saw, and nothing newer.
             self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
         old = self._statuses.last_status(pod)
@@ -106,7 +108,7 @@ class StatusGenerator:
 
         Only the pod cache of the one before knew the address then: pleg/generic.go, getPodIPs.
         """
-        return self._statuses.status(worker.pod.uid) is None and not turn.env.light
+        return self._statuses.status(worker.pod.uid) is None and turn.env.fidelity.waits_for_relist
 
     def set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
         """`light`: hold a Pending status back while the pod may still start within the second."""
@@ -134,6 +136,6 @@ class StatusGenerator:
             worker.api_ns -= self._statuses.under_way_until(turn.now_ns)
         turn.facts.counts().on_status(old, status)
         self._statuses.set_pod_status(
-            worker.pod, status, wall_s, finished=finished, known=env.light
+            worker.pod, status, wall_s, finished=finished, known=not env.fidelity.reads_before_patch
         )
         self._probes.on_status(worker.pod, status, turn)

@@ -199,7 +199,7 @@ class PodSyncer:
         if worker.state is WorkerState.FINISHED:
             return
         now_ns = turn.now_ns
-        waits = not worker.fresh and not turn.env.light
+        waits = not worker.fresh and turn.env.fidelity.waits_for_relist
         if waits and self.pleg.last_cached_ns(now_ns) <= worker.last_sync_ns:
             self.mirrors.begin(worker.pod)
             turn.enqueue(worker, self.pleg.next_cached_ns(now_ns + 1))
@@ -224,7 +224,7 @@ class PodSyncer:
         # Of a static pod the mirror's uid is asked about, of which no worker is known.
         if worker.state >= WorkerState.TERMINATED or isinstance(worker.pod, StaticPod):
             return False
-        if not env.light:
+        if env.fidelity.waits_for_relist:
             return True
         sandbox = self.runtime.sandbox(worker.pod.uid)
         return sandbox is not None and sandbox.is_running()
@@ -248,7 +248,7 @@ class PodSyncer:
         if not is_due and not self._is_past_deadline(worker, turn):
             return
         worker.sync_ns = 0
-        if turn.env.light and worker.stage in RUNTIME_STAGES:
+        if worker.stage in RUNTIME_STAGES and not turn.env.fidelity.reports_each_step:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         elif self.mirrors.has_begun(worker.pod):
             self.go_on(worker, turn)
@@ -329,24 +329,24 @@ class PodSyncer:
 
     def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
         pod = worker.pod
-        light = turn.env.light
+        fidelity = turn.env.fidelity
         captured = self.mirrors.begun(pod)
         sandbox = self.runtime.sandbox(pod.uid)
         self.allocations.look(pod, sandbox, turn)
-        if sandbox is not None and not light:
+        if sandbox is not None and fidelity.waits_for_relist:
             self.pleg.relist(pod.uid, sandbox)  # what this sync sees is no news any more
         status = self.reports.generate(worker, turn)
         if status.phase in TERMINAL_PHASES:
-            if not light:
+            if fidelity.reports_each_step:
                 self.reports.set_status(worker, status, turn)
             worker.complete_sync()
             worker.end_sync(turn.now_ns, relisted=False)
             self.sync(worker, turn)
             return
-        if light:
-            self.reports.set_unless_starting(worker, status, turn)
-        else:
+        if fidelity.reports_each_step:
             self.reports.set_status(worker, status, turn)
+        else:
+            self.reports.set_unless_starting(worker, status, turn)
         if pod.spec.active_deadline_s:
             self._arm_deadline(worker, turn)
         network_error = self.runtime_state and self.runtime_state.network_error(turn.now_ns)
@@ -356,7 +356,7 @@ class PodSyncer:
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
             return
         self.mirrors.reconcile(pod, captured, turn)
-        if light:
+        if not fidelity.mounts_volumes:
             self._sync_runtime(worker, turn)
             return
         if not worker.registered:
@@ -372,7 +372,7 @@ class PodSyncer:
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Begin with the runtime's half of SyncPod: everything before it is there."""
-        if worker.pod.spec.pull_secrets and not turn.env.light:
+        if worker.pod.spec.pull_secrets and turn.env.fidelity.reads_objects:
             if self._awaits_secrets(worker, turn):
                 return
             self.kuberuntime.look_for_secrets(worker.pod, turn)
@@ -383,7 +383,8 @@ class PodSyncer:
         )
         sandbox = self.runtime.sandbox(worker.pod.uid)
         has_sandbox = sandbox is not None and sandbox.ready
-        if worker.pod.spec.admission.claims and not has_sandbox and not turn.env.light:
+        needs_claims = worker.pod.spec.admission.claims and not has_sandbox
+        if needs_claims and turn.env.fidelity.prepares_claims:
             worker.stage = SyncStage.PREPARE
             self.on_prepared(worker, self.dra.prepare(worker.pod, turn), turn)
             return
@@ -439,7 +440,7 @@ class PodSyncer:
         """Report it before images are pulled. Source: kubelet.go, OnPodSandboxReady."""
         pod = worker.pod
         status = self.statuses.status(pod.uid)
-        if not turn.env.light and status is not None:
+        if status is not None and turn.env.fidelity.reports_each_step:
             self.reports.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
 
     def _complete(self, worker: PodWorker, turn: Turn) -> None:
@@ -450,10 +451,10 @@ class PodSyncer:
         """
         if worker.retry_ns:
             self._requeue(worker, worker.retry_ns, turn)
-        if worker.retry_ns and worker.had_actions and not turn.env.light:
+        if worker.retry_ns and worker.had_actions and turn.env.fidelity.waits_for_relist:
             # The relist sees at least the new sandbox: the failure is reported a sync later.
             turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
-        elif turn.env.light and worker.retry_ns:
+        elif worker.retry_ns and not turn.env.fidelity.waits_for_relist:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         relisted = worker.had_actions and not worker.retry_ns
         operation = "create" if worker.had_actions and worker.seen_ns >= 0 else "sync"
@@ -470,7 +471,7 @@ class PodSyncer:
             self.go_on(worker, turn)
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
-            if not turn.env.light and self._is_resynced(worker.pod, turn):
+            if turn.env.fidelity.resyncs_pods and self._is_resynced(worker.pod, turn):
                 self._requeue(worker, turn.now_ns + turn.env.model.kubelet.sync_frequency_ns, turn)
 
     def _is_resynced(self, pod: Pod, turn: Turn) -> bool:

@@ -65,7 +65,7 @@ class PodTermination:
     def sync_terminating(self, worker: PodWorker, turn: Turn) -> EndStep:
         """Begin to stop what runs of a pod; each try tells Killing again of what still runs."""
         pod = worker.pod
-        if not turn.env.light:
+        if turn.env.fidelity.reports_each_step:
             self._reports.set_status(worker, self._reports.generate(worker, turn), turn)
         self._probes.stop_liveness_and_startup(pod)
         sandbox = self._runtime.sandbox(pod.uid)
@@ -110,7 +110,7 @@ class PodTermination:
     def sync_terminated(self, worker: PodWorker, turn: Turn) -> EndStep:
         """Begin to wait until the volumes of a pod are unmounted."""
         mounted = worker.volumes_ready and turn.now_ns < worker.due_ns
-        if turn.env.light:
+        if not turn.env.fidelity.mounts_volumes:
             return self._finish(worker, turn)
         status = self._reports.generate(worker, turn, is_terminal=True)
         self._reports.set_status(worker, status, turn)
@@ -149,6 +149,6 @@ class PodTermination:
 
 def _tells_end(worker: PodWorker, turn: Turn) -> bool:
     """Return whether the last status of a pod is reported before its object goes."""
-    if not turn.env.light:
+    if turn.env.fidelity.reports_each_step:
         return True
     return worker.pod.end_matters if worker.pod.deleting else not worker.removed

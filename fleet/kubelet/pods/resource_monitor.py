@@ -179,7 +179,7 @@ class ResourceMonitor:
         if self._evictions is None:
             self._evictions = EvictionManager(turn.facts.started_ns)
             self._is_always_needed = is_always_needed(turn.env.model)
-            if not turn.env.light:
+            if turn.env.fidelity.pulls_images:
                 arm_image_gc(turn, is_watched=True)
         self._on_change(self._evictions, turn)
 

@@ -177,11 +177,11 @@ class StatusManager:
     def send(self, uid: PodUid, pod: Pod | None, turn: Turn, *, may_run: bool) -> None:
         """Begin to send what `next` returned; `pod` is None once its object is gone."""
         entry = self._entries[uid]
-        if turn.env.light:
+        if not turn.env.fidelity.reads_before_patch:
             self._version = entry.version
             self._sending = entry.status
             self._finished = entry.finished
-        if not turn.env.light:
+        if turn.env.fidelity.reads_before_patch:
             self._busy, self._asked_ns = uid, turn.now_ns
             turn.call(Op.GET_POD, uid, _target(entry.pod))
         elif pod is None:
@@ -212,7 +212,7 @@ class StatusManager:
         elif call.op is Op.PATCH_POD_STATUS:
             patch = call.payload
             assert isinstance(patch, PodStatusPatch), call
-            if turn.env.light:
+            if not turn.env.fidelity.reads_before_patch:
                 entry.api = entry.status if patch.new == entry.status else patch.new
             self._patched(uid, entry, patch.new.phase, turn)
             return patch.new

@@ -55,7 +55,7 @@ def environment(directory: Path | None = None, **configuration: object) -> Envir
     (found,) = parse_documents(yaml.safe_dump(document), "p.yaml")
     assert isinstance(found, NodeProfile)
     model: NodeModel = found.compiled(directory=directory)
-    return Environment(model, Draws(1), light=False)
+    return Environment(model, Draws(1))
 
 
 def names(env: Environment) -> list[str]:

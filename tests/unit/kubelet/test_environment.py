@@ -15,7 +15,7 @@ SERVED = Serving(port=10250, range=NodeRange(ipaddress.IPv4Network("10.77.0.0/16
 
 def test_ranges_of_pods_are_the_node_s_but_of_ipv4_those_that_are_served() -> None:
     model = model_of(addressPool="198.18.0.0/15,fd00:c6:12::/108")
-    env = Environment(model, Draws(1), light=False)
+    env = Environment(model, Draws(1))
     for said in ("", FOUR, f"{SIX},{FOUR}"):
         assert env.pod_cidrs_of("198.18.0.2,fd00:c6:12::2", said) == said
     env.model = dataclasses.replace(model, serving=SERVED)

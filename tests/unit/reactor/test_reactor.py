@@ -133,7 +133,7 @@ class World:
         )
         self.wire = NotedWire()
         self.reactor.wires.connect(nodes=self.wire)
-        self.env = Environment(MODEL, Draws(1), light=False)
+        self.env = Environment(MODEL, Draws(1))
         self.reactor.environments.add(self.env)
         template = RenderedProfile(MODEL, extra_labels={})
         self.kubelets = [NotedKubelet(node, self.env) for node in range(nodes)]

@@ -10,7 +10,7 @@ from test_reactor import MODEL, NotedWire
 
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.k8s.effects import ApiCall, NodeId, Op, Timer
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import LIGHT, Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_lease import LeaseState
 from fleet.reactor.calls import Hindrance
@@ -34,7 +34,7 @@ class World:
         self.reactor = Reactor(self.clock, Draws(1), raise_bugs=True, codec=JSON)
         self.wire = NotedWire()
         self.reactor.wires.connect(nodes=self.wire)
-        env = Environment(MODEL, Draws(1), light=True, own_watches=True)
+        env = Environment(MODEL, Draws(1), fidelity=LIGHT, own_watches=True)
         self.reactor.environments.add(env)
         template = RenderedProfile(MODEL, extra_labels={}, impersonate=impersonate)
         self.kubelet = VirtualKubelet(NodeId(0), "n-0", "192.0.2.1", env)

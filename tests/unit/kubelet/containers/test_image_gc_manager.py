@@ -40,7 +40,7 @@ class Disk:
             image_disk_bytes=100 * GB,
             kubelet=KubeletConfiguration().model_copy(update=policy),
         )
-        self.env = Environment(changed, Draws(3), light=False)
+        self.env = Environment(changed, Draws(3))
         self.other = int(other * GB)
         self.out: Outbox = []
         self.now_ns = 10_000 * NS_PER_S

@@ -9,7 +9,7 @@ from fleet.k8s.effects import Outbox, SetTimer, Timer
 from fleet.k8s.pods import PodUid, WaitingState
 from fleet.kubelet.containers.image_gc_manager import on_list_timer
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import KUBELET, LIGHT, Environment
 from fleet.kubelet.events import Reason
 from fleet.profile.distribution import constant
 from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, ImagePulls, PullError
@@ -36,7 +36,7 @@ class Node:
 
     def __init__(self, *, light: bool = False, **changes: object) -> None:
         changed = replace(model(), **changes)  # type: ignore[arg-type]
-        self.env = Environment(changed, Draws(3), light=light)
+        self.env = Environment(changed, Draws(3), fidelity=LIGHT if light else KUBELET)
         self.manager = ImageManager()
         self.out: Outbox = []
         self.now_ns = 1000 * NS_PER_S

@@ -20,7 +20,7 @@ from fleet.k8s.pods import (
 )
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.containers.probe_worker import NEVER, ProbeResult
-from fleet.kubelet.environment import Environment
+from fleet.kubelet.environment import KUBELET, LIGHT, Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import KillReason
@@ -47,7 +47,7 @@ class Bench:
     """A manager with one pod whose container runs, and nothing around it."""
 
     def __init__(self, kind: ProbeKind, probe: ProbeSpec, timeline: str, *, light: bool) -> None:
-        self.env = Environment(MODEL, Draws(3), light=light)
+        self.env = Environment(MODEL, Draws(3), fidelity=LIGHT if light else KUBELET)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
         self.recorder = EventRecorder()
         self.facts = NodeFacts(NODE, "n", "192.0.2.1")

@@ -43,7 +43,7 @@ class Node(DeviceManager):
     """The device manager of a node, asked by instants."""
 
     def __init__(self, made: NodeModel) -> None:
-        self.env = Environment(made, Draws(1), light=False)
+        self.env = Environment(made, Draws(1))
         super().__init__(self.turn(0))
 
     def turn(self, now_ns: int) -> Turn:

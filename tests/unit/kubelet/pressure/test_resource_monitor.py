@@ -90,7 +90,7 @@ def test_a_pod_is_watched_that_says_what_it_uses() -> None:
 
 
 def test_images_bring_a_node_under_watch() -> None:
-    env = Environment(model_of(), Draws(1), light=False)
+    env = Environment(model_of(), Draws(1))
     assert not images_need_monitor(turn_of(env, 0))
     env.images.add(NODE, "registry.example/large:1", 40 * GI, 1)
     assert images_need_monitor(turn_of(env, 0))

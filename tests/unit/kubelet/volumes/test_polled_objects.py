@@ -21,7 +21,7 @@ MISSING = Reply(ReplyKind.NOT_FOUND, None, 404, 'configmaps "cfg" not found')
 def env_of(strategy: str) -> Environment:
     configuration = {"configMapAndSecretChangeDetectionStrategy": strategy}
     model = model_of(kubeletConfiguration=configuration)
-    return Environment(model, World().env.draws, light=False)
+    return Environment(model, World().env.draws)
 
 
 def shown(version: str, *keys: str) -> Reply:
