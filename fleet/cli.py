@@ -436,7 +436,7 @@ def clean(
     is_dry: bool,
 ) -> int:
     """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
-    from fleet.cluster.cluster import ClusterSelection  # noqa: PLC0415
+    from fleet.cluster.credentials import ClusterSelection  # noqa: PLC0415
     from fleet.report.display import ask_on_terminal  # noqa: PLC0415
     from fleet.run import clean_command  # noqa: PLC0415
 

@@ -1,21 +1,22 @@
-"""What fleet itself asks of an API server: few requests, raw JSON, retried, counted apart.
+"""What fleet itself asks of the target cluster: few requests, raw JSON, retried, counted apart.
 
-Everything here is off the hot path. A request goes out under `fleet/<version> (<purpose>)`, so that
-preflight, adoption and clean-up can be told from the kubelets' traffic in audit logs and metrics.
-Answers are raw dictionaries: the typed models of kubernetes-asyncio cost about 1 ms per node, which
-is seconds for a list of 5,000.
+Everything here is off the hot path: the wire engine takes TLS context, authorization and address
+from the credentials and speaks for the nodes itself. A request goes out under
+`fleet/<version> (<purpose>)`, so that audit logs and metrics show preflight, adoption and clean-up
+apart from the kubelets' traffic. Answers are raw dictionaries: the typed models of
+kubernetes-asyncio cost about 1 ms per node, which is seconds for a list of 5,000.
 """
 
 import asyncio
 import contextlib
 import datetime as dt
 import itertools
-import logging
+import re
+import socket
 import ssl
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self, TypeVar
 from urllib.parse import urlencode
@@ -24,19 +25,16 @@ import aiohttp
 import orjson
 
 from fleet import __version__
-from fleet.cluster.credentials import Credentials
-from fleet.cluster.renewal import Renewal
+from fleet.cluster.credentials import ClusterSelection, Credentials, Renewal
 from fleet.errors import FleetError, RemoteProtocolError, SetupError
 from fleet.wire.http2.frames import BODY_BYTES_MAX, OVERSIZED
 from fleet.wire.http2.hpack import seconds_of
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
-
-logger = logging.getLogger(__name__)
+from fleet.wire.sockets.tunnel import END, Proxy, refusal_of
 
 Json = dict[str, Any]
 Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
-RequestContext = AbstractAsyncContextManager[aiohttp.ClientResponse]
 
 RUN = "run"
 """The purpose of requests about the run's own Lease."""
@@ -87,12 +85,15 @@ class Answer(NamedTuple):
 
 
 class Api:
-    """Requests for one purpose to one cluster."""
+    """Requests for one purpose to one cluster, under one user agent.
+
+    With patience each is tried for so long, whatever becomes of the server meanwhile.
+    """
 
     def __init__(
-        self, channel: "Channel", purpose: str, user_agent: str = "", patience_s: float = 0.0
+        self, cluster: "Cluster", purpose: str, user_agent: str = "", patience_s: float = 0.0
     ) -> None:
-        self._channel = channel
+        self._cluster = cluster
         self.purpose = purpose
         self._patience_s = patience_s
         self._user_agent = user_agent or f"fleet/{__version__} ({purpose})"
@@ -108,48 +109,124 @@ class Api:
         accept: str = JSON,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        """Send one request, again while the server is overloaded, and return its answer.
+        """Send until there is an answer that another attempt would not change.
 
         Raises SetupError when there is no answer at all, and when the credentials are refused.
         """
-        all_headers = [
-            ("User-Agent", self._user_agent),
-            ("Accept", accept),
-            *headers,
-        ]
+        cluster = self._cluster
+        sent = [*self._headers(accept), *headers]
         data = None
         if body is not None:
             data = orjson.dumps(body)
-            all_headers.append(("Content-Type", content_type))
+            sent.append(("Content-Type", content_type))
         target = f"{path}?{urlencode(query)}" if query else path
-        return await self._channel.send(
-            self.purpose, method, target, all_headers, data, self._patience_s
-        )
+        was_renewed = False
+        tries = Tries(self._patience_s, cluster.now_s)
+        for attempt in itertools.count(1):
+            cluster.requests[self.purpose] += 1
+            await cluster.renewal.renew()
+            used = cluster.credentials.secrets()
+            try:
+                answer, wait_s = await self._send_once(method, target, sent, data)
+            except RemoteProtocolError as error:
+                raise SetupError(f"{cluster.credentials.address}: {error}") from error
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                cluster.note_trouble()
+                is_hopeless = not is_transient(error, is_patient=self._patience_s > 0)
+                if is_hopeless or tries.are_over(attempt):
+                    reason = describe_failure(error)
+                    raise SetupError(f"{cluster.credentials.address}: {reason}") from error
+                wait_s = -1.0
+            else:
+                if answer.code == 401:
+                    await cluster.renewal.renew(refused=used)
+                    if was_renewed or cluster.credentials.secrets() == used:
+                        raise SetupError(refused(cluster.credentials, answer))
+                    was_renewed = True
+                    continue
+                if answer.code in RETRIED_CODES:
+                    cluster.note_trouble()
+                elif not (answer.code == 403 and self._patience_s and cluster.has_just_started()):
+                    return answer
+                if tries.are_over(attempt):
+                    return answer
+            await cluster.sleep(tries.wait_s(attempt, wait_s))
+        raise AssertionError("it is counted without end")
 
-    def stream(self, request: Request) -> AsyncGenerator[StreamOpened | bytes | Response]:
-        """Send a request of a list-watch, once; bring all that comes of it, at last a Response."""
-        headers = [("User-Agent", self._user_agent), ("Accept", JSON)]
-        return self._channel.stream(self.purpose, request, headers)
+    async def _send_once(
+        self, method: str, target: str, headers: list[tuple[str, str]], data: bytes | None
+    ) -> tuple[Answer, float]:
+        """Return the answer, and how long the server asks to wait."""
+        cluster = self._cluster
+        # Streams are not counted: a call never waits for the end of a watch.
+        # Nor does the run's own Lease, without which another fleet takes the names.
+        gate = contextlib.nullcontext() if self.purpose == RUN else cluster.gate
+        async with gate, cluster.ask(method, target, headers, data=data) as response:
+            answer = _answer(response, await _read(response))
+            if answer.code not in RETRIED_CODES:
+                cluster.gate.take(is_overloaded=False)
+            return answer, _retry_after_s(response)
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamOpened | bytes | Response]:
+        """Send a request of a list-watch, once; bring all that comes of it, at last a Response.
+
+        It brings what a transport of nodes brings. Nothing is raised.
+        """
+        self._cluster.requests[self.purpose] += 1
+        is_open = False
+        try:
+            await self._cluster.renewal.renew()
+            limits = _STREAM_LIMITS if request.stream else None
+            target, headers = request.path.decode(), self._headers(JSON)
+            async with self._cluster.ask("GET", target, headers, limits=limits) as response:
+                if response.status == 200 and request.stream:
+                    is_open = True
+                    yield StreamOpened(0, 0)
+                    async for chunk in response.content.iter_any():
+                        yield chunk
+                    end = Response(200, b"", 0, 0)
+                else:
+                    body, again_s = await _read(response), int(_retry_after_s(response))
+                    end = Response(response.status, body, 0, 0, again_s)
+        except (FleetError, RemoteProtocolError) as error:  # no credentials, or too large
+            end = Response(0, b"", 0, 0, -1, Failure.CANCELLED, str(error))
+        except (aiohttp.ClientError, OSError) as error:
+            failure = _failure_of(error, is_open=is_open)
+            end = Response(0, b"", 0, 0, -1, failure, describe_failure(error))
+        yield end
 
     async def text(self, path: str) -> AsyncGenerator[bytes]:
         """Yield a text that no API object is, such as `/metrics`, in the pieces that come.
 
         It is asked for once and not compressed, which would cost the server more than it saves
-        a network. Raises SetupError with the server's own words if it is not to be had.
+        a network. Raises SetupError with the server's own words if it is not available.
         """
-        headers = [
-            ("User-Agent", self._user_agent),
-            ("Accept", "text/plain"),
-            ("Accept-Encoding", "identity"),
-        ]
-        async with contextlib.aclosing(self._channel.chunks(self.purpose, path, headers)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        cluster = self._cluster
+        cluster.requests[self.purpose] += 1
+        headers = [*self._headers("text/plain"), ("Accept-Encoding", "identity")]
+        try:
+            async with cluster.ask("GET", path, headers, limits=_STREAM_LIMITS) as response:
+                if response.status != 200:
+                    raise SetupError(_answer(response, await _read(response)).message)
+                async for chunk in response.content.iter_any():
+                    yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError) as error:
+            reason = describe_failure(error)
+            raise SetupError(f"{cluster.credentials.address}: {reason}") from error
 
     async def status(self, path: str, timeout_s: float) -> int:
         """Ask once; return the code of the answer, 0 if none came in time. Nothing is raised."""
-        headers = [("User-Agent", self._user_agent), ("Accept", "*/*")]
-        return await self._channel.status(self.purpose, path, headers, timeout_s)
+        self._cluster.requests[self.purpose] += 1
+        limits = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            ask = self._cluster.ask("GET", path, self._headers("*/*"), limits=limits)
+            async with ask as response:
+                return response.status
+        except (FleetError, aiohttp.ClientError, OSError, TimeoutError):
+            return 0
+
+    def _headers(self, accept: str) -> list[tuple[str, str]]:
+        return [("User-Agent", self._user_agent), ("Accept", accept)]
 
     async def get(self, path: str, what: str, **query: str | int) -> Json:
         """Return one object that must be there. Raises SetupError naming `what` otherwise."""
@@ -217,8 +294,11 @@ class Gate:
             self.calls = min(float(CALLS_MAX), self.calls + 1 / self.calls)
 
 
-class Channel:
-    """The connections that all purposes share, their credentials and their counts."""
+class Cluster:
+    """A cluster that was named: its address, credentials and version, and fleet's connections.
+
+    All purposes share the connections, the gate and the counts.
+    """
 
     def __init__(
         self,
@@ -227,21 +307,33 @@ class Channel:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.credentials = credentials
-        self._now_s = now_s
-        self._troubled_s = float("-inf")  # when the server was last found out of order
+        self.version = ""  # of its API server, as v1.36.3
         self.requests: Counter[str] = Counter()
-        self._sleep = sleep
+        """How many requests fleet made for itself, by purpose."""
         self.gate = Gate()
         self.renewal = Renewal(credentials)
+        self.sleep = sleep
+        self.now_s = now_s
+        self._troubled_s = float("-inf")  # when the server was last found out of order
         self._session: aiohttp.ClientSession | None = None
         self._certificate: tuple[str, str] | None = None  # of the session
 
-    def api(self, purpose: str, user_agent: str = "", patience_s: float = 0.0) -> Api:
-        """Return the requests of one purpose, under a user agent of their own if one is given.
+    @classmethod
+    async def connect(cls, selection: ClusterSelection) -> Self:
+        """Load the credentials, reach the server and ask its version.
 
-        With patience each is tried for so long, whatever becomes of the server meanwhile.
+        Raises UsageError on a bad selection; SetupError, in one line, when the server cannot be
+        reached, speaks no HTTP/2 or refuses the credentials.
         """
-        return Api(self, purpose, user_agent, patience_s)
+        credentials = await selection.load()
+        await check_http2(credentials)
+        cluster = cls(credentials)
+        try:
+            cluster.version = await read_version(cluster.api("preflight"), credentials)
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
 
     async def __aenter__(self) -> Self:
         return self
@@ -250,107 +342,30 @@ class Channel:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close fleet's own connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def send(
-        self,
-        purpose: str,
-        method: str,
-        target: str,
-        headers: list[tuple[str, str]],
-        data: bytes | None,
-        patience_s: float = 0.0,
-    ) -> Answer:
-        """Send until there is an answer that another attempt would not change."""
-        was_renewed = False
-        tries = Tries(patience_s, self._now_s)
-        for attempt in itertools.count(1):
-            self.requests[purpose] += 1
-            await self.renewal.renew()
-            used = self.credentials.secrets()
-            try:
-                answer, wait_s = await self._send_once(purpose, method, target, headers, data)
-            except RemoteProtocolError as error:
-                raise SetupError(f"{self.credentials.address}: {error}") from error
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                self._note_trouble()
-                is_hopeless = not is_transient(error, is_patient=patience_s > 0)
-                if is_hopeless or tries.are_over(attempt):
-                    reason = describe_failure(error)
-                    raise SetupError(f"{self.credentials.address}: {reason}") from error
-                wait_s = -1.0
-            else:
-                if answer.code == 401:
-                    await self.renewal.renew(refused=used)
-                    if was_renewed or self.credentials.secrets() == used:
-                        raise SetupError(refused(self.credentials, answer))
-                    was_renewed = True
-                    continue
-                if answer.code in RETRIED_CODES:
-                    self._note_trouble()
-                elif not (answer.code == 403 and patience_s and self._has_just_started()):
-                    return answer
-                if tries.are_over(attempt):
-                    return answer
-            await self._sleep(tries.wait_s(attempt, wait_s))
-        raise AssertionError("it is counted without end")
+    def api(self, purpose: str, user_agent: str = "", patience_s: float = 0.0) -> Api:
+        """Return fleet's own requests of one purpose: preflight, adopt, cleanup, ..."""
+        return Api(self, purpose, user_agent, patience_s)
 
-    def _note_trouble(self) -> None:
-        self._troubled_s = self._now_s()
+    def go_gently(self) -> None:
+        """Make one call at a time from now on, more as good answers come."""
+        self.gate.calls = 1.0
+
+    def note_trouble(self) -> None:
+        """Take that a call got no answer, or one of a server in trouble."""
+        self._troubled_s = self.now_s()
         self.gate.take(is_overloaded=True)
 
-    def _has_just_started(self) -> bool:
-        return self._now_s() < self._troubled_s + STARTING_S
+    def has_just_started(self) -> bool:
+        """Return whether the server may not have read its roles since it was in trouble."""
+        return self.now_s() < self._troubled_s + STARTING_S
 
-    async def _send_once(
-        self,
-        purpose: str,
-        method: str,
-        target: str,
-        headers: list[tuple[str, str]],
-        data: bytes | None,
-    ) -> tuple[Answer, float]:
-        # Streams are not counted: a call never waits for the end of a watch.
-        # Nor does the run's own Lease, without which another fleet takes the names.
-        gate = contextlib.nullcontext() if purpose == RUN else self.gate
-        async with gate, await self._ask(method, target, headers, data=data) as response:
-            raw = await _read(response)
-            answer = _answer(response, raw)
-            if answer.code not in RETRIED_CODES:
-                self.gate.take(is_overloaded=False)
-            return answer, _retry_after_s(response)
-
-    async def stream(
-        self, purpose: str, request: Request, headers: list[tuple[str, str]]
-    ) -> AsyncGenerator[StreamOpened | bytes | Response]:
-        """Send once, and bring what a transport of nodes brings. Nothing is raised."""
-        self.requests[purpose] += 1
-        is_open = False
-        target = request.path.decode()
-        try:
-            await self.renewal.renew()
-            limits = _STREAM_LIMITS if request.stream else None
-            async with await self._ask("GET", target, headers, limits=limits) as response:
-                if response.status == 200 and request.stream:
-                    is_open = True
-                    yield StreamOpened(0, 0)
-                    async for chunk in response.content.iter_any():
-                        yield chunk
-                    end = Response(200, b"", 0, 0)
-                else:
-                    body, again_s = await _read(response), int(_retry_after_s(response))
-                    end = Response(response.status, body, 0, 0, again_s)
-        except (FleetError, RemoteProtocolError) as error:  # no credentials, or too large
-            end = Response(0, b"", 0, 0, -1, Failure.CANCELLED, str(error))
-        except (aiohttp.ClientError, OSError) as error:
-            failure = _failure_of(error, is_open=is_open)
-            end = Response(0, b"", 0, 0, -1, failure, describe_failure(error))
-        yield end
-
-    async def _ask(
+    @contextlib.asynccontextmanager
+    async def ask(
         self,
         method: str,
         target: str,
@@ -358,15 +373,16 @@ class Channel:
         *,
         data: bytes | None = None,
         limits: aiohttp.ClientTimeout | None = None,
-    ) -> RequestContext:
-        """Begin one request under the present credentials."""
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send one request under the present credentials."""
         if self._certificate != self.credentials.client_certificate:
             await self.close()  # a new client certificate needs new connections
         authorization = self.credentials.authorization()
         if authorization:
             headers = [*headers, ("Authorization", authorization.decode())]
-        session = self._open()
-        return session.request(
+        if self._session is None:
+            self._session = self._open()
+        async with self._session.request(
             method,
             self.credentials.server + target,
             data=data,
@@ -374,56 +390,96 @@ class Channel:
             server_hostname=self.credentials.server_name,
             allow_redirects=False,
             proxy=self.credentials.proxy_url or None,
-            timeout=limits or session.timeout,
-        )
-
-    async def status(
-        self, purpose: str, target: str, headers: list[tuple[str, str]], timeout_s: float
-    ) -> int:
-        """Return the code of one answer, 0 if none came in time."""
-        self.requests[purpose] += 1
-        limits = aiohttp.ClientTimeout(total=timeout_s)
-        try:
-            async with await self._ask("GET", target, headers, limits=limits) as response:
-                return response.status
-        except (FleetError, aiohttp.ClientError, OSError, TimeoutError):
-            return 0
-
-    def go_gently(self) -> None:
-        """Make one call at a time from now on, more as good answers come."""
-        self.gate.calls = 1.0
-
-    async def chunks(
-        self, purpose: str, target: str, headers: list[tuple[str, str]]
-    ) -> AsyncGenerator[bytes]:
-        """Yield what comes of an answer. Raises SetupError when it breaks off."""
-        self.requests[purpose] += 1
-        try:
-            async with await self._ask("GET", target, headers, limits=_STREAM_LIMITS) as response:
-                if response.status != 200:
-                    raise SetupError(_answer(response, await _read(response)).message)
-                async for chunk in response.content.iter_any():
-                    yield chunk
-        except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError) as error:
-            raise SetupError(f"{self.credentials.address}: {describe_failure(error)}") from error
+            timeout=limits or self._session.timeout,
+        ) as response:
+            yield response
 
     def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            context = self.credentials.ssl_context(("http/1.1",))
-            self._certificate = self.credentials.client_certificate
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    ssl=context,
-                    limit=0,  # `Gate` limits the calls; waiting there is no time of the server's
-                    ttl_dns_cache=NAMES_S_MAX,
-                ),
-                timeout=aiohttp.ClientTimeout(
-                    total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S
-                ),
-                # The proxy is the wire engine's: see `Credentials`.
-                trust_env=False,
-            )
-        return self._session
+        context = self.credentials.ssl_context(("http/1.1",))
+        self._certificate = self.credentials.client_certificate
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=context,
+                limit=0,  # `Gate` limits the calls; waiting there is no time of the server's
+                ttl_dns_cache=NAMES_S_MAX,
+            ),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),
+            trust_env=False,  # the proxy is the wire engine's: see `Credentials`
+        )
+
+
+async def check_http2(credentials: Credentials) -> None:
+    """Make one TLS connection. Raises SetupError if it fails or the server chooses no `h2`."""
+    try:
+        writer = await _connect(credentials)
+    except OSError as error:
+        raise SetupError(
+            f"context {credentials.context}: no connection to {credentials.address}: "
+            f"{describe_failure(error)}{_hint(error)}"
+        ) from error
+    protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+    writer.transport.abort()
+    if protocol != "h2":
+        raise SetupError(
+            f"context {credentials.context}: {credentials.address} does not speak HTTP/2 (ALPN "
+            f"chose {protocol or 'nothing'}); fleet needs it, as kubelets do: connect to the API "
+            "server itself, not to a proxy before it"
+        )
+
+
+async def _connect(credentials: Credentials) -> asyncio.StreamWriter:
+    """Connect to the first address of the server that answers, each in its part of the time.
+
+    Raises OSError, of the last address.
+    """
+    context = credentials.ssl_context()
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        at = credentials.proxy or credentials
+        found = await loop.getaddrinfo(at.host, at.port, type=socket.SOCK_STREAM)
+    for rest, (_, _, _, _, (address, *_)) in zip(range(len(found) - 1, -1, -1), found, strict=True):
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S / len(found)):
+                reader, writer = await asyncio.open_connection(str(address), at.port)
+                if credentials.proxy is not None:
+                    await _pass(credentials.proxy, credentials.address, reader, writer)
+                await writer.start_tls(context, server_hostname=credentials.server_name)
+        except OSError:
+            if not rest:
+                raise
+        else:
+            return writer
+    raise AssertionError("a name without addresses is an error of getaddrinfo")
+
+
+async def _pass(
+    proxy: Proxy, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Go through a proxy. Raises OSError."""
+    writer.write(proxy.connect(address.encode("idna")))
+    try:
+        why = refusal_of(await reader.readuntil(END))
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        why = "the proxy closed the connection before it answered CONNECT"
+    if why:
+        writer.transport.abort()
+        raise OSError(why)
+
+
+async def read_version(api: Api, credentials: Credentials) -> str:
+    """Return the version of the server. Raises SetupError if it does not say who it is."""
+    body = expect(await api.request("GET", "/version"), f"{credentials.address}: no /version")
+    if not all(re.match(r"\d", str(body.get(key, ""))) for key in ("major", "minor")):
+        raise SetupError(f"{credentials.address}: /version is not a Kubernetes API server's")
+    return str(body.get("gitVersion", ""))
+
+
+def _hint(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return " (is this kubeconfig of another cluster, or its certificate-authority outdated?)"
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return " (does the port speak plain HTTP?)"
+    return ""
 
 
 class Tries:

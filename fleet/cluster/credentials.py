@@ -3,12 +3,28 @@
 `kubernetes-asyncio` reads kubeconfigs and runs exec plugins and token refreshes, so that whatever
 works with kubectl works here. What the wire engine needs is kept as plain facts, and what it
 cannot honour (SOCKS, path prefixes, plain HTTP) is refused before anything is sent.
+
+When credentials are renewed, and what it means if they cannot be:
+
+    about to run out --renewed--> fresh
+                     --it fails--> tried again later and later; the old ones serve until they end
+    run out, or refused with a 401 --it fails--> requests fail, with the reason
+
+Source: client-go/plugin/pkg/client/auth/exec/exec.go: one plugin at a time (getCreds), a 401 runs
+it again unless somebody has (maybeRefreshCreds), whoever asks gets the failure.
+Differs: it begins five minutes before the end (the library's EXPIRY_SKEW_PREVENTION_DELAY), where
+client-go waits for the end; a plugin that is throttled has time then, and waits between its tries.
 """
 
+import asyncio
+import importlib.util
 import logging
 import os
 import re
 import ssl
+import sys
+import time
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +34,40 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from fleet.cluster.kubeconfig_library import (
-    Configuration,
-    KubeConfigLoader,
-    KubeConfigMerger,
-    kubeconfigs,
-)
 from fleet.cluster.proxies import proxy_for
-from fleet.errors import HIDDEN, SetupError, UsageError, hide, masked
+from fleet.errors import HIDDEN, FleetError, SetupError, UsageError, hide, masked
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.sockets.tunnel import Proxy
+
+
+def _load_without_models(library: str = "kubernetes_asyncio") -> None:
+    """Have `kubernetes_asyncio.config` load alone: it reads kubeconfigs and runs exec plugins.
+
+    Importing the whole library takes 36 MB and 0.7 s for some 800 model classes that fleet never
+    uses. So the packages `kubernetes_asyncio` and `.client` are entered as empty ones. A process
+    that has the whole library already keeps it.
+    """
+    if library in sys.modules:
+        return
+    spec = importlib.util.find_spec(library)
+    assert spec is not None, library
+    assert spec.submodule_search_locations, spec
+    root = spec.submodule_search_locations[0]
+    client = types.ModuleType(f"{library}.client")
+    for package, path in ((types.ModuleType(library), root), (client, f"{root}/client")):
+        package.__path__ = [path]
+        sys.modules[package.__name__] = package
+    configuration = importlib.import_module(f"{library}.client.configuration")
+    vars(client)["Configuration"] = configuration.Configuration
+    vars(client)["ApiClient"] = object  # named in annotations of helpers that are never called
+
+
+_load_without_models()
+
+# These find the empty packages.
+from kubernetes_asyncio import config as kubeconfigs  # noqa: E402
+from kubernetes_asyncio.client import Configuration  # noqa: E402
+from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger  # noqa: E402
 
 logger = logging.getLogger(__name__)
 # It logs what plugins write to stderr, tokens included; the error that it raises says the same.
@@ -38,6 +78,14 @@ PLUGIN_OUTPUT_MAX = 400
 # A plugin may write tokens to stderr: what is long, has letters and digits, and is no path or URL.
 _LONG_WORD = re.compile(r"(?<![\w/:-])(?=[\w+=-]*\d)(?=[\w+=-]*[A-Za-z])[\w+=-]{20,}")
 DEFAULT_PORTS = {"https": 443}
+
+LOOK_EVERY_S = 30.0  # reading a kubeconfig's token file costs more than sending a request
+BACKOFF_FIRST_S = 2.0
+BACKOFF_MAX_S = 60.0  # some eight tries in the five minutes before the end
+PATIENCE_S = 1.0
+"""A request waits so long for a renewal that it could do without; a plugin may ask a person."""
+PLUGIN_S_MAX = 60.0
+"""And so long for one that it needs."""
 
 # What kubernetes-asyncio raises on kubeconfigs that are YAML but not kubeconfigs.
 MALFORMED = (
@@ -277,6 +325,82 @@ class Credentials:
                 self.address,
             )
         self.is_verified = bool(configuration.verify_ssl)
+
+
+class Renewal:
+    """Keeps one cluster's credentials fresh, for whoever calls `renew` before they are used."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._credentials = credentials
+        self._now_s = now_s
+        self._wall_s = wall_s
+        self._due_s = 0.0
+        self._failures = 0
+        self._reason = ""  # of the last attempt, if it failed
+        self._attempt: asyncio.Task[None] | None = None
+        self.has_failed = False
+        """Somebody needed new credentials and there were none."""
+
+    async def renew(self, *, refused: tuple[object, ...] = ()) -> None:
+        """Renew what is about to run out; wait for it only if nothing else may work.
+
+        `refused` are the secrets that were answered with a 401. Raises SetupError when there are no
+        credentials that may work.
+        """
+        if refused and self._credentials.secrets() != refused:
+            return  # somebody has renewed them meanwhile
+        is_needed = bool(refused) or self._has_run_out()
+        is_due = self._now_s() >= self._due_s or (is_needed and not self._failures)
+        if self._attempt is None and is_due:
+            self._attempt = asyncio.create_task(self._try(force=bool(refused)))
+        if self._attempt is not None:
+            limit_s = PLUGIN_S_MAX if is_needed else PATIENCE_S
+            await asyncio.wait({self._attempt}, timeout=limit_s)
+        if not is_needed or (self._attempt is None and not self._reason):
+            return
+        self.has_failed = True
+        raise SetupError(
+            f"the credentials of context {self._credentials.context} "
+            f"{'are refused' if refused else 'have run out'} and cannot be renewed: "
+            f"{self._reason or f'no answer within {PLUGIN_S_MAX:.0f} s'}"
+        )
+
+    async def _try(self, *, force: bool) -> None:
+        try:
+            await self._credentials.refresh(force=force)
+        except FleetError as error:
+            self._reason = str(error)
+            wait_s = min(BACKOFF_FIRST_S * 2.0**self._failures, BACKOFF_MAX_S)
+            self._failures += 1
+            rest = self._rest()
+            logger.warning("credentials: %s; tried again in %.0f s%s", error, wait_s, rest)
+        else:
+            if self._failures:
+                logger.warning("credentials: renewed, after %d failures", self._failures)
+            self._reason, self._failures, wait_s = "", 0, LOOK_EVERY_S
+        finally:
+            self._attempt = None
+        self._due_s = self._now_s() + wait_s
+
+    def _has_run_out(self) -> bool:
+        expires_s = self._credentials.expires_s
+        return expires_s is not None and self._wall_s() >= expires_s
+
+    def _rest(self) -> str:
+        """Say how long requests can go on."""
+        expires_s = self._credentials.expires_s
+        if expires_s is None:
+            return ""
+        rest_s = expires_s - self._wall_s()
+        if rest_s > 0:
+            return f", the present ones last {rest_s:.0f} s more"
+        return "; the present ones have run out, and requests fail"
 
 
 def _load_in_cluster() -> Credentials:

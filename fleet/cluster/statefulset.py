@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from fleet.cluster.api_client import MERGE_PATCH, Api, Channel, Json, Sleep, expect
+from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster, Json, Sleep, expect
 from fleet.cluster.credentials import ClusterSelection
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.profile.option_types import StatefulSet
@@ -27,7 +27,7 @@ STOP_S_MAX = 900.0
 async def home_api() -> AsyncIterator[Api]:
     """Yield requests to the cluster that this pod runs in. Raises UsageError outside of a pod."""
     credentials = await ClusterSelection(in_cluster=True).load()
-    async with Channel(credentials) as channel:
+    async with Cluster(credentials) as channel:
         yield channel.api("statefulset")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fleet.background import Background, give_up
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.controlplane.ports import LOOPBACK
 from fleet.dashboard.door import new_token, token_from
 from fleet.dashboard.elastic import ElasticFleet

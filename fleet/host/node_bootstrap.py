@@ -22,8 +22,8 @@ from typing import NamedTuple
 import orjson
 
 from fleet.background import Background
-from fleet.cluster.api_client import CONCURRENCY, Api, expect
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.api_client import CONCURRENCY, Api, Cluster, expect
+from fleet.cluster.credentials import ClusterSelection
 from fleet.controlplane import ControlPlaneInfo, Layout, state_home
 from fleet.errors import FleetError, UsageError, hide
 from fleet.host.certificate_store import CertificateStore

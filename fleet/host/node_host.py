@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from fleet import __version__
 from fleet.clock import NS_PER_S, Draws, SystemClock
 from fleet.cluster.agent_access import agents_of
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS
 from fleet.cluster.identity import Identity, Impersonation, RefusalWatch, probe
 from fleet.cluster.ownership import (
@@ -541,7 +541,7 @@ class NodeHost:
         while True:
             await asyncio.sleep(LOOK_S)
             with contextlib.suppress(SetupError):  # it has been told, and is tried again
-                await self._cluster.refresh()
+                await self._cluster.renewal.renew()
             self._pass_authorization_on()
             if refusals.is_storm() and self._identity.impersonation is Impersonation.USER:
                 await self._probe_again()

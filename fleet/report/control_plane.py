@@ -22,8 +22,7 @@ from typing import cast
 import aiohttp
 import orjson
 
-from fleet.cluster.api_client import describe_failure
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster, describe_failure
 from fleet.cluster.identity import may_read
 from fleet.controlplane import APISERVER, ETCD, ControlPlaneInfo
 from fleet.errors import FleetError, SetupError

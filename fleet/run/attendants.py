@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from fleet.background import Background
-from fleet.cluster.api_client import Sleep
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster, Sleep
 from fleet.cluster.runs import RunLease
 from fleet.faults.injector import attach_problem
 from fleet.host.node_host import NodeHost
@@ -110,6 +109,6 @@ async def serve_metrics(background: Background, node_host: NodeHost) -> None:
 def failures(background: Background, cluster: Cluster) -> list[str]:
     """Say what has failed beside the nodes in a way that makes the run invalid."""
     reasons = background.reasons()
-    if cluster.lacked_credentials:
+    if cluster.renewal.has_failed:
         reasons.append("for some time no valid credentials were to be had, see the log")
     return reasons

@@ -16,8 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from fleet.background import Background
-from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Cluster, Json, each, expect
 from fleet.cluster.daemonsets import Taint, tolerates
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.dashboard.elastic import ElasticFleet

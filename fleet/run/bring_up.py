@@ -5,7 +5,7 @@ import time
 from collections import Counter
 
 from fleet.background import Background
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 from fleet.profile.settings import Settings

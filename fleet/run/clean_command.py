@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from fleet.cluster.api_client import Api
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.applied_objects import APPLIED_BY
 from fleet.cluster.cleanup import (
     PATIENCE_S,
@@ -14,7 +14,7 @@ from fleet.cluster.cleanup import (
     is_tenth,
     no_progress,
 )
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
 from fleet.cluster.ownership import OWNER_ANNOTATION, refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs

@@ -2,8 +2,8 @@
 
 import contextlib
 
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import PATIENCE_S, clean_run, is_tenth
-from fleet.cluster.cluster import Cluster
 from fleet.cluster.ownership import refusal
 from fleet.cluster.preflight import SHOWN_MAX
 from fleet.cluster.runs import RunLease

@@ -11,9 +11,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from fleet.cluster.api_client import Api
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.cleanup import clean_run
-from fleet.cluster.cluster import Cluster
 from fleet.cluster.runs import RunLease, find_holders
 from fleet.cluster.statefulset import home_api, is_wanted
 from fleet.errors import FleetError

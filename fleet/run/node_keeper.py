@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable
 
 from fleet.clock import Draws
-from fleet.cluster.api_client import Json
+from fleet.cluster.api_client import Cluster, Json
 from fleet.cluster.cleanup import NODE_LEASES
-from fleet.cluster.cluster import Cluster
 from fleet.cluster.identity import LEASE_NAMESPACE
 from fleet.cluster.informer import Informer, ObjectWatch
 from fleet.cluster.managed import (

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from fleet.background import Background
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.controlplane import SCHEDULER, ControlPlaneInfo
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.daemonsets import FAKE_KEY, NodeShape
 from fleet.cluster.managed import matching_names, not_opted_in, opted_in
 from fleet.cluster.ownership import RUN_LABEL

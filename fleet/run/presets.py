@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import find_holders
 from fleet.controlplane.options import CONTROLLER_MANAGER, ControlPlaneInfo

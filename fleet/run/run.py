@@ -20,9 +20,8 @@ from pathlib import Path
 from fleet.background import Background
 from fleet.cluster.address_claims import claim_addresses
 from fleet.cluster.agent_access import prepare_agents
-from fleet.cluster.api_client import RUN
+from fleet.cluster.api_client import RUN, Cluster
 from fleet.cluster.cleanup import PATIENCE_S
-from fleet.cluster.cluster import Cluster
 from fleet.cluster.daemonsets import FAKE_TAINT
 from fleet.cluster.identity import Identity, authorize, features_of
 from fleet.cluster.managed import opted_in

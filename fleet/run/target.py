@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from fleet.cluster.cluster import ClusterSelection
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kubeconfig_file import only_context
 from fleet.controlplane import (
     APISERVER,

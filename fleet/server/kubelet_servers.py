@@ -24,7 +24,7 @@ from aiohttp import web
 from yarl import URL
 
 from fleet.background import Background
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.errors import SetupError
 from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost

@@ -11,9 +11,8 @@ from collections.abc import Callable, Collection, Iterable
 from fleet import __version__
 from fleet.background import Background
 from fleet.clock import Draws
-from fleet.cluster.api_client import Api
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.cleanup import CSI_NODES, PATIENCE_S
-from fleet.cluster.cluster import Cluster
 from fleet.errors import SetupError
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Fidelity, Settings

@@ -15,7 +15,8 @@ import uvloop
 
 from fleet.background import Background
 from fleet.clock import TICK_NS, Draws, SystemClock
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.api_client import Cluster
+from fleet.cluster.credentials import ClusterSelection
 from fleet.controlplane import ControlPlane
 from fleet.host.certificate_store import CertificateContext
 from fleet.host.machine import raise_descriptors

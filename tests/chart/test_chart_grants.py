@@ -14,7 +14,8 @@ from played_node import Server
 from test_chart import OF_PODS
 
 from fleet.cluster.agent_access import NAME, check_agents
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.api_client import Cluster
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import Features, authorize, check_permissions
 from fleet.errors import SetupError
 from fleet.profile.settings import Fidelity

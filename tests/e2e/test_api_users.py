@@ -8,7 +8,8 @@ import pytest
 from e2e_world import Json, World, eventually
 from locust_dashboard import Dashboard
 
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.api_client import Cluster
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.run_id import LOAD_LABEL
 from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
 

@@ -16,9 +16,9 @@ import pytest
 import yaml
 from e2e_world import WAIT_MAX_S
 
-from fleet.cluster.api_client import MERGE_PATCH, Api
+from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster
 from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.daemonsets import FAKE_TAINT, NodeShape
 from fleet.cluster.identity import (
     Features,

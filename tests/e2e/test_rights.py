@@ -11,7 +11,8 @@ import pytest
 import yaml
 from e2e_world import CONFIRMED, DEDICATED, WAIT_MAX_S, Json, World, eventually, workload
 
-from fleet.cluster.cluster import Cluster, ClusterSelection
+from fleet.cluster.api_client import Cluster
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import Features, Impersonation, authorize, impersonation_headers, probe
 from fleet.controlplane import ControlPlane, ControlPlaneOptions
 from fleet.errors import SetupError

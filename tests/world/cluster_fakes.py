@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import yaml
 
-from fleet.cluster.api_client import JSON, METADATA_ONLY, Answer, Api, Channel
+from fleet.cluster.api_client import JSON, METADATA_ONLY, Answer, Api, Cluster
 from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES
 from fleet.cluster.identity import ACCESS_REVIEW, SELF_REVIEW, Permission
 from fleet.cluster.ownership import NODES, OWNER_ANNOTATION, PREFIX_LABEL, RUN_LABEL
@@ -25,7 +25,7 @@ class FakeApi(Api):
     """Answers from a dictionary of objects by path."""
 
     def __init__(self) -> None:
-        super().__init__(cast("Channel", None), "test")
+        super().__init__(cast("Cluster", None), "test")
         self.objects: dict[str, Json] = {}
         self.log: list[tuple[str, str]] = []
         self.date_s = 1_800_000_000

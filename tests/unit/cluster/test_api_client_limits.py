@@ -11,8 +11,8 @@ from test_cluster_connection import Handler, kubeconfig_for, serving
 from test_cluster_connection import certificate as certificate  # noqa: PLC0414 - a fixture
 
 from fleet.cluster import api_client
-from fleet.cluster.api_client import CALLS_MAX, RETRY_AFTER_S_MAX, Answer, Channel, Gate
-from fleet.cluster.cluster import ClusterSelection
+from fleet.cluster.api_client import CALLS_MAX, RETRY_AFTER_S_MAX, Answer, Cluster, Gate
+from fleet.cluster.credentials import ClusterSelection
 from fleet.errors import SetupError
 from fleet.wire.http2.messages import Request
 
@@ -30,7 +30,7 @@ def ask(tmp_path: Path, certificate: Path, handler: Handler) -> Outcome:
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials, sleep) as channel:
+            async with Cluster(credentials, sleep) as channel:
                 return await channel.api("preflight").request("GET", "/x"), waits
 
     return asyncio.run(scenario())
@@ -111,7 +111,7 @@ def test_a_busy_server_gets_fewer_calls_at_once(tmp_path: Path, certificate: Pat
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials, no_sleep) as channel:
+            async with Cluster(credentials, no_sleep) as channel:
                 api = channel.api("cleanup")
                 for _ in range(2):
                     await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))
@@ -169,7 +169,7 @@ def test_an_open_watch_takes_no_room_from_calls(
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials) as channel:
+            async with Cluster(credentials) as channel:
                 api = channel.api("storage")
                 streams = [api.stream(Request(b"GET", b"/watch", stream=True)) for _ in range(40)]
                 for stream in streams:
@@ -195,13 +195,13 @@ def test_a_status_is_asked_for_once_and_raises_nothing(tmp_path: Path, certifica
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials) as channel:
+            async with Cluster(credentials) as channel:
                 api = channel.api("health")
                 codes = [await api.status("/readyz", 5.0) for _ in range(4)]
                 codes.append(await api.status("/readyz", 0.01))  # it hangs
                 asked = channel.requests["health"]
             is_over.set()
-        async with Channel(credentials) as channel:
+        async with Cluster(credentials) as channel:
             codes.append(await channel.api("health").status("/readyz", 5.0))  # nobody listens
         return codes, asked
 

@@ -22,8 +22,8 @@ from cryptography.x509.oid import NameOID
 from world.cluster_fakes import no_sleep, write_kubeconfig
 
 from fleet import __version__
-from fleet.cluster.api_client import Answer, Channel
-from fleet.cluster.cluster import Cluster, ClusterSelection, check_http2, read_version
+from fleet.cluster.api_client import Answer, Cluster, check_http2, read_version
+from fleet.cluster.credentials import ClusterSelection
 from fleet.errors import SetupError
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -119,7 +119,7 @@ def test_a_proxy_leads_to_the_server(
         async with serving(certificate, version) as http1:
             path = kubeconfig_for(tmp_path, http1, certificate, **facts)
             credentials = await ClusterSelection(kubeconfig=path).load(environ)
-            async with Channel(credentials) as channel:
+            async with Cluster(credentials) as channel:
                 assert await read_version(channel.api("test"), credentials) == "v1.36.3"
         assert proxy.asked == [f"127.0.0.1:{port}", f"127.0.0.1:{http1}"]
         assert len(set(proxy.authorizations)) == 1
@@ -206,12 +206,12 @@ def test_plain_http_is_recognised(tmp_path: Path, certificate: Path) -> None:
     asyncio.run(scenario())
 
 
-def ask(tmp_path: Path, certificate: Path, handler: Handler) -> tuple[Answer, Channel]:
-    async def scenario() -> tuple[Answer, Channel]:
+def ask(tmp_path: Path, certificate: Path, handler: Handler) -> tuple[Answer, Cluster]:
+    async def scenario() -> tuple[Answer, Cluster]:
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials, no_sleep) as channel:
+            async with Cluster(credentials, no_sleep) as channel:
                 return await channel.api("preflight").request("GET", "/x"), channel
 
     return asyncio.run(scenario())
@@ -269,7 +269,7 @@ class Watch:
 
 async def ask_patiently(path: Path, watch: Watch) -> Answer:
     credentials = await ClusterSelection(kubeconfig=path).load()
-    async with Channel(credentials, watch.sleep, lambda: watch.now_s) as channel:
+    async with Cluster(credentials, watch.sleep, lambda: watch.now_s) as channel:
         return await channel.api("cleanup", patience_s=60.0).request("GET", "/x")
 
 
@@ -377,7 +377,7 @@ def test_a_401_renews_the_token_and_goes_on(tmp_path: Path, certificate: Path) -
             document["users"][0]["user"] = {"tokenFile": str(token)}
             path.write_text(yaml.safe_dump(document))
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials, no_sleep) as channel:
+            async with Cluster(credentials, no_sleep) as channel:
                 return (await channel.api("x").request("GET", "/x")).code
 
     assert asyncio.run(scenario()) == 200
@@ -408,7 +408,7 @@ def test_versions(tmp_path: Path, certificate: Path, body: dict[str, str], expec
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials, no_sleep) as channel:
+            async with Cluster(credentials, no_sleep) as channel:
                 version = await read_version(channel.api("x"), credentials)
             assert version == expected
 
@@ -423,7 +423,7 @@ def test_something_that_is_no_api_server_is_recognised(tmp_path: Path, certifica
         async with serving(certificate, handler) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials, no_sleep) as channel:
+            async with Cluster(credentials, no_sleep) as channel:
                 with pytest.raises(SetupError, match="not a Kubernetes API server"):
                     await read_version(channel.api("x"), credentials)
 

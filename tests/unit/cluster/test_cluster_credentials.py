@@ -7,8 +7,7 @@ import yaml
 from kubernetes_asyncio.config import incluster_config
 from world.cluster_fakes import write_kubeconfig
 
-from fleet.cluster.cluster import ClusterSelection
-from fleet.cluster.credentials import Credentials
+from fleet.cluster.credentials import ClusterSelection, Credentials
 from fleet.errors import HIDDEN, SetupError, UsageError, masked
 
 

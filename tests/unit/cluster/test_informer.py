@@ -15,8 +15,8 @@ from test_cluster_connection import kubeconfig_for, serving
 
 from fleet.clock import Draws
 from fleet.cluster import api_client
-from fleet.cluster.api_client import Channel, Json
-from fleet.cluster.cluster import ClusterSelection
+from fleet.cluster.api_client import Cluster, Json
+from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.informer import Informer, ObjectWatch
 from fleet.wire.api.framing import EVENT_BYTES_MAX
 
@@ -92,7 +92,7 @@ class World:
         async with serving(self._certificate, self._handle) as port:
             path = kubeconfig_for(self._folder, port, self._certificate)
             credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Channel(credentials) as channel:
+            async with Cluster(credentials) as channel:
                 yield Informer(
                     channel.api("csi"),
                     ObjectWatch(0, CLAIMS),
@@ -288,7 +288,7 @@ def test_a_server_that_is_gone_is_asked_less_and_less(tmp_path: Path, certificat
         async with serving(certificate, answering(200)) as port:
             path = kubeconfig_for(tmp_path, port, certificate)
         credentials = await ClusterSelection(kubeconfig=path).load()
-        async with Channel(credentials) as channel:
+        async with Cluster(credentials) as channel:
             await Informer(
                 channel.api("csi"),
                 ObjectWatch(0, CLAIMS),

@@ -8,9 +8,8 @@ from typing import Any, cast
 import pytest
 from world.cluster_fakes import write_kubeconfig
 
-from fleet.cluster import renewal
-from fleet.cluster.credentials import ClusterSelection, Credentials
-from fleet.cluster.renewal import LOOK_EVERY_S, Renewal
+from fleet.cluster import credentials as renewal
+from fleet.cluster.credentials import LOOK_EVERY_S, ClusterSelection, Credentials, Renewal
 from fleet.errors import SetupError
 from fleet.host.node_host import NodeHost
 

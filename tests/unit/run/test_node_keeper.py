@@ -12,8 +12,8 @@ from world.virtual_loop import VirtualLoop
 from world.virtual_time import World
 
 from fleet.clock import Draws, SimClock
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import NODE_LEASES
-from fleet.cluster.cluster import Cluster
 from fleet.cluster.managed import EVENTS, LOOK_AGAIN_S
 from fleet.cluster.ownership import NODES
 from fleet.host.managed_nodes import ManagedNodes

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from world.cluster_fakes import FakeApi
 
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import UsageError
 from fleet.k8s.well_known import OPT_IN_LABEL

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import is_tenth
-from fleet.cluster.cluster import Cluster
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.readiness import NOT_READY_TAINT, Readiness
 from fleet.k8s.effects import WatchEvent, WatchKind

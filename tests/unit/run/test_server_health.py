@@ -7,8 +7,7 @@ from typing import cast
 
 import pytest
 
-from fleet.cluster.api_client import Api
-from fleet.cluster.cluster import Cluster
+from fleet.cluster.api_client import Api, Cluster
 from fleet.errors import UsageError
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Requests
