@@ -250,11 +250,6 @@ spawn_options = join(
         help="With ports: of the first node, the next ones have the next ports; with path: of all.",
     ),
     nodes(
-        "--node-addresses",
-        metavar="RANGE",
-        help="Of nodes and pods: routed to `lo`, as root, so that the API server can proxy.",
-    ),
-    nodes(
         "--pod-resources",
         type=PATH,
         metavar="DIR",

@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.addresses import each_of, is_ipv6
 from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import EventType, NodeView
@@ -16,9 +15,7 @@ from fleet.k8s.static_pods import NO_STATIC_PODS
 from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.address_plan import pod_cidrs as planned_pod_cidrs
 from fleet.profile.node_model import NodeModel
-from fleet.runtime.http_message import NOWHERE, World
 from fleet.runtime.image_store import ImageStore
-from fleet.runtime.ports import PortChanges
 from fleet.runtime.runtime import Runtime
 
 CATALOG_KINDS = frozenset((WatchKind.SERVICES, WatchKind.RUNTIME_CLASSES, WatchKind.CSI_DRIVERS))
@@ -74,7 +71,6 @@ class Environment:
         "origin",
         "outdated",
         "own_watches",
-        "port_changes",
         "registers",
         "runtime_classes",
         "runtimes",
@@ -83,7 +79,6 @@ class Environment:
         "static",
         "tolerate_key",
         "wall_offset_ns",
-        "world",
     )
 
     def __init__(
@@ -116,8 +111,6 @@ class Environment:
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
         self.holds: dict[int, Hold] = {}  # by node, of Nodes that others make
         self.boots: dict[int, int] = {}  # by node, of machines that booted anew: how often
-        self.port_changes: PortChanges | None = None  # of pods whose addresses are ours
-        self.world: World = NOWHERE  # whom pods reach
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
         self.skew_ns = 0  # how much the clock of the machines is ahead
         self.origin = self  # of machines in order, if these are not
@@ -134,24 +127,14 @@ class Environment:
 
     def runtime_of(self, node: NodeId, name: str, host_ips: str, pod_cidrs: str) -> Runtime:
         """Return the runtime of a machine: the one that a kubelet before left, or a new one."""
-        cidrs = self.pod_cidrs_of(host_ips, pod_cidrs)
-        if not cidrs:
+        if not pod_cidrs:
             position = self.index_of(name, host_ips) + self.model.address_shift
-            cidrs = planned_pod_cidrs(position, host_ips)
+            pod_cidrs = planned_pod_cidrs(position, host_ips)
         runtime = self.runtimes.pop(node, None)
         if runtime is None:
-            run_times = self.model.run_times
-            return Runtime(node, host_ips, cidrs, self.draws, self.port_changes, run_times)
-        runtime.use_cidrs(cidrs)
+            return Runtime(node, host_ips, pod_cidrs, self.draws, self.model.run_times)
+        runtime.use_cidrs(pod_cidrs)
         return runtime
-
-    def pod_cidrs_of(self, host_ips: str, said: str) -> str:
-        """Return the ranges of a node's pods: as its Node says, but of IPv4 ours if there are."""
-        serving = self.model.serving
-        if serving is None or serving.range is None:
-            return said
-        served = serving.range.pod_cidr_of(self.model.index_of(host_ips))
-        return ",".join((served, *(cidr for cidr in each_of(said) if is_ipv6(cidr))))
 
     def wall_ns(self, now_ns: int) -> int:
         """Return the wall time of a monotonic instant."""

@@ -6,7 +6,6 @@ Source: pkg/kubelet/server/server.go, HostInterface.
 """
 
 from functools import partial
-from typing import NamedTuple
 
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
@@ -29,7 +28,6 @@ from fleet.runtime.container_log import LogReader
 from fleet.runtime.http_message import HttpReply, HttpRequest
 from fleet.runtime.known_servers import server_of
 from fleet.runtime.ports import (
-    Answer,
     PortSession,
     answer_of_anything,
     container_of_port,
@@ -80,25 +78,8 @@ def attach_to(
     return attach(target, now_ns, stdin=stdin, tty=tty)
 
 
-class PortAnswer(NamedTuple):
-    """Who listens on a port."""
-
-    answer: Answer
-    greeting: bytes | None = None  # all that is said to whoever connects
-    tls: tuple[str, str] | None = None  # a certificate and its key, "" for any
-    only_http: bool = False  # whoever speaks anything else hears that it is bad
-
-
 def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSession | Refusal:
     """Connect to a port of a pod. Source: GetPortForward; containerd's portForward."""
-    found = answer_of(kubelet, pod, port, now_ns)
-    if isinstance(found, Refusal):
-        return found
-    return PortSession(found.answer, found.greeting, only_http=found.only_http, tls=found.tls)
-
-
-def answer_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortAnswer | Refusal:
-    """Return what answers on a port of a pod, or why nobody does."""
     target = _target(kubelet, pod, container_of_port(pod, port), now_ns)
     if isinstance(target, Refusal):
         return target
@@ -110,32 +91,13 @@ def answer_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> Port
         def anything(request: HttpRequest, at_ns: int) -> HttpReply:
             return answer_of_anything(pod, target.site(at_ns).read, request)
 
-        return PortAnswer(anything)
+        return PortSession(anything)
 
     def answer(request: HttpRequest, at_ns: int) -> HttpReply:
         return server.answer(target.site(at_ns), port, request)
 
     greeting = hostname(pod).encode() if server.raw else None
-    tls = None
-    if port in server.tls:
-        read = target.site(now_ns).read
-        certificate, key = (read(path) or "" if path else "" for path in server.tls_files)
-        tls = certificate, key
-    return PortAnswer(answer, greeting, tls, only_http=True)
-
-
-def answer_datagram(
-    kubelet: VirtualKubelet, pod: Pod, port: int, text: str, client: str, now_ns: int
-) -> str | None:
-    """Return what a pod answers to a datagram, None if it says nothing."""
-    for spec in (*pod.spec.containers, *pod.spec.init_containers):
-        server = server_of(spec)
-        if server is None or port not in server.udp:
-            continue
-        target = _target(kubelet, pod, spec.name, now_ns)
-        if not isinstance(target, Refusal):
-            return server.answer_datagram(target.site(now_ns), port, text, client)
-    return None
+    return PortSession(answer, greeting, only_http=True)
 
 
 def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:

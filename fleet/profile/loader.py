@@ -5,7 +5,6 @@ of one line that names file, path and allowed values.
 """
 
 import difflib
-import ipaddress
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -26,7 +25,7 @@ from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice, provider_template
 from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
-from fleet.profile.serving import NodeRange, Serving
+from fleet.profile.serving import Serving
 from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
 from fleet.profile.yaml_text import YAMLTextError, read_documents
@@ -159,16 +158,6 @@ class NodeMix:
     def address_plan(self) -> AddressPlan:
         """Return which addresses the nodes may have."""
         return AddressPlan(pool for model in self.models for pool in model.address_pools)
-
-    def check_range(self, whole: ipaddress.IPv4Network, indices_max: int) -> NodeRange:
-        """Return how the nodes share a range. Raises UsageError unless all have room in it."""
-        found = NodeRange(whole, max(model.pods_max for model in self.models))
-        if indices_max > found.room:
-            raise UsageError(
-                f"--node-addresses: {whole} has room for {found.room} nodes of {found.pods_max} "
-                f"pods, {indices_max} are asked for"
-            )
-        return found
 
 
 def mix_of(settings: Settings) -> NodeMix:

@@ -4,7 +4,6 @@ What an option is for, and which go together, is said in `settings`.
 """
 
 import contextlib
-import ipaddress
 import math
 import platform
 import re
@@ -24,8 +23,6 @@ PROFILE_PERIOD_MAX = 10_000
 """The nodes after which a weighted mix repeats; finer weights are refused."""
 RATE_MAX = "max"
 """As a rate: all nodes at once."""
-RANGE_PREFIX_MAX = 30
-"""Of --node-addresses: half of it for nodes, without its two ends."""
 
 
 class ProfileChoice(NamedTuple):
@@ -269,19 +266,6 @@ def _address(value: str) -> str:
 Address = Annotated[str, AfterValidator(_address)]
 
 
-def _node_addresses(value: object) -> ipaddress.IPv4Network:
-    try:
-        found = ipaddress.IPv4Network(str(value))
-    except ValueError as error:
-        raise ValueError(f"{value} is not a range of IPv4 addresses: {error}") from None
-    first = found.network_address
-    if found.prefixlen > RANGE_PREFIX_MAX:
-        raise ValueError(f"{found} is too small: /{RANGE_PREFIX_MAX} at least")
-    if first.is_loopback or first.is_link_local or first.is_multicast or first.is_unspecified:
-        raise ValueError(f"{found} are addresses that an API server does not proxy to")
-    return found
-
-
 def _label_selector(text: str) -> str:
     """Check a label selector as kubectl takes it, so that a slip selects no other Nodes."""
     at = 0
@@ -297,7 +281,6 @@ def _label_selector(text: str) -> str:
 
 LabelSelector = Annotated[str, AfterValidator(_label_selector)]
 ProviderIdOption = Annotated[str, BeforeValidator(_provider_id)]
-NodeAddresses = Annotated[ipaddress.IPv4Network, BeforeValidator(_node_addresses)]
 BootstrapToken = Annotated[SecretStr, AfterValidator(_bootstrap_token)]
 ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]

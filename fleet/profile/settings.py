@@ -19,7 +19,6 @@ from fleet.profile.option_types import (
     DurationOption,
     HostNames,
     LabelSelector,
-    NodeAddresses,
     Profiles,
     ProviderIdOption,
     Rate,
@@ -70,7 +69,6 @@ NOT_MANAGED = (
     ("provider_id", "these Nodes keep their providerIDs"),
     ("dashboard", "others say how many nodes there are"),
     ("locust_master", "others say how many nodes there are"),
-    ("node_addresses", "these nodes are not numbered"),
     ("pod_resources", "these nodes cannot be told beforehand"),
 )
 """Options that do not go with --manage, and why."""
@@ -169,7 +167,6 @@ class Settings(BaseModel):
     provider_id: ProviderIdOption = ""  # of all profiles; "": as each says
     serve: ServeMode = ServeMode.AUTO
     serve_at: Address = ""  # of modes ports and path: ADDRESS:PORT of the first node
-    node_addresses: NodeAddresses | None = None  # of mode loopback: routed to `lo`
     pod_resources: Path | None = None  # a folder: the sockets of that service, one a node
     story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
     controlplane_bin: Path | None = None
@@ -257,8 +254,6 @@ class Settings(BaseModel):
                 f"--pod-resources: a gRPC server each for {self.most} nodes is too many; "
                 f"{POD_RESOURCES_MAX} of a process are the limit"
             )
-        if self.node_addresses and self.serve not in {ServeMode.AUTO, ServeMode.LOOPBACK}:
-            raise ValueError(f"--node-addresses are of --serve loopback, not {self.serve}")
         if (self.serve in {ServeMode.PORTS, ServeMode.PATH}) is not bool(self.serve_at):
             raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports and --serve path")
         if self.serve_at:
@@ -332,7 +327,7 @@ class Settings(BaseModel):
     @property
     def is_served(self) -> bool:
         """Whether the kubelets have servers on a cluster that was named."""
-        return bool(self.node_addresses) or self.serve not in {ServeMode.AUTO, ServeMode.OFF}
+        return self.serve not in {ServeMode.AUTO, ServeMode.OFF}
 
     @property
     def local_only(self) -> list[str]:

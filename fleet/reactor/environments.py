@@ -1,39 +1,31 @@
 """The environments of a process's kubelets: what each sees of its machine, and the time there."""
 
-from collections import deque
 from collections.abc import Iterable
 
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment
-from fleet.reactor.pod_network import PodNetwork
 from fleet.reactor.restarts import Restarts
 from fleet.reactor.roster import Process
 from fleet.reactor.watches import Watches
-from fleet.runtime.ports import PortChanges
 
 
 class Environments:
     """Those of the profiles, and of machines that are not as their profile says."""
 
-    __slots__ = ("_all", "_process", "_restarts", "_watches", "_world", "port_changes")
+    __slots__ = ("_all", "_process", "_restarts", "_watches")
 
     def __init__(self, process: Process, watches: Watches, restarts: Restarts) -> None:
         self._process = process
         self._watches = watches
         self._restarts = restarts
         self._all: list[Environment] = []
-        self._world = PodNetwork(process.roster, watches.services)
-        self.port_changes: PortChanges = deque()  # of pods whose addresses are ours
 
     def add(self, env: Environment) -> None:
         """Take the environment of a profile, before its kubelets."""
         self._all.append(env)
         env.csi_drivers = self._watches.csi_drivers
         env.services = self._watches.services
-        env.world = self._world
         env.runtime_classes = self._watches.runtime_classes
-        if env.model.serving is not None and env.model.serving.range is not None:
-            env.port_changes = self.port_changes
         clock = self._process.clock
         env.wall_offset_ns = clock.wall_ns() - clock.now_ns()
 

@@ -95,8 +95,6 @@ class Run:
         self._mix: NodeMix = mix_of(settings)
         end = max(each.node_index(each.most) for each in self._whole.shares())
         self._mix.check_addresses(end)
-        whole = settings.node_addresses
-        self._range = None if whole is None else self._mix.check_range(whole, end)
         self._health = connection_health(os.environ)
         seed = os.getpid() ^ time.monotonic_ns()
         self._run_id = settings.run_id or new_run_id(time.time_ns(), seed)
@@ -260,7 +258,6 @@ class Run:
                 servers = KubeletServers(
                     settings,
                     is_local=local is not None,
-                    addresses=self._range,
                     address_shift=claim.shift,
                 )
                 try:

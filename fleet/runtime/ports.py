@@ -1,22 +1,19 @@
 """The ports of a pod: which of them are listened on, and the small program that answers there.
 
 What is known to serve (known_servers.py) listens where it says, and answers as it does. Any other
-container listens on every port: what it declares is information, and all that other pods are told
-of. HTTP is answered there with the pod's name, what was sent,
-or a file of a container; any other bytes come back.
+container listens on every port: what it declares is information. HTTP is answered there with the
+pod's name, what was sent, or a file of a container; any other bytes come back.
 Source: containerd's internal/cri/server/sandbox_portforward_linux.go for the words of a refusal.
-Differs: HTTP/2 is not spoken, and TLS only by what is known to, on sockets of this machine.
+Differs: neither HTTP/2 nor TLS is spoken.
 """
 
 import posixpath
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
-from typing import NamedTuple
 from urllib.parse import unquote
 
-from fleet.k8s.pods import ContainerSpec, Pod, PodUid
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.k8s.streams import PortOutput
 from fleet.runtime.http_message import PLAIN, HttpReply, HttpRequest
 from fleet.runtime.known_servers import known_server_of
@@ -40,19 +37,6 @@ ReadFile = Callable[[str], str | None]
 """Return the text of a file of the container, None if there is none."""
 Answer = Callable[[HttpRequest, int], HttpReply]
 """Answer a request at an instant."""
-
-
-class PortChange(NamedTuple):
-    """A pod listens on ports of an address, or on none any more."""
-
-    node: int
-    uid: PodUid
-    address: str
-    ports: tuple[int, ...]
-
-
-PortChanges = deque[PortChange]
-"""Of all nodes, in order: runtimes append, whoever has the sockets takes."""
 
 
 def known_ports(pod: Pod) -> tuple[int, ...]:
@@ -104,7 +88,6 @@ class PortSession:
 
     __slots__ = (
         *("_answer_to", "_given", "_is_echo", "_is_over", "_only_http", "_pending", "_wait_s"),
-        "tls",
     )
 
     def __init__(
@@ -113,14 +96,11 @@ class PortSession:
         greeting: bytes | None = None,
         *,
         only_http: bool = False,
-        tls: tuple[str, str] | None = None,
     ) -> None:
         """Take what answers requests; a greeting is all that a client hears.
 
-        `only_http`: what is no HTTP is not sent back, but said to be bad. `tls`: a certificate and
-        its key, "" for any, if it is to be spoken.
+        `only_http`: what is no HTTP is not sent back, but said to be bad.
         """
-        self.tls = tls
         self._wait_s = 0  # before what is pending is sent
         self._only_http = only_http
         self._answer_to = answer

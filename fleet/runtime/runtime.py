@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.k8s.addresses import each_of, first_of
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, VolumeSpec
 from fleet.k8s.well_known import START_ERROR
 from fleet.profile.distribution import ZERO, constant
@@ -38,7 +37,6 @@ from fleet.runtime.containers import (
 from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
 from fleet.runtime.host_paths import OR_CREATE, HostPaths, make_host_path
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
-from fleet.runtime.ports import PortChange, PortChanges, known_ports
 from fleet.runtime.program import (
     TERM_EXIT_CODE,
     End,
@@ -77,7 +75,7 @@ class Runtime:
     """All sandboxes of one node."""
 
     __slots__ = (
-        *("_draws", "_files", "_host_ips", "_node", "_pool", "_port_changes", "_run_times"),
+        *("_draws", "_files", "_host_ips", "_node", "_pool", "_run_times"),
         *("_sandboxes", "_stop_budget", "_stopped", "spent"),
     )
 
@@ -87,7 +85,6 @@ class Runtime:
         host_ips: str,
         pod_cidrs: str,
         draws: Draws,
-        port_changes: PortChanges | None = None,
         run_times: RunTimes = USUAL_RUN_TIMES,
     ) -> None:
         self._node = node
@@ -96,7 +93,6 @@ class Runtime:
         self._run_times = run_times
         self._sandboxes: dict[PodUid, Sandbox] = {}
         self._pool = pool_of(pod_cidrs)
-        self._port_changes = port_changes  # None where no pod has an address that is ours
         self._files: NodeFiles | None = None  # made when a script needs it
         self._stopped: tuple[int, PodUid] | None = None  # what was stopped last, and when
         self._stop_budget: Budget | None = None
@@ -116,10 +112,6 @@ class Runtime:
 
     def __iter__(self) -> Iterator[tuple[PodUid, Sandbox]]:
         return iter(self._sandboxes.items())
-
-    def may_have(self, address: str) -> bool:
-        """Return whether a pod of this node may have an address."""
-        return address in each_of(self._host_ips) or self._pool.is_ours(address)
 
     def sandbox_delay_ns(self, pod: Pod, behavior: PodBehavior) -> int:
         """Return how long creating the sandbox of a pod takes."""
@@ -168,19 +160,7 @@ class Runtime:
             if old.holds_address:
                 self._pool.free(old.ips)
         self._sandboxes[pod.uid] = sandbox
-        self._listen(pod, sandbox)
         return sandbox
-
-    def _listen(self, pod: Pod, sandbox: Sandbox) -> None:
-        """Tell whoever has the sockets what is listened on from now on."""
-        if self._port_changes is not None and (ports := known_ports(pod)):
-            self._port_changes.append(PortChange(self._node, pod.uid, first_of(sandbox.ips), ports))
-
-    def _free(self, uid: PodUid, sandbox: Sandbox) -> None:
-        """Give the address back, on which nothing listens any more."""
-        self._pool.free(sandbox.ips)
-        if self._port_changes is not None:
-            self._port_changes.append(PortChange(self._node, uid, first_of(sandbox.ips), ()))
 
     def address_error(self, uid: PodUid, now_ns: int) -> str:
         """Return how the runtime says that no address is free."""
@@ -334,7 +314,7 @@ class Runtime:
         """Stop the sandbox; its address is free again."""
         sandbox = self._sandboxes[uid]
         if sandbox.holds_address:
-            self._free(uid, sandbox)
+            self._pool.free(sandbox.ips)
         sandbox.ready = False
         if isinstance(sandbox, HeldSandbox):
             self._sandboxes[uid] = sandbox.as_(Sandbox)
@@ -377,7 +357,7 @@ class Runtime:
         if sandbox is not None:
             self._count_spent(sandbox.containers)
             if sandbox.holds_address:
-                self._free(uid, sandbox)
+                self._pool.free(sandbox.ips)
 
     def _count_spent(self, containers: Iterable[Container]) -> None:
         """Keep what ended containers used up that are forgotten: a node's counters never fall."""
@@ -413,7 +393,6 @@ class Runtime:
                 self._plan_exit(pod, specs[each.name], container, behavior, started_ns)
                 container.exit_ns = max(container.exit_ns, now_ns)
         sandbox.containers = tuple(containers)
-        self._listen(pod, sandbox)
         if not sandbox.is_running() and status.phase in {"Succeeded", "Failed"}:
             self.stop_sandbox(pod.uid)
         return True

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fleet.runtime.http_message import HttpReply, HttpRequest, Network
+from fleet.runtime.http_message import HttpReply, HttpRequest
 
 LINES_MAX = 10_000
 """What is kept of what a server said; then the older half goes, as a rotated log does."""
@@ -24,7 +24,6 @@ class ServerRecord:
     dropped: int = 0
     values: dict[str, str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    is_registered: bool = False  # with the server that it repeats
 
     def say(self, after_ns: int, text: str) -> None:
         """Write a line."""
@@ -70,7 +69,6 @@ class Site(NamedTuple):
     record: ServerRecord
     after_ns: int  # since its container started
     wall_ns: int
-    network: Network
     read: Callable[[str], str | None]
     run: Callable[[str], tuple[str, int]]
     """Run a script; return what it prints and its exit code."""
@@ -81,13 +79,6 @@ class Site(NamedTuple):
 
 
 Answer = Callable[[Site, int, HttpRequest], HttpReply]
-AnswerDatagram = Callable[[Site, int, str, str], str | None]
-"""The port, what was sent, and by whom; None: it says nothing."""
-
-
-def no_datagrams(_site: Site, _port: int, _text: str, _client: str) -> str | None:
-    """Say nothing."""
-    return None
 
 
 class Server(NamedTuple):
@@ -95,9 +86,5 @@ class Server(NamedTuple):
 
     answer: Answer
     tcp: tuple[int, ...]
-    udp: tuple[int, ...] = ()
-    tls: tuple[int, ...] = ()  # of `tcp`
-    tls_files: tuple[str, str] = ("", "")  # its certificate and key; without, some certificate
     raw: bool = False  # says its host name to whoever connects, and hangs up
     greeting: tuple[str, ...] = ()  # what its log begins with
-    answer_datagram: AnswerDatagram = no_datagrams

@@ -103,11 +103,7 @@ class Session:
     def _start_error(self) -> str:
         """Return why the runtime cannot start a command. Source: runc, libcontainer."""
         program = self._words[0] if self._words else ""
-        if (
-            is_agnhost(self._words)
-            or Shell.knows(program, with_network=True)
-            or program.rpartition("/")[2] in SHELLS
-        ):
+        if is_agnhost(self._words) or Shell.knows(program) or program.rpartition("/")[2] in SHELLS:
             return ""
         files = self._around(None, is_trial=True).files
         is_path = "/" in program

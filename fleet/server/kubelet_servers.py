@@ -25,7 +25,6 @@ from yarl import URL
 
 from fleet.background import Background
 from fleet.cluster.api_client import Cluster
-from fleet.errors import SetupError
 from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost
 from fleet.k8s.certificates import CertificateKind
@@ -33,7 +32,7 @@ from fleet.k8s.effects import NodeId
 from fleet.kubelet import host_interface
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
-from fleet.profile.serving import NOWHERE, NodeRange, Serving
+from fleet.profile.serving import NOWHERE, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
 from fleet.server.client_ca import ClientAuthorities
@@ -44,8 +43,6 @@ from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.host import Host
 from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
-from fleet.server.local_route import LocalRoute
-from fleet.server.pod_ports import PodPorts
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.resource_sockets import prepare_sockets, remove_sockets
 from fleet.server.routes import (
@@ -78,23 +75,20 @@ class KubeletServers:
         settings: Settings,
         *,
         is_local: bool,
-        addresses: NodeRange | None = None,
         address_shift: int = 0,
     ) -> None:
         self._settings = settings
-        self._range = addresses
         mode = settings.serve
         if mode is ServeMode.AUTO:
-            mode = ServeMode.LOOPBACK if is_local or addresses is not None else ServeMode.OFF
-        self._route: LocalRoute | None = None
+            mode = ServeMode.LOOPBACK if is_local else ServeMode.OFF
         self.mode = mode
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
         self._has_folders = False  # of PodResources
         self._first = settings.node_index(0)
-        self._shift = address_shift if addresses is None else 0  # a range is this run's alone
-        self._of_all = Serving(*settings.serve_address, self._first, addresses, self._shift)
+        self._shift = address_shift
+        self._of_all = Serving(*settings.serve_address, self._first, address_shift)
         self._client_cas: tuple[str, ...] = ()  # files, of profiles that name one
         self._takes_cluster_clients = True
         self._thread: threading.Thread | None = None
@@ -114,9 +108,6 @@ class KubeletServers:
         cas = {each.kubelet.authentication.x509.client_ca_file for each in models}
         self._client_cas = tuple(sorted(cas - {""}))
         self._takes_cluster_clients = "" in cas or self.mode is ServeMode.PATH
-        if self._range is not None and self._settings.shared is None:
-            self._route = LocalRoute(self._range.whole)  # of all processes of the run
-            self._route.add()
         if self.mode is ServeMode.LOOPBACK:
             for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
                 self._ports[port] = self._listen(port, is_exact=False)
@@ -153,7 +144,7 @@ class KubeletServers:
             return NOWHERE  # an API server knows of no path before its own
         if self.mode is ServeMode.PORTS:
             return self._of_all
-        return Serving(port=self._ports[model.kubelet_port], range=self._range, shift=self._shift)
+        return Serving(port=self._ports[model.kubelet_port], shift=self._shift)
 
     def _serves(self, model: NodeModel) -> bool:
         """Return whether the nodes of a profile have a server: their address must be ours."""
@@ -195,7 +186,7 @@ class KubeletServers:
         began.wait()
 
     def stop(self) -> None:
-        """Close every connection, end the thread, and leave no route. Again and again."""
+        """Close every connection and end the thread. May be called again."""
         loop, stopping = self._loop, self._stopping
         if self._thread is not None and loop is not None and stopping is not None:
             loop.call_soon_threadsafe(stopping.set)
@@ -206,11 +197,6 @@ class KubeletServers:
         self._sockets.clear()
         if self._settings.pod_resources is not None and self._has_folders:
             remove_sockets(self._settings.pod_resources, self._settings.node_names())
-        if self._route is not None:
-            try:
-                self._route.remove()
-            except SetupError as error:  # somebody else has removed it; the run still has to end
-                log.warning("%s", error)
 
     def _run(
         self,
@@ -259,10 +245,6 @@ class KubeletServers:
             role = self._roles.get(each.getsockname()[1], Role.SECURE)
             listener.add(each, context if role is Role.SECURE else None)
         tasks = [loop.create_task(access.sweep()), loop.create_task(http.sweep())]
-        if self._range is not None:
-            changes = node_host.reactor.environments.port_changes
-            pods = PodPorts(changes, self._range.whole, questions, host)
-            tasks.append(loop.create_task(pods.follow()))
         resources = await self._serve_resources(questions, node_host)
         on_begun()
         try:

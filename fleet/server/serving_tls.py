@@ -104,23 +104,6 @@ class ServingContext(ssl.SSLContext):
         os.close(self._scratch)
 
 
-def pod_context(certificate: str, key: str) -> ssl.SSLContext:
-    """Return the context of a server in a pod; without a certificate it signs its own.
-
-    Raises OSError.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _prepare(context)
-    scratch = os.memfd_create("fleet-pod-serving", os.MFD_CLOEXEC)
-    try:
-        own = f"{key}\n{certificate}".encode() if certificate and key else None
-        os.pwrite(scratch, own or _self_signed().pem("localhost"), 0)
-        context.load_cert_chain(f"/proc/self/fd/{scratch}")
-    finally:
-        os.close(scratch)
-    return context
-
-
 def _prepare(context: ssl.SSLContext, client_ca: str = "", client_ca_file: str = "") -> None:
     """Set what all contexts have, and whose certificates one asks for, of a text or a file.
 

@@ -42,8 +42,6 @@ FOCUS = r"\[sig-apps\].*\[Conformance\]"
 ROUNDS = {"parallel": "!Serial", "serial": "Serial"}
 """Ginkgo's label filters."""
 RECORD = HERE / "record.json"
-NODE_ADDRESSES = "10.79.0.0/16"
-"""Routed to `lo` while a round runs; only root may."""
 SUITE_TIMEOUT = "2h"
 ROUND_MAX_S = 9000.0
 """Ginkgo ends its suite half an hour earlier."""
@@ -54,10 +52,6 @@ END_S = 120.0
 def main() -> int:
     """Run the specs and judge them."""
     options = parse()
-    if not options.node_addresses:
-        print(
-            "without --node-addresses no spec reaches a pod: those that try fail", file=sys.stderr
-        )
     out: Path = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     try:
@@ -108,12 +102,6 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="conformance", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5)
     parser.add_argument("--procs", type=int, default=8, help="specs at a time in the first round")
-    parser.add_argument(
-        "--node-addresses",
-        metavar="RANGE",
-        default=NODE_ADDRESSES if os.geteuid() == 0 else "",
-        help=f"as fleet takes it, '' for none: {NODE_ADDRESSES} where this is root, or none",
-    )
     parser.add_argument("--focus", default=FOCUS, help="a regular expression, as ginkgo takes it")
     parser.add_argument("--round", choices=tuple(ROUNDS), help="only this one")
     parser.add_argument("--record", action="store_true", help="write record.json for the docs")
@@ -143,10 +131,6 @@ def run(
     suite += ["--provider=skeleton", "--disable-log-dump=true"]
     suite += [f"--kubectl-path={cached_kubectl()}"]
     spawn = [sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={options.nodes}"]
-    if options.node_addresses:
-        # Nothing here leads to the addresses of Services, so webhooks are asked at their pods'.
-        spawn += [f"--node-addresses={options.node_addresses}"]
-        spawn += ["--apiserver-flag=enable-aggregator-routing=true"]
     run_dir = Path(tempfile.mkdtemp(prefix="fleet-", dir=out))
     spawn += [f"--profile={HERE / 'cluster.yaml'}", f"--run-dir={run_dir}", "--", *suite]
     print(f"{name}: the log is {out / 'e2e.log'}", file=sys.stderr)

@@ -26,7 +26,6 @@ from fleet.runtime.files import NodeFiles
 from fleet.runtime.session import Session
 from fleet.runtime.shell.builtins import BUILTINS
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS
-from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
 from fleet.runtime.shell.process import Process, run_words
 from fleet.runtime.shell.programs import TEXT_PROGRAMS
 from fleet.runtime.shell.surroundings import Surroundings
@@ -62,7 +61,7 @@ OPENERS = (
     *(("if ", "; then :; fi"), ("! ", ""), ("[[ ", " ]]"), ("`", "`"), ("while ", "; do :; done")),
     *(("for A in ", "; do :; done"), ("sh -c '", "'"), ("exec ", ""), ("env ", ""), ("case ", "")),
 )
-PROGRAMS = (*BUILTINS, *TEXT_PROGRAMS, *FILE_PROGRAMS, *NETWORK_PROGRAMS, "sh", "agnhost", "java")
+PROGRAMS = (*BUILTINS, *TEXT_PROGRAMS, *FILE_PROGRAMS, "sh", "agnhost", "java")
 OPTIONS = (
     "-n",
     "-c",

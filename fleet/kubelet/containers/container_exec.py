@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.addresses import first_of
 from fleet.k8s.effects import Outbox
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
@@ -20,7 +19,6 @@ from fleet.runtime.container_log import LogReader
 from fleet.runtime.container_process import log_lines, start_of
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.files import ContainerFiles
-from fleet.runtime.http_message import Network
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.servers import Site
 from fleet.runtime.session import KILLED, Session
@@ -73,8 +71,7 @@ class Target:
         if is_trial:
             assert isinstance(found.files, ContainerFiles), found
             found.files.as_replay()
-            return found
-        return found._replace(network=self.network(now_ns))
+        return found
 
     def site(self, now_ns: int) -> Site:
         """Return what a server in the container finds around it when it is asked."""
@@ -94,16 +91,9 @@ class Target:
             self.runtime.files.records.of(pod.uid, container.name, container.attempt),
             max(now_ns - self.start_ns, 0),
             env.wall_ns(now_ns),
-            self.network(now_ns),
             read,
             run,
         )
-
-    def network(self, now_ns: int) -> Network:
-        """Return whom the container reaches from an instant on."""
-        sandbox = self.runtime.sandbox(self.pod.uid)
-        address = "" if sandbox is None else first_of(sandbox.ips)
-        return self.env.world.seen_from(address, hostname(self.pod), self.pod.namespace, now_ns)
 
 
 def find_target(

@@ -1,29 +1,24 @@
-"""A hook as it goes: its command is run, its request is sent to whoever listens.
+"""A hook as it goes: its command is run in the container, its request succeeds.
 
-    declared -> as declared | exec -> in the container | httpGet, tcpSocket -> over the network
+    declared -> as declared | exec -> in the container | httpGet, tcpSocket -> succeeds
 
-A host that is no pod's and no node's of this process is unknown, and so is a command that is not
-understood: such a hook succeeds. So does a request to a pod, unless all that runs in it is known
-and listens elsewhere.
+A command that is not understood succeeds, too.
 Source: pkg/kubelet/lifecycle/handlers.go, Run, runHTTPHandler, runSleepHandler.
-Differs: a request takes no time; a code of HTTP is no failure there and here; one over TLS to a
-server without it fails, where a kubelet tries again without (LifecycleHTTPFallback).
+Differs: nothing is sent, so that no request fails unless a PodBehavior says so.
 """
 
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.addresses import first_of
 from fleet.k8s.lifecycle import Hook
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.environment import Environment
 from fleet.profile.lifecycle_behavior import HookBehavior
 from fleet.runtime.command import run_around, run_of_command
 from fleet.runtime.containers import Container
-from fleet.runtime.http_message import HttpRequest, Network, Unreachable
 from fleet.runtime.runtime import Runtime
 from fleet.runtime.shell.surroundings import ANY_FILE, CommandRun
-from fleet.runtime.surroundings import NO_SOURCES, Sources, hook_surroundings, hostname
+from fleet.runtime.surroundings import NO_SOURCES, Sources, hook_surroundings
 
 KILLED = 137
 """The code of a command that is over its budget."""
@@ -31,7 +26,6 @@ HOOK_NS = 10 * NS_PER_MS
 """What an exec or a request takes of which nothing is known."""
 ENDLESS_NS = 24 * 3600 * NS_PER_S
 """What one takes that does not end: longer than any grace period that is waited for."""
-USER_AGENT = "kube-lifecycle/1.36"
 
 
 class HookRun(NamedTuple):
@@ -52,25 +46,13 @@ class HookPlace(NamedTuple):
     now_ns: int
     sources: Sources = NO_SOURCES
 
-    def network(self) -> Network:
-        """Return whom the pod reaches."""
-        return self.env.world.seen_from(
-            self.pod_ip, hostname(self.pod), self.pod.namespace, self.now_ns
-        )
-
-    @property
-    def pod_ip(self) -> str:
-        """Return the address of the pod."""
-        sandbox = self.runtime.sandbox(self.pod.uid)
-        return "" if sandbox is None else first_of(sandbox.ips)
-
 
 def run_hook(
     hook: Hook, declared: HookBehavior, spec: ContainerSpec, u: float, place: HookPlace
 ) -> HookRun:
     """Run a hook; return how long it takes and what its failure says."""
     pod = place.pod
-    takes_ns, code, why = HOOK_NS, int(declared.fails), ""
+    takes_ns, code = HOOK_NS, int(declared.fails)
     if hook.kind == "sleep":
         takes_ns = hook.seconds * NS_PER_S
     elif hook.kind == "exec":
@@ -82,12 +64,10 @@ def run_hook(
             code = code or run.exit_code
         else:  # of a program that is unknown only what came before it takes time
             takes_ns = ENDLESS_NS if run.unknown_ns is None else run.unknown_ns or HOOK_NS
-    elif hook.port:
-        why = _request(hook, place)
     if declared.duration is not None:
         takes_ns = declared.duration.sample(u)
     dies = hook.kind != "sleep"
-    if not code and not why:
+    if not code:
         return HookRun(takes_ns, "", dies)
     who = f'for Container "{spec.name}" in Pod "{pod.full_name}({pod.uid})" failed - error:'
     words = " ".join(hook.command)
@@ -98,7 +78,7 @@ def run_hook(
         what = "container terminated before sleep hook finished"
         error = f"Sleep lifecycle hook ({hook.seconds}) {who} {what}"
     else:
-        what = why or f'Get "http://{hook.path}": context deadline exceeded'
+        what = f'Get "http://{hook.path}": context deadline exceeded'
         error = f"HTTP lifecycle hook ({hook.path}) {who} {what}"
     return HookRun(takes_ns, error, dies)
 
@@ -113,27 +93,9 @@ def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> CommandRu
     wall_ns = place.env.wall_ns(place.now_ns)
     where = runtime.place(pod, spec, container.attempt, place.now_ns, wall_ns, place.sources)
     around = hook_surroundings(runtime.files, pod, spec, where)
-    return run_around(hook.command, around._replace(network=place.network()))
+    return run_around(hook.command, around)
 
 
 def _is_looking(hook: Hook) -> bool:
     """Return whether a command may read or write a file, or print a variable."""
     return any(letter in word for word in hook.command for letter in "/$>")
-
-
-def _request(hook: Hook, place: HookPlace) -> str:
-    """Ask whoever listens; return what is wrong, "" if nothing."""
-    host = hook.host or place.pod_ip
-    network = place.network()
-    if hook.kind == "tcpSocket":
-        network.connect(host, hook.port, 0)
-        return ""
-    path = hook.path if hook.path.startswith("/") else f"/{hook.path}"
-    where = f"{host}:{hook.port}"
-    headers = {"host": where, "user-agent": USER_AGENT, "accept": "*/*"}
-    request = HttpRequest(target=path, headers=headers, is_tls=hook.is_tls)
-    found = network.request(host, hook.port, request, 0)
-    if not isinstance(found, Unreachable) or not found.is_refused:
-        return ""
-    scheme = "https" if hook.is_tls else "http"
-    return f'Get "{scheme}://{where}{path}": dial tcp {where}: connect: connection refused'

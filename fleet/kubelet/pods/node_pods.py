@@ -271,7 +271,7 @@ class NodePods:
         self.admission.on_facts()
         facts = turn.facts
         if facts.pod_cidrs:
-            self.runtime.use_cidrs(turn.env.pod_cidrs_of(facts.host_ips, facts.pod_cidrs))
+            self.runtime.use_cidrs(facts.pod_cidrs)
         if has_new_owner:
             self.statics.on_new_owner(turn)
 

@@ -27,7 +27,6 @@ from fleet.runtime.shell.budget import (
 )
 from fleet.runtime.shell.builtins import BUILTINS, is_hoped
 from fleet.runtime.shell.file_programs import FILE_PROGRAMS, NOT_WRITTEN, READ_ONLY
-from fleet.runtime.shell.network_programs import NETWORK_PROGRAMS
 from fleet.runtime.shell.programs import TEXT_PROGRAMS, run_program
 from fleet.runtime.shell.signals import (
     Break,
@@ -139,7 +138,7 @@ class Shell:
         "fails_in_pipes",
         *("is_doubtful", "is_whole", "loops"),
         "name",
-        *("network", "no_new_privs", "own_names"),
+        *("no_new_privs", "own_names"),
         "piped",
         "status",
         "stops_at_error",
@@ -165,7 +164,6 @@ class Shell:
         self.piped = None if given is None else given.decode("utf-8", "surrogateescape")
         self.stops_at_error = stops_at_error
         self.user = around.user
-        self.network = around.network
         self.no_new_privs = around.no_new_privs
         self.cwd = around.cwd or "/"
         # An image that nobody knows may begin elsewhere.
@@ -353,8 +351,6 @@ class Shell:
                 self.complain(f"{name}: {opened % path}No such file or directory\n")
             return True
         program = BUILTINS.get(name) or FILE_PROGRAMS.get(name)
-        if program is None and self.network is not None:
-            program = NETWORK_PROGRAMS.get(name)
         if program is None:
             return False
         try:
@@ -379,11 +375,9 @@ class Shell:
         self.status = NOT_FOUND_CODE
 
     @staticmethod
-    def knows(path: str, *, with_network: bool = False) -> bool:
+    def knows(path: str) -> bool:
         """Return whether there is a program of a name or path."""
         name = path.rpartition("/")[2]
-        if with_network and name in NETWORK_PROGRAMS:
-            return True
         return name in BUILTINS or name in FILE_PROGRAMS or name in TEXT_PROGRAMS
 
     def print(self, text: str) -> None:

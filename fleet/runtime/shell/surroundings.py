@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from fleet.runtime.http_message import Network
 from fleet.runtime.shell.budget import Budget
 
 DIRECTORY = "/"
@@ -58,7 +57,6 @@ class Surroundings(NamedTuple):
     user: tuple[int, int] = (0, 0)  # uid and gid
     no_new_privs: bool = False  # a program of another user runs as this one
     cwd: str = ""  # "" if it is unknown
-    network: Network | None = None  # whom it reaches; None if that is unknown
     error: str = ""  # why they are over the budget of a command
     budget: Budget | None = None  # what several commands share; None: each has one of its own
     term_ns: int | None = None  # when SIGTERM arrives, since the start; None: not yet

@@ -165,17 +165,9 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
             {"provider_id": "none", "manage": "a=b"},
             "--manage excludes --provider-id none: these Nodes keep their providerIDs",
         ),
-        ({"node_addresses": "x"}, "--node-addresses: x is not a range of IPv4 addresses"),
-        ({"node_addresses": "10.1.0.1/16"}, "--node-addresses: 10.1.0.1/16 is not a range"),
-        ({"node_addresses": "10.1.0.1"}, "--node-addresses: 10.1.0.1/32 is too small: /30"),
-        ({"node_addresses": "127.128.0.0/9"}, "--node-addresses: 127.128.0.0/9 are addresses that"),
         (
             {"pod_resources": "/r", "nodes": 1_001},
             "--pod-resources: a gRPC server each for 1001 nodes is too many",
-        ),
-        (
-            {"node_addresses": "10.1.0.0/16", "serve": "off"},
-            "--node-addresses are of --serve loopback, not off",
         ),
         ({"apiserver_flag": ("--",)}, "--apiserver-flag: '--' is not a flag such as v=2"),
         ({"manage": "a=b,"}, "--manage: 'a=b,' is no label selector such as"),

@@ -5,11 +5,9 @@ import ipaddress
 
 import pytest
 
-from fleet.errors import UsageError
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.profile.serving import NOWHERE, NodeRange, Serving
-from fleet.runtime.pod_addresses import AddressPool
+from fleet.profile.serving import NOWHERE, Serving
 
 SOCKETS = "ExtendWebSocketsToKubelet"
 
@@ -65,35 +63,6 @@ def test_a_node_without_a_server_declares_none() -> None:
 def test_a_node_is_found_by_where_it_answers(serving: Serving) -> None:
     for index in (300, 301, 4_000):
         assert serving.index_of(serving.address_of(index), serving.port_of(index)) == index
-
-
-def test_a_range_is_shared_by_nodes_and_their_pods() -> None:
-    found = NodeRange(ipaddress.IPv4Network("10.77.0.0/16"), pods_max=110)
-    model = adapted(Serving(port=10250, range=found))
-    assert model.addresses(0) == "10.77.0.1"
-    assert model.addresses(255) == "10.77.1.0"
-    assert model.index_of("10.77.1.0") == 255
-    assert [found.pod_cidr_of(each) for each in (0, 1, 255)] == [
-        "10.77.128.0/25",
-        "10.77.128.128/25",
-        "10.77.255.128/25",
-    ]
-
-
-@pytest.mark.parametrize(("pods_max", "bits"), [(110, 25), (125, 25), (126, 24), (250, 24)])
-def test_each_pod_of_a_node_has_an_address(pods_max: int, bits: int) -> None:
-    found = NodeRange(ipaddress.IPv4Network("10.77.0.0/16"), pods_max)
-    pool = AddressPool(found.pod_cidr_of(1))
-    assert pool.cidrs.endswith(f"/{bits}")
-    assert len({pool.take() for _ in range(pods_max)} - {""}) == pods_max
-
-
-def test_a_range_without_room_for_all_is_refused() -> None:
-    mix = load_mix()
-    whole = ipaddress.IPv4Network("10.77.0.0/16")
-    assert mix.check_range(whole, 256).room == 256
-    with pytest.raises(UsageError, match=r"10.77.0.0/16 has room for 256 nodes of 110 pods, 257"):
-        mix.check_range(whole, 257)
 
 
 def test_localhost_is_no_node() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import ipaddress
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -13,21 +12,15 @@ from typing import cast
 import pytest
 from aiohttp import web
 
-from fleet.errors import SetupError
 from fleet.k8s.effects import NodeId
-from fleet.k8s.pods import PodUid
-from fleet.runtime.ports import PortChange, PortChanges
-from fleet.server import listener, pod_ports, streaming
+from fleet.server import listener, streaming
 from fleet.server.endpoints import Asked
 from fleet.server.host import Host
 from fleet.server.listener import KUBELET_CONNECTIONS, Listener
-from fleet.server.pod_ports import POD_CONNECTIONS, POD_PORTS, PodPorts
 from fleet.server.questions import Questions
 from fleet.server.routes import Endpoint
 from fleet.server.streaming import STREAMS, Streaming
 from fleet.wire.sockets.transport_reports import OPEN_FILES
-
-CHANGE = PortChange(0, PodUid("u"), "127.0.0.1", (0,))
 
 
 class NotedQuestions:
@@ -108,56 +101,6 @@ def test_open_files_of_the_kubelets_servers() -> None:
     made(questions, loop)._on_ready(cast("socket.socket", NoRoom()))
     assert questions.hit == {OPEN_FILES: 1}
     assert (loop.removed, loop.later) == ([7], [1.0])
-
-
-def ports(questions: NotedQuestions) -> PodPorts:
-    return PodPorts(
-        PortChanges(),
-        ipaddress.IPv4Network("127.0.0.0/8"),
-        cast("Questions", questions),
-        cast("Host", None),
-    )
-
-
-def test_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        questions = NotedQuestions()
-        found = ports(questions)
-        monkeypatch.setattr(pod_ports, "PORTS_MAX", 1)
-        found._open(CHANGE, 0)
-        assert not questions.hit
-        found._open(CHANGE, 1)
-        assert questions.hit == {POD_PORTS: 1}
-        found._close(CHANGE.uid)
-
-    asyncio.run(test())
-
-
-def test_open_files_of_the_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_at: object, **_how: object) -> socket.socket:
-        raise SetupError("the kubelets' servers: too many") from OSError(errno.EMFILE, "too many")
-
-    async def test() -> None:
-        questions = NotedQuestions()
-        found = ports(questions)
-        found._on_ready(cast("socket.socket", NoRoom()), CHANGE, 80)
-        assert questions.hit == {OPEN_FILES: 1}
-        monkeypatch.setattr(pod_ports, "open_address", full)
-        found._open(CHANGE, 80)
-        assert questions.hit == {OPEN_FILES: 2}
-
-    asyncio.run(test())
-
-
-def test_connections_to_ports_of_pods(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = NotedQuestions()
-    found = ports(questions)
-    monkeypatch.setattr(pod_ports, "CONNECTIONS_MAX", 0)
-    taken, client = connected()
-    listening = SimpleNamespace(accept=lambda: (taken, None))
-    with client:
-        found._on_ready(cast("socket.socket", listening), CHANGE, 80)
-    assert questions.hit == {POD_CONNECTIONS: 1}
 
 
 async def answered(answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:

@@ -14,8 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet.errors import SetupError
 from fleet.server.access import user_of
-from fleet.server.self_signed import SelfSigned
-from fleet.server.serving_tls import CURRENT_NODE, ServingContext, pod_context
+from fleet.server.serving_tls import CURRENT_NODE, ServingContext
 
 
 class Authority(NamedTuple):
@@ -157,13 +156,3 @@ def test_a_certificate_that_is_for_servers_only_is_no_clients(tmp_path: Path) ->
     with pytest.raises(ssl.SSLError):
         client_seen(context, "n", made.client)
     context.close()
-
-
-def test_a_server_in_a_pod_has_its_own_certificate_or_any() -> None:
-    pem = SelfSigned().pem("web").decode()
-    key, _, chain = pem.partition("-----END EC PRIVATE KEY-----\n")
-    found = pod_context(chain, f"{key}-----END EC PRIVATE KEY-----\n")
-    assert found.cert_store_stats()["x509"] == 0  # it asks nobody for one
-    assert isinstance(pod_context("", ""), ssl.SSLContext)
-    with pytest.raises(OSError, match=r"PEM|pem"):
-        pod_context("no", "certificate")
