@@ -1,4 +1,4 @@
-"""What the kubelet's own server asks of it: logs, commands in containers, ports, stats.
+"""What the kubelet's own server asks of it: logs, commands in containers, ports.
 
 Every function is called in the reactor's thread, is bounded, and keeps nothing: what it returns is
 all there is of a session, and ends when it is dropped.
@@ -19,11 +19,6 @@ from fleet.kubelet.containers.container_exec import (
 )
 from fleet.kubelet.containers.container_logs import read_log
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.stats import cadvisor_metrics as cadvisor
-from fleet.kubelet.stats import kubelet_metrics as own
-from fleet.kubelet.stats import resource_metrics as resources
-from fleet.kubelet.stats import summary
-from fleet.kubelet.stats.node_usage import node_usage
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.http_message import HttpReply, HttpRequest
 from fleet.runtime.known_servers import server_of
@@ -107,38 +102,6 @@ def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target
     env = kubelet.env
     on_change = partial(kubelet.on_container_changed, pod.uid)
     return find_target(pod, name, loop.runtime, env, loop.sources(env), on_change, now_ns)
-
-
-def stats_summary(kubelet: VirtualKubelet, *, only_cpu_and_memory: bool, now_ns: int) -> bytes:
-    """Return the JSON of /stats/summary."""
-    return summary.stats_summary(
-        node_usage(kubelet, now_ns), only_cpu_and_memory=only_cpu_and_memory
-    )
-
-
-def resource_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-    """Return the text of /metrics/resource."""
-    return resources.resource_metrics(node_usage(kubelet, now_ns))
-
-
-def cadvisor_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-    """Return the text of /metrics/cadvisor."""
-    return cadvisor.cadvisor_metrics(node_usage(kubelet, now_ns))
-
-
-def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") -> bytes:
-    """Return the text of /metrics; `extra` is what the server itself counts."""
-    return own.kubelet_metrics(kubelet, now_ns, extra)
-
-
-def probe_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-    """Return the text of /metrics/probes."""
-    return own.probe_metrics(kubelet, now_ns)
-
-
-def sli_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-    """Return the text of /metrics/slis."""
-    return own.sli_metrics(kubelet, now_ns)
 
 
 def _no_pod(pod: Pod) -> Refusal:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fleet.k8s.admission import NO_STATE, NodeState
 from fleet.k8s.effects import NodeId
-from fleet.kubelet.tally import NodeTally
+from fleet.kubelet.counts import NodeCounts
 from fleet.runtime.container_usage import NOTHING_SPENT, Spent
 
 
@@ -26,13 +26,13 @@ class NodeFacts:
     pod_cidrs: str = ""
     # Set by the kubelet.
     spent: Spent = NOTHING_SPENT  # by pods of pod sides that were dropped
-    tally: NodeTally | None = None  # since the first pod
+    counted: NodeCounts | None = None  # since the first pod
 
-    def counts(self) -> NodeTally:
+    def counts(self) -> NodeCounts:
         """Return what is counted of the pods of the node."""
-        if self.tally is None:
-            self.tally = NodeTally()
-        return self.tally
+        if self.counted is None:
+            self.counted = NodeCounts()
+        return self.counted
 
     @property
     def owner_uid(self) -> str:

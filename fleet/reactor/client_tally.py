@@ -12,7 +12,7 @@ Source: client-go/tools/metrics/metrics.go; component-base/metrics/prometheus/re
 from array import array
 from collections.abc import Iterator
 
-from fleet.kubelet.tally import Durations
+from fleet.kubelet.counts import Durations
 
 DURATION_BOUNDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 NO_ANSWER = "<error>"

@@ -18,15 +18,24 @@ from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.server.certificate_metrics import certificate_metrics
 from fleet.server.counts import HttpCounts
+from fleet.server.exposition import Rows
 from fleet.server.host import Host, LogReader
 from fleet.server.http import json, text
 from fleet.server.log_query import log_options
+from fleet.server.node_metrics import (
+    cadvisor_metrics,
+    certificate_rows,
+    kubelet_metrics,
+    probe_metrics,
+    resource_metrics,
+    sli_metrics,
+)
 from fleet.server.pod_lists import all_pods, find_pod, running_pods
 from fleet.server.questions import Questions
 from fleet.server.routes import Endpoint
 from fleet.server.seats import LOGS_MAX, Seats
+from fleet.server.summary import stats_summary
 
 CHUNK_BYTES = 64 << 10
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
@@ -55,7 +64,7 @@ class Endpoints:
         questions: Questions,
         host: Host,
         counts: HttpCounts,
-        client: Callable[[NodeId], bytes],
+        client: Callable[[NodeId], Rows],
         store: CertificateStore | None = None,
     ) -> None:
         self._questions = questions
@@ -70,10 +79,10 @@ class Endpoints:
             Endpoint.RUNNING_PODS: partial(self._json, act=running_pods),
             Endpoint.STATS: self._stats,
             Endpoint.METRICS: self._own_metrics,
-            Endpoint.METRICS_CADVISOR: partial(self._metrics, act=host.cadvisor_metrics),
-            Endpoint.METRICS_RESOURCE: partial(self._metrics, act=host.resource_metrics),
-            Endpoint.METRICS_PROBES: partial(self._metrics, act=host.probe_metrics),
-            Endpoint.METRICS_SLIS: partial(self._metrics, act=host.sli_metrics),
+            Endpoint.METRICS_CADVISOR: partial(self._metrics, act=cadvisor_metrics),
+            Endpoint.METRICS_RESOURCE: partial(self._metrics, act=resource_metrics),
+            Endpoint.METRICS_PROBES: partial(self._metrics, act=probe_metrics),
+            Endpoint.METRICS_SLIS: partial(self._metrics, act=sli_metrics),
             Endpoint.CONTAINER_LOGS: self._container_logs,
         }
 
@@ -88,14 +97,14 @@ class Endpoints:
         return text(200, await self._questions.ask(asked.node, act), METRICS_TYPE)
 
     async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
-        extra = self._counts.text(asked.node)
+        served = self._counts.rows(asked.node)
         if self._store is not None:
-            name, kubelet = asked.node_name, asked.configuration
-            extra += certificate_metrics(self._store, name, kubelet, time.time())
+            name, configuration = asked.node_name, asked.configuration
+            rows = certificate_rows(self._store, name, configuration, time.time())
+            served = {**served, **rows}
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-            shown = extra + self._client(asked.node)
-            return self._host.kubelet_metrics(kubelet, now_ns, shown)
+            return kubelet_metrics(kubelet, now_ns, {**served, **self._client(asked.node)})
 
         return await self._metrics(asked, act)
 
@@ -104,7 +113,7 @@ class Endpoints:
         only = asked.request.query.getall("only_cpu_and_memory", []) == ["true"]
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-            return self._host.stats_summary(kubelet, only_cpu_and_memory=only, now_ns=now_ns)
+            return stats_summary(kubelet, now_ns, only_cpu_and_memory=only)
 
         return json(await self._questions.ask(asked.node, act))
 

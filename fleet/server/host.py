@@ -103,23 +103,3 @@ class Host(Protocol):
         self, kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int
     ) -> PortSession | Refusal:
         """Connect to a port of a pod."""
-
-    def stats_summary(
-        self, kubelet: VirtualKubelet, *, only_cpu_and_memory: bool, now_ns: int
-    ) -> bytes:
-        """Return /stats/summary."""
-
-    def resource_metrics(self, kubelet: VirtualKubelet, now_ns: int) -> bytes:
-        """Return /metrics/resource."""
-
-    def cadvisor_metrics(self, kubelet: VirtualKubelet, now_ns: int) -> bytes:
-        """Return /metrics/cadvisor."""
-
-    def probe_metrics(self, kubelet: VirtualKubelet, now_ns: int) -> bytes:
-        """Return /metrics/probes."""
-
-    def kubelet_metrics(self, kubelet: VirtualKubelet, now_ns: int, extra: bytes = b"") -> bytes:
-        """Return /metrics."""
-
-    def sli_metrics(self, kubelet: VirtualKubelet, now_ns: int) -> bytes:
-        """Return /metrics/slis."""

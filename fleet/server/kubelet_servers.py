@@ -36,13 +36,13 @@ from fleet.profile.serving import NOWHERE, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.access import AccessControl
 from fleet.server.client_ca import ClientAuthorities
-from fleet.server.client_metrics import client_metrics
 from fleet.server.counts import HttpCounts
 from fleet.server.debugging import Debugging
 from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.host import Host
 from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
+from fleet.server.node_metrics import client_rows
 from fleet.server.questions import BugError, NodeGoneError, Questions
 from fleet.server.resource_sockets import prepare_sockets, remove_sockets
 from fleet.server.routes import (
@@ -227,7 +227,7 @@ class KubeletServers:
         assert node_host is not None
         access = AccessControl(node_host.reactor, questions)
         counts = HttpCounts()
-        client = partial(client_metrics, node_host.reactor)
+        client = partial(client_rows, node_host.reactor)
         answers = {
             **Endpoints(questions, host, counts, client, self._store).answers,
             **Streaming(questions, host).answers,

@@ -94,7 +94,6 @@ def test_the_condition_is_seen_while_it_is_in_progress() -> None:
     assert after["allocatedResources"]["cpu"] == "2"
     assert after["resources"]["requests"]["cpu"] == "1"
     assert events(sim, "web")[-1].startswith("ResizeError: Pod resize error: {")
-    assert b"\nkubelet_pod_in_progress_resizes 1\n" in sim.kubelet_metrics()
 
 
 def test_a_policy_may_want_a_restart() -> None:

@@ -17,11 +17,11 @@ from fleet.k8s.effects import NodeId, Op, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import NodeView
 from fleet.kubelet.environment import CATALOG_KINDS, KUBELET, LIGHT, Environment
-from fleet.kubelet.host_interface import kubelet_metrics
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
+from fleet.server.node_metrics import kubelet_metrics
 from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.operations import OPERATIONS
 from world.api_server import SimApiServer

@@ -319,11 +319,6 @@ class AllocationManager:
             if (found := known.get(uid)) is not None and (found.reason or known is self._progress)
         )
 
-    @property
-    def in_progress(self) -> int:
-        """Return how many resizes are being applied. Source: recordInProgressResizeCount."""
-        return len(self._progress)
-
     def actuated(self, uid: PodUid) -> Mapping[str, bytes]:
         """Return what the containers of a pod still have, where it is not what they shall have."""
         return self._actuated.get(uid, NOTHING)

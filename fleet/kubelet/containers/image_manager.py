@@ -116,13 +116,11 @@ class ImageManager:
         """
         reference = parse_image(wanted.image)
         if reference.error:
-            turn.facts.counts().on_image(wanted.policy, is_present=None, is_pulled=None)
             return _invalid_name(wanted.image, reference.error)
         behavior = turn.env.model.image_pulls.found(wanted.behavior, reference.full_name)
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
         if not turn.env.fidelity.pulls_images and behavior.error is None and policy != "Never":
             return READY
-        self._count(wanted, reference, turn)
         settled = self._without_pull(wanted, reference, turn)
         if settled is not None:
             return settled
@@ -203,17 +201,6 @@ class ImageManager:
         if self._back_off is not None:
             kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
             self._back_off = kept or None
-
-    def _count(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> None:
-        """Count this look for an image. Source: EnsureImageExists, imagePullPrecheck."""
-        is_present: bool | None = None  # with Always nobody looks whether it is there
-        is_pulled: bool | None = True
-        if wanted.policy != "Always":
-            is_present = turn.env.images.find(turn.node, reference.full_name) is not None
-            is_pulled = not self._is_usable(wanted, reference, turn)
-        if wanted.policy == "Never" and not is_present:
-            is_pulled = None
-        turn.facts.counts().on_image(wanted.policy, is_present=is_present, is_pulled=is_pulled)
 
     def _is_usable(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> bool:
         """Tell whether a node has an image, and the pod may use it.

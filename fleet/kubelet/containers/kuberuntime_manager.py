@@ -193,19 +193,19 @@ class KubeRuntimeManager:
 
     def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
         pod = worker.pod
-        tally = turn.facts.counts()
+        counts = turn.facts.counts()
         error = sandbox_error(pod, turn)
         if not error:
             error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
         if error:
-            tally.sandbox_errors += 1
+            counts.sandbox_errors += 1
             message = f"Failed to create pod sandbox: {error}"
             turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
             worker.fail()
             return Progress.DONE
         worker.had_actions = True
-        tally.sandboxes += 1
-        tally.sandbox.add(self._runtime.sandbox_delay_ns(pod, turn.behavior(pod)))
+        counts.sandboxes += 1
+        counts.sandbox.add(self._runtime.sandbox_delay_ns(pod, turn.behavior(pod)))
         return Progress.SANDBOX_READY
 
     def plan(self, worker: PodWorker, turn: Turn) -> Progress:

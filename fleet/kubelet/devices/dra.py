@@ -25,7 +25,6 @@ from fleet.profile.device_behavior import DraDriver, outage_begin_ns
 
 FAILED = "FailedPrepareDynamicResources"
 FAILED_TEXT = "Failed to prepare dynamic resources: prepare dynamic resources: %s"
-ANY_DRIVER = "<any>"
 _REGISTER_STREAM = 0xD2A9E6
 
 
@@ -109,23 +108,6 @@ class DRAManager:
             )
             found.append(AssignedClaim(view.name, pod.namespace, devices))
         return tuple(found)
-
-    def claims_in_use(self) -> dict[str, int]:
-        """Count the claims that are prepared by driver; `<any>` is all of them.
-
-        Source: claiminfo.go, claimsInUse.
-        """
-        prepared = {
-            view.uid: view
-            for entry in self._pods.values()
-            if not entry.left
-            for view in entry.found.values()
-        }
-        counts = {ANY_DRIVER: len(prepared)}
-        for view in prepared.values():
-            for driver in {each.driver for each in view.devices or ()}:
-                counts[driver] = counts.get(driver, 0) + 1
-        return counts
 
     def _next(self, pod: Pod, entry: _Pod, turn: Turn) -> Prepared:
         if not entry.left:

@@ -231,12 +231,7 @@ class NodePods:
             created_ns = worker.pod.created_s * NS_PER_S - turn.env.wall_offset_ns
             waited_ns = max(worker.seen_ns - created_ns, 0) if worker.pod.created_s else 0
             total_ns = took_ns + waited_ns
-            turn.facts.counts().on_pod_running(
-                took_ns,
-                total_ns,
-                worker.pull_ns,
-                has_network=not worker.pod.spec.host_network,
-            )
+            turn.facts.counts().on_pod_running(took_ns, total_ns, worker.pull_ns)
             worker.seen_ns, worker.simulated_ns = -1, 0
 
     def on_node(self, view: NodeView, turn: Turn) -> None:
@@ -388,14 +383,6 @@ class NodePods:
         for uid, count in self._syncer.probes.counts(env.wall_offset_ns, now_ns):
             if uid in self.workers:
                 yield uid, count
-
-    def resizes_in_progress(self) -> int:
-        """Return of how many pods the resources are being changed."""
-        return self._syncer.allocations.in_progress
-
-    def claims_in_use(self) -> dict[str, int]:
-        """Count the ResourceClaims of the pods by driver, and in all."""
-        return self._syncer.dra.claims_in_use()
 
     def take_claims_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose claims a driver says something else."""

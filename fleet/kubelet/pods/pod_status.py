@@ -134,7 +134,6 @@ class StatusGenerator:
         old = self._statuses.last_status(worker.pod)
         if status.phase in STARTED_PHASES and old.phase not in STARTED_PHASES:
             worker.api_ns -= self._statuses.under_way_until(turn.now_ns)
-        turn.facts.counts().on_status(old, status)
         self._statuses.set_pod_status(
             worker.pod, status, wall_s, finished=finished, known=not env.fidelity.reads_before_patch
         )

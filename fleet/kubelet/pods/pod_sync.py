@@ -25,6 +25,7 @@ from fleet.kubelet.containers.kuberuntime_manager import (
 )
 from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.counts import MOUNTED, VERIFIED
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
@@ -51,7 +52,6 @@ from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_termination import EndStep, PodTermination
 from fleet.kubelet.pods.status_generate import apply_updates, untolerated_key, with_sandbox_ready
 from fleet.kubelet.pods.status_manager import StatusManager
-from fleet.kubelet.tally import MOUNTED, VERIFIED
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
@@ -206,8 +206,6 @@ class PodSyncer:
             return
         worker.sync_ns = 0
         worker.pending = False
-        if not worker.began_ns:
-            turn.facts.counts().on_pod(len(worker.pod.spec.containers))
         worker.began_ns = now_ns
         if worker.state is WorkerState.SYNC:
             self._sync_pod(worker, turn)

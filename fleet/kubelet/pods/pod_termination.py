@@ -17,12 +17,12 @@ import enum
 from fleet.k8s.effects import Milestone
 from fleet.kubelet.containers.container_kill import kill_containers, outcome, sandbox_problem
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.counts import UNMOUNTED
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import PodWorker, SyncStage
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.status_generate import terminate_pod_status
 from fleet.kubelet.pods.status_manager import StatusManager
-from fleet.kubelet.tally import UNMOUNTED
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS
 from fleet.kubelet.volumes.unmounts import Unmounts

@@ -11,7 +11,7 @@ Differs: what is mounted once for all pods of a node (UnmountDevice) never fails
 """
 
 from fleet.k8s.pods import Pod, PodUid, VolumeSpec
-from fleet.kubelet.tally import UNMOUNT_FAILED
+from fleet.kubelet.counts import UNMOUNT_FAILED
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import LOOP_NS, RETRY_FIRST_NS, RETRY_MAX_NS
 from fleet.profile.volume_behavior import volume_behavior

@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from fleet.host.certificate_store import CertificateStore
 from fleet.k8s.certificates import CertificateKind
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.server.certificate_metrics import certificate_metrics
+from fleet.server.exposition import page_text
+from fleet.server.node_metrics import certificate_rows
 
 BEGAN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 CLIENT = "kubelet_certificate_manager_client_ttl_seconds"
@@ -48,7 +49,8 @@ def store(tmp_path: Path) -> CertificateStore:
 
 def shown(store: CertificateStore, after_s: float, **fields: bool) -> dict[str, float]:
     kubelet = KubeletConfiguration.model_validate(fields)
-    text = certificate_metrics(store, "n", kubelet, BEGAN.timestamp() + after_s).decode()
+    rows = certificate_rows(store, "n", kubelet, BEGAN.timestamp() + after_s)
+    text = page_text("/metrics", rows).decode()
     return {each.name: each.samples[0].value for each in text_string_to_metric_families(text)}
 
 

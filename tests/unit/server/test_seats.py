@@ -45,13 +45,8 @@ class Begins:
 
 def answers(questions: object) -> tuple[Streaming, Endpoints, Answers]:
     streaming = Streaming(cast("Questions", questions), cast("Host", Unasked()))
-    host = SimpleNamespace(
-        **dict.fromkeys(
-            ("cadvisor_metrics", "resource_metrics", "probe_metrics", "sli_metrics"), None
-        )
-    )
     endpoints = Endpoints(
-        cast("Questions", questions), cast("Host", host), HttpCounts(), lambda _node: b""
+        cast("Questions", questions), cast("Host", Unasked()), HttpCounts(), lambda _node: {}
     )
     return streaming, endpoints, {**endpoints.answers, **streaming.answers}
 

@@ -6,8 +6,8 @@ from world.pod_world import TOKEN_VOLUME, World, make_pod, turn_of
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import Pod, VolumeSpec
+from fleet.kubelet.counts import UNMOUNT_FAILED
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.tally import UNMOUNT_FAILED
 from fleet.kubelet.volumes.unmounts import Unmounts
 from fleet.profile.volume_behavior import VolumeBehavior
 

@@ -4,7 +4,7 @@ from stats_world import kubelet_of, pod, world_with
 from world.pod_world import World
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.stats.node_usage import node_usage
+from fleet.server.node_usage import node_usage
 
 RAMP = (("fleet.emulator/cpu-usage", '{"curve":"Ramp","from":"0","to":"1","duration":"100s"}'),)
 

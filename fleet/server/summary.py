@@ -10,7 +10,8 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod
 from fleet.k8s.times import rfc3339
-from fleet.kubelet.stats.node_usage import Cgroup, ContainerUse, NodeUse, PodUse
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_usage
 
 Json = dict[str, object]
 KUBELET_SHARE = 4
@@ -28,16 +29,15 @@ _NO_WAIT = {"total": 0, "avg10": 0, "avg60": 0, "avg300": 0}
 _PSI = {"full": _NO_WAIT, "some": _NO_WAIT}
 
 
-def stats_summary(use: NodeUse, *, only_cpu_and_memory: bool) -> bytes:
+def stats_summary(kubelet: VirtualKubelet, now_ns: int, *, only_cpu_and_memory: bool) -> bytes:
     """Return the summary of a node."""
+    use = node_usage(kubelet, now_ns)
     writer = _Writer(use, only_cpu_and_memory=only_cpu_and_memory)
     return orjson.dumps({"node": writer.node(), "pods": [writer.pod(each) for each in use.pods]})
 
 
 class _Writer:
     """One summary."""
-
-    __slots__ = ("_is_short", "_time", "_use")
 
     def __init__(self, use: NodeUse, *, only_cpu_and_memory: bool) -> None:
         self._use = use

@@ -6,18 +6,18 @@ import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from stats_world import kubelet_of, pod, world_with
-from world.pod_world import container, make_pod
+from world.pod_world import World, container, make_pod
 
-from fleet.k8s.pods import ProbeSpec
-from fleet.kubelet.host_interface import (
+from fleet.k8s.pods import ProbeSpec, VolumeSpec
+from fleet.server.exposition import Rows, go_float, page_text
+from fleet.server.node_metrics import (
     cadvisor_metrics,
     kubelet_metrics,
     probe_metrics,
     resource_metrics,
     sli_metrics,
-    stats_summary,
 )
-from fleet.kubelet.stats.exposition import Family, go_float, text_of
+from fleet.server.summary import stats_summary
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 NODE_KEYS = (
@@ -37,7 +37,7 @@ FS_KEYS = (
 
 def summary(*, short: bool = False, pods: bool = True) -> dict:  # type: ignore[type-arg]
     world = world_with(*([pod()] if pods else []))
-    body = stats_summary(kubelet_of(world), only_cpu_and_memory=short, now_ns=world.now_ns)
+    body = stats_summary(kubelet_of(world), world.now_ns, only_cpu_and_memory=short)
     return orjson.loads(body)  # type: ignore[no-any-return]
 
 
@@ -104,7 +104,7 @@ def test_resource_metrics_are_parsed_by_the_official_client() -> None:
 def test_both_texts_tell_the_same() -> None:
     world = world_with(pod())
     kubelet = kubelet_of(world)
-    found = orjson.loads(stats_summary(kubelet, only_cpu_and_memory=True, now_ns=world.now_ns))
+    found = orjson.loads(stats_summary(kubelet, world.now_ns, only_cpu_and_memory=True))
     text = resource_metrics(kubelet, world.now_ns).decode()
     values = {
         sample.name: sample.value
@@ -151,11 +151,11 @@ def test_numbers_are_written_as_go_writes_them(value: float, text: str) -> None:
     assert go_float(value) == text
 
 
-def test_labels_are_escaped_and_series_sorted() -> None:
-    family = Family("x", "Help.", "counter", ("a",))
-    text = text_of(family, [(('b"\n\\',), 2), (("a",), 1)])
-    assert text == '# HELP x Help.\n# TYPE x counter\nx{a="a"} 1\nx{a="b\\"\\n\\\\"} 2\n'
-    assert text_of(family, []) == ""
+def test_labels_are_escaped() -> None:
+    rows: Rows = {"rejection": [{"reason": 'b"\n\\%', "count": 2}]}
+    text = page_text("/metrics", rows).decode()
+    assert text.splitlines()[-1] == 'kubelet_admission_rejections_total{reason="b\\"\\n\\\\%"} 2'
+    assert page_text("/metrics", {"rejection": []}) == b""
 
 
 def parsed(text: bytes) -> dict[str, list]:  # type: ignore[type-arg]
@@ -193,12 +193,12 @@ def test_the_kubelets_own_metrics_are_true_of_an_idle_node() -> None:
     assert one(cgroups, "_count", operation_type="create") == 3
     assert one(cgroups, "_count", operation_type="update") == 1 + 3 + 3  # and after a minute
     assert not [each for each in cgroups if each.labels["operation_type"] == "destroy"]
-    assert world.facts.tally is None
+    assert world.facts.counted is None
 
 
 def test_the_kubelets_own_metrics_count_its_pods() -> None:
     world = world_with(pod("a", "u-1"), pod("b", "u-2"))
-    found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns, b"# EOF of the server\n"))
+    found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns))
     assert one(found["kubelet_running_pods"]) == 2
     assert one(found["kubelet_running_containers"], container_state="running") == 2
     assert one(found["kubelet_started_containers"], "_total", container_type="container") == 2
@@ -278,3 +278,45 @@ def test_the_slis_of_a_healthy_kubelet() -> None:
         "ping": 1,
         "syncloop": 1,
     }
+
+
+def series(world: World, name: str) -> dict[str, float]:
+    """Return the samples of a metric by their labels."""
+    text = kubelet_metrics(kubelet_of(world), world.now_ns).decode()
+    found = re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", text, re.MULTILINE)
+    return {labels: float(value) for labels, value in found}
+
+
+def test_volumes_are_counted_by_what_was_done_with_them() -> None:
+    """As a real kubelet told it of such a pod, but for how often it looks again."""
+    volumes = (
+        VolumeSpec("e", "emptyDir"),
+        VolumeSpec("h", "hostPath"),
+        VolumeSpec("d", "downwardAPI"),
+    )
+    web = make_pod(container(), uid="u-1", name="web", volumes=volumes)
+    world = world_with(web)
+    plugins = {f"kubernetes.io/{name}" for name in ("empty-dir", "host-path", "downward-api")}
+    steps, mounts = "storage_operation_duration_seconds", "volume_operation_total_seconds"
+
+    def done(operation: str) -> dict[str, float]:
+        found = series(world, f"{steps}_count")
+        return {
+            labels.rpartition("=")[2].strip('"'): count
+            for labels, count in found.items()
+            if f'operation_name="{operation}",status="success"' in labels
+        }
+
+    assert done("verify_controller_attached_volume") == dict.fromkeys(plugins, 1)
+    first = done("volume_mount")
+    assert first.keys() == plugins
+    assert first["kubernetes.io/empty-dir"] == first["kubernetes.io/host-path"] == 1
+    assert first["kubernetes.io/downward-api"] >= 1
+    assert {
+        labels.rpartition("=")[2].strip('"'): count
+        for labels, count in series(world, f"{mounts}_count").items()
+    } == first
+    assert done("volume_unmount") == {}
+    world.delete("u-1")
+    world.run(60)
+    assert done("volume_unmount") == dict.fromkeys(plugins, 1)

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import ContainerStatus, PodStatus, TerminatedState, VolumeSpec
+from fleet.k8s.pods import VolumeSpec
 
 DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 """prometheus.DefBuckets, in seconds."""
@@ -28,8 +28,6 @@ VERIFIED, MOUNTED, UNMOUNTED = (
 UNMOUNT_FAILED = f"{UNMOUNTED}/fail-unknown"
 """An operation, and how it ended if not well. Source: pkg/volume/util/metrics.go, getStatus."""
 REMOUNTED = frozenset(("configMap", "downwardAPI", "projected", "secret"))
-PER_POD_BOUNDS = (1, 2, 4, 8, 16)
-"""Of containers. Source: metrics.go, ContainersPerPodCount."""
 
 
 class Durations:
@@ -48,14 +46,11 @@ class Durations:
         self.total_ns += took_ns
 
 
-class NodeTally:
+class NodeCounts:
     """The counts of one node that has, or had, pods."""
 
     __slots__ = (
         "containers",
-        "containers_per_pod",
-        "first_network_ns",
-        "images",
         "pod_start",
         "pod_start_sli",
         "pod_start_total",
@@ -64,7 +59,6 @@ class NodeTally:
         "sandbox_errors",
         "sandboxes",
         "syncs",
-        "terminated",
         "volumes",
     )
 
@@ -77,39 +71,13 @@ class NodeTally:
         self.sandbox = Durations(DEFAULT_BOUNDS)
         self.syncs: dict[str, Durations] = {}  # by the type of the operation
         self.rejections: dict[str, int] = {}  # by reason
-        self.containers_per_pod = array("I", bytes(4 * (len(PER_POD_BOUNDS) + 2)))  # last: the sum
-        self.first_network_ns = -1  # the start of the first pod with a network of its own
-        self.images: dict[tuple[str, str, str], int] = {}  # by policy, presence, need of a pull
-        self.terminated: dict[tuple[str, int, str], int] = {}  # by kind, exit code, reason
         self.volumes: dict[tuple[str, str], int] = {}  # by operation and kind
 
-    def on_pod_running(
-        self, seen_ns: int, total_ns: int, pull_ns: int, *, has_network: bool
-    ) -> None:
+    def on_pod_running(self, seen_ns: int, total_ns: int, pull_ns: int) -> None:
         """Count a start: since the kubelet saw the pod, since it was created, and its pulls."""
         self.pod_start.add(seen_ns)
         self.pod_start_total.add(total_ns)
-        started_ns = max(total_ns - pull_ns, 0)
-        self.pod_start_sli.add(started_ns)
-        if has_network and self.first_network_ns < 0:
-            self.first_network_ns = started_ns
-
-    def on_pod(self, containers: int) -> None:
-        """Count a pod that a worker begins with, by its containers."""
-        self.containers_per_pod[bisect_left(PER_POD_BOUNDS, containers)] += 1
-        self.containers_per_pod[-1] += containers
-
-    def on_status(self, old: PodStatus, new: PodStatus) -> None:
-        """Count the containers that have ended since the status before.
-
-        Source: status_manager.go, checkAndRecordTerminations.
-        """
-        for kind, was, now in zip(CONTAINER_TYPES, _kinds(old), _kinds(new), strict=True):
-            for each in now:
-                state = each.state
-                if isinstance(state, TerminatedState) and not _had_ended(each.name, was):
-                    key = kind, state.exit_code, state.reason
-                    self.terminated[key] = self.terminated.get(key, 0) + 1
+        self.pod_start_sli.add(max(total_ns - pull_ns, 0))
 
     def on_volumes(self, volumes: Iterable[VolumeSpec], *operations: str) -> None:
         """Count what was done with each volume of a pod."""
@@ -125,11 +93,6 @@ class NodeTally:
         """
         self.on_volumes((each for each in volumes if each.kind in REMOUNTED), MOUNTED)
 
-    def on_image(self, policy: str, *, is_present: bool | None, is_pulled: bool | None) -> None:
-        """Count a look for an image. Source: images/metrics.go, recordEnsureImageRequest."""
-        key = policy.lower(), _known(is_present), _known(is_pulled)
-        self.images[key] = self.images.get(key, 0) + 1
-
     def on_sync(self, operation: str, took_ns: int) -> None:
         """Count a sync of a pod."""
         found = self.syncs.get(operation)
@@ -140,17 +103,3 @@ class NodeTally:
     def on_rejection(self, reason: str) -> None:
         """Count a pod that was not admitted."""
         self.rejections[reason] = self.rejections.get(reason, 0) + 1
-
-
-def _kinds(status: PodStatus) -> tuple[tuple[ContainerStatus, ...], ...]:
-    """Return the containers of a status in the order of their types."""
-    return status.containers, status.init_containers, status.ephemeral_containers
-
-
-def _had_ended(name: str, statuses: tuple[ContainerStatus, ...]) -> bool:
-    """Return whether a container was shown to have ended."""
-    return any(each.name == name and isinstance(each.state, TerminatedState) for each in statuses)
-
-
-def _known(value: bool | None) -> str:  # noqa: FBT001 - the value itself
-    return "unknown" if value is None else str(value).lower()

@@ -7,7 +7,8 @@ were simulated. Left out there are metrics of its Go process and of its librarie
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import pytest
 from stats_world import kubelet_of, pod, world_with
@@ -15,15 +16,17 @@ from world.pod_world import container, make_pod
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ProbeSpec
-from fleet.kubelet.host_interface import (
+from fleet.reactor.client_tally import ClientColumns, ClientTally
+from fleet.reactor.reactor import Reactor
+from fleet.server.counts import HttpCounts
+from fleet.server.exposition import Rows
+from fleet.server.node_metrics import (
     cadvisor_metrics,
+    client_rows,
     kubelet_metrics,
     probe_metrics,
     resource_metrics,
 )
-from fleet.reactor.client_tally import ClientColumns, ClientTally
-from fleet.server.client_metrics import client_text
-from fleet.server.counts import HttpCounts
 
 REAL = json.loads(Path(__file__).with_name("real_metrics.json").read_text())
 PAGES = {
@@ -34,8 +37,13 @@ PAGES = {
 }
 MISSING = {
     "/metrics": {
+        "dra_operations_duration_seconds",
+        "dra_resource_claims_in_use",
+        "kubelet_containers_per_pod_count",
+        "kubelet_first_network_pod_start_sli_duration_seconds",
         "kubelet_graceful_shutdown_end_time_seconds",
         "kubelet_graceful_shutdown_start_time_seconds",
+        "kubelet_image_manager_ensure_image_requests_total",
         "kubelet_image_volume_mounted_errors_total",
         "kubelet_image_volume_mounted_succeed_total",
         "kubelet_image_volume_requested_total",
@@ -50,11 +58,14 @@ MISSING = {
         "kubelet_node_startup_pre_registration_duration_seconds",
         "kubelet_node_startup_registration_duration_seconds",
         "kubelet_pleg_pod_relist_duration_seconds",
+        "kubelet_pod_in_progress_resizes",
         "kubelet_pod_status_sync_duration_seconds",
         "kubelet_restarted_pods_total",
         "kubelet_sleep_action_terminated_early_total",
         "kubelet_started_user_namespaced_pods_errors_total",
         "kubelet_started_user_namespaced_pods_total",
+        "kubelet_terminated_containers_total",
+        "kubelet_topology_manager_admission_duration_ms",
         "kubelet_volume_metric_collection_duration_seconds",
         "process_open_fds",
         "process_virtual_memory_bytes",
@@ -119,18 +130,25 @@ def page(path: str) -> str:
         make_pod(probed, uid="u-2", name="probed", qos_class="Burstable"),
         make_pod(fails, uid="u-3", name="fails", restart_policy="Never"),
     )
-    shown = PAGES[path](kubelet_of(world), world.now_ns).decode()
-    return shown + (served() if path == "/metrics" else "")
+    kubelet = kubelet_of(world)
+    if path == "/metrics":
+        return kubelet_metrics(kubelet, world.now_ns, served()).decode()
+    return PAGES[path](kubelet, world.now_ns).decode()
 
 
-def served() -> str:
+def served() -> Rows:
     """Return what a server adds of requests: its own, and those of its node."""
     counts = HttpCounts()
     counts.end(counts.begin(NodeId(0), "GET", "/metrics", is_read_only=False), 0.02)
     columns, tally = ClientColumns(), ClientTally()
     tally.took = {}
     columns.count(tally, "PUT", 200, 3_000)
-    return counts.text(NodeId(0)).decode() + client_text(columns, tally, "10.0.0.1:6443")
+    reactor = SimpleNamespace(
+        entries=[SimpleNamespace(client=tally)],
+        clients=columns,
+        wires=SimpleNamespace(authority="10.0.0.1:6443"),
+    )
+    return {**counts.rows(NodeId(0)), **client_rows(cast("Reactor", reactor), NodeId(0))}
 
 
 @pytest.mark.parametrize("path", PAGES)

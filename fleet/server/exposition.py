@@ -1,0 +1,118 @@
+"""The metrics of a node in Prometheus' text format, as Go's client library writes it.
+
+families.toml says which families a page has and what fills them; a page is written from rows: by
+what there is a series of, the labels and the numbers of each.
+Source: github.com/prometheus/common/expfmt/text_create.go; component-base/metrics/desc.go for the
+level of stability before each help text.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from math import isfinite, isnan
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.counts import Durations
+
+FAMILIES = Path(__file__).with_name("families.toml")
+PLAIN_FROM, PLAIN_BELOW = 1e-4, 1_000_000
+"""Numbers between them are written without an exponent. Source: strconv, formatDigits."""
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+
+Row: TypeAlias = Mapping[str, "str | float | Durations"]
+"""What there is a series of: its labels, and what was measured of it, by name."""
+Rows: TypeAlias = Mapping[str, Sequence[Row]]
+
+
+class _Series(NamedTuple):
+    """The series of one family with the same fixed labels: one for each row."""
+
+    name: str
+    head: str
+    of: str  # which rows
+    labels: str  # a template, to be filled from a row; "" without labels
+    sample: str | float  # a name of the row, or always the same
+    is_timed: bool
+
+
+@cache
+def _pages() -> dict[str, list[_Series]]:
+    """Read which series each page shows, sorted by name."""
+    pages: dict[str, list[_Series]] = {}
+    for group in tomllib.loads(FAMILIES.read_text())["group"]:
+        page = pages.setdefault(group["page"], [])
+        for full_name, kind, sample, text in group["families"]:
+            name, _, fixed = full_name.partition("{")
+            labels = [f'{label}="%({label})s"' for label in group.get("labels", ())]
+            labels += fixed.removesuffix("}").split(",") if fixed else []
+            head = f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+            template = ",".join(sorted(labels))
+            timed = group.get("timed", False)
+            page.append(_Series(name, head, group["of"], template, sample, timed))
+    for page in pages.values():
+        page.sort(key=lambda series: series.name)
+    return pages
+
+
+def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
+    """Return a page; a family without rows is left out."""
+    timed_end = f" {wall_ms}\n"
+    lines: list[str] = []
+    shown: dict[tuple[str, str], list[str]] = {}  # labels of rows: many families share them
+    head = ""
+    for name, series_head, of, labels, sample, is_timed in _pages()[page]:
+        found = rows.get(of)
+        if not found:
+            continue
+        if head != series_head:  # a family may have series of several kinds
+            lines.append(series_head)
+            head = series_head
+        if (of, labels) not in shown:
+            shown[of, labels] = [labels % _escaped(row) if labels else "" for row in found]
+        end = timed_end if is_timed else "\n"
+        for row, text in zip(found, shown[of, labels], strict=True):
+            value = row[sample] if isinstance(sample, str) else sample
+            if isinstance(value, Durations):
+                lines += _histogram(name, text, value)
+                continue
+            assert not isinstance(value, str), sample
+            lines.append(
+                f"{name}{{{text}}} {go_float(value)}{end}"
+                if text
+                else f"{name} {go_float(value)}{end}"
+            )
+    return "".join(lines).encode()
+
+
+def _histogram(name: str, labels: str, durations: Durations) -> Iterator[str]:
+    start, shown = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
+    count = 0
+    for bound, inside in zip((*durations.bounds, float("inf")), durations.counts, strict=True):
+        count += inside
+        yield f'{name}_bucket{{{start}le="{go_float(bound)}"}} {go_float(count)}\n'
+    yield f"{name}_sum{shown} {go_float(durations.total_ns / NS_PER_S)}\n"
+    yield f"{name}_count{shown} {go_float(count)}\n"
+
+
+def _escaped(row: Row) -> dict[str, str]:
+    """Return the labels of a row as they stand between quotes."""
+    return {
+        name: value.translate(_ESCAPES) for name, value in row.items() if isinstance(value, str)
+    }
+
+
+def go_float(value: float) -> str:
+    """Return a number as Go's strconv.FormatFloat(value, 'g', -1, 64) writes it."""
+    if value == 0 or PLAIN_FROM <= abs(value) < PLAIN_BELOW:
+        return repr(value).removesuffix(".0")
+    text = repr(float(value))
+    if "e" in text:  # below PLAIN_FROM and from 1e16 on both write the same
+        return text
+    if not isfinite(value):
+        return "NaN" if isnan(value) else f"{value:+}".replace("inf", "Inf")
+    whole, _, fraction = text.lstrip("-").partition(".")
+    digits = (whole + fraction).rstrip("0")
+    mantissa = f"{digits[0]}.{digits[1:]}".removesuffix(".")
+    return f"{'-' if value < 0 else ''}{mantissa}e+{len(whole) - 1:02d}"
