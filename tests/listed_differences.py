@@ -1,15 +1,16 @@
 """What a differences.md says: which lines a comparison may have, and the limits of chance."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _LIMIT = re.compile(r"`(\w+) = ([\d., ]+)`")
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)(?!\?)")
 """Alternatives in a regular expression, none of which has groups of its own."""
-CHANCE = "by chance: "
-"""Stands in the reason of a row that not every run needs."""
+CHANCE = re.compile(r"by chance, (\d+) at most: ")
+"""Stands in the reason of a row that not every run needs, with how many lines it may match."""
 OR = "\0"
 """In place of the bar that is no border of a cell."""
 
@@ -38,28 +39,49 @@ class Listed:
     reason: str
     source: str
 
+    @property
+    def most(self) -> int | None:
+        """How many lines it may match if chance needs it; None if each run does."""
+        match = CHANCE.search(self.reason)
+        assert match or "by chance" not in self.reason, self.reason
+        return int(match[1]) if match else None
+
+
+COLUMNS = 3
+
 
 def read_listed(path: Path) -> list[Listed]:
     """Read which lines may be there: the other rows of the tables whose first cell is code."""
     rows = [row for row in cells_of(path) if not _LIMIT.fullmatch(row[0])]
-    return [Listed(match.strip("`"), reason, source) for match, reason, source in rows]
+    return [Listed(row[0].strip("`"), *row[1:]) for row in rows if len(row) == COLUMNS]
 
 
-def judge(lines: Sequence[str], listed: Sequence[Listed]) -> list[str]:
+def judge(lines: Iterable[str], listed: Sequence[Listed]) -> list[str]:
     """Return what is wrong: a difference that is not listed, or an entry that nothing needs.
 
-    Of a row's alternatives each must be needed, or the row would allow what nobody has seen; but
-    for rows that chance needs.
+    `lines` may say with each line how often it was found. Of a row's alternatives each must be
+    needed, or the row would allow what nobody has seen; but for rows that chance needs, which
+    have a count.
     """
+    counts = Counter(lines)
     unused = [
         narrow
         for each in listed
-        if CHANCE not in each.reason
+        if each.most is None
         for narrow in alternatives(each.match)
-        if not any(re.fullmatch(narrow, line) for line in lines)
+        if not any(re.fullmatch(narrow, line) for line in counts)
     ]
-    found = unlisted(lines, listed)
-    return [f"not listed: {line}" for line in found] + [f"unused: {each}" for each in unused]
+    often = [
+        f"more than by chance: {each.match}: {times}"
+        for each in listed
+        if each.most is not None
+        and (times := sum(counts[line] for line in counts if re.fullmatch(each.match, line)))
+        > each.most
+    ]
+    found = unlisted([*counts], listed)
+    return (
+        [f"not listed: {line}" for line in found] + [f"unused: {each}" for each in unused] + often
+    )
 
 
 def alternatives(pattern: str) -> list[str]:

@@ -1,28 +1,47 @@
 """What a node asks of the API server, with all values: the audit log and what the proxy noted."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from normalisation import NO_LIMIT_OF_V1, Json, Leaf, Normaliser, is_time, seconds
+from identities import with_words
+from left_out import (
+    CGROUP_OF_AN_ENDED_POD,
+    LIMIT_OF_V1,
+    PATCH_OF_A_CGROUP,
+    PATCH_OF_AN_ADDRESS,
+    PATCH_WITHOUT_LIMIT,
+    REQUEST_OF_FLEET,
+    Ledger,
+)
+from normalisation import Json, Leaf, Normaliser, is_time, seconds
 
 OWN_AGENT = "fleet/"
 """What fleet asks for itself, beside its kubelets, says so."""
 NODE_SCOPE = "node"
 """The scene of what belongs to no scene's namespace."""
+OF_THE_NODE = ("", "default", "kube-node-lease", "kube-system")
+"""The namespaces of what belongs to it."""
 STATUSES = ("pods/status", "nodes/status")
 """Of these the audit log has the object after the write."""
 WATCH_S = {"300..600": (300, 600), "1800..3600": (1800, 3600)}
 """Reflectors of most resources, and of single objects: client-go/tools/cache/reflector.go."""
 FORBIDDEN = 403
 ENDED = ("Succeeded", "Failed")
+NO_LIMIT_OF_V1 = "9007199254740988Ki"
+"""The largest number that cgroup v1 knows: a pod without a memory limit has it as one.
+
+With v2 such a pod has none. Source: pkg/kubelet/cm/helpers_linux.go, MemoryLimitsFromConfig.
+"""
+LIMITS_OF_V1 = {"memory": NO_LIMIT_OF_V1}
 FIRST = 1
 """The generation of a pod that was neither changed nor deleted yet."""
 GONE = "-"
-"""For a namespace of a scene that was played again."""
+"""For the namespace of a volume that no play made."""
 OUTLINE = (
     ".phase",
     ".status",
@@ -110,13 +129,19 @@ class Trace(NamedTuple):
     starts_s: Sequence[float]
     outages_s: Sequence[tuple[float, float]] = ()
     """Since when, and until when, there was no API server."""
+    left_out: Mapping[str, int] = MappingProxyType({})
+    """How many each row of differences.md has left out of it."""
 
     def since_start_s(self, at_s: float, cut_s: float = 0) -> float:
         """Return how long before a time the node was started last.
 
         A time of which up to `cut_s` is cut off may be that much later.
         """
-        return at_s - max(
+        return at_s - self.start_before(at_s, cut_s)
+
+    def start_before(self, at_s: float, cut_s: float = 0) -> float:
+        """Return when the node was started last before a time."""
+        return max(
             (each for each in self.starts_s if each <= at_s + cut_s), default=self.starts_s[0]
         )
 
@@ -141,9 +166,13 @@ class Side:
 
     node: str
     namespaces: Mapping[str, str]
-    """The scene of each of its namespaces; those of scenes that were played again are not here."""
+    """The scene of each of its namespaces that is looked at."""
     generated: Mapping[str, str] = field(default_factory=dict)
     """What stands for names that controllers made up."""
+    who: str = "fleet"
+    """Or `real`: rows of differences.md may hold for one of them."""
+    others: Collection[str] | None = None
+    """The namespaces of all plays: requests about others are the node's. None if not known."""
 
     def normaliser(self) -> Normaliser:
         scenes = dict.fromkeys(self.namespaces, "SCENE")
@@ -151,57 +180,174 @@ class Side:
 
 
 def exchanges(
-    events: Iterable[Json], side: Side, noted: Mapping[str, tuple[Json, Json, int]]
+    events: Iterable[Json],
+    side: Side,
+    noted: Mapping[str, tuple[Json, Json, int]],
+    ledger: Ledger | None = None,
 ) -> list[Exchange]:
     """Return what a node has asked, in the order of time.
 
     `noted` has request headers, response headers and connection by audit ID. A request about an
     Event that is patched is completed with what it was when it was created: the patch has little.
-    The read before a patch that is left out says so.
+    The read before a patch that is left out says so. What is left out, `ledger` counts.
     """
-    found: dict[str, Exchange] = {}
-    reads: dict[tuple[str, str], str] = {}
-    normaliser = side.normaliser()
-    created: dict[str, Mapping[str, Leaf]] = {}
+    reading = _Reading(side, noted, Ledger(side.who) if ledger is None else ledger)
     for event in events:
-        user = (event.get("impersonatedUser") or event["user"])["username"]
-        if user != f"system:node:{side.node}" or event.get("userAgent", "").startswith(OWN_AGENT):
-            continue
+        reading.take(event)
+    return with_words(sorted(reading.found.values(), key=lambda each: each.at_s))
+
+
+class _Reading:
+    """Takes the entries of an audit log one after the other."""
+
+    def __init__(
+        self, side: Side, noted: Mapping[str, tuple[Json, Json, int]], ledger: Ledger
+    ) -> None:
+        self._side = side
+        self._noted = noted
+        self._ledger = ledger
+        self._normaliser = side.normaliser()
+        self._reads: dict[tuple[str, str], str] = {}
+        self._created: dict[str, Mapping[str, Leaf]] = {}
+        self._resources: dict[tuple[str, str], Json] = {}
+        """What the status of a pod had of them last."""
+        self.found: dict[str, Exchange] = {}
+
+    def take(self, event: Json) -> None:
+        """Add what an entry says, if it is the node's and no row leaves it out."""
+        scene = self._scene_of(event)
+        if not scene:
+            return
         about: Json = event.get("objectRef") or {}
-        namespace = about.get("namespace", "") or owner_of(about, side)
-        scene = side.namespaces.get(namespace, NODE_SCOPE)
-        if scene is NODE_SCOPE and namespace not in (
-            "",
-            "default",
-            "kube-node-lease",
-            "kube-system",
-        ):
-            continue  # of a scene that was played again
-        pod = namespace, str(about.get("name", ""))
-        if tells_no_limit(event) or tells_no_cgroup(event) or tells_no_address(event):
-            read = reads.pop(pod, "")
-            if read in found:
-                found[read] = dataclasses.replace(found[read], led_to_nothing_told=True)
-            continue
+        pod = str(about.get("namespace", "")), str(about.get("name", ""))
+        if (about.get("resource"), about.get("subresource")) == ("pods", "status"):
+            before = self._resources.get(pod, {})
+            after = (event.get("responseObject") or {}).get("status")
+            if isinstance(after, dict):  # of a refusal it is a word
+                self._resources[pod] = after.get("resources") or {}
+            if tells_nothing(event, before, self._ledger):
+                read = self._reads.pop(pod, "")
+                if read in self.found:
+                    self.found[read] = dataclasses.replace(
+                        self.found[read], led_to_nothing_told=True
+                    )
+                return
+            if event["auditID"] not in self.found:
+                event = without_cgroup(event, before, self._ledger)
         if about.get("resource") == "pods":
-            reads.pop(pod, None)
+            self._reads.pop(pod, None)
             if event["verb"] == "get":
-                reads[pod] = event["auditID"]
-        if event["auditID"] not in found:  # a watch has two entries
-            made = _exchange(event, scene, normaliser, noted.get(event["auditID"]))
+                self._reads[pod] = event["auditID"]
+        if event["auditID"] not in self.found:  # a watch has two entries
+            made = _exchange(event, scene, self._normaliser, self._noted.get(event["auditID"]))
             if made.resource == "events":
-                made = _whole_event(made, str(about.get("name", "")), event, created)
-            found[event["auditID"]] = made
-    return sorted(found.values(), key=lambda each: each.at_s)
+                made = _whole_event(made, pod[1], event, self._created)
+            self.found[event["auditID"]] = made
+
+    def _scene_of(self, event: Json) -> str:
+        """Return the scene that an entry belongs to, "" if it is not to be compared."""
+        user = (event.get("impersonatedUser") or event["user"])["username"]
+        if user != f"system:node:{self._side.node}":
+            return ""
+        if event.get("userAgent", "").startswith(OWN_AGENT) and self._ledger.takes(
+            REQUEST_OF_FLEET
+        ):
+            return ""
+        about: Json = event.get("objectRef") or {}
+        namespace = about.get("namespace", "") or owner_of(about, self._side)
+        if namespace in self._side.namespaces:
+            return self._side.namespaces[namespace]
+        if namespace in OF_THE_NODE:
+            return NODE_SCOPE
+        # Each play is compared by itself; nothing else has a namespace that no play had.
+        others = self._side.others
+        return "" if others is None or namespace in others else NODE_SCOPE
 
 
-def tells_no_limit(event: Json) -> bool:
-    """Whether a patch tells nothing but what cgroup v1 calls no limit. See the table."""
+def tells_nothing(event: Json, before: Json, ledger: Ledger) -> bool:
+    """Whether a patch says only what a row of differences.md leaves out, of which one is left.
+
+    `before` has the resources that the status had before the patch.
+    """
+    about: Json = event.get("objectRef") or {}
+    pod = f"{about.get('namespace', '')}/{about.get('name', '')}"
+    rows = {
+        PATCH_WITHOUT_LIMIT: tells_no_limit(event, before),
+        PATCH_OF_A_CGROUP: tells_no_cgroup(event),
+        PATCH_OF_AN_ADDRESS: tells_no_address(event),
+    }
+    name = next((name for name, is_so in rows.items() if is_so), "")
+    return bool(name) and ledger.takes(name, pod)
+
+
+def tells_no_limit(event: Json, before: Json) -> bool:
+    """Whether a patch says nothing but what cgroup v1 calls no limit, or takes that back."""
     status = (event.get("requestObject") or {}).get("status")
-    return status in (
-        {"resources": {"limits": {"memory": NO_LIMIT_OF_V1}}},
-        {"resources": {"limits": None}},
+    return status == {"resources": {"limits": LIMITS_OF_V1}} or (
+        before.get("limits") == LIMITS_OF_V1 and status == {"resources": {"limits": None}}
     )
+
+
+def without_cgroup(event: Json, before: Json, ledger: Ledger) -> Json:
+    """Leave out of a status what cgroup v1 calls no limit, and the cgroup of a pod that ended.
+
+    Housekeeping removes the cgroup of a pod that has ended, before its last status or after it.
+    Source: pkg/kubelet/cm/helpers_linux.go, MemoryLimitsFromConfig; kubelet_pods.go,
+    HandlePodCleanups, convertToAPIPodLevelResourcesStatus.
+    """
+    told, after = (
+        (event.get(each) or {}).get("status") for each in ("requestObject", "responseObject")
+    )
+    if not isinstance(told, dict) or not isinstance(after, dict):
+        return event
+    about = event["auditID"]
+    old = before.get("limits") or {}
+    if NO_LIMIT_OF_V1 in (_memory_limit(after), old.get("memory")):
+        if not ledger.takes(LIMIT_OF_V1, about):
+            return event
+        told, after = _without_limit(told, old, is_patch=True), _without_limit(after, {})
+    if after.get("phase") in ENDED and (
+        any("resources" in each and not each["resources"] for each in (told, after))
+        and ledger.takes(CGROUP_OF_AN_ENDED_POD, about)
+    ):
+        told, after = (
+            {key: value for key, value in each.items() if key != "resources" or value}
+            for each in (told, after)
+        )
+    return {
+        **event,
+        "requestObject": {**event["requestObject"], "status": told},
+        "responseObject": {**event["responseObject"], "status": after},
+    }
+
+
+def _memory_limit(status: Json) -> object:
+    return ((status.get("resources") or {}).get("limits") or {}).get("memory")
+
+
+def _without_limit(status: Json, old: Json, *, is_patch: bool = False) -> Json:
+    """Leave the limit out, also where it is taken back: a status is then as with cgroup v2.
+
+    A patch that has no other resources has none then; a status has an empty object.
+    """
+    resources = status.get("resources")
+    if not isinstance(resources, dict) or "limits" not in resources:
+        return status
+    limits = resources["limits"]
+    if limits is None:  # of all
+        left: Json | None = {} if old == LIMITS_OF_V1 else None
+    else:
+        is_old = old.get("memory") == NO_LIMIT_OF_V1
+        left = {
+            key: each
+            for key, each in limits.items()
+            if each != NO_LIMIT_OF_V1 and not (is_old and key == "memory" and each is None)
+        }
+    kept = {key: each for key, each in resources.items() if key != "limits"}
+    if left or left is None:
+        kept["limits"] = left
+    rest = {key: each for key, each in status.items() if key != "resources"}
+    return rest if is_patch and not kept else {**rest, "resources": kept}
 
 
 def tells_no_cgroup(event: Json) -> bool:
@@ -241,7 +387,8 @@ def owner_of(about: Json, side: Side) -> str:
     if about.get("resource") != "persistentvolumes":
         return ""
     name = str(about.get("name", ""))
-    return next((each for each in side.namespaces if name.startswith(f"{each}-")), GONE)
+    namespaces = (*side.namespaces, *(side.others or ()))
+    return next((each for each in namespaces if name.startswith(f"{each}-")), GONE)
 
 
 def _exchange(

@@ -78,15 +78,20 @@ def played(
 def judged(recording: Recording, listed: Sequence[Listed]) -> tuple[str, list[str]]:
     """Return how much was compared, and what is wrong."""
     compared = recording.compare()
-    return summary(recording, compared.counts, len(listed)), judge(compared.lines, listed)
+    return summary(recording, compared, listed), judge(compared.found, listed)
 
 
-def missed(recording: Recording, scenes: Sequence[str]) -> list[str]:
-    """Return the mutations of what scenes recorded that the comparison does not find."""
+def missed(recording: Recording, scenes: Sequence[str], *, has_all: bool = True) -> list[str]:
+    """Return the mutations of what scenes recorded that the comparison does not find.
+
+    Of those that change nothing there, it finds none, unless the scenes need not have everything.
+    """
     real, fleet = recording.traces(scenes)
     before = set(recording.compare_traces(real, fleet).lines)
+    mutated = {name: mutate(fleet) for name, mutate in MUTATIONS.items()}
     return [
         name
-        for name, mutate in MUTATIONS.items()
-        if not set(recording.compare_traces(real, mutate(fleet)).lines) - before
+        for name, trace in mutated.items()
+        if (has_all or trace is not fleet)
+        and not set(recording.compare_traces(real, trace).lines) - before
     ]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,13 @@ import orjson
 from admin import Admin
 from exchange import FORBIDDEN, NODE_SCOPE, Side, Trace, exchanges
 from header_tap import Noted
+from left_out import Ledger
 from listed_differences import Listed, unlisted
 from normalisation import Json
 from oracle_limits import LIMITS
 from request_streams import without_refusals
 from scene import SIDES, Play, Scene, Stage, play
-from value_comparison import Comparison, Counts
+from value_comparison import Comparison
 
 [REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
 AT_ONCE = 6
@@ -79,9 +81,12 @@ class Recording:
         namespaces = {self.plays[name].namespaces[side]: name for name in names}
         named = {self.plays[name].namespaces[side]: self.plays[name].named for name in names}
         generated = made_up(self.events, self.nodes[side], named)
-        found = exchanges(self.events, Side(self.nodes[side], namespaces, generated), self.noted)
+        ledger = Ledger(side)
+        who = Side(self.nodes[side], namespaces, generated, side)
+        found = exchanges(self.events, who, self.noted, ledger)
         outages_s = [(since_s, until_s) for since_s, until_s in self.outages_s]
-        return Trace(without_refusals(found, outages_s), tuple(self.started_s[side]), outages_s)
+        kept = without_refusals(found, outages_s, ledger)
+        return Trace(kept, tuple(self.started_s[side]), outages_s, ledger.totals)
 
     def compare(self) -> Comparison:
         """Compare all scenes that were played, and what belongs to none."""
@@ -167,11 +172,14 @@ class Judge:
         return [*refusals, *unlisted(comparison.lines, self._listed)]
 
     def recording(self, scenes: Iterable[str] | None = None) -> Recording:
-        """Return what was written down so far, of some scenes or of all."""
+        """Return what was written down so far, of some scenes or of all.
+
+        Of the nodes themselves it has everything: their addresses and UIDs are known by that.
+        """
         stage = self._stage
         names = [*self._plays] if scenes is None else [*scenes]
         begun_s = min((self._plays[name].begun_s for name in names), default=0) if scenes else 0
-        events = [each for each in [*stage.audit()] if is_since(each, begun_s)]
+        events = [each for each in [*stage.audit()] if is_since(each, begun_s) or is_of_node(each)]
         time.sleep(NOTED_S)
         noted = {
             key: (each.request, each.response, each.connection)
@@ -186,6 +194,12 @@ class Judge:
             dict(self._replays),
             [*stage.outages_s],
         )
+
+
+def is_of_node(event: Json) -> bool:
+    """Whether a request is about its node, or the Lease of it."""
+    about = event.get("objectRef") or {}
+    return about.get("resource") in ("nodes", "leases", "csinodes")
 
 
 def made_up(
@@ -212,14 +226,18 @@ def is_since(event: Json, begun_s: float) -> bool:
     return str(event["requestReceivedTimestamp"]) >= text
 
 
-def summary(recording: Recording, counts: Counts, listed: int) -> str:
-    """Tell how much was compared."""
-    return (
-        f"{len(recording.plays)} scenes, {counts.requests} requests, {counts.events} events, "
-        f"{counts.values} values compared; {listed} differences listed; "
+def summary(recording: Recording, compared: Comparison, listed: Sequence[Listed]) -> str:
+    """Tell how much was compared, and what was left out."""
+    counts = compared.counts
+    used = sum(any(re.fullmatch(each.match, line) for line in compared.lines) for each in listed)
+    said = (
+        f"{len(recording.plays)} scenes, {counts.requests} requests, "
+        f"{counts.events} events, {counts.values} values compared; "
+        f"{used} of {len(listed)} rows used; "
         f"statuses told with the next: real {counts.merged_real}, fleet {counts.merged_fleet}; "
         f"replays: {sum(recording.replays.values())}"
     )
+    return "\n  ".join((said, *compared.left_out))
 
 
 def save(recording: Recording, path: Path) -> None:

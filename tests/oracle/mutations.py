@@ -1,13 +1,17 @@
-"""What a comparison of values must find: a trace with one thing changed, each by a function."""
+"""What a comparison of values must find: a trace with one thing changed, each by a function.
+
+A trace that has nothing which a mutation could change stays the same object.
+"""
 
 import dataclasses
 from collections.abc import Callable, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from exchange import Exchange, Trace
+from exchange import NODE_SCOPE, Exchange, Trace
+from left_out import LEFT_OUT, READ_OF_A_GONE_POD, REPORT
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
-from request_streams import BACK_OFF, SILENT
+from request_streams import BACK_OFF, SILENT, is_renewal
 
 Mutation = Callable[[Trace], Trace]
 MORE = 500
@@ -201,6 +205,111 @@ def longer(value: Leaf) -> Leaf:
     return f"{value}."
 
 
+def replaced(trace: Trace, at: int, other: Exchange) -> Trace:
+    return with_exchanges(trace, [*trace.exchanges[:at], other, *trace.exchanges[at + 1 :]])
+
+
+def of_last(is_one: Callable[[Exchange], bool], change: Callable[[Exchange], Exchange]) -> Mutation:
+    """Change the last request of a kind."""
+
+    def mutate(trace: Trace) -> Trace:
+        found = [at for at, each in enumerate(trace.exchanges) if is_one(each)]
+        return replaced(trace, found[-1], change(trace.exchanges[found[-1]])) if found else trace
+
+    return mutate
+
+
+def with_values(each: Exchange, values: Mapping[str, Leaf]) -> Exchange:
+    """Give a status, and the patch of it, other values where they have some."""
+    return dataclasses.replace(
+        each,
+        body={path: values.get(path, value) for path, value in each.body.items()},
+        state={path: values.get(path, value) for path, value in each.state.items()},
+    )
+
+
+def of_body(verb: str, resource: str, path: str, value: str) -> Mutation:
+    """Send another value with the last request of a kind that has one."""
+    return of_last(
+        lambda each: (each.verb, each.resource) == (verb, resource) and path in each.body,
+        lambda each: dataclasses.replace(each, body={**each.body, path: value}),
+    )
+
+
+def has_address(each: Exchange) -> bool:
+    return "status.podIP" in each.state and "status.podIP" in each.body
+
+
+def address_of_the_node(each: Exchange) -> Exchange:
+    return with_values(each, {"status.podIP": each.state["status.hostIP"]})
+
+
+def kept_id(trace: Trace) -> Trace:
+    """Let the last container that was restarted keep the ID that it had."""
+    for at in reversed(range(len(trace.exchanges))):
+        each = trace.exchanges[at]
+        for path, value in each.state.items():
+            place, is_last, _ = path.partition(".lastState.terminated.containerID")
+            if is_last and not _is_of_a_moment(each, trace.exchanges[at + 1 :]):
+                paths = (f"{place}.containerID", f"{place}.state.terminated.containerID")
+                return replaced(trace, at, with_values(each, dict.fromkeys(paths, value)))
+    return trace
+
+
+def swapped_ids(trace: Trace) -> Trace:
+    """Let two containers of a pod have each the ID of the other."""
+    for at in reversed(range(len(trace.exchanges))):
+        each = trace.exchanges[at]
+        paths = [path for path in each.state if path.endswith("].containerID")]
+        if len(paths) > 1 and not _is_of_a_moment(each, trace.exchanges[at + 1 :]):
+            first, second = (each.state[path] for path in paths[:2])
+            other = f"{first} of other", f"{second} of other"
+            return replaced(trace, at, with_values(each, dict(zip(paths, other, strict=False))))
+    return trace
+
+
+def without_a_read(trace: Trace) -> Trace:
+    """Write the last status of a pod without reading the pod."""
+    for at in reversed(range(len(trace.exchanges))):
+        if trace.exchanges[at].resource == "pods/status":
+            name, scene = trace.exchanges[at].name, trace.exchanges[at].scene
+            read = next(
+                place
+                for place in reversed(range(at))
+                if trace.exchanges[place].verb == "get"
+                and (trace.exchanges[place].name, trace.exchanges[place].scene) == (name, scene)
+            )
+            rest = [each for place, each in enumerate(trace.exchanges) if place != read]
+            return with_exchanges(trace, rest)
+    return trace
+
+
+def more_of(is_one: Callable[[Exchange], bool], times: int, **changes: object) -> Mutation:
+    """Send the last request of a kind many times more."""
+
+    def mutate(trace: Trace) -> Trace:
+        found = [each for each in trace.exchanges if is_one(each)]
+        if not found:
+            return trace
+        again = dataclasses.replace(found[-1], **changes)  # type: ignore[arg-type]
+        return with_exchanges(trace, [*trace.exchanges, *[again] * times])
+
+    return mutate
+
+
+def is_of(verb: str, resource: str) -> Callable[[Exchange], bool]:
+    return lambda each: (each.verb, each.resource) == (verb, resource)
+
+
+def with_time_again(trace: Trace) -> Trace:
+    """Say in a patch the time of a condition that has not changed."""
+    path = "status.conditions[type=PodScheduled].lastTransitionTime"
+    return of_last(
+        lambda each: each.resource == "pods/status" and path in each.state,
+        lambda each: dataclasses.replace(each, body={**each.body, path: each.state[path]}),
+    )(trace)
+
+
 MUTATIONS: dict[str, Mutation] = {
     "phase": of_status("status.phase", lambda _: "Unknown"),
     "condition": of_status("[type=Ready].status", lambda _: "Unknown"),
@@ -237,4 +346,26 @@ MUTATIONS: dict[str, Mutation] = {
     "a late Event": late("create", "events", LATE_S),
     "a header": with_header("accept", "application/json"),
     "a priority": with_header("answer x-kubernetes-pf-prioritylevel-uid", "other"),
+    "the node's address for a pod": of_last(has_address, address_of_the_node),
+    "the address of another pod": of_status("status.podIP", lambda _: "IP-1 of other"),
+    "a restart that keeps its ID": kept_id,
+    "swapped IDs": swapped_ids,
+    "a wrong UID to delete": of_body("delete", "pods", "preconditions.uid", "UID-9"),
+    "a wrong UID of a status": of_body("patch", "pods/status", "metadata.uid", "UID-9"),
+    "a wrong UID of an Event": of_event("involvedObject.uid", lambda _: "UID-9"),
+    "a token for another UID": of_body(
+        "create", "serviceaccounts/token", "spec.boundObjectRef.uid", "UID-9"
+    ),
+    "a Lease of another holder": of_last(
+        is_renewal,
+        lambda each: dataclasses.replace(each, body=changed(each.body, "holderIdentity", longer)),
+    ),
+    "resources of a status": without_key("status.resources"),
+    "a read less": without_a_read,
+    "reads of a pod that is gone": more_of(
+        is_of("get", "pods"), LEFT_OUT[READ_OF_A_GONE_POD].most + 5, code=404
+    ),
+    "reports of nothing new": more_of(is_of("patch", "nodes/status"), LEFT_OUT[REPORT].most + 1),
+    "more watches": more_of(lambda each: each.verb == "watch" and each.scene == NODE_SCOPE, 5),
+    "a time that did not change": with_time_again,
 }

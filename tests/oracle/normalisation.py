@@ -1,19 +1,22 @@
 """What differs between two runs of one thing, and is therefore not compared: one table.
 
 A rule names where it holds (a regular expression for the path of a value, or "" for all texts),
-what it replaces and the word that stands for it. Nothing else is left out or changed. Times keep
-their value: they are compared with a tolerance, which is a row of differences.md.
+what it replaces and the word that stands for it. Nothing else is changed. Times keep their value:
+they are compared with a tolerance, which is a row of differences.md. What is left out has rows
+there, too: left_out.py.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from identities import ID, IP, UID, Marks
+
 Json = dict[str, Any]
 Leaf = str | int | float | bool | None
-UID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+UID_PATTERN = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 MERGE_KEYS = ("type", "name", "key", "containerPort", "ip", "names")
 """By which the items of a list are told apart, as a strategic merge patch does; images by names."""
@@ -29,18 +32,11 @@ class Rule:
     pattern: str
     word: str
     why: str
+    is_identity: bool = False
+    """The word is a kind of identity: which one it is, is compared. See identities.py."""
 
 
-NO_LIMIT_OF_V1 = "9007199254740988Ki"
 TABLE = (
-    Rule(
-        "limit of cgroup v1",
-        r"^status\.resources(\.limits(\.memory)?)?$",
-        rf"^({NO_LIMIT_OF_V1}|\{{\}}|None)$",
-        "",
-        "a running pod without a memory limit has the largest number that v1 knows as one; with v2 "
-        "it has none (pkg/kubelet/cm/helpers_linux.go, MemoryLimitsFromConfig)",
-    ),
     Rule(
         "machine",
         r"nodeInfo\.(machineID|systemUUID|bootID)$",
@@ -48,13 +44,28 @@ TABLE = (
         "ID",
         "each machine has its own",
     ),
-    Rule("uid", "", UID, "UID", "made at random by the API server for each object"),
+    Rule(
+        "run of fleet",
+        r"fleet\.emulator/(owner|run)$",
+        r"^\S+$",
+        "RUN",
+        "each run of fleet has an ID of its own, and its owner a UID",
+    ),
+    Rule(
+        "uid",
+        "",
+        UID_PATTERN,
+        UID,
+        "made at random by the API server for each object",
+        is_identity=True,
+    ),
     Rule(
         "hash of a static pod",
         "",
         r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])",
-        "UID",
+        UID,
         "of the manifest, its path and the name of the node: it is the uid of the pod",
+        is_identity=True,
     ),
     Rule(
         "resource version",
@@ -69,10 +80,21 @@ TABLE = (
     Rule(
         "event name", r"^(metadata\.name|uri)$", r"(?<=\.)[0-9a-f]{12,16}$", "HEX", "the time in ns"
     ),
-    Rule("container", "", r"(?<=containerd://)[0-9a-f]{64}", "ID", "made by the runtime"),
-    Rule("sandbox", "", r"(?<!sha256:)\b[0-9a-f]{64}\b", "ID", "made by the runtime"),
-    Rule("address", "", r"\b\d{1,3}(?:\.\d{1,3}){3}\b", "IP", "each pod has its own"),
-    Rule("port of a connection", "", r"(?<=IP:)\d{5}(?=->)", "PORT", "the kernel picks it"),
+    Rule(
+        "container",
+        "",
+        r"(?<=containerd://)[0-9a-f]{64}",
+        ID,
+        "made by the runtime",
+        is_identity=True,
+    ),
+    Rule(
+        "sandbox", "", r"(?<!sha256:)\b[0-9a-f]{64}\b", ID, "made by the runtime", is_identity=True
+    ),
+    Rule(
+        "address", "", r"\b\d{1,3}(?:\.\d{1,3}){3}\b", IP, "each pod has its own", is_identity=True
+    ),
+    Rule("port of a connection", "", r"(?<=\x1f:)\d{5}(?=->)", "PORT", "the kernel picks it"),
     Rule(
         "port of a kubelet", r"kubeletEndpoint\.Port$", r"^\d+$", "PORT", "each kubelet has its own"
     ),
@@ -87,23 +109,36 @@ TABLE = (
     Rule("length", r"^content-length$", r"^\d+$", "N", "follows from names and times in the body"),
 )
 """Beside it only names are replaced: of the node, of a scene's namespace, of controllers' pods."""
-_COMPILED = [(re.compile(rule.where), re.compile(rule.pattern), rule.word) for rule in TABLE]
+_COMPILED = [(re.compile(rule.where), re.compile(rule.pattern), rule) for rule in TABLE]
 
 
 class Normaliser:
-    """Applies the table to what one node sends."""
+    """Applies the table to what one node sends; `used` has the rules that changed something.
+
+    An identity gets a mark, which `identities.with_words` replaces by its word once all requests
+    of a trace are known.
+    """
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = sorted(names.items(), key=lambda each: -len(each[0]))
+        self._marks = Marks()
+        self.used: set[str] = set()
 
     def text(self, value: str, path: str = "") -> str:
         """Return a text as it is compared; `path` says where it was found."""
         for name, word in self._names:
             value = value.replace(name, word)
-        for where, pattern, word in _COMPILED:
+        for where, pattern, rule in _COMPILED:
             if where.search(path):
-                value = pattern.sub(word, value)
+                value, count = pattern.subn(self._replacement(rule), value)
+                if count:
+                    self.used.add(rule.what)
         return value
+
+    def _replacement(self, rule: Rule) -> str | Callable[[re.Match[str]], str]:
+        if not rule.is_identity:
+            return rule.word
+        return lambda match: self._marks.mark(rule.word, match[0])
 
     def leaf(self, value: Leaf, path: str) -> Leaf:
         if isinstance(value, str):
@@ -118,10 +153,12 @@ class Normaliser:
         found: dict[str, Leaf] = {}
         for path, leaf in leaves(value, ""):
             plain = self.text(path)
-            value = self.leaf(leaf, plain)
-            if self.text(str(value), plain) or leaf == "":  # a rule without a word leaves it out
-                found[plain] = value
+            found[plain] = self.leaf(leaf, plain)
         return found
+
+
+SETS = ("status.declaredFeatures",)
+"""Lists of words, of which each goes by itself: one more does not move those behind it."""
 
 
 def leaves(value: object, at: str) -> list[tuple[str, Leaf]]:
@@ -134,10 +171,11 @@ def leaves(value: object, at: str) -> list[tuple[str, Leaf]]:
         for key, each in value.items():
             found += leaves(each, f"{at}.{key}" if at else str(key))
     elif isinstance(value, list) and value:
-        keys = [_item(each, place) for place, each in enumerate(value)]
+        is_set = at in SETS
+        keys = [str(each) if is_set else _item(each, place) for place, each in enumerate(value)]
         for key, each in zip(keys, value, strict=True):
             found += leaves(each, f"{at}[{key}]")
-        if len(keys) > 1 and not keys[0].isdigit():
+        if len(keys) > 1 and not keys[0].isdigit() and not is_set:
             found.append((f"{at}.order", ", ".join(keys)))
     else:
         leaf = value if isinstance(value, str | int | float | bool | None) else str(value)

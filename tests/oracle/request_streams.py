@@ -8,6 +8,16 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 
 from exchange import Exchange
+from left_out import (
+    LEASE_IN_AN_OUTAGE,
+    READ_OF_A_GONE_POD,
+    READY_OF_A_NODE,
+    REFUSAL,
+    REPEAT_OF_A_LEASE,
+    REPORT,
+    SNAPSHOT,
+    Ledger,
+)
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
 
@@ -29,7 +39,8 @@ SILENT = ("CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff")
 BACK_OFF = "CrashLoopBackOff"
 CONDITION = re.compile(r"status\.conditions\[type=\w+\]\.type")
 READY = "status.conditions[type=Ready]"
-CONFLICT = 409
+OK, CREATED, CONFLICT = 200, 201, 409
+RENEWAL = "update leases"
 ORDER = "status.$setElementOrder/conditions"
 WORDS_MAX = 160
 """So much of a value is told."""
@@ -44,7 +55,7 @@ def streams(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
 
 
 def without_refusals(
-    exchanges: Sequence[Exchange], outages_s: Sequence[tuple[float, float]]
+    exchanges: Sequence[Exchange], outages_s: Sequence[tuple[float, float]], ledger: Ledger
 ) -> list[Exchange]:
     """Leave out what an API server refuses that has just started.
 
@@ -55,12 +66,12 @@ def without_refusals(
     refused = set()
     for each in exchanges:
         if any(since_s <= each.at_s <= until_s + BACKOFF_S for since_s, until_s in outages_s):
-            if each.code in REFUSED:
+            if each.code in REFUSED and ledger.takes(REFUSAL):
                 refused.add(each.stream)
                 continue
-            if (each.verb, each.resource) == ("get", "leases"):
+            if (each.verb, each.resource) == ("get", "leases") and ledger.takes(LEASE_IN_AN_OUTAGE):
                 continue
-            if each.verb == "watch" and each.stream in refused:
+            if each.verb == "watch" and each.stream in refused and ledger.takes(SNAPSHOT):
                 query = tuple(pair for pair in each.query if pair[0] not in WHOLE)
                 kept.append(dataclasses.replace(each, query=query))
                 continue
@@ -107,12 +118,14 @@ def aligned(
     ]
 
 
-def state_before(each: Exchange, stream: Sequence[Exchange]) -> dict[str, Leaf]:
+def state_before(
+    each: Exchange, stream: Sequence[Exchange], *, timeless: bool = True
+) -> dict[str, Leaf]:
     """Return the status before a write of it, without times."""
     at = next(place for place, other in enumerate(stream) if other is each)
     earlier = next((other for other in reversed(stream[:at]) if other.state), None)
     state = earlier.state if earlier is not None else {}
-    return {path: "TIME" if is_time(value) else value for path, value in state.items()}
+    return {path: "TIME" if timeless and is_time(value) else value for path, value in state.items()}
 
 
 def changes(each: Exchange, stream: Sequence[Exchange]) -> tuple[str, frozenset[str]]:
@@ -153,14 +166,30 @@ def told_in_patch(body: Mapping[str, Leaf]) -> dict[str, Leaf]:
     return kept
 
 
+def without_status(body: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """Return what else a patch of a status has: which object it is meant for."""
+    return {path: value for path, value in body.items() if not path.startswith("status")}
+
+
 def retries_silently(each: Exchange) -> bool:
     """Tell whether a pod waits for something that its next retry will find, whenever that is."""
     return any(value in SILENT for path, value in each.state.items() if path.endswith("reason"))
 
 
+def without_reads_of_nothing(stream: Sequence[Exchange], ledger: Ledger) -> list[Exchange]:
+    """Leave out the reads of a pod that is gone, as many as a row allows."""
+    return [
+        each
+        for each in stream
+        if each.verb != "get"
+        or each.code not in GONE
+        or not ledger.takes(READ_OF_A_GONE_POD, f"{each.scene} {each.name}")
+    ]
+
+
 def idle_reads(stream: Sequence[Exchange]) -> tuple[int, int]:
     """Count the reads of a pod that no patch followed, without and with those that may be so."""
-    kinds = Counter(each.verb for each in stream if each.code not in GONE)
+    kinds = Counter(each.verb for each in stream)
     idle = kinds["get"] - sum(each.resource == "pods/status" for each in stream)
     return idle - sum(each.led_to_nothing_told for each in stream), idle
 
@@ -213,22 +242,27 @@ def unread(stream: Sequence[Exchange]) -> list[str]:
     ]
 
 
-def once(stream: Sequence[Exchange]) -> list[Exchange]:
-    """Leave out what repeats what came before it."""
+def once(stream: Sequence[Exchange], ledger: Ledger) -> list[Exchange]:
+    """Leave out renewals that say the same: their gaps are compared; and what is repeated."""
     kept: list[Exchange] = []
     for each in stream:
-        if not kept or kept[-1].token != each.token:
+        is_repeated = bool(kept) and kept[-1].shape == each.shape
+        if not is_repeated or not (is_renewal(each) or ledger.takes(REPEAT_OF_A_LEASE)):
             kept.append(each)
     return kept
+
+
+def is_renewal(each: Exchange) -> bool:
+    return each.token.startswith(RENEWAL) and each.code == OK
 
 
 def is_image(path: str) -> bool:
     return path.startswith("status.images") and not path.endswith(".order")
 
 
-def without_ready(each: Exchange) -> Exchange:
+def without_ready(each: Exchange, ledger: Ledger) -> Exchange:
     """Leave out what the try to make a Node that exists says of Ready: whether a CSINode is."""
-    if (each.verb, each.code) != ("create", CONFLICT):
+    if (each.verb, each.code) != ("create", CONFLICT) or not ledger.takes(READY_OF_A_NODE):
         return each
     body = {path: value for path, value in each.body.items() if not path.startswith(READY)}
     return dataclasses.replace(each, body=body)
@@ -245,13 +279,32 @@ def without_images(each: Exchange) -> Exchange:
     return dataclasses.replace(each, body=body, state=state)
 
 
-def once_told(stream: Sequence[Exchange]) -> list[Exchange]:
+def once_told(stream: Sequence[Exchange], ledger: Ledger) -> list[Exchange]:
     """Leave out patches after which a status is as it was before them."""
     kept: list[Exchange] = []
     for each in stream:
-        if not (kept and each.state and kept[-1].state and kept[-1].shape == each.shape):
+        is_repeated = kept and each.state and kept[-1].state and kept[-1].shape == each.shape
+        if not is_repeated or not ledger.takes(REPORT):
             kept.append(each)
     return kept
+
+
+def times_told_again(each: Exchange, stream: Sequence[Exchange]) -> list[str]:
+    """Return the times in the patch of a status that are as they were: a patch has none of them.
+
+    So what `told_in_patch` leaves out follows from the statuses before and after the patch. The
+    statuses of containers are one value, which a patch has as a whole.
+    Source: pkg/util/pod/pod.go, PatchPodStatus; component-helpers/node/util/status.go,
+    preparePatchBytesForNodeStatus: both CreateTwoWayMergePatch.
+    """
+    if each.verb != "patch" or not each.state:
+        return []
+    before = state_before(each, stream, timeless=False)
+    return [
+        path
+        for path, value in each.body.items()
+        if is_time(value) and before.get(path) == value and "ontainerStatuses[" not in path
+    ]
 
 
 def event_key(each: Exchange) -> str:
@@ -286,6 +339,10 @@ def last_counts(stream: Sequence[Exchange]) -> dict[str, tuple[int, int, list[in
         count = each.body.get("count")
         found[key] = (count if isinstance(count, int) else 1, sent + 1, sorted({*codes, each.code}))
     return found
+
+
+def is_failure(code: int) -> bool:
+    return code not in (OK, CREATED)
 
 
 def brief(each: Exchange) -> str:

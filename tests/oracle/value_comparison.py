@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from exchange import NODE_SCOPE, Exchange, Trace
+from left_out import READ_AT_A_START, UNNOTED, WATCH, Ledger, used
 from normalisation import Leaf, is_time, seconds
 from oracle_limits import LIMITS
 from request_streams import (
@@ -17,8 +18,10 @@ from request_streams import (
     field_of,
     goes_on,
     idle_reads,
+    is_failure,
     is_image,
     is_of_fresh_node,
+    is_renewal,
     is_unordered,
     last_counts,
     once,
@@ -28,13 +31,16 @@ from request_streams import (
     streams,
     tells_back_off,
     tells_new_mirror,
+    times_told_again,
     told_in_patch,
     told_of,
     unread,
     without_chance,
     without_images,
     without_late_deletions,
+    without_reads_of_nothing,
     without_ready,
+    without_status,
     words,
 )
 
@@ -63,7 +69,6 @@ from request_streams import (
 CUT_S = 2.0
 """A time is cut to its second, and a kubelet says that it starts before it asks for anything."""
 GET = "get pods"
-RENEWAL = "update leases"
 REPORT = "patch nodes/status"
 LAST = "lastTimestamp"
 
@@ -84,7 +89,8 @@ class Comparison:
 
     def __init__(self, real: Trace, fleet: Trace) -> None:
         self._traces = real, fleet
-        self._found: dict[str, None] = {}
+        self._ledgers = Ledger("real"), Ledger("fleet")
+        self._found: Counter[str] = Counter()
         self._before: tuple[Exchange, Exchange] | None = None
         self._drifts_s = [0.0]
         """By how much later the retries of the scene came to fleet's node."""
@@ -96,6 +102,17 @@ class Comparison:
     @property
     def lines(self) -> list[str]:
         return list(self._found)
+
+    @property
+    def found(self) -> Counter[str]:
+        """How often each line was found."""
+        return self._found
+
+    @property
+    def left_out(self) -> list[str]:
+        """Lines that say what was left out, by the rows of differences.md."""
+        sides = zip(self._traces, self._ledgers, strict=True)
+        return used(*(Counter(trace.left_out) + ledger.totals for trace, ledger in sides))
 
     @property
     def counts(self) -> Counts:
@@ -145,7 +162,7 @@ class Comparison:
             self._sets(what, real, fleet)
 
     def _add(self, scene: str, line: str) -> None:
-        self._found[f"{scene}: {line}"] = None
+        self._found[f"{scene}: {line}"] += 1
 
     def _sets(self, what: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare what all requests of a node have in common."""
@@ -159,15 +176,15 @@ class Comparison:
             )
 
         if told(real) != told(fleet) and real and fleet:
-            self._found[f"all: {what}: real {told(real)}, fleet {told(fleet)}"] = None
+            self._found[f"all: {what}: real {told(real)}, fleet {told(fleet)}"] = 1
 
     # Streams
 
     def _pod_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare the writes of a pod in their order, and how often it was read for nothing."""
         idle = []
-        for who, some in (("real", real), ("fleet", fleet)):
-            idle.append(idle_reads(some))
+        for who, some, ledger in zip(("real", "fleet"), (real, fleet), self._ledgers, strict=True):
+            idle.append(idle_reads(without_reads_of_nothing(some, ledger)))
             for line in unread(some):
                 self._add(scene, f"only {who}: {line} without a GET before it")
         (least, most), (others_least, others_most) = idle
@@ -179,6 +196,14 @@ class Comparison:
 
     def _stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         self._before = None
+        again = [
+            Counter(
+                f"{each.token}: {path}" for each in some for path in times_told_again(each, some)
+            )
+            for some in (real, fleet)
+        ]
+        for who, lines in (("real", again[0] - again[1]), ("fleet", again[1] - again[0])):
+            self.add(scene, (f"time again only {who}: {line}" for line in lines))
         for ours, theirs in self._paired(real, fleet):
             if ours is not None and theirs is not None:
                 # What a patch of a status has depends on the status before it.
@@ -237,7 +262,9 @@ class Comparison:
             looks = LOOKS_MAX if scene == NODE_SCOPE and is_of_fresh_node(one) else 0
             if abs(sent - other_sent) > max(repeats_max, looks):
                 self._add(scene, f"event requests: {key}: real {sent}, fleet {other_sent}")
-            if sent == other_sent and codes != other_codes:
+            if sent != other_sent:  # one of them may have been repeated
+                codes, other_codes = ([*filter(is_failure, each)] for each in (codes, other_codes))
+            if codes != other_codes:
                 self._add(scene, f"event codes: {key}: real {codes}, fleet {other_codes}")
 
     def _repeat(self, scene: str, real: Exchange, fleet: Exchange) -> None:
@@ -256,17 +283,26 @@ class Comparison:
         self._body(scene, f"body of {brief(real)}", *bodies)
 
     def _watches(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
-        """Compare how watches are asked for; when a node renews its own is random."""
+        """Compare how watches are asked for, and how often; a node renews its own at random."""
         ours, theirs = ({each.token: each for each in some} for some in (real, fleet))
-        if scene != NODE_SCOPE and len(real) != len(fleet) and ours.keys() == theirs.keys():
-            token = next(iter(ours))
-            self._add(scene, f"watches: {token}: real {len(real)}, fleet {len(fleet)}")
+        counts = [Counter(each.token for each in some) for some in (real, fleet)]
         for token in dict.fromkeys((*ours, *theirs)):
-            if token in ours and token in theirs:
+            both = token in ours and token in theirs
+            if both:
                 self._headers(scene, ours[token], theirs[token])
                 self._requests += 1
-            elif scene != NODE_SCOPE or not goes_on(ours.get(token) or theirs[token]):
-                self._add(scene, f"only {'real' if token in ours else 'fleet'}: {token}")
+            one, other = (each[token] for each in counts)
+            who, ledger = ("real", self._ledgers[0]) if one > other else ("fleet", self._ledgers[1])
+            watch = ours.get(token) or theirs[token]
+            may_differ = scene == NODE_SCOPE and (both or goes_on(watch))
+            if all(
+                may_differ and ledger.takes(WATCH, watch.stream) for _ in range(abs(one - other))
+            ):
+                continue
+            if both:
+                self._add(scene, f"watches: {token}: real {one}, fleet {other}")
+            else:
+                self._add(scene, f"only {who}: {token}")
 
     def _claim_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare how a claim or a volume is read, and about how often."""
@@ -285,9 +321,7 @@ class Comparison:
     def _leases(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare one of each kind of renewal, and how far apart they are."""
         for who, some, trace in zip(("real", "fleet"), (real, fleet), self._traces, strict=True):
-            renewals = [
-                each for each in some if each.token.startswith(RENEWAL) and each.code == 200
-            ]
+            renewals = [each for each in some if is_renewal(each)]
             gaps_s = [
                 other.at_s - one.at_s
                 for one, other in pairwise(renewals)
@@ -298,7 +332,8 @@ class Comparison:
             for gap_s in gaps_s:
                 if not RENEWAL_MIN_S <= gap_s <= max_s:
                     self._add(scene, f"time: {who} renewed its Lease after {gap_s:.1f} s")
-        self._stream(scene, once(real), once(fleet))
+        sides = zip((real, fleet), self._ledgers, strict=True)
+        self._stream(scene, *(once(some, ledger) for some, ledger in sides))
 
     def _node_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare what a node tells of itself: its images all in all, the rest as it changes.
@@ -316,15 +351,20 @@ class Comparison:
         self._stream(
             scene,
             *(
-                once_told([without_ready(without_images(each)) for each in some])
-                for some in (real, fleet)
+                once_told([without_ready(without_images(each), ledger) for each in some], ledger)
+                for some, ledger in zip((real, fleet), self._ledgers, strict=True)
             ),
         )
 
     def _node_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         ours, theirs = (
-            Counter(each.token for each in some if trace.since_start_s(each.at_s) > REGISTRATION_S)
-            for some, trace in zip((real, fleet), self._traces, strict=True)
+            Counter(
+                each.token
+                for each in some
+                if trace.since_start_s(each.at_s) > REGISTRATION_S
+                or not ledger.takes(READ_AT_A_START, str(trace.start_before(each.at_s)))
+            )
+            for some, trace, ledger in zip((real, fleet), self._traces, self._ledgers, strict=True)
         )
         for token in dict.fromkeys((*ours, *theirs)):
             reads_max = GONE_READS_MAX if token.endswith(" 404") else 0
@@ -394,12 +434,13 @@ class Comparison:
             self._add(scene, f"path: {token}: real {real.path}, fleet {fleet.path}")
         self._time(scene, token, real, fleet)
         self._headers(scene, real, fleet)
-        if has_body:
-            is_patch = bool(real.state and fleet.state)
-            ours, theirs = (
-                told_in_patch(each.body) if is_patch else each.body for each in (real, fleet)
-            )
-            self._body(scene, f"body of {token}", ours, theirs)
+        is_patch = bool(real.state and fleet.state)
+        ours, theirs = (
+            told_in_patch(each.body) if is_patch else each.body for each in (real, fleet)
+        )
+        if not has_body:
+            ours, theirs = (without_status(each) for each in (ours, theirs))
+        self._body(scene, f"body of {token}", ours, theirs)
         if real.state or fleet.state:
             self._body(scene, f"status after {token}", real.state, fleet.state)
 
@@ -444,6 +485,7 @@ class Comparison:
 
     def _headers(self, scene: str, real: Exchange, fleet: Exchange) -> None:
         if not real.headers or not fleet.headers:
+            self._unnoted(scene, real, fleet)
             return
         for name in sorted({*real.headers, *fleet.headers}):
             one, other = (each.headers.get(name, "none") for each in (real, fleet))
@@ -451,6 +493,15 @@ class Comparison:
             if one != other:
                 kind = f"{real.verb} {real.resource}"
                 self._add(scene, f"header: {kind}: {name}: real {one}, fleet {other}")
+
+    def _unnoted(self, scene: str, real: Exchange, fleet: Exchange) -> None:
+        """Leave out the headers of a request that no proxy noted, though it noted others."""
+        for who, each, trace, ledger in zip(
+            ("real", "fleet"), (real, fleet), self._traces, self._ledgers, strict=True
+        ):
+            is_noted = bool(each.headers) or not any(other.headers for other in trace.exchanges)
+            if not is_noted and not ledger.takes(UNNOTED):
+                self._add(scene, f"header: of {who} none was noted: {brief(each)}")
 
     def _body(
         self, scene: str, what: str, real: Mapping[str, Leaf], fleet: Mapping[str, Leaf]

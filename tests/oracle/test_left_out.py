@@ -1,0 +1,170 @@
+"""What the comparison leaves out stands in a table, has a side and a count, and no more is."""
+
+import dataclasses
+import re
+
+import left_out
+import pytest
+from built_traces import Log
+from exchange import LIMITS_OF_V1, Trace
+from left_out import (
+    CGROUP_OF_AN_ENDED_POD,
+    EITHER,
+    LEFT_OUT,
+    LIMIT_OF_V1,
+    PATCH_OF_A_CGROUP,
+    PATCH_OF_AN_ADDRESS,
+    PATCH_WITHOUT_LIMIT,
+    READ_OF_A_GONE_POD,
+    UNNOTED,
+    Ledger,
+)
+from listed_differences import judge, read_listed
+from normalisation import Json
+from oracle_limits import PAGE
+from value_comparison import Comparison
+
+RUNNING: Json = {"phase": "Running"}
+DELETED: Json = {"phase": "Succeeded", "observedGeneration": 2}
+NO_ADDRESS: Json = {"podIP": None, "podIPs": None}
+
+
+def differences(real: Trace, fleet: Trace) -> list[str]:
+    return Comparison(real, fleet).run(["node", "scene"]).lines
+
+
+def test_every_row_is_used_and_says_its_side_count_and_source() -> None:
+    named = [value for name, value in vars(left_out).items() if name.isupper()]
+    used = {value for value in named if isinstance(value, str) and value in LEFT_OUT}
+    assert used == {*LEFT_OUT}
+    for row in LEFT_OUT.values():
+        assert row.side in ("real", "fleet", EITHER)
+        assert row.most > 0
+        assert re.search(r"\.go\b|/impersonation$", row.source), row
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "after"),
+    [
+        (PATCH_WITHOUT_LIMIT, {"resources": {"limits": LIMITS_OF_V1}}, RUNNING),
+        (PATCH_OF_A_CGROUP, {"resources": None}, DELETED),
+        (PATCH_OF_AN_ADDRESS, NO_ADDRESS, DELETED),
+    ],
+)
+def test_a_patch_is_left_out_on_its_side_as_often_as_its_row_says(
+    name: str, told: Json, after: Json
+) -> None:
+    row = LEFT_OUT[name]
+    for side in ("real", "fleet"):
+        log, ledger = Log(side), Ledger(side)
+        for _ in range(row.most + 1):
+            log.reports("web", after, told=told)
+        log.reports("other", after, told=told)
+        kept = [each.name for each in log.trace(ledger).exchanges if each.verb == "patch"]
+        if row.side in (EITHER, side):
+            assert kept == ["web"]
+            assert ledger.totals[name] == row.most + 1
+        else:
+            assert len(kept) == row.most + 2
+
+
+def test_only_the_limit_of_v1_is_left_out_of_a_status_and_only_of_the_real_node() -> None:
+    def told(side: str, resources: Json | None) -> Trace:
+        """Report a pod as it starts, and then as it runs: a patch has what has changed."""
+        log = Log(side)
+        log.reports("web", {"phase": "Pending", "resources": {}})
+        log.at_s += 5
+        status = {**RUNNING, "resources": resources}
+        log.reports("web", status, told=status if resources != {} else RUNNING)
+        return log.trace()
+
+    real = told("real", {"limits": LIMITS_OF_V1})
+    assert real.left_out == {LIMIT_OF_V1: 1}
+    assert not differences(real, told("fleet", {}))
+    assert differences(real, told("fleet", {"limits": LIMITS_OF_V1}))
+    # Beside it there may be others, and those are compared.
+    both = {"limits": {**LIMITS_OF_V1, "cpu": "1"}}
+    assert not differences(told("real", both), told("fleet", {"limits": {"cpu": "1"}}))
+    assert differences(told("real", both), told("fleet", {"limits": {"cpu": "2"}}))
+    # On a machine with cgroup v2 an empty object is a value as any other.
+    assert differences(told("real", {}), told("fleet", None))
+    assert differences(told("real", {}), told("fleet", {"limits": None}))
+
+
+def test_a_limit_that_is_taken_back_is_left_out_if_it_was_the_one_of_v1() -> None:
+    def told(before: Json, limits: Json | None) -> list[str]:
+        log = Log("real")
+        log.reports("web", {**RUNNING, "resources": {"limits": before}})
+        log.at_s += 5
+        after = {"phase": "Pending", "resources": {}}
+        log.reports("web", after, told={"phase": "Pending", "resources": {"limits": limits}})
+        return [path for path in log.trace().exchanges[-1].body if "resources" in path]
+
+    assert told(LIMITS_OF_V1, None) == []
+    assert told({"cpu": "1"}, None) == ["status.resources.limits"]
+    both = {**LIMITS_OF_V1, "cpu": "1"}
+    assert told(both, {"memory": None}) == []
+    assert told(both, {"memory": None, "cpu": "2"}) == ["status.resources.limits.cpu"]
+    assert told(both, None) == ["status.resources.limits"]
+    assert told({"memory": "1Gi"}, {"memory": None}) == ["status.resources.limits.memory"]
+
+
+def test_the_cgroup_of_a_pod_is_left_out_once_the_pod_has_ended() -> None:
+    def told(side: str, phase: str, resources: Json | None) -> Trace:
+        log = Log(side)
+        log.reports("web", {"phase": phase, "resources": resources})
+        return log.trace()
+
+    ended = told("real", "Failed", {}), told("fleet", "Failed", None)
+    assert not differences(*ended)
+    assert ended[0].left_out == ended[1].left_out == {CGROUP_OF_AN_ENDED_POD: 1}
+    assert differences(told("real", "Running", {}), told("fleet", "Running", None))
+    assert differences(told("real", "Failed", {"limits": {"cpu": "1"}}), ended[1])
+
+
+@pytest.mark.parametrize("code", [403, 404])
+def test_reads_of_a_pod_that_is_gone_have_a_limit(code: int) -> None:
+    def read(side: str, times: int) -> Trace:
+        log = Log(side)
+        log.reports("web", RUNNING)
+        for _ in range(times):
+            log.ask("get", "pods", "web", code=code)
+        return log.trace()
+
+    most = LEFT_OUT[READ_OF_A_GONE_POD].most
+    assert not differences(read("real", 0), read("fleet", most))
+    assert differences(read("real", 0), read("fleet", most + 3))
+
+
+def test_a_feature_that_is_not_listed_is_found() -> None:
+    def declared(side: str, *features: str) -> Trace:
+        log = Log(side)
+        status = {"declaredFeatures": sorted(features)}
+        log.ask("create", "nodes", log.node, {"status": status}, namespace="", code=201)
+        log.ask("create", "nodes", log.node, {"status": status}, namespace="", code=409)
+        return log.trace()
+
+    def found(real: Trace, fleet: Trace) -> list[str]:
+        rows = read_listed(PAGE)
+        return [line for line in judge(differences(real, fleet), rows) if "unused" not in line]
+
+    web, other = "ExtendWebSocketsToKubelet", "GuaranteedQoSPodCPUResize"
+    assert not found(declared("real", web, other), declared("fleet", other))
+    assert found(declared("real", web, other), declared("fleet", web))
+    assert found(declared("real", web, other), declared("fleet", web, other, "Made"))
+    assert found(declared("real", other), declared("fleet", other, web))
+
+
+def test_a_request_without_headers_is_found_if_others_have_some() -> None:
+    def noted(side: str, times: int) -> Trace:
+        log = Log(side)
+        for _ in range(times + 1):
+            log.ask("create", "csinodes", log.node, namespace="")
+        first, *rest = log.trace().exchanges
+        return log.trace()._replace(
+            exchanges=[dataclasses.replace(first, headers={"accept": "x"}), *rest]
+        )
+
+    most = LEFT_OUT[UNNOTED].most
+    assert not differences(noted("real", most), noted("fleet", most))
+    assert differences(noted("real", most + 1), noted("fleet", most + 1))
