@@ -42,7 +42,8 @@ unit: setup
 	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py \
 		tests/oracle/test_recorded.py tests/oracle/test_same_world.py tests/oracle/test_virtual_world.py \
 		tests/oracle/test_confinement.py tests/oracle/test_cri.py tests/oracle/test_cri_probes.py \
-		tests/oracle/test_value_comparison.py tests/oracle/test_identities.py tests/oracle/test_left_out.py
+		tests/oracle/test_value_comparison.py tests/oracle/test_identities.py tests/oracle/test_left_out.py \
+		tests/oracle/test_orders.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long

@@ -10,7 +10,7 @@ from pathlib import Path
 from both_nodes import HOLD_S, IMAGES, Told, both_nodes
 from judge import Body, Judge, Recording, save, summary
 from listed_differences import Listed, judge, read_listed
-from mutations import MUTATIONS
+from mutations import MUTATIONS, news
 from objects_of_scenes import SHELL
 from oracle_limits import PAGE
 from oracle_stage import OracleStage
@@ -93,5 +93,5 @@ def missed(recording: Recording, scenes: Sequence[str], *, has_all: bool = True)
         name
         for name, trace in mutated.items()
         if (has_all or trace is not fleet)
-        and not set(recording.compare_traces(real, trace).lines) - before
+        and not news(name, before, recording.compare_traces(real, trace).lines)
     ]

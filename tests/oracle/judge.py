@@ -18,8 +18,10 @@ from left_out import Ledger
 from listed_differences import Listed, unlisted
 from normalisation import Json
 from oracle_limits import LIMITS
+from orders import late
 from request_streams import without_refusals
 from scene import SIDES, Play, Scene, Stage, play
+from totals import biases, totals
 from value_comparison import Comparison
 
 [REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
@@ -99,6 +101,7 @@ class Recording:
         )
         for name, each in self.plays.items():
             comparison.add(name, each.failures)
+        comparison.add("all", biases(real, fleet))
         return comparison
 
 
@@ -227,7 +230,7 @@ def is_since(event: Json, begun_s: float) -> bool:
 
 
 def summary(recording: Recording, compared: Comparison, listed: Sequence[Listed]) -> str:
-    """Tell how much was compared, and what was left out."""
+    """Tell how much was compared, how much each node sent, and what was left out."""
     counts = compared.counts
     used = sum(any(re.fullmatch(each.match, line) for line in compared.lines) for each in listed)
     said = (
@@ -237,7 +240,10 @@ def summary(recording: Recording, compared: Comparison, listed: Sequence[Listed]
         f"statuses told with the next: real {counts.merged_real}, fleet {counts.merged_fleet}; "
         f"replays: {sum(recording.replays.values())}"
     )
-    return "\n  ".join((said, *compared.left_out))
+    real, fleet = recording.traces()
+    sent = totals(real, fleet, [*recording.plays])
+    lags = late(real.exchanges, fleet.exchanges, recording.plays)
+    return "\n  ".join((said, *sent, *lags, *compared.left_out))
 
 
 def save(recording: Recording, path: Path) -> None:

@@ -4,14 +4,16 @@ A trace that has nothing which a mutation could change stays the same object.
 """
 
 import dataclasses
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from exchange import NODE_SCOPE, Exchange, Trace
+from identities import owner_of_request
 from left_out import LEFT_OUT, READ_OF_A_GONE_POD, REPORT
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
 from request_streams import BACK_OFF, SILENT, is_renewal
+from totals import BIAS
 
 Mutation = Callable[[Trace], Trace]
 MORE = 500
@@ -284,6 +286,17 @@ def without_a_read(trace: Trace) -> Trace:
     return trace
 
 
+def biased(trace: Trace) -> Trace:
+    """Read each pod once or twice more, as its row allows."""
+    last = {
+        (each.scene, each.name): each
+        for each in trace.exchanges
+        if (each.verb, each.resource, each.code) == ("get", "pods", 200)
+    }
+    more = int(LIMITS["idle_gets_of_a_pod"][0])
+    return with_exchanges(trace, [*trace.exchanges, *[*last.values()] * more])
+
+
 def more_of(is_one: Callable[[Exchange], bool], times: int, **changes: object) -> Mutation:
     """Send the last request of a kind many times more."""
 
@@ -297,8 +310,53 @@ def more_of(is_one: Callable[[Exchange], bool], times: int, **changes: object) -
     return mutate
 
 
+def moved_behind(
+    is_one: Callable[[Exchange], bool],
+    is_other: Callable[[Exchange], bool],
+    *,
+    of_scene: bool = False,
+) -> Mutation:
+    """Send the first request of a kind a second after what comes behind it, for some pod.
+
+    What lies closest behind is chosen: the request shall not be late, but out of order.
+    """
+
+    def mutate(trace: Trace) -> Trace:
+        found = []
+        firsts: dict[tuple[str, str], int] = {}
+        behind: set[tuple[str, str]] = set()
+        for at, each in enumerate(trace.exchanges):
+            about = each.scene, "" if of_scene else owner_of_request(each).name
+            if each.scene == NODE_SCOPE or about in behind:
+                continue
+            if is_one(each):
+                firsts.setdefault(about, at)
+            elif is_other(each) and about in firsts:
+                behind.add(about)
+                found.append((each.at_s - trace.exchanges[firsts[about]].at_s, firsts[about]))
+        if not found:
+            return trace
+        gap_s, at = min(found)
+        each = trace.exchanges[at]
+        return replaced(trace, at, dataclasses.replace(each, at_s=each.at_s + gap_s + AFTER_S))
+
+    return mutate
+
+
+def is_event(*reasons: str) -> Callable[[Exchange], bool]:
+    return lambda each: each.resource == "events" and each.body.get("reason") in reasons
+
+
 def is_of(verb: str, resource: str) -> Callable[[Exchange], bool]:
     return lambda each: (each.verb, each.resource) == (verb, resource)
+
+
+def is_start(each: Exchange) -> bool:
+    return is_event("Pulling", "Pulled", "Created", "Started")(each)
+
+
+def has_run(each: Exchange) -> bool:
+    return any(path.endswith("state.running.startedAt") for path in each.state)
 
 
 def with_time_again(trace: Trace) -> Trace:
@@ -309,6 +367,18 @@ def with_time_again(trace: Trace) -> Trace:
         lambda each: dataclasses.replace(each, body={**each.body, path: each.state[path]}),
     )(trace)
 
+
+def news(name: str, before: Container[str], after: Collection[str]) -> list[str]:
+    """Return what a comparison found of a mutation: not only that a node sends more of a kind."""
+    return [
+        line
+        for line in after
+        if line not in before and (name == ONE_SIDED or not line.startswith(BIAS))
+    ]
+
+
+AFTER_S = LIMITS["event_lag_s"][0] + 0.2
+ONE_SIDED = "a bias to one side"
 
 MUTATIONS: dict[str, Mutation] = {
     "phase": of_status("status.phase", lambda _: "Unknown"),
@@ -368,4 +438,11 @@ MUTATIONS: dict[str, Mutation] = {
     "reports of nothing new": more_of(is_of("patch", "nodes/status"), LEFT_OUT[REPORT].most + 1),
     "more watches": more_of(lambda each: each.verb == "watch" and each.scene == NODE_SCOPE, 5),
     "a time that did not change": with_time_again,
+    ONE_SIDED: biased,
+    "a token after the start": moved_behind(is_of("create", "serviceaccounts/token"), is_start),
+    "a token before its watch": moved_behind(
+        is_of("watch", "configmaps"), is_of("create", "serviceaccounts/token"), of_scene=True
+    ),
+    "an end before it is said": moved_behind(is_event("Killing"), is_of("delete", "pods")),
+    "a status before its Event": moved_behind(is_event("Started"), has_run),
 }

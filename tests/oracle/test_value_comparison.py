@@ -18,7 +18,7 @@ from left_out import (
     Ledger,
 )
 from listed_differences import Listed, judge, read_listed, too_often
-from mutations import MUTATIONS, Mutation, last_at, later, with_exchanges
+from mutations import MUTATIONS, Mutation, last_at, later, news, with_exchanges
 from normalisation import TABLE, Json, Normaliser
 from oracle_limits import LIMITS, PAGE
 from request_streams import tells_back_off, told_in_patch, without_refusals
@@ -47,7 +47,7 @@ def test_a_mutation_is_found(name: str) -> None:
     mutate: Mutation = MUTATIONS[name]
     mutated = mutate(fleet)
     assert mutated is not fleet
-    assert lines(real, mutated) - lines(real, fleet)
+    assert news(name, lines(real, fleet), lines(real, mutated))
 
 
 def test_a_node_does_not_differ_from_itself() -> None:

@@ -10,6 +10,7 @@ from exchange import NODE_SCOPE, Exchange, Trace
 from left_out import READ_AT_A_START, UNNOTED, WATCH, Ledger, used
 from normalisation import Leaf, is_time, seconds
 from oracle_limits import LIMITS
+from orders import misordered
 from request_streams import (
     aligned,
     brief,
@@ -52,7 +53,6 @@ from request_streams import (
 [RETRY_MAX_S] = LIMITS["retry_max_s"]
 [MERGED_MAX_S] = LIMITS["merged_s"]
 [MERGED_OF_OBJECT_MAX] = LIMITS["merged_of_an_object"]
-[MERGED_BIAS_MAX] = LIMITS["merged_bias"]
 [MIRROR_STATUS_S] = LIMITS["mirror_status_s"]
 [GONE_MIRRORS_MAX] = LIMITS["deletions_of_a_gone_mirror"]
 [GETS_MAX] = LIMITS["idle_gets_of_a_pod"]
@@ -130,9 +130,6 @@ class Comparison:
                 [each for each in trace.exchanges if each.scene == scene] for trace in self._traces
             )
             self._scene(scene, ours, theirs)
-        if abs(self._merged[0] - self._merged[1]) > MERGED_BIAS_MAX:
-            real, fleet = self._merged
-            self._add("all", f"told with the next: real {real}, fleet {fleet}")
         return self
 
     def _scene(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
@@ -158,6 +155,7 @@ class Comparison:
                 self._node_reads(scene, one, other)
             else:
                 self._stream(scene, one, other)
+        self.add(scene, misordered(scene, real, fleet))
         for what in ("identity", "user-agent"):
             self._sets(what, real, fleet)
 

@@ -1,0 +1,182 @@
+"""Which order of requests about different objects is compared, and how many each node sends."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import pytest
+from built_traces import BEGIN_S, Log
+from exchange import Trace
+from left_out import Ledger
+from normalisation import Json
+from oracle_limits import LIMITS
+from orders import NODE_ORDERS, POD_ORDERS, SCENE_ORDERS, Order, late, pod_moments
+from totals import biases, totals
+from value_comparison import Comparison
+
+[LAG_S] = LIMITS["event_lag_s"]
+[SHARE], [LEAST] = LIMITS["bias"], LIMITS["bias_min"]
+
+
+def event(log: Log, reason: str, field: str = "spec.containers{c}") -> Log:
+    about = {"kind": "Pod", "name": "web", "fieldPath": field}
+    log.ask("create", "events", "", {"involvedObject": about, "reason": reason}, code=201)
+    return log
+
+
+def token(log: Log) -> None:
+    spec = {"boundObjectRef": {"name": "web"}}
+    log.ask("create", "serviceaccounts/token", "default", {"spec": spec}, code=201)
+
+
+def container(state: str, restarts: int = 0, reason: str = "x") -> Json:
+    made = {"name": "c", "restartCount": restarts, "state": {state: {"reason": reason}}}
+    return {"phase": "Running", "containerStatuses": [made]}
+
+
+STEPS: dict[str, Callable[[Log], object]] = {
+    "first-status": lambda log: log.reports("web", {"phase": "Pending"}),
+    "watch-configmaps": lambda log: log.ask("watch", "configmaps", "kube-root-ca.crt"),
+    "any-token": token,
+    "token": token,
+    "first-start": lambda log: event(log, "Pulled"),
+    "started": lambda log: event(log, "Started"),
+    "runs": lambda log: log.reports("web", container("running")),
+    "ended": lambda log: log.reports("web", container("terminated")),
+    "killing": lambda log: [event(log, reason) for reason in ("Started", "Killing")],
+    "restarted": lambda log: log.reports("web", container("running", 1)),
+    "any-killing": lambda log: event(log, "Killing"),
+    "delete": lambda log: log.ask("delete", "pods", "web"),
+    "back-off": lambda log: event(log, "BackOff"),
+    "waits": lambda log: log.reports("web", container("waiting", reason="CrashLoopBackOff")),
+    "told": lambda log: event(log, "OutOfcpu", ""),
+    "failed": lambda log: log.reports("web", {"phase": "Failed", "reason": "OutOfcpu"}),
+    "node": lambda log: log.ask("create", "nodes", log.node, namespace="", code=201),
+    "lease": lambda log: log.ask("create", "leases", log.node, namespace="kube-node-lease"),
+    "csinode": lambda log: log.ask("create", "csinodes", log.node, namespace=""),
+    "report": lambda log: log.ask(
+        "patch", "nodes/status", log.node, {}, {"phase": ""}, namespace=""
+    ),
+}
+ORDERS = (*POD_ORDERS, *SCENE_ORDERS, *NODE_ORDERS)
+
+
+def played(side: str, *steps: str) -> Trace:
+    log = Log(side)
+    for step in steps:
+        STEPS[step](log)
+    return log.trace()
+
+
+def timed(side: str, first: str, then: str, late_s: float) -> Trace:
+    """Play two steps, of which the first one comes so much later."""
+    log = Log(side, step_s=0)
+    for at_s, step in sorted([(late_s, first), (0.0, then)]):
+        log.at_s = BEGIN_S + 5 + at_s
+        STEPS[step](log)
+    return log.trace()
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda each: f"{each.first}-{each.then}")
+def test_a_pair_that_comes_the_other_way_round_is_found(order: Order) -> None:
+    """An Event may be late, and a status; what follows from another request's answer may not."""
+
+    def found(real_s: float, fleet_s: float) -> list[str]:
+        traces = (
+            timed(side, order.first, order.then, late_s)
+            for side, late_s in (("real", real_s), ("fleet", fleet_s))
+        )
+        named = re.compile(rf"(scene|node): order.*: {order.first}( .+)? before {order.then} ?.*")
+        return [
+            line for line in Comparison(*traces).run(["node", "scene"]).lines if named.match(line)
+        ]
+
+    assert not found(-1, -0.2)
+    [line] = found(-1, LAG_S + 0.1)
+    assert line.endswith("only fleet differs")
+    [line] = found(LAG_S + 0.1, -1)
+    assert line.endswith("only real differs")
+    assert bool(found(-1, LAG_S - 0.1)) is (order.lag_s == 0)
+    assert not found(LAG_S + 0.1, LAG_S + 0.1)
+    assert order.source
+
+
+def test_the_order_of_a_mirror_and_its_pod_is_chance() -> None:
+    """A static pod starts whether its mirror is there or not, and its mirror goes by itself."""
+    real, fleet = (
+        [
+            dataclasses.replace(each, name="web-NODE") if each.name == "web" else each
+            for each in timed(side, first, then, 1).exchanges
+        ]
+        for side, first, then in (
+            ("real", "first-status", "delete"),
+            ("fleet", "delete", "first-status"),
+        )
+    )
+    assert pod_moments(real) == pod_moments(fleet) == {}
+
+
+def test_a_run_says_how_late_events_were() -> None:
+    real, fleet = (
+        timed(side, "started", "runs", late_s) for side, late_s in (("real", -1), ("fleet", 0.2))
+    )
+    lines = late(real.exchanges, fleet.exchanges, ["scene"])
+    [line] = [each for each in lines if "started before runs" in each]
+    assert line.endswith("late by real 0 of 1 (most 0.00 s), by fleet 1 of 1 (most 0.20 s)")
+
+
+def reading(side: str, extra: int, kinds: int = 1) -> Trace:
+    """Read pods as often as makes a thousand requests, and some more."""
+    log = Log(side)
+    for at in range(1000):
+        log.ask("get", "pods", f"pod-{at}")
+    for at in range(extra):
+        log.ask("get", "pods", f"pod-{at * kinds}")
+    return log.trace()
+
+
+def test_a_bias_to_one_side_is_found_that_each_pod_allows() -> None:
+    most = int(SHARE * 1000)
+    real, fleet = reading("real", 0), reading("fleet", most)
+    assert not Comparison(real, reading("fleet", most + 2)).run(["scene"]).lines
+    assert biases(real, fleet) == []
+    assert biases(real, reading("fleet", most + 2)) == ["requests: get pods: fleet sends more"]
+    assert biases(reading("real", most + 2), fleet) == []
+    assert biases(reading("real", most + 2), real) == ["requests: get pods: real sends more"]
+
+
+def test_a_run_of_few_requests_has_a_limit_of_its_own() -> None:
+    def few(side: str, count: int) -> Trace:
+        log = Log(side)
+        for at in range(count):
+            log.ask("get", "pods", f"pod-{at}")
+        return log.trace()
+
+    assert not biases(few("real", 20), few("fleet", 20 + int(LEAST)))
+    assert biases(few("real", 20), few("fleet", 21 + int(LEAST)))
+
+
+def test_what_may_wait_for_an_api_server_is_no_bias() -> None:
+    real, fleet = reading("real", 0), reading("fleet", 50)
+    all_s = [(fleet.exchanges[0].at_s, fleet.exchanges[-1].at_s)]
+    out = [trace._replace(outages_s=all_s) for trace in (real, fleet)]
+    assert biases(real, fleet)
+    assert not biases(*out)
+
+
+def test_totals_name_each_kind_of_the_run_and_of_each_scene() -> None:
+    real, fleet = (played(side, "first-status", "token") for side in ("real", "fleet"))
+    more = played("fleet", "first-status", "token", "delete")
+    assert "requests: real 3, fleet 3 (+0.0 % more of real)" in totals(real, fleet, ["scene"])
+    found = totals(real, more, ["scene"])
+    assert "requests: delete pods: real 0, fleet 1" in found
+    assert any(each.startswith("requests of scene") and "delete pods 0/1" in each for each in found)
+
+
+def test_a_read_of_which_the_patch_is_left_out_is_not_counted() -> None:
+    log = Log("real")
+    log.reports("web", {"phase": "Failed"}, told={"resources": None})
+    ledger = Ledger("real")
+    trace = log.trace(ledger)
+    assert ledger.totals.total() == 1
+    assert totals(trace, trace, [])[0].startswith("requests: real 0, fleet 0")
