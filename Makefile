@@ -43,7 +43,7 @@ unit: setup
 		tests/oracle/test_recorded.py tests/oracle/test_same_world.py tests/oracle/test_virtual_world.py \
 		tests/oracle/test_confinement.py tests/oracle/test_cri.py tests/oracle/test_cri_probes.py \
 		tests/oracle/test_value_comparison.py tests/oracle/test_identities.py tests/oracle/test_left_out.py \
-		tests/oracle/test_orders.py
+		tests/oracle/test_orders.py tests/oracle/test_plays.py
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long

@@ -1,11 +1,14 @@
 """Recordings that a test builds: entries of the audit log, as one node's requests make them."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from exchange import Side, Trace, exchanges
+from judge import Recording
 from left_out import Ledger
 from normalisation import Json
+from scene import SIDES, Play
 
 BEGIN_S = 1_800_000_000.0
 NODES = {"real": "real-0", "fleet": "fleet-0"}
@@ -96,3 +99,28 @@ class Log:
         side = Side(self.node, {self.namespace: SCENE}, {}, self.side)
         found = exchanges(self.events, side, {}, ledger)
         return Trace(found, (BEGIN_S,), (), ledger.totals)
+
+
+def recording(logs: Iterable[Log]) -> Recording:
+    """Return what was recorded of plays: the one that counts is the last."""
+    suffixes: Mapping[str, None] = dict.fromkeys(each.suffix for each in logs)
+    plays = [
+        Play(
+            BEGIN_S,
+            BEGIN_S + 60,
+            {side: f"{SCENE}{suffix}-{side}" for side in SIDES},
+            (),
+            frozenset(UIDS),
+        )
+        for suffix in suffixes
+    ]
+    return Recording(
+        [event for each in logs for event in each.events],
+        {},
+        dict(NODES),
+        {side: [BEGIN_S] for side in SIDES},
+        {SCENE: plays[-1]},
+        {SCENE: len(plays) - 1},
+        [],
+        {SCENE: plays[:-1]},
+    )

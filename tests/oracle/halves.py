@@ -78,7 +78,8 @@ def played(
 def judged(recording: Recording, listed: Sequence[Listed]) -> tuple[str, list[str]]:
     """Return how much was compared, and what is wrong."""
     compared = recording.compare()
-    return summary(recording, compared, listed), judge(compared.found, listed)
+    wrong = [*judge(compared.found, listed), *recording.repeated(listed)]
+    return summary(recording, compared, listed), wrong
 
 
 def missed(recording: Recording, scenes: Sequence[str], *, has_all: bool = True) -> list[str]:

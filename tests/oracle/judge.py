@@ -72,6 +72,10 @@ class Recording:
     plays: dict[str, Play] = field(default_factory=dict)
     replays: dict[str, int] = field(default_factory=dict)
     outages_s: list[tuple[float, float]] = field(default_factory=list)
+    earlier: dict[str, list[Play]] = field(default_factory=dict)
+    """The plays of a scene before the one that counts."""
+    is_part: bool = False
+    """Others were played meanwhile, of which it does not know the namespaces."""
 
     def traces(self, scenes: Iterable[str] | None = None) -> tuple[Trace, Trace]:
         """Return what both nodes asked, in some scenes or in all."""
@@ -84,7 +88,9 @@ class Recording:
         named = {self.plays[name].namespaces[side]: self.plays[name].named for name in names}
         generated = made_up(self.events, self.nodes[side], named)
         ledger = Ledger(side)
-        who = Side(self.nodes[side], namespaces, generated, side)
+        plays = (*self.plays.values(), *(each for some in self.earlier.values() for each in some))
+        others = None if self.is_part else {each.namespaces[side] for each in plays}
+        who = Side(self.nodes[side], namespaces, generated, side, others)
         found = exchanges(self.events, who, self.noted, ledger)
         outages_s = [(since_s, until_s) for since_s, until_s in self.outages_s]
         kept = without_refusals(found, outages_s, ledger)
@@ -104,6 +110,45 @@ class Recording:
         comparison.add("all", biases(real, fleet))
         return comparison
 
+    def of_play(self, name: str, play: Play) -> tuple[list[str], list[str]]:
+        """Return in what the nodes differ in one play of a scene, and what was refused in it.
+
+        The node authorizer learns of a pod by a watch, and a kubelet that is faster gets a 403:
+        of reads that is compared, all else makes the play one that does not count.
+        """
+        alone = dataclasses.replace(self, plays={name: play}, earlier={}, is_part=True)
+        real, fleet = alone.traces()
+        comparison = Comparison(real, fleet).run([name])
+        comparison.add(name, play.failures)
+        refusals = [
+            f"{name}: refused: {each.token}"
+            for trace in (real, fleet)
+            for each in trace.exchanges
+            if each.code == FORBIDDEN and each.scene == name and each.verb != "get"
+        ]
+        return comparison.lines, refusals
+
+    def repeated(self, listed: Sequence[Listed]) -> list[str]:
+        """Return the differences that are not listed and occurred in two plays of a scene.
+
+        What happens twice is no chance, even if it did not happen in the play that counts. A play
+        in which the API server refused something is none.
+        """
+        found = []
+        for name, plays in self.earlier.items():
+            counts: dict[str, list[int]] = {}
+            for at, each in enumerate((*plays, self.plays[name]), 1):
+                lines, refusals = self.of_play(name, each)
+                if not refusals:
+                    for line in dict.fromkeys(map(without_measure, unlisted(lines, listed))):
+                        counts.setdefault(line, []).append(at)
+            found += [
+                f"in plays {', '.join(map(str, at))}: {line}"
+                for line, at in counts.items()
+                if len(at) > 1
+            ]
+        return found
+
 
 class Judge:
     """Plays scenes on a stage."""
@@ -113,6 +158,7 @@ class Judge:
         self._listed = listed
         self._admin = Admin(stage.info)
         self._plays: dict[str, Play] = {}
+        self._earlier: dict[str, list[Play]] = {}
         self._replays: dict[str, int] = {}
 
     def close(self) -> None:
@@ -153,35 +199,30 @@ class Judge:
     def _play(self, name: str, body: Body, again: int) -> None:
         suffix = f"-{again}" if again else ""
         self._replays[name] = again
+        if again:
+            self._earlier.setdefault(name, []).append(self._plays[name])
         self._plays[name] = play(name, body, self._stage, self._admin, suffix)
 
     def _is_to_be_repeated(self, name: str) -> bool:
-        found = self._differences(name)
+        """Tell whether the nodes differ in a scene, and not yet as in an earlier play of it."""
+        recording = self.recording([name])
+        lines, refusals = recording.of_play(name, recording.plays[name])
+        found = [*refusals, *unlisted(lines, self._listed)]
         if found:
             print(f"{name}: the nodes differ:", *found, sep="\n  ", flush=True)
-        return bool(found)
-
-    def _differences(self, name: str) -> list[str]:
-        recording = self.recording([name])
-        real, fleet = recording.traces([name])
-        comparison = Comparison(real, fleet).run([name])
-        comparison.add(name, self._plays[name].failures)
-        refusals = [
-            f"{name}: refused: {each.token}"
-            for trace in (real, fleet)
-            for each in trace.exchanges
-            if each.code == FORBIDDEN and each.scene == name and each.verb != "get"
-        ]
-        return [*refusals, *unlisted(comparison.lines, self._listed)]
+        return bool(found) and not recording.repeated(self._listed)
 
     def recording(self, scenes: Iterable[str] | None = None) -> Recording:
-        """Return what was written down so far, of some scenes or of all.
+        """Return what was written down so far, of some scenes or of all, with all their plays.
 
         Of the nodes themselves it has everything: their addresses and UIDs are known by that.
         """
         stage = self._stage
         names = [*self._plays] if scenes is None else [*scenes]
-        begun_s = min((self._plays[name].begun_s for name in names), default=0) if scenes else 0
+        earlier = {name: [*self._earlier[name]] for name in names if name in self._earlier}
+        plays = [self._plays[name] for name in names]
+        plays += [each for some in earlier.values() for each in some]
+        begun_s = min((each.begun_s for each in plays), default=0) if scenes else 0
         events = [each for each in [*stage.audit()] if is_since(each, begun_s) or is_of_node(each)]
         time.sleep(NOTED_S)
         noted = {
@@ -196,6 +237,7 @@ class Judge:
             {name: self._plays[name] for name in names},
             dict(self._replays),
             [*stage.outages_s],
+            earlier,
         )
 
 
@@ -203,6 +245,18 @@ def is_of_node(event: Json) -> bool:
     """Whether a request is about its node, or the Lease of it."""
     about = event.get("objectRef") or {}
     return about.get("resource") in ("nodes", "leases", "csinodes")
+
+
+MEASURE = re.compile(r"\d+(\.\d+)?")
+
+
+def without_measure(line: str) -> str:
+    """Return a line without how much it says: the same difference is another time as large.
+
+    That is what stands behind its last colon.
+    """
+    head, colon, tail = line.rpartition(": ")
+    return head + colon + MEASURE.sub("N", tail)
 
 
 def made_up(
@@ -232,9 +286,10 @@ def is_since(event: Json, begun_s: float) -> bool:
 def summary(recording: Recording, compared: Comparison, listed: Sequence[Listed]) -> str:
     """Tell how much was compared, how much each node sent, and what was left out."""
     counts = compared.counts
+    plays = len(recording.plays) + sum(map(len, recording.earlier.values()))
     used = sum(any(re.fullmatch(each.match, line) for line in compared.lines) for each in listed)
     said = (
-        f"{len(recording.plays)} scenes, {counts.requests} requests, "
+        f"{len(recording.plays)} scenes in {plays} plays, {counts.requests} requests, "
         f"{counts.events} events, {counts.values} values compared; "
         f"{used} of {len(listed)} rows used; "
         f"statuses told with the next: real {counts.merged_real}, fleet {counts.merged_fleet}; "
@@ -248,19 +303,25 @@ def summary(recording: Recording, compared: Comparison, listed: Sequence[Listed]
 
 def save(recording: Recording, path: Path) -> None:
     """Write a recording, so that its comparison can be repeated."""
-    plays = {name: dataclasses.asdict(each) for name, each in recording.plays.items()}
-    for each in plays.values():
-        each["named"] = sorted(each["named"])
     content = {
         "events": [pruned(each) for each in recording.events],
         "noted": recording.noted,
         "nodes": recording.nodes,
         "started_s": recording.started_s,
-        "plays": plays,
+        "plays": {name: written(each) for name, each in recording.plays.items()},
         "replays": recording.replays,
         "outages_s": recording.outages_s,
+        "earlier": {name: [*map(written, some)] for name, some in recording.earlier.items()},
     }
     path.write_bytes(gzip.compress(orjson.dumps(content), mtime=0))
+
+
+def written(play: Play) -> Json:
+    return {**dataclasses.asdict(play), "named": sorted(play.named)}
+
+
+def read(play: Json) -> Play:
+    return Play(**{**play, "named": frozenset(play["named"]), "failures": tuple(play["failures"])})
 
 
 def pruned(event: Json) -> Json:
@@ -274,13 +335,9 @@ def pruned(event: Json) -> Json:
 def load(path: Path) -> Recording:
     """Read what `save` wrote."""
     content = orjson.loads(gzip.decompress(path.read_bytes()))
-    plays = {
-        name: Play(
-            **{**each, "named": frozenset(each["named"]), "failures": tuple(each["failures"])}
-        )
-        for name, each in content.pop("plays").items()
-    }
+    plays = {name: read(each) for name, each in content.pop("plays").items()}
+    earlier = {name: [*map(read, some)] for name, some in content.pop("earlier", {}).items()}
     noted = {
         key: (asked, answered, at) for key, (asked, answered, at) in content.pop("noted").items()
     }
-    return Recording(**content, noted=noted, plays=plays)
+    return Recording(**content, noted=noted, plays=plays, earlier=earlier)
