@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import scenes_claims
+import scenes_lifecycle
 import scenes_node
 import scenes_resources
 import scenes_static
@@ -31,7 +32,12 @@ TOGETHER = (
     scenes_resources.whole_resized,
     scenes_resources.disrupted_job,
     scenes_resources.pod_resources,
+    scenes_lifecycle.plain,
+    scenes_lifecycle.three_containers,
+    scenes_lifecycle.init_containers,
+    scenes_lifecycle.completes,
 )
+"""The last ones are scenes of the short half, which plays them half a second held."""
 ALONE = (
     scenes_resources.preempted,
     scenes_resources.deferred_resize,
