@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 
 import left_out
 import pytest
@@ -10,18 +11,27 @@ from exchange import LIMITS_OF_V1, Trace
 from left_out import (
     CGROUP_OF_AN_ENDED_POD,
     EITHER,
+    LEASE_IN_AN_OUTAGE,
     LEFT_OUT,
     LIMIT_OF_V1,
     PATCH_OF_A_CGROUP,
     PATCH_OF_AN_ADDRESS,
     PATCH_WITHOUT_LIMIT,
+    READ_AT_A_START,
     READ_OF_A_GONE_POD,
+    READY_OF_A_NODE,
+    REPEAT_OF_A_LEASE,
+    REPORT,
+    REQUEST_OF_FLEET,
+    SNAPSHOT,
     UNNOTED,
+    WATCH,
     Ledger,
 )
 from listed_differences import judge, read_listed
 from normalisation import Json
 from oracle_limits import PAGE
+from request_streams import without_refusals
 from value_comparison import Comparison
 
 RUNNING: Json = {"phase": "Running"}
@@ -134,6 +144,85 @@ def test_reads_of_a_pod_that_is_gone_have_a_limit(code: int) -> None:
     most = LEFT_OUT[READ_OF_A_GONE_POD].most
     assert not differences(read("real", 0), read("fleet", most))
     assert differences(read("real", 0), read("fleet", most + 3))
+
+
+def of_fleet(log: Log) -> None:
+    log.ask("create", "selfsubjectreviews", "", namespace="")
+    log.events[-1]["userAgent"] = "fleet/1.0 (preflight)"
+
+
+def report(log: Log) -> None:
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    log.ask("patch", "nodes/status", log.node, {"status": status}, status, namespace="")
+
+
+def existing(log: Log) -> None:
+    """Try to make the Node: whether it is Ready yet differs each time."""
+    condition = {"type": "Ready", "status": "False", "message": f"{log.side} at {log.at_s}"}
+    status = {"conditions": [condition]}
+    log.ask("create", "nodes", log.node, {"status": status}, namespace="", code=409)
+
+
+def watch(log: Log) -> None:
+    log.ask("watch", "services", "?resourceVersion=7&watch=true", namespace="")
+
+
+@pytest.mark.parametrize(
+    ("name", "ask", "first"),
+    [
+        (REQUEST_OF_FLEET, of_fleet, 0),
+        (REPORT, report, 1),
+        (REPEAT_OF_A_LEASE, lambda log: lease(log, "get", 404), 1),
+        (WATCH, watch, 0),
+        (READ_AT_A_START, lambda log: log.ask("get", "nodes", log.node, namespace=""), 0),
+    ],
+)
+def test_a_row_leaves_out_as_many_as_it_says(
+    name: str, ask: Callable[[Log], None], first: int
+) -> None:
+    def asked(side: str, times: int) -> Trace:
+        log = Log(side, step_s=0.01)
+        log.registers()
+        for _ in range(times):
+            ask(log)
+        return log.trace()
+
+    most = LEFT_OUT[name].most
+    assert not differences(asked("real", first), asked("fleet", first + most))
+    assert differences(asked("real", first), asked("fleet", first + most + 1))
+
+
+def test_what_a_node_that_exists_says_of_ready_is_left_out_as_often_as_its_row_says() -> None:
+    def tried(side: str, times: int) -> Trace:
+        log = Log(side, step_s=0.01)
+        for _ in range(times):
+            existing(log)
+        return log.trace()
+
+    most = LEFT_OUT[READY_OF_A_NODE].most
+    assert not differences(tried("real", most), tried("fleet", most))
+    assert differences(tried("real", most + 1), tried("fleet", most + 1))
+
+
+@pytest.mark.parametrize("name", [LEASE_IN_AN_OUTAGE, SNAPSHOT])
+def test_what_an_outage_leads_to_is_left_out_as_often_as_its_row_says(name: str) -> None:
+    most = LEFT_OUT[name].most
+    log = Log("real", step_s=0)
+    log.ask("watch", "services", "?sendInitialEvents=true", namespace="", code=503)
+    for _ in range(most + 2):
+        if name == SNAPSHOT:
+            log.ask("watch", "services", "?sendInitialEvents=true", namespace="")
+        else:
+            lease(log, "get", 200)
+    ledger = Ledger("real")
+    kept = without_refusals(log.trace().exchanges, [(log.at_s, log.at_s)], ledger)
+    whole = [each for each in kept if each.verb == "get" or each.query]
+    assert len(whole) == 2
+    assert ledger.totals[name] == most
+
+
+def lease(log: Log, verb: str, code: int) -> None:
+    log.ask(verb, "leases", log.node, namespace="kube-node-lease", code=code)
 
 
 def test_a_feature_that_is_not_listed_is_found() -> None:
