@@ -12,6 +12,7 @@ from identities import owner_of_request
 from left_out import LEFT_OUT, READ_OF_A_GONE_POD, REPORT
 from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
+from orders import is_watch_of_certificates
 from request_streams import BACK_OFF, SILENT, is_renewal
 from totals import BIAS
 
@@ -254,7 +255,8 @@ def kept_id(trace: Trace) -> Trace:
             place, is_last, _ = path.partition(".lastState.terminated.containerID")
             if is_last and not _is_of_a_moment(each, trace.exchanges[at + 1 :]):
                 paths = (f"{place}.containerID", f"{place}.state.terminated.containerID")
-                return replaced(trace, at, with_values(each, dict.fromkeys(paths, value)))
+                if each.state.get(paths[0]) != value:  # it does not wait for its next start
+                    return replaced(trace, at, with_values(each, dict.fromkeys(paths, value)))
     return trace
 
 
@@ -355,6 +357,10 @@ def is_start(each: Exchange) -> bool:
     return is_event("Pulling", "Pulled", "Created", "Started")(each)
 
 
+def with_other_accept(each: Exchange) -> Exchange:
+    return dataclasses.replace(each, headers={**each.headers, "accept": "text/plain"})
+
+
 def has_run(each: Exchange) -> bool:
     return any(path.endswith("state.running.startedAt") for path in each.state)
 
@@ -432,8 +438,26 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "resources of a status": without_key("status.resources"),
     "a read less": without_a_read,
+    "a query of a read": of_last(
+        is_of("get", "pods"), lambda each: dataclasses.replace(each, query=(("pretty", "true"),))
+    ),
+    "a read that fails": of_last(
+        is_of("get", "pods"), lambda each: dataclasses.replace(each, code=500)
+    ),
+    "a header of a read": of_last(is_of("get", "pods"), with_other_accept),
+    "a status that fails": of_last(
+        is_of("patch", "pods/status"), lambda each: dataclasses.replace(each, code=500)
+    ),
+    "a repeat of another Event": of_last(
+        is_of("patch", "events"),
+        lambda each: dataclasses.replace(each, body=changed(each.body, "message", longer)),
+    ),
+    "a header of a repeat": of_last(is_of("patch", "events"), with_other_accept),
     "reads of a pod that is gone": more_of(
-        is_of("get", "pods"), LEFT_OUT[READ_OF_A_GONE_POD].most + 5, code=404
+        is_of("get", "pods"),
+        LEFT_OUT[READ_OF_A_GONE_POD].most + 5,
+        code=404,
+        led_to_nothing_told=False,
     ),
     "reports of nothing new": more_of(is_of("patch", "nodes/status"), LEFT_OUT[REPORT].most + 1),
     "more watches": more_of(lambda each: each.verb == "watch" and each.scene == NODE_SCOPE, 5),
@@ -441,7 +465,7 @@ MUTATIONS: dict[str, Mutation] = {
     ONE_SIDED: biased,
     "a token after the start": moved_behind(is_of("create", "serviceaccounts/token"), is_start),
     "a token before its watch": moved_behind(
-        is_of("watch", "configmaps"), is_of("create", "serviceaccounts/token"), of_scene=True
+        is_watch_of_certificates, is_of("create", "serviceaccounts/token"), of_scene=True
     ),
     "an end before it is said": moved_behind(is_event("Killing"), is_of("delete", "pods")),
     "a status before its Event": moved_behind(is_event("Started"), has_run),

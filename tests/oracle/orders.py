@@ -38,7 +38,10 @@ _STARTING = ("Pulling", "Pulled", "Created", "Started", "Failed")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One pair: the moments that `first` and `then` name, with what both are about left open."""
+    """One pair: the moments that `first` and `then` name, with what they are about left open.
+
+    Both are about the same, or only the first one is about something: each token comes first.
+    """
 
     first: str
     then: str
@@ -52,6 +55,8 @@ class Order:
             what, _, about = name.partition(" ")
             if what == self.first:
                 then = f"{self.then} {about}".strip()
+                if then not in names:
+                    then = self.then
                 if then in names:
                     yield name, then
 
@@ -117,10 +122,11 @@ POD_ORDERS = (
 )
 SCENE_ORDERS = (
     Order(
-        "watch-configmaps",
+        "watch-certificates",
         "any-token",
         0.0,
-        "pkg/kubelet/kubelet.go, SyncPod: RegisterPod comes before WaitForAttachAndMount",
+        "pkg/kubelet/kubelet.go, SyncPod: RegisterPod comes before WaitForAttachAndMount; token "
+        "and kube-root-ca.crt are of one volume",
     ),
 )
 NODE_ORDERS = (
@@ -198,7 +204,6 @@ def _by_pod(exchanges: Sequence[Exchange]) -> dict[str, list[Exchange]]:
 def scene_moments(exchanges: Sequence[Exchange]) -> dict[str, float]:
     """Return when what concerns no pod by itself first came."""
     names = {
-        ("watch", "configmaps"): "watch-configmaps",
         ("create", "serviceaccounts/token"): "any-token",
         ("create", "nodes"): "node",
         ("create", "leases"): "lease",
@@ -208,9 +213,16 @@ def scene_moments(exchanges: Sequence[Exchange]) -> dict[str, float]:
     found: dict[str, float] = {}
     for each in exchanges:
         name = names.get((each.verb, each.resource))
+        if is_watch_of_certificates(each):
+            name = "watch-certificates"
         if name is not None:
             found.setdefault(name, each.at_s)
     return found
+
+
+def is_watch_of_certificates(each: Exchange) -> bool:
+    """Whether it is the watch of what each pod with a token needs: the API server's certificate."""
+    return each.verb == "watch" and "kube-root-ca.crt" in each.stream
 
 
 def pod_moments(exchanges: Sequence[Exchange]) -> dict[str, float]:
@@ -227,7 +239,7 @@ def _moments(each: Exchange, starts: dict[str, int]) -> Iterator[str]:
     if each.resource == "events":
         yield from _of_event(each, starts)
     elif each.resource == "serviceaccounts/token":
-        yield "token"
+        yield f"token {each.body.get('spec.audiences[0]') or ''}".strip()
     elif each.verb == "delete" and not each.is_of_mirror:
         yield "delete"
     elif each.state:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 
@@ -37,11 +37,15 @@ REFUSED = frozenset(LIMITS["refused_in_outage"])
 SILENT = ("CreateContainerConfigError", "ErrImagePull", "ImagePullBackOff")
 """While a container waits so, a retry that finds no change tells nothing."""
 BACK_OFF = "CrashLoopBackOff"
+_ITEM = re.compile(r"status(\.\w+\[[^\]]*\])?")
 CONDITION = re.compile(r"status\.conditions\[type=\w+\]\.type")
 READY = "status.conditions[type=Ready]"
 OK, CREATED, CONFLICT = 200, 201, 409
 RENEWAL = "update leases"
 ORDER = "status.$setElementOrder/conditions"
+PASSING = ("].ready", "].started", "].state.waiting.message")
+"""How long a back-off is, is told as it ends, a moment before the container runs."""
+PHASES = ("Pending", "Running", "Succeeded", "Failed")
 WORDS_MAX = 160
 """So much of a value is told."""
 
@@ -141,6 +145,34 @@ def changes(each: Exchange, stream: Sequence[Exchange]) -> tuple[str, frozenset[
     paths = {*before, *after}
     changed = (path for path in paths if before.get(path, none) != after.get(path, none))
     return each.token, frozenset(changed)
+
+
+def says_alone(each: Exchange, others: Iterable[Exchange]) -> list[tuple[str, Leaf]]:
+    """Return the values that a status has and no other of its object, wherever they stand there.
+
+    What a container was in one moment is found in its last state. A phase, whether a container is
+    ready, what it waits for and conditions come and go, and are no values of their own.
+    """
+    found = _said(each)
+    for other in others:
+        if other is not each and found:
+            found -= _said(other)
+    return sorted(found, key=str)
+
+
+def _said(each: Exchange) -> set[tuple[str, Leaf]]:
+    """Return the values of a status by the thing that they are of, and by their last key."""
+    return {
+        (f"{_ITEM.match(path)[0]} {path.rpartition('.')[2]}", value)  # type: ignore[index]
+        for path, value in each.state.items()
+        if not is_time(value) and not _passes(path, value)
+    }
+
+
+def _passes(path: str, value: Leaf) -> bool:
+    if path.startswith("status.conditions"):
+        return not path.endswith("].status") or value in ("True", "False")
+    return path.endswith(PASSING) or value in PHASES
 
 
 def told_in_patch(body: Mapping[str, Leaf]) -> dict[str, Leaf]:
@@ -339,6 +371,10 @@ def last_counts(stream: Sequence[Exchange]) -> dict[str, tuple[int, int, list[in
         count = each.body.get("count")
         found[key] = (count if isinstance(count, int) else 1, sent + 1, sorted({*codes, each.code}))
     return found
+
+
+def queries(some: Sequence[Exchange]) -> set[str]:
+    return {f"{each.path}?{each.query}" for each in some}
 
 
 def is_failure(code: int) -> bool:

@@ -10,7 +10,7 @@ from exchange import Trace
 from left_out import Ledger
 from normalisation import Json
 from oracle_limits import LIMITS
-from orders import NODE_ORDERS, POD_ORDERS, SCENE_ORDERS, Order, late, pod_moments
+from orders import NODE_ORDERS, POD_ORDERS, SCENE_ORDERS, Order, late, misordered, pod_moments
 from totals import biases, totals
 from value_comparison import Comparison
 
@@ -36,7 +36,9 @@ def container(state: str, restarts: int = 0, reason: str = "x") -> Json:
 
 STEPS: dict[str, Callable[[Log], object]] = {
     "first-status": lambda log: log.reports("web", {"phase": "Pending"}),
-    "watch-configmaps": lambda log: log.ask("watch", "configmaps", "kube-root-ca.crt"),
+    "watch-certificates": lambda log: log.ask(
+        "watch", "configmaps", "?fieldSelector=metadata.name=kube-root-ca.crt"
+    ),
     "any-token": token,
     "token": token,
     "first-start": lambda log: event(log, "Pulled"),
@@ -114,6 +116,28 @@ def test_the_order_of_a_mirror_and_its_pod_is_chance() -> None:
         )
     )
     assert pod_moments(real) == pod_moments(fleet) == {}
+
+
+def test_each_token_of_a_pod_comes_before_its_containers() -> None:
+    def asked(side: str, *audiences: str | None) -> Trace:
+        """Ask for tokens, or start a container."""
+        log = Log(side)
+        for audience in audiences:
+            spec = {"boundObjectRef": {"name": "web"}, "audiences": [audience]}
+            if audience is None:
+                event(log, "Pulled")
+            else:
+                log.ask("create", "serviceaccounts/token", "default", {"spec": spec}, code=201)
+        return log.trace()
+
+    real = asked("real", "", "vault", None)
+    assert not orders(real, asked("fleet", "vault", "", None))
+    assert orders(real, asked("fleet", "", None, "vault"))
+    assert orders(real, asked("fleet", "vault", None, ""))
+
+
+def orders(real: Trace, fleet: Trace) -> list[str]:
+    return [*misordered("scene", real.exchanges, fleet.exchanges)]
 
 
 def test_a_run_says_how_late_events_were() -> None:

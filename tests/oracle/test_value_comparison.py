@@ -19,7 +19,7 @@ from left_out import (
 )
 from listed_differences import Listed, judge, read_listed, too_often
 from mutations import MUTATIONS, Mutation, last_at, later, news, with_exchanges
-from normalisation import TABLE, Json, Normaliser
+from normalisation import TABLE, Json, Leaf, Normaliser
 from oracle_limits import LIMITS, PAGE
 from request_streams import tells_back_off, told_in_patch, without_refusals
 from scene import SIDES
@@ -147,6 +147,41 @@ def test_a_wrong_value_is_found_in_a_status_that_another_follows_soon() -> None:
 
     assert not lines(told("Running"), told("Running"))
     assert lines(told("Running"), told("Unknown"))
+
+
+def test_a_value_that_one_status_alone_has_is_found_though_another_follows_soon() -> None:
+    """What a relist tells at once or in two steps, other statuses have as well."""
+    real, _ = traces()
+    [merged_s] = LIMITS["merged_s"]
+    patch = next(each for each in real.exchanges if each.resource == "pods/status")
+    count, ready = (f"status.containerStatuses[name=c].{key}" for key in ("restartCount", "ready"))
+
+    def told(*states: dict[str, Leaf], code: int = 200) -> Trace:
+        added = [
+            dataclasses.replace(
+                patch,
+                name="other",
+                body={},
+                state={"status.phase": phase, **state},
+                at_s=patch.at_s + at * merged_s / 2,
+                code=code if at == 1 else 200,
+            )
+            for at, (phase, state) in enumerate(
+                zip(("Pending", "Running", "Failed"), states, strict=True)
+            )
+        ]
+        reads = [
+            dataclasses.replace(each, verb="get", resource="pods", state={}, code=200)
+            for each in added
+        ]
+        both = [each for pair in zip(reads, added, strict=True) for each in pair]
+        return real._replace(exchanges=[*real.exchanges, *both])
+
+    often: list[dict[str, Leaf]] = [{count: 0}, {count: 3, ready: True}, {count: 1}]
+    never: list[dict[str, Leaf]] = [{count: 0}, {count: 0, ready: True}, {count: 1}]
+    assert lines(told(*never), told(*often))
+    assert lines(told(*never), told(*never, code=500))
+    assert not lines(told(*never), told(*never))
 
 
 def test_replays_have_a_limit() -> None:
@@ -357,13 +392,18 @@ def test_the_read_before_a_patch_that_is_left_out_may_be_idle_or_not() -> None:
     patch = {**event, "auditID": "patch", "requestObject": nothing}
     most = LEFT_OUT[PATCH_WITHOUT_LIMIT].most
     assert most > limit
+    got = next(
+        recording.noted[each["auditID"]]
+        for each in recording.events
+        if each["verb"] == "get" and each["user"] == event["user"]
+    )
 
     def reading(*after: Json, times: int = most) -> Trace:
         """Read the pod as often as is too often, each time followed by something or nothing."""
         added: list[Json] = []
         noted = dict(recording.noted)
         for at in range(times):
-            noted[f"read {at}"] = noted[event["auditID"]]
+            noted[f"read {at}"] = got
             added += [{**read, "auditID": f"read {at}"}, *after]
         events = [*recording.events, *added]
         return dataclasses.replace(recording, events=events, noted=noted).traces()[0]

@@ -27,7 +27,9 @@ from request_streams import (
     last_counts,
     once,
     once_told,
+    queries,
     retries_silently,
+    says_alone,
     state_before,
     streams,
     tells_back_off,
@@ -71,6 +73,10 @@ CUT_S = 2.0
 GET = "get pods"
 REPORT = "patch nodes/status"
 LAST = "lastTimestamp"
+SIMILAR = "(combined from similar events)"
+"""So begins the message of an Event that stands for others. Source: client-go/tools/record."""
+PATCHED_EVENT = "body of patch events "
+"""How often it was repeated is compared by itself."""
 
 
 class Counts(NamedTuple):
@@ -180,15 +186,18 @@ class Comparison:
 
     def _pod_stream(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare the writes of a pod in their order, and how often it was read for nothing."""
-        idle = []
+        idle, reads = [], []
         for who, some, ledger in zip(("real", "fleet"), (real, fleet), self._ledgers, strict=True):
-            idle.append(idle_reads(without_reads_of_nothing(some, ledger)))
+            found = without_reads_of_nothing(some, ledger)
+            idle.append(idle_reads(found))
+            reads.append([each for each in found if each.verb == "get"])
             for line in unread(some):
                 self._add(scene, f"only {who}: {line} without a GET before it")
         (least, most), (others_least, others_most) = idle
         if max(least - others_most, others_least - most) > GETS_MAX:
             name = (real or fleet)[0].name
             self._add(scene, f"idle GETs of {name}: real {most}, fleet {others_most}")
+        self._alike(scene, *reads)
         real, fleet = ([each for each in some if each.verb != "get"] for some in (real, fleet))
         self._stream(scene, *without_late_deletions(real, fleet, int(GONE_MIRRORS_MAX)))
 
@@ -246,12 +255,12 @@ class Comparison:
                     self._add(scene, f"event {'moved' if moved else f'only {who}'}: {each}")
 
     def _event_counts(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        self._patched_events(scene, real, fleet)
         ours, theirs = (last_counts(some) for some in (real, fleet))
         last = [{event_key(each): each for each in some} for some in (real, fleet)]
         for key in [key for key in ours if key in theirs]:
             one, other_one = (each[key] for each in last)
             if one.verb == other_one.verb == "patch":
-                self._headers(scene, one, other_one)
                 self._repeat(scene, one, other_one)
             (count, sent, codes), (other, other_sent, other_codes) = ours[key], theirs[key]
             repeats_max = 0 if scene == NODE_SCOPE else REPEATS_MAX
@@ -264,6 +273,75 @@ class Comparison:
                 codes, other_codes = ([*filter(is_failure, each)] for each in (codes, other_codes))
             if codes != other_codes:
                 self._add(scene, f"event codes: {key}: real {codes}, fleet {other_codes}")
+
+    def _patched_events(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare all patches of Events: each says what its Event said when it was created.
+
+        Of an Event that stands for similar ones each patch has another message.
+        """
+        made = [
+            {event_key(each) for each in some if each.verb == "create"} for some in (real, fleet)
+        ]
+        patches = [[each for each in some if each.verb == "patch"] for some in (real, fleet)]
+        keys = [dict.fromkeys(map(event_key, some)) for some in patches]
+        for who, side, other in (("real", 0, 1), ("fleet", 1, 0)):
+            lone = [
+                key for key in keys[side] if key not in {*keys[other], *made[other], *made[side]}
+            ]
+            similar = [key for key in lone if SIMILAR in key]
+            for key in lone:
+                if key not in similar[: int(REPEATS_MAX)]:
+                    self._add(scene, f"event only {who}: {key}, in a patch")
+        for key in {**keys[0], **keys[1]}:
+            some = [[each for each in side if event_key(each) == key] for side in patches]
+            if all(some):
+                self._headers_of_all(scene, *some)
+                self._value_sets(scene, f"query: {brief(some[0][0])}", *map(queries, some))
+            told = [[each for each in side if event_key(each) == key] for side in (real, fleet)]
+            if all(told):
+                self._bodies_of_all(scene, *told)
+
+    def _bodies_of_all(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare which values an Event has in all requests, but for times and the count."""
+        for path in sorted({path for each in (*real, *fleet) for path in each.body} - {"count"}):
+            values = (
+                {words(v) for each in some if not is_time(v := each.body.get(path))}
+                for some in (real, fleet)
+            )
+            self._value_sets(scene, f"value: body of events: {event_key(real[0])}: {path}", *values)
+
+    def _value_sets(self, scene: str, what: str, real: set[str], fleet: set[str]) -> None:
+        """Compare what some requests have in common, however many there are."""
+        self._values += 1
+        if real != fleet:
+            self._add(scene, f"{what}: real {sorted(real)}, fleet {sorted(fleet)}")
+
+    def _alike(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare how something is read, if not how often: queries, codes and headers."""
+        tokens = [dict.fromkeys(each.token for each in some) for some in (real, fleet)]
+        for token in dict.fromkeys((*tokens[0], *tokens[1])):
+            if token not in tokens[0] or token not in tokens[1]:
+                self._add(scene, f"only {'real' if token in tokens[0] else 'fleet'}: {token}")
+                continue
+            self._requests += 1
+            some = [[each for each in side if each.token == token] for side in (real, fleet)]
+            self._headers_of_all(scene, *some)
+
+    def _headers_of_all(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        """Compare which values each header has in requests that are repeated."""
+        noted = [[each for each in some if each.headers] for some in (real, fleet)]
+        self._unnoted(scene, (*real, *fleet))
+        if not all(noted):
+            return
+        kind = f"{real[0].verb} {real[0].resource}"
+        for name in sorted({name for some in noted for each in some for name in each.headers}):
+            one, other = (
+                " or ".join(sorted({each.headers.get(name, "none") for each in some}))
+                for some in noted
+            )
+            self._values += 1
+            if one != other:
+                self._add(scene, f"header: {kind}: {name}: real {one}, fleet {other}")
 
     def _repeat(self, scene: str, real: Exchange, fleet: Exchange) -> None:
         """Compare the last patch of an Event; when it came depends on how often it was repeated."""
@@ -287,7 +365,8 @@ class Comparison:
         for token in dict.fromkeys((*ours, *theirs)):
             both = token in ours and token in theirs
             if both:
-                self._headers(scene, ours[token], theirs[token])
+                some = ([each for each in side if each.token == token] for side in (real, fleet))
+                self._headers_of_all(scene, *some)
                 self._requests += 1
             one, other = (each[token] for each in counts)
             who, ledger = ("real", self._ledgers[0]) if one > other else ("fleet", self._ledgers[1])
@@ -304,17 +383,11 @@ class Comparison:
 
     def _claim_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare how a claim or a volume is read, and about how often."""
-        ours, theirs = ({each.token: each for each in some} for some in (real, fleet))
-        counts = [Counter(each.token for each in some) for some in (real, fleet)]
-        for token in dict.fromkeys((*ours, *theirs)):
-            if token not in ours or token not in theirs:
-                self._add(scene, f"only {'real' if token in ours else 'fleet'}: {token}")
-                continue
-            self._requests += 1
-            self._headers(scene, ours[token], theirs[token])
-            one, other = (each[token] for each in counts)
-            if abs(one - other) > CLAIM_READS_MAX:
-                self._add(scene, f"reads: {token}: real {one}, fleet {other}")
+        self._alike(scene, real, fleet)
+        ours, theirs = (Counter(each.token for each in some) for some in (real, fleet))
+        for token in ours:
+            if token in theirs and abs(ours[token] - theirs[token]) > CLAIM_READS_MAX:
+                self._add(scene, f"reads: {token}: real {ours[token]}, fleet {theirs[token]}")
 
     def _leases(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
         """Compare one of each kind of renewal, and how far apart they are."""
@@ -330,6 +403,9 @@ class Comparison:
             for gap_s in gaps_s:
                 if not RENEWAL_MIN_S <= gap_s <= max_s:
                     self._add(scene, f"time: {who} renewed its Lease after {gap_s:.1f} s")
+        self._headers_of_all(
+            scene, *([each for each in some if is_renewal(each)] for some in (real, fleet))
+        )
         sides = zip((real, fleet), self._ledgers, strict=True)
         self._stream(scene, *(once(some, ledger) for some, ledger in sides))
 
@@ -355,6 +431,9 @@ class Comparison:
         )
 
     def _node_reads(self, scene: str, real: list[Exchange], fleet: list[Exchange]) -> None:
+        for token in {each.token for each in real} & {each.token for each in fleet}:
+            some = ([each for each in side if each.token == token] for side in (real, fleet))
+            self._headers_of_all(scene, *some)
         ours, theirs = (
             Counter(
                 each.token
@@ -387,8 +466,8 @@ class Comparison:
                     pairs += zip(one, other, strict=True)
                     continue
                 left = (
-                    self._without_moments(one, real, 0, merged),
-                    self._without_moments(other, fleet, 1, merged),
+                    self._without_moments(one, (real, fleet), 0, merged),
+                    self._without_moments(other, (fleet, real), 1, merged),
                 )
                 for again, others, same in aligned(*left, "token"):
                     if same:
@@ -399,22 +478,30 @@ class Comparison:
         return pairs
 
     def _without_moments(
-        self, some: list[Exchange], stream: list[Exchange], side: int, merged: list[int]
+        self,
+        some: list[Exchange],
+        streams: tuple[list[Exchange], list[Exchange]],
+        side: int,
+        merged: list[int],
     ) -> list[Exchange]:
         """Leave out statuses that another followed within a moment, so many of an object.
 
         Two changes within a relist may be told as one, and a busy API server lets a kubelet wait.
+        Each value of such a status another one has as well, of whichever node.
         """
         kept = []
+        stream = streams[0]
         for each in some:
             at = next(place for place, other in enumerate(stream) if other is each)
             after = next((other for other in stream[at + 1 :] if other.state), None)
             is_moment = (
                 after is not None
                 and each.state
+                and each.token == after.token
                 and each.shape != after.shape  # a kubelet does not say a thing twice
                 and after.at_s - each.at_s < MERGED_MAX_S
             )
+            is_moment = is_moment and not says_alone(each, (*streams[0], *streams[1]))
             if is_moment and merged[side] < MERGED_OF_OBJECT_MAX:
                 merged[side] += 1
                 self._merged[side] += 1
@@ -483,7 +570,7 @@ class Comparison:
 
     def _headers(self, scene: str, real: Exchange, fleet: Exchange) -> None:
         if not real.headers or not fleet.headers:
-            self._unnoted(scene, real, fleet)
+            self._unnoted(scene, (real, fleet))
             return
         for name in sorted({*real.headers, *fleet.headers}):
             one, other = (each.headers.get(name, "none") for each in (real, fleet))
@@ -492,14 +579,18 @@ class Comparison:
                 kind = f"{real.verb} {real.resource}"
                 self._add(scene, f"header: {kind}: {name}: real {one}, fleet {other}")
 
-    def _unnoted(self, scene: str, real: Exchange, fleet: Exchange) -> None:
+    def _unnoted(self, scene: str, some: Iterable[Exchange]) -> None:
         """Leave out the headers of a request that no proxy noted, though it noted others."""
-        for who, each, trace, ledger in zip(
-            ("real", "fleet"), (real, fleet), self._traces, self._ledgers, strict=True
-        ):
-            is_noted = bool(each.headers) or not any(other.headers for other in trace.exchanges)
-            if not is_noted and not ledger.takes(UNNOTED):
-                self._add(scene, f"header: of {who} none was noted: {brief(each)}")
+        for each in some:
+            if each.headers:
+                continue
+            for who, trace, ledger in zip(
+                ("real", "fleet"), self._traces, self._ledgers, strict=True
+            ):
+                is_its_own = any(other is each for other in trace.exchanges)
+                is_noted = not any(other.headers for other in trace.exchanges)
+                if is_its_own and not is_noted and not ledger.takes(UNNOTED):
+                    self._add(scene, f"header: of {who} none was noted: {brief(each)}")
 
     def _body(
         self, scene: str, what: str, real: Mapping[str, Leaf], fleet: Mapping[str, Leaf]
@@ -510,7 +601,9 @@ class Comparison:
                 self._add(scene, f"only real: {what}: {path} = {words(real[path])}")
             elif path not in real:
                 self._add(scene, f"only fleet: {what}: {path} = {words(fleet[path])}")
-            elif (difference := self._differs(scene, real[path], fleet[path])) and path != "count":
+            elif (difference := self._differs(scene, real[path], fleet[path])) and not (
+                path == "count" and what.startswith(PATCHED_EVENT)
+            ):
                 self._add(scene, f"value: {what}: {path}: {difference}")
 
     def _differs(self, scene: str, real: Leaf, fleet: Leaf) -> str:
