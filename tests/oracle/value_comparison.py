@@ -12,6 +12,7 @@ from normalisation import Leaf, is_time, seconds
 from oracle_limits import LIMITS
 from orders import misordered
 from request_streams import (
+    CANCELLED,
     aligned,
     brief,
     changes,
@@ -288,7 +289,7 @@ class Comparison:
             lone = [
                 key for key in keys[side] if key not in {*keys[other], *made[other], *made[side]}
             ]
-            similar = [key for key in lone if SIMILAR in key]
+            similar = [key for key in lone if SIMILAR in key or key.endswith(CANCELLED)]
             for key in lone:
                 if key not in similar[: int(REPEATS_MAX)]:
                     self._add(scene, f"event only {who}: {key}, in a patch")
