@@ -119,5 +119,6 @@ def _kept(recording: Recording, events: list[Json]) -> Recording:
         nodes={REAL: recording.nodes[REAL]},
         started_s={REAL: recording.started_s[REAL]},
         plays={},
+        earlier={},
         replays={},
     )
