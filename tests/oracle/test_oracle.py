@@ -7,7 +7,7 @@ import pytest
 import scenes_admission
 import scenes_lifecycle
 import scenes_objects
-from halves import SHORT, judged, missed, played, rows
+from halves import SHORT, judged, played, rows
 from judge import Recording
 from listed_differences import too_often
 from oracle_limits import LIMITS
@@ -60,7 +60,6 @@ TOGETHER = (
 A kubelet pulls one image at a time: the slow pull of the last scene would hold up other pulls.
 """
 LISTED = rows(SHORT, TOGETHER)
-MUTATED = ("plain", "crash_loop", "readiness", "completes", "pulls")
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +74,6 @@ def test_every_difference_is_listed(
     said, found = judged(recording, LISTED)
     record_property("compared", f"short half: {said}")
     assert not found, "\n".join(found)
-
-
-def test_mutations_of_it_are_found(recording: Recording) -> None:
-    """What one scene has, changed in one thing each, makes the comparison red."""
-    assert not missed(recording, MUTATED)
 
 
 def test_scenes_are_seldom_played_again(recording: Recording) -> None:
