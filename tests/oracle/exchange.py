@@ -208,6 +208,8 @@ class _Reading:
         self._ledger = ledger
         self._normaliser = side.normaliser()
         self._reads: dict[tuple[str, str], str] = {}
+        self._idle: dict[tuple[str, str], str] = {}
+        """The last read of a pod, if the patch after it is left out."""
         self._created: dict[str, Mapping[str, Leaf]] = {}
         self._resources: dict[tuple[str, str], Json] = {}
         """What the status of a pod had of them last."""
@@ -228,14 +230,16 @@ class _Reading:
             if tells_nothing(event, before, self._ledger):
                 read = self._reads.pop(pod, "")
                 if read in self.found:
-                    self.found[read] = dataclasses.replace(
-                        self.found[read], led_to_nothing_told=True
-                    )
+                    self._idle[pod] = read
+                    self._leads_to_nothing(read, is_so=True)
                 return
             if event["auditID"] not in self.found:
                 event = without_cgroup(event, before, self._ledger)
         if about.get("resource") == "pods":
             self._reads.pop(pod, None)
+            read = self._idle.pop(pod, "")
+            if read and event["verb"] == "delete":  # without the patch it would have come, too
+                self._leads_to_nothing(read, is_so=False)
             if event["verb"] == "get":
                 self._reads[pod] = event["auditID"]
         if event["auditID"] not in self.found:  # a watch has two entries
@@ -243,6 +247,9 @@ class _Reading:
             if made.resource == "events":
                 made = _whole_event(made, pod[1], event, self._created)
             self.found[event["auditID"]] = made
+
+    def _leads_to_nothing(self, read: str, *, is_so: bool) -> None:
+        self.found[read] = dataclasses.replace(self.found[read], led_to_nothing_told=is_so)
 
     def _scene_of(self, event: Json) -> str:
         """Return the scene that an entry belongs to, "" if it is not to be compared."""

@@ -23,6 +23,7 @@ from normalisation import TABLE, Json, Leaf, Normaliser
 from oracle_limits import LIMITS, PAGE
 from request_streams import tells_back_off, told_in_patch, without_refusals
 from scene import SIDES
+from totals import counted
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 
@@ -411,6 +412,10 @@ def test_the_read_before_a_patch_that_is_left_out_may_be_idle_or_not() -> None:
     assert lines(reading(patch), traces()[1]) == lines(*traces())
     assert any("idle GETs" in line for line in lines(reading(), traces()[1]))
     assert lines(reading(patch, times=most + 1), traces()[1]) - lines(*traces())
+    deletion = {**read, "auditID": "delete", "verb": "delete"}
+    reads = counted(traces()[0].exchanges)["get pods"]
+    assert counted(reading(patch, times=1).exchanges)["get pods"] == reads
+    assert counted(reading(patch, deletion, times=1).exchanges)["get pods"] == reads + 1
 
 
 def test_a_kubelet_may_build_its_node_anew_before_its_informer_has_it() -> None:
