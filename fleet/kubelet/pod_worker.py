@@ -54,13 +54,18 @@ class SyncStage(enum.IntEnum):
     ORPHAN = 11  # housekeeping, which ends what runs of a pod that a restart has refused
     SECRETS = 12  # the pull secrets, until their watches have begun
     CREDENTIALS = 13  # the lookup of credentials before a pull
+    CREATE = 14  # what the environment of the first container of `plan` needs
 
+
+REFUSED = -1
+"""The last sync of a pod that was not admitted."""
 
 RUNTIME_STAGES = frozenset(
     (
         SyncStage.SANDBOX,
         SyncStage.CREDENTIALS,
         SyncStage.PULL,
+        SyncStage.CREATE,
         SyncStage.START,
         SyncStage.KILL,
         SyncStage.POST_START,

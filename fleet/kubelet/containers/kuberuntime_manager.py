@@ -1,7 +1,7 @@
 """The runtime's half of a pod sync: sandbox, containers to kill, containers to start, back-off.
 
     sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> image volumes: PULL
-                                             -> per container: PULL, START, POST_START -> DONE
+                                  -> per container: PULL, CREATE, START, POST_START -> DONE
 
 One step at a time: what takes time leaves its stage in the worker and one timer in the wheel, and
 `on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
@@ -161,9 +161,14 @@ class KubeRuntimeManager:
             elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
                 return Progress.WAIT
             return self._next(worker, turn)
-        if stage in (SyncStage.CREDENTIALS, SyncStage.START):
-            go_on = self._start_first if stage is SyncStage.START else self._waits_for_lookup
-            return Progress.WAIT if go_on(worker, turn) else self._next(worker, turn)
+        if stage in (SyncStage.CREDENTIALS, SyncStage.CREATE, SyncStage.START):
+            if stage is SyncStage.START:
+                waits = self._start_first(worker, turn)
+            elif stage is SyncStage.CREATE:
+                waits = self._create_if_known(worker, turn)
+            else:
+                waits = self._waits_for_lookup(worker, turn)
+            return Progress.WAIT if waits else self._next(worker, turn)
         if stage is SyncStage.POST_START:
             return self._on_post_start(worker, turn)
         return self._on_stop_due(worker, turn)
@@ -327,15 +332,42 @@ class KubeRuntimeManager:
 
     def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
         """Begin to create the first container of the plan; tell whether that takes time."""
-        if worker.had_actions and not turn.env.fidelity.starts_in_steps:
-            # The wait for the sandbox covered it.
-            return self._start_first(worker, turn)
-        pod = worker.pod
         if turn.env.fidelity.reads_objects:
-            self._volumes.objects.ask_environment(pod, worker.plan[0].env_sources, turn)
+            env_sources = worker.plan[0].env_sources
+            self._volumes.objects.ask_environment(worker.pod, env_sources, turn)
+        return self._create_if_known(worker, turn)
+
+    def _create_if_known(self, worker: PodWorker, turn: Turn) -> bool:
+        """Create the first container of the plan, once what its environment needs was read.
+
+        Return whether something is waited for: an answer, or the start. What the runtime takes
+        lies between Created and Started, so that the status that says running follows Started.
+        Source: kuberuntime_container.go, startContainer.
+        """
+        pod, spec = worker.pod, worker.plan[0]
+        if self._volumes.objects.is_asking(pod.uid):
+            worker.stage = SyncStage.CREATE
+            worker.due_ns = turn.now_ns + ANSWER_POLL_NS
+            turn.arm(worker.due_ns, Timer.RUNTIME, pod.uid)
+            return True
+        behavior = turn.behavior(pod)
+        failure = behavior.container(spec.name).life.failure(self._runtime.attempt(pod, spec))
+        error = self._config_error(pod, spec, turn)
+        if error == TOO_MANY_ARGUMENTS:  # no kubelet minds; the kernel does, as runc starts it
+            failure = StartFailure(reason=RUN_ERROR, message=OVER_BUDGET % error)
+        elif error:
+            failure = StartFailure(reason=CONFIG_ERROR, message=error)
+        is_created = failure is None or failure.reason == RUN_ERROR
+        if is_created:
+            texts = texts_of(turn.env.model.kubelet_version)
+            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
+        if failure is not None:
+            self._fail_first(worker, failure, turn)
+            return False
+        if worker.had_actions and not turn.env.fidelity.starts_in_steps:
+            return self._start_first(worker, turn)  # the wait for the sandbox covered it
         worker.stage = SyncStage.START
-        delay_ns = self._runtime.start_delay_ns(pod, worker.plan[0], turn.behavior(pod))
-        turn.wait(worker, turn.now_ns + delay_ns)
+        turn.wait(worker, turn.now_ns + self._runtime.start_delay_ns(pod, spec, behavior))
         return True
 
     def _skip_first(self, worker: PodWorker) -> None:
@@ -471,24 +503,8 @@ class KubeRuntimeManager:
 
         Source: kuberuntime_container.go, startContainer.
         """
-        pod = worker.pod
-        if self._volumes.objects.is_asking(pod.uid):
-            worker.due_ns = turn.now_ns + ANSWER_POLL_NS
-            turn.arm(worker.due_ns, Timer.RUNTIME, pod.uid)
-            return True
-        spec = worker.plan[0]
+        pod, spec = worker.pod, worker.plan[0]
         behavior = turn.behavior(pod)
-        error = self._config_error(pod, spec, turn)
-        if error:
-            wrong = StartFailure(reason=CONFIG_ERROR, message=error)
-            if error == TOO_MANY_ARGUMENTS:  # no kubelet minds; the kernel does, as runc starts it
-                wrong = StartFailure(reason=RUN_ERROR, message=OVER_BUDGET % error)
-            self._fail_first(worker, wrong, turn)
-            return False
-        failure = behavior.container(spec.name).life.failure(self._runtime.attempt(pod, spec))
-        if failure is not None:
-            self._fail_first(worker, failure, turn)
-            return False
         sources = PodSources(self._volumes.objects, self._volumes.tokens, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
         turn.facts.counts().containers[_kind_of(pod, spec)] += 1
@@ -501,7 +517,6 @@ class KubeRuntimeManager:
         worker.had_actions = True
         self._allocations.actuate(pod.uid, spec.name)
         texts = texts_of(turn.env.model.kubelet_version)
-        turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
         turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)
         if spec.life.post_start is None:
             worker.forget_reason(spec.name)
@@ -548,8 +563,6 @@ class KubeRuntimeManager:
         pod = worker.pod
         spec = worker.plan[0]
         if failure.reason == RUN_ERROR:
-            texts = texts_of(turn.env.model.kubelet_version)
-            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
             worker.had_actions = True
         turn.event(pod, Reason.FAILED, f"Error: {failure.text}", spec)
         worker.note_reason(spec.name, WaitingState(failure.reason, failure.text))

@@ -54,8 +54,8 @@ START = [
     "PATCH_POD_STATUS Pending",
     "CREATE_EVENT Pulled",
     "CREATE_EVENT Created",
-    "GET_POD",
     "CREATE_EVENT Started",
+    "GET_POD",
     "PATCH_POD_STATUS Running",
 ]
 
@@ -161,11 +161,16 @@ def test_killing_is_said_once_per_running_container() -> None:
     assert world.take_log().count("CREATE_EVENT Killing") == 2
 
 
-def test_a_forced_deletion_ends_at_the_get() -> None:
+def test_a_forced_deletion_ends_at_the_last_get() -> None:
     world = running()
     world.delete(grace_s=0)
     world.run(5)
-    assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD", "UNWATCH kube-root-ca.crt"]
+    log = world.take_log()
+    assert [each for each in log if each != "GET_POD"] == [
+        "CREATE_EVENT Killing",
+        "UNWATCH kube-root-ca.crt",
+    ]
+    assert log.count("GET_POD") in (1, 2)  # the second one, unless housekeeping comes before
     assert world.loop.is_idle()
     assert world.counts(Milestone.POD_REMOVED) == 1
 
@@ -556,7 +561,7 @@ def test_a_relist_removes_what_it_does_not_mention() -> None:
     world.deliver(WatchEvent(WatchKind.PODS, EventType.ADDED, copy.copy(world.pods["two"])))
     world.deliver(WatchEvent(WatchKind.PODS, EventType.SYNCED))
     world.run(3)
-    assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD"]
+    assert world.take_log() == ["CREATE_EVENT Killing", "GET_POD", "GET_POD"]
     assert [pod.uid for pod in world.loop] == ["two"]
     assert world.loop.phases() == {"Running": 1}
 
