@@ -189,7 +189,7 @@ class PodWorker:
     api_ns: int = 0  # of its start so far: see PodStatuses.set_status
     pull_ns: int = 0  # of its start so far: what its images take
     last_sync_ns: int = 0
-    began_ns: int = 0  # the sync that runs, or the last one
+    began_ns: int = 0  # the sync that runs, or the last one; or `REFUSED`
     sync_ns: int = 0  # when the work queue calls for a sync, 0 for never
     due_ns: int = 0  # when `stage` is over, else when the runtime is to be looked at
     kills: Kills = NO_KILLS
@@ -235,6 +235,20 @@ class PodWorker:
         assert self.state is WorkerState.SYNC, self.state
         assert self.stage is SyncStage.IDLE, self.stage
         self.state = WorkerState.FINISHED
+        self.began_ns = REFUSED
+
+    @property
+    def was_refused(self) -> bool:
+        """Return whether the pod was not admitted, and nothing was cleaned up after it yet."""
+        return self.began_ns == REFUSED
+
+    def terminate_refused(self) -> None:
+        """Clean up after a pod that was not admitted: upstream's first worker of it does.
+
+        Source: UpdatePod, isPodStatusCacheTerminal.
+        """
+        assert self.was_refused, self.state
+        self.state = WorkerState.TERMINATED
 
     def fail(self, retry_ns: int = 0) -> None:
         """Note that the running sync failed; `retry_ns` is the end of a back-off, if it is one."""

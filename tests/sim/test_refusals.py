@@ -74,6 +74,25 @@ def test_a_refused_pod_fails_and_leaves_with_its_object(*, light: bool) -> None:
     assert kubelet.pods is None
 
 
+@pytest.mark.parametrize("cpu", ["100m", "5"], ids=["runs", "refused"])
+def test_a_pod_that_is_gone_is_read_with_each_status_until_housekeeping_drops_it(cpu: str) -> None:
+    """Source: status_manager.go, syncPod: a 404 forgets nothing; RemoveOrphanedStatuses does."""
+    sim = started()
+    sim.create_pod("gone", containers=[container(cpu=cpu)])
+    sim.run_for(seconds=10)
+    sim.server.delete_pod("gone", grace_s=0)
+    before = len(sim.calls(verb="GET", path="/pods/gone"))
+    for at in range(4):
+        sim.create_pod(f"other-{at}")
+        sim.run_for(seconds=0.1)
+    sim.run_for(seconds=5)
+    reads = len(sim.calls(verb="GET", path="/pods/gone")) - before
+    assert reads > 4
+    sim.create_pod("last")
+    sim.run_for(seconds=5)
+    assert len(sim.calls(verb="GET", path="/pods/gone")) == before + reads
+
+
 def test_a_refused_pod_that_is_deleted_at_once_goes() -> None:
     sim = started()
     sim.create_pod("big", containers=[container(cpu="5")])

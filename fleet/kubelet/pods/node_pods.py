@@ -159,7 +159,8 @@ class NodePods:
             if self._syncer.allocations.is_due(turn):
                 self.admission.retry_resizes(turn)
         elif timer is Timer.HOUSEKEEPING:
-            self.statics.clean_up(partial(self._on_update, turn=turn), turn)
+            if self.statics.clean_up(partial(self._on_update, turn=turn), turn):
+                self._drop_orphaned_statuses()
         else:
             for uid in self._syncer.statuses.suspects(turn.now_ns):
                 pod = self._api_pod(uid)
@@ -307,6 +308,8 @@ class NodePods:
         """Return whether no pod is left, and no volume that the Node shows in use."""
         if self.workers or len(self._config) or self.admission.shutdown is not None:
             return False
+        if next(iter(self._syncer.statuses), None) is not None:
+            return False  # of a pod that is gone, until housekeeping
         if next(iter(self.runtime), None) is not None:
             return False  # a kubelet before us started something that we have not seen yet
         if not self.statics.is_idle() or not self.monitor.is_idle:
@@ -426,7 +429,10 @@ class NodePods:
                 worker.removed = True
                 turn.report(Milestone.POD_REMOVED)
                 self.admission.retry_resizes(turn)
-                if worker.kill():
+                if worker.was_refused and turn.env.fidelity.reports_each_step:
+                    worker.terminate_refused()
+                    self._syncer.sync(worker, turn)
+                elif worker.kill():
                     self._syncer.interrupt(worker, turn)
                 elif worker.state is WorkerState.TERMINATING:
                     self._syncer.sync(worker, turn)
@@ -487,11 +493,27 @@ class NodePods:
             may_run = worker is not None and self._syncer.may_run(worker, turn.env)
             statuses.send(uid, pod, turn, may_run=may_run)
 
+    def _drop_orphaned_statuses(self) -> None:
+        """Drop the statuses of pods that are gone. Source: removeOrphanedPodStatuses."""
+        statuses = self._syncer.statuses
+        for uid in list(statuses):
+            worker = self.workers.get(uid)
+            if worker is None or (worker.removed and not isinstance(worker.pod, StaticPod)):
+                statuses.drop(uid, may_set=worker is not None)
+
     def _drop_if_done(self, worker: PodWorker, turn: Turn) -> None:
         if is_over(worker):
             self.statics.manager.arm(turn)
-        elif worker.removed and worker.state is WorkerState.FINISHED:
-            self._syncer.statuses.forget(worker.pod.uid)  # as HandlePodCleanups
+            return
+        if not worker.removed:
+            return
+        statuses, is_finished = self._syncer.statuses, worker.state is WorkerState.FINISHED
+        is_unsent = turn.env.fidelity.reads_before_patch and statuses.is_unsent(worker.pod.uid)
+        if is_unsent or not is_finished:
+            self.statics.manager.arm(turn)
+        if is_finished:
+            if not is_unsent:
+                statuses.forget(worker.pod.uid)
             self.admission.forget(worker.pod.uid)
             self.workers.pop(worker.pod.uid, None)
             self.admission.retry_resizes(turn)

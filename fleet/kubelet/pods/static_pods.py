@@ -156,13 +156,13 @@ class StaticPodSync:
             for each in self._workers.values()
         )
 
-    def clean_up(self, update: Update, turn: Turn) -> None:
-        """Do the housekeeping that is due. Source: HandlePodCleanups."""
+    def clean_up(self, update: Update, turn: Turn) -> bool:
+        """Do the housekeeping that is due; return whether it is. Source: HandlePodCleanups."""
         if not self.manager.is_due(turn.now_ns):
-            return
+            return False
         if not self.is_ready:
             self.manager.arm(turn)
-            return
+            return False
         held, self._held = self._held, ()
         for uid in held:
             if uid in self._workers:
@@ -178,6 +178,7 @@ class StaticPodSync:
             if isinstance(worker.pod, StaticPod) and worker.removed
         }
         self.manager.clean_up(names, turn)
+        return True
 
 
 def arm_look(turn: Turn) -> None:

@@ -6,15 +6,17 @@ One request of one pod is in flight per node. As soon as nothing is left to send
 becomes the next batch: each pod once, with its newest status at that instant, however long the
 others take; what it says meanwhile is told by the batch after it. What failed is tried again with
 the next status of any pod, or at the next tick of 10 s; that tick also overwrites what others
-changed in our fields. The tick is armed only when it has something to do.
+changed in our fields. The tick is armed only when it has something to do. A pod that is gone is
+read again with each batch, until housekeeping drops its status.
 Source: pkg/kubelet/status/status_manager.go, updateStatusInternal, syncBatch, syncPod,
-mergePodStatus, canBeDeleted.
+mergePodStatus, canBeDeleted, RemoveOrphanedStatuses.
 Differs: the client's limit of 50 requests a second is not applied here; a batch has the order in
 which pods were queued, not a random one. In `light` the patch is computed from what the watch and
 our own last patch said, and always tells the newest status; the last status of a pod that is
 deleted is left out unless somebody waits for it: one DELETE ends it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -147,7 +149,8 @@ class StatusManager:
         entry.status = status
         entry.version += 1
         entry.finished = entry.finished or finished
-        self._queue[pod.uid] = None
+        if entry.version > entry.sent:
+            self._queue[pod.uid] = None
         self._queue.update(self._failed)
         self._failed.clear()
         if self._busy is None and not self._batch:
@@ -202,13 +205,12 @@ class StatusManager:
             return None
         self._busy = None
         entry = self._entries.get(uid)
-        if entry is None or reply.kind is ReplyKind.NOT_FOUND:
+        is_gone = reply.kind is ReplyKind.NOT_FOUND
+        if entry is None or (call.op is Op.DELETE_POD and (reply.ok or is_gone)):
             self._forget_deleted(uid, call)
         elif not reply.ok:
             self._failed[uid] = None
             self._arm(turn)
-        elif call.op is Op.DELETE_POD:
-            self._forget_deleted(uid, call)
         elif call.op is Op.PATCH_POD_STATUS:
             patch = call.payload
             assert isinstance(patch, PodStatusPatch), call
@@ -282,8 +284,28 @@ class StatusManager:
             self._failed[uid] = None
             self._arm(turn)
 
+    def is_unsent(self, uid: PodUid) -> bool:
+        """Return whether the server lacks the newest status of a pod."""
+        entry = self._entries.get(uid)
+        return entry is not None and entry.sent < entry.version
+
+    def drop(self, uid: PodUid, *, may_set: bool) -> None:
+        """Drop the status of a pod that is gone; one that still ends may set another one.
+
+        How many versions the server has taken is not forgotten: the pod is read again only after
+        as many new ones. Source: RemoveOrphanedStatuses; syncBatch, apiStatusVersions.
+        """
+        entry = self._entries.get(uid)
+        self.forget(uid)
+        if entry is not None and may_set:
+            self._entries[uid] = _Entry(entry.pod, entry.pod.status, sent=entry.sent)
+
+    def __iter__(self) -> Iterator[PodUid]:
+        """Return the pods of which there is a status."""
+        return iter(self._entries)
+
     def forget(self, uid: PodUid) -> None:
-        """Drop a pod that is no longer known. Source: RemoveOrphanedStatuses."""
+        """Drop a pod that is no longer known."""
         self._entries.pop(uid, None)
         self._inherited.pop(uid, None)
         self._queue.pop(uid, None)

@@ -202,12 +202,32 @@ def test_what_the_server_has_is_not_patched() -> None:
     assert got(manager, pod) == []
 
 
-def test_a_pod_that_is_gone_is_dropped() -> None:
+def test_a_pod_that_is_gone_is_read_with_the_next_status_until_it_is_dropped() -> None:
     manager, pod = make()
+    other = make_pod(uid="other", name="other")
     manager.set_pod_status(pod, status(), 10)
     send(manager, pod)
-    assert answer(manager, GET, Reply(ReplyKind.NOT_FOUND, None, 404)) == (None, [])
+    answer(manager, GET, Reply(ReplyKind.NOT_FOUND, None, 404))
     assert send(manager, pod) == []
+    manager.set_pod_status(other, status(), 11)
+    assert manager.next() == "other"
+    assert manager.next() == UID
+    manager.drop(UID, may_set=False)
+    manager.set_pod_status(other, status("Succeeded"), 12)
+    assert manager.next() == "other"
+    assert manager.next() is None
+
+
+def test_a_pod_that_is_gone_and_still_ends_is_read_after_as_many_statuses_as_were_taken() -> None:
+    """Source: status_manager.go, syncBatch: apiStatusVersions outlives RemoveOrphanedStatuses."""
+    manager, pod = make()
+    for phase in ("Pending", "Running"):
+        manager.set_pod_status(pod, status(phase), 10)
+        assert told(manager, pod) == phase
+    manager.drop(UID, may_set=True)
+    for phase, uid in (("Succeeded", None), ("Failed", None), ("Running", UID)):
+        manager.set_pod_status(pod, status(phase), 11)
+        assert manager.next() == uid
 
 
 def test_a_namesake_is_left_alone() -> None:
