@@ -5,7 +5,7 @@ machine may have joined under it. So a Lease or CSINode goes only if that very N
 and the pods bound to a name only if the Node is gone and no other has its name.
 
 What a scenario applied is deleted first, so that no controller makes pods for it again, and waited
-for last, when the pods on the run's nodes are gone. Then volumes can go, see volume_leftovers.py.
+for last, when the pods on the run's nodes are gone. Then volumes can go, see leftovers.py.
 The run's Lease says where to look, and stays while something is left.
 
 Order: a node's Lease and CSINode, then the Node, so that whatever an interruption leaves is still
@@ -15,22 +15,24 @@ are deleted with grace 0, since no kubelet is left that would confirm their end.
 
 import asyncio
 import enum
+import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from fleet.cluster.api_client import METADATA_ONLY, Api, Sleep, each, expect
-from fleet.cluster.applied_objects import (
-    AppliedObject,
+from fleet.cluster.api_client import JSON, METADATA_ONLY, Api, Json, Sleep, each, expect
+from fleet.cluster.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
+from fleet.cluster.leftovers import (
+    Leftover,
     Noted,
     delete_applied,
     find_applied,
+    find_load,
+    remove_load,
+    remove_stored,
     wait_until_gone,
 )
-from fleet.cluster.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
-from fleet.cluster.load_leftovers import find_load, remove_load
 from fleet.cluster.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
 from fleet.cluster.runs import RUN_LEASES, find_leases, noted_of
-from fleet.cluster.volume_leftovers import remove_stored
 from fleet.errors import IncompleteError, SetupError
 
 NODE_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases"
@@ -137,11 +139,14 @@ async def _clean_run(api: Api, run: str, progress: Progress, sleep: Sleep) -> Cl
     stored = await remove_stored(api, run, sleep)
     await remove_load(api, await find_load(api, run))
     if not left:
-        await _remove_run_leases(api, run)
+        leases, _refused, _now_s = await find_leases(api, run)
+        for lease in leases:
+            metadata = lease["metadata"]
+            await _delete(api, f"{RUN_LEASES}/{metadata['name']}", metadata["uid"])
     return total._replace(applied=len(going) - len(stays), left=(*left, *stored))
 
 
-async def _delete_what_was_applied(api: Api, noted: Noted) -> tuple[list[AppliedObject], list[str]]:
+async def _delete_what_was_applied(api: Api, noted: Noted) -> tuple[list[Leftover], list[str]]:
     """Return what goes now, and what is left for the server refuses to list or to delete it."""
     found = await find_applied(api, noted)
     going, left = await delete_applied(api, found.owned)
@@ -173,16 +178,7 @@ async def _clean_nodes(
 
 def added(one: Cleaned, other: Cleaned) -> Cleaned:
     """Return both clean-ups as one."""
-    return Cleaned(
-        one.runs + other.runs,
-        one.nodes + other.nodes,
-        one.leases + other.leases,
-        one.csi_nodes + other.csi_nodes,
-        one.pods + other.pods,
-        one.refused + other.refused,
-        one.applied + other.applied,
-        one.left + other.left,
-    )
+    return Cleaned(*map(operator.add, one, other))
 
 
 async def remove_nodes(api: Api, nodes: Sequence[FoundNode]) -> None:
@@ -232,61 +228,60 @@ async def _owned(api: Api, path: str, what: str, nodes: Sequence[FoundNode]) -> 
     uids = {node.name: node.uid for node in nodes}
     owned: dict[str, str] = {}
 
-    async def collect(**query: str) -> None:
-        async for page in api.pages(path, what, accept=METADATA_ONLY, **query):
-            for item in page:
-                metadata = item["metadata"]
-                owners = [each["uid"] for each in metadata.get("ownerReferences") or ()]
-                if uids.get(metadata["name"]) in owners:
-                    owned[metadata["name"]] = metadata["uid"]
+    def take(item: Json) -> None:
+        metadata = item["metadata"]
+        owners = [each["uid"] for each in metadata.get("ownerReferences") or ()]
+        if uids.get(metadata["name"]) in owners:
+            owned[metadata["name"]] = metadata["uid"]
 
-    async def collect_of(name: str) -> None:
-        await collect(fieldSelector=f"metadata.name={name}")
-
-    if len(nodes) > NODES_ASKED_SINGLY_MAX:
-        await collect()
-    else:
-        await each(uids, collect_of)
+    await _list(api, path, what, "metadata.name", uids, take, accept=METADATA_ONLY)
     return owned
+
+
+async def _list(
+    api: Api,
+    path: str,
+    what: str,
+    field: str,
+    names: Collection[str],
+    take: Callable[[Json], None],
+    *,
+    accept: str = JSON,
+) -> None:
+    """List the objects of which a field has one of these names; of many names all objects."""
+
+    async def look(selector: str) -> None:
+        query = {"fieldSelector": selector} if selector else {}
+        async for page in api.pages(path, what, accept=accept, **query):
+            for item in page:
+                take(item)
+
+    is_singly = len(names) <= NODES_ASKED_SINGLY_MAX
+    await each([f"{field}={name}" for name in sorted(names)] if is_singly else [""], look)
 
 
 async def _remove_pods(api: Api, nodes: Collection[str], progress: Progress) -> int:
     """Force-delete the pods that are bound to nodes which are gone."""
-    bound = await _still_orphaned(api, await _bound_pods(api, nodes))
+    bound: dict[str, Bound] = {}
     removed = done = 0
+
+    def take(pod: Json) -> None:
+        node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
+        if node in nodes:
+            path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+            bound[path] = Bound(path, metadata["uid"], node)
 
     async def remove(pod: Bound) -> None:
         nonlocal removed, done
         found = await _delete(api, pod.path, pod.uid, is_forced=True)
         removed += found is Deletion.DONE
         done += 1
-        progress("pods", done, len(bound))
+        progress("pods", done, len(orphans))
 
-    await each(bound, remove)
+    await _list(api, PODS, "pods", "spec.nodeName", nodes, take)
+    orphans = await _still_orphaned(api, list(bound.values()))
+    await each(orphans, remove)
     return removed
-
-
-async def _bound_pods(api: Api, nodes: Collection[str]) -> list[Bound]:
-    """Return the pods on the nodes."""
-    bound: dict[str, Bound] = {}
-
-    async def collect(**query: str) -> None:
-        async for page in api.pages(PODS, "pods", **query):
-            for pod in page:
-                node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
-                if node in nodes:
-                    name = f"{metadata['namespace']}/pods/{metadata['name']}"
-                    path = f"/api/v1/namespaces/{name}"
-                    bound[path] = Bound(path, metadata["uid"], node)
-
-    async def collect_from(node: str) -> None:
-        await collect(fieldSelector=f"spec.nodeName={node}")
-
-    if len(nodes) > NODES_ASKED_SINGLY_MAX:
-        await collect()
-    else:
-        await each(sorted(nodes), collect_from)
-    return list(bound.values())
 
 
 async def _remove_of_nodes(api: Api, nodes: Collection[str], group: str, resource: str) -> None:
@@ -315,25 +310,11 @@ async def _still_orphaned(api: Api, bound: Sequence[Bound]) -> list[Bound]:
     names = {found.node for found in bound}
     taken: set[str] = set()
 
-    async def collect(**query: str) -> None:
-        async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, **query):
-            taken.update(item["metadata"]["name"] for item in page)
+    def take(item: Json) -> None:
+        taken.add(item["metadata"]["name"])
 
-    async def collect_of(name: str) -> None:
-        await collect(fieldSelector=f"metadata.name={name}")
-
-    if len(names) > NODES_ASKED_SINGLY_MAX:
-        await collect()
-    else:
-        await each(names, collect_of)
+    await _list(api, NODES, "nodes", "metadata.name", names, take, accept=METADATA_ONLY)
     return [found for found in bound if found.node not in taken]
-
-
-async def _remove_run_leases(api: Api, run: str) -> None:
-    owned, _refused, _now_s = await find_leases(api, run)
-    for lease in owned:
-        metadata = lease["metadata"]
-        await _delete(api, f"{RUN_LEASES}/{metadata['name']}", metadata["uid"])
 
 
 async def _delete(api: Api, path: str, uid: str, *, is_forced: bool = False) -> Deletion:

@@ -23,18 +23,18 @@ import orjson
 from fleet import __version__
 from fleet.clock import NS_PER_S, Clock, SystemClock
 from fleet.cluster.api_client import Api, Json, Sleep, expect, server_now_s, time_s
-from fleet.cluster.applied_objects import (
+from fleet.cluster.identity import RUN_NAMESPACE, run_lease_name
+from fleet.cluster.leftovers import (
     APPLIED_ANNOTATION,
     NOTE_BYTES_MAX,
     find_applied,
+    find_load,
+    find_stored,
     merged,
     read_noted,
 )
-from fleet.cluster.identity import RUN_NAMESPACE, run_lease_name
-from fleet.cluster.load_leftovers import find_load
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
 from fleet.cluster.run_id import run_started_s
-from fleet.cluster.volume_leftovers import find_stored
 from fleet.errors import SetupError, UsageError
 
 logger = logging.getLogger(__name__)

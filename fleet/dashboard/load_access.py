@@ -10,7 +10,7 @@ import yaml
 
 from fleet.cluster.api_client import Api, Json, expect
 from fleet.cluster.identity import Permission
-from fleet.cluster.load_leftovers import NAMESPACES, Leftover, remove_load
+from fleet.cluster.leftovers import NAMESPACES, Leftover, remove_load
 from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
 from fleet.errors import SetupError

@@ -8,9 +8,9 @@ before their kubelets start.
 from collections.abc import Sequence
 
 from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster, Json, each, expect
-from fleet.cluster.applied_objects import delete_applied, find_applied
 from fleet.cluster.cleanup import remove_nodes
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
+from fleet.cluster.leftovers import delete_applied, find_applied
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, SHARD_LABEL, FoundNode, adopt
 from fleet.cluster.preflight import TargetFacts
 from fleet.cluster.runs import RunLease

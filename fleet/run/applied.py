@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
 from fleet.cluster.api_client import JSON, MERGE_PATCH, Answer, Json, each
-from fleet.cluster.applied_objects import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
+from fleet.cluster.leftovers import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
 from fleet.scenario.workload import Manifest, Named, pods_of

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.cluster.api_client import Api, Cluster
-from fleet.cluster.applied_objects import APPLIED_BY
 from fleet.cluster.cleanup import (
     PATIENCE_S,
     Cleaned,
@@ -16,6 +15,7 @@ from fleet.cluster.cleanup import (
 )
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
+from fleet.cluster.leftovers import APPLIED_BY
 from fleet.cluster.ownership import OWNER_ANNOTATION, refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
 from fleet.cluster.statefulset import stop_pods

@@ -25,11 +25,9 @@ from fleet.background import Background, give_up
 from fleet.clock import Draws
 from fleet.cluster.api_client import MERGE_PATCH, Api
 from fleet.cluster.api_client import each as for_each
-from fleet.cluster.applied_objects import object_mark
 from fleet.cluster.cleanup import CSI_NODES
 from fleet.cluster.informer import Informer, ObjectWatch, trimmed
-from fleet.cluster.ownership import OWNER_ANNOTATION
-from fleet.cluster.volume_leftovers import (
+from fleet.cluster.leftovers import (
     ATTACHMENTS,
     PROVISIONED_BY,
     PROVISIONER_FINALIZER,
@@ -38,7 +36,9 @@ from fleet.cluster.volume_leftovers import (
     attacher_finalizer,
     driver_of,
     is_provisioned,
+    object_mark,
 )
+from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_objects import (

@@ -3,9 +3,8 @@
 import hashlib
 from typing import Any
 
-from fleet.cluster.applied_objects import object_mark
+from fleet.cluster.leftovers import PROVISIONED_BY, PROVISIONER_FINALIZER, STORAGE_OF, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
-from fleet.cluster.volume_leftovers import PROVISIONED_BY, PROVISIONER_FINALIZER, STORAGE_OF
 
 Json = dict[str, Any]
 

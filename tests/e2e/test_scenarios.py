@@ -18,7 +18,7 @@ from e2e_world import CONFIRMED, DEDICATED, FLEET, Json, World, condition, event
 from lateness import assert_done
 from real_machine import real_machine
 
-from fleet.cluster.applied_objects import APPLIED_BY
+from fleet.cluster.leftovers import APPLIED_BY
 from fleet.profile.volume_behavior import DEFAULT_DRIVER
 from fleet.quantity import format_duration, parse_duration
 from fleet.scenario.scenario import shipped

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from e2e_world import Json, World, condition, eventually
 
-from fleet.cluster.volume_leftovers import PROVISIONER_FINALIZER
+from fleet.cluster.leftovers import PROVISIONER_FINALIZER
 from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)

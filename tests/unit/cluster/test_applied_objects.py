@@ -8,22 +8,20 @@ import pytest
 from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
-from fleet.cluster.applied_objects import (
+from fleet.cluster.cleanup import Cleaned, clean_run
+from fleet.cluster.leftovers import (
     APPLIED_ANNOTATION,
     APPLIED_BY,
-    object_mark,
-    read_noted,
-)
-from fleet.cluster.cleanup import Cleaned, clean_run
-from fleet.cluster.ownership import NODES, OWNER_ANNOTATION
-from fleet.cluster.runs import RUN_LEASES, RunLease, list_runs
-from fleet.cluster.volume_leftovers import (
     ATTACHMENTS,
     PROVISIONED_BY,
     PROVISIONER_FINALIZER,
     STORAGE_OF,
     VOLUMES,
+    object_mark,
+    read_noted,
 )
+from fleet.cluster.ownership import NODES, OWNER_ANNOTATION
+from fleet.cluster.runs import RUN_LEASES, RunLease, list_runs
 from fleet.errors import Exit, SetupError
 from fleet.run.applied import Applied
 from fleet.run.clean_command import Choice, clean
@@ -247,7 +245,7 @@ def command(api: FakeApi, choice: Choice) -> tuple[Exit, str, list[str]]:
 def test_what_is_left_is_said_with_what_holds_it_and_exits_with_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fleet.cluster.applied_objects.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("fleet.cluster.leftovers.LOOK_EVERY_S", 0)
     api = Cluster()
     asyncio.run(play(api))
     api.objects[f"{MAPS}/config"]["metadata"]["finalizers"] = ["example.com/hold"]
@@ -441,7 +439,7 @@ def test_attachments_to_nodes_that_are_gone_go_and_others_are_let_go() -> None:
 
 def command_at_once(api: FakeApi) -> tuple[Exit, str, list[str]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fleet.cluster.applied_objects.LOOK_EVERY_S", 0)
+        patch.setattr("fleet.cluster.leftovers.LOOK_EVERY_S", 0)
         return command(api, Choice(run=RUN))
 
 

@@ -9,7 +9,7 @@ from world.cluster_fakes import FakeApi
 from fleet.cluster.api_client import Answer, Json
 from fleet.cluster.cleanup import clean_run
 from fleet.cluster.identity import Permission
-from fleet.cluster.load_leftovers import NAMESPACES
+from fleet.cluster.leftovers import NAMESPACES
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.cluster.runs import list_runs

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
-from fleet.cluster.applied_objects import APPLIED_BY, object_mark
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
+from fleet.cluster.leftovers import APPLIED_BY, object_mark
 from fleet.cluster.ownership import (
     NODES,
     OWNER_ANNOTATION,

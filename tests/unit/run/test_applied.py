@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fleet.cluster.api_client import Answer, Api
-from fleet.cluster.applied_objects import APPLIED_BY
+from fleet.cluster.leftovers import APPLIED_BY
 from fleet.errors import SetupError, UsageError
 from fleet.run import applied as applied_module
 from fleet.run.applied import Applied, ready_of

@@ -16,7 +16,7 @@ from fleet.background import Background
 from fleet.clock import Draws
 from fleet.cluster.api_client import Answer
 from fleet.cluster.cleanup import CSI_NODES
-from fleet.cluster.volume_leftovers import (
+from fleet.cluster.leftovers import (
     ATTACHMENTS,
     PROVISIONED_BY,
     PROVISIONER_FINALIZER,
