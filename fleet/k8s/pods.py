@@ -8,15 +8,32 @@ keeps. Records compare by value.
 import enum
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NewType
+from typing import TYPE_CHECKING, Any, NamedTuple, NewType
+
+from msgspec import convert
 
 from fleet.k8s.addresses import first_of
 from fleet.k8s.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
 from fleet.k8s.container_user import IMAGE_USER, UserSpec
 from fleet.k8s.lifecycle import PLAIN_LIFE, ContainerLifecycle
 from fleet.k8s.pod_network import USUAL_NETWORK, PodNetworkSpec
+from fleet.k8s.schema import (
+    Addresses,
+    Count,
+    Flag,
+    Kind,
+    Record,
+    Rendered,
+    Seconds,
+    Shown,
+    Text,
+    member,
+    read_kind,
+    share,
+    shown,
+)
 from fleet.k8s.scripts import EnvRef, ScriptSpec
-from fleet.k8s.well_known import MIRROR_ANNOTATION
+from fleet.k8s.well_known import MIRROR_ANNOTATION, START_ERROR
 
 PodUid = NewType("PodUid", str)
 
@@ -25,15 +42,15 @@ TOKEN_VOLUME = TOKEN_VOLUME_START + b"00000"
 """Stands in records for the volume of a pod's service-account token; see `Pod.token_suffix`."""
 
 
-class NodeCondition(NamedTuple):
+class NodeCondition(Record, frozen=True):
     """One condition of a Node. Source: core/v1 NodeCondition."""
 
-    type: str
-    status: str
-    reason: str
-    message: str
-    heartbeat_s: int
-    transition_s: int
+    type: Text
+    status: Text
+    reason: Text = ""
+    message: Text = ""
+    heartbeat_s: Seconds = member("lastHeartbeatTime", 0)
+    transition_s: Seconds = member("lastTransitionTime", 0)
 
 
 class NodeDetails(NamedTuple):
@@ -235,81 +252,127 @@ class VolumeSpec(NamedTuple):
         return self.mode == READ_ONLY_MODE and bool(self.claim)
 
 
-class WaitingState(NamedTuple):
+class WaitingState(Record, frozen=True):
     """Source: core/v1 ContainerStateWaiting."""
 
-    reason: str
+    reason: Text = ""
     message: str = ""
 
 
-class RunningState(NamedTuple):
+class RunningState(Record, frozen=True):
     """Source: core/v1 ContainerStateRunning."""
 
-    started_s: int
+    started_s: Seconds = member("startedAt", 0)
 
 
-class TerminatedState(NamedTuple):
+class TerminatedState(Record, frozen=True):
     """Source: core/v1 ContainerStateTerminated."""
 
-    exit_code: int
-    reason: str
-    message: str
-    started_s: int
-    finished_s: int
-    container_id: str
+    exit_code: Count = 0
+    reason: Text = ""
+    message: str = ""
+    started_s: Seconds = member("startedAt", 0)
+    finished_s: Seconds = member("finishedAt", 0)
+    container_id: str = member("containerID", "")
 
 
 ContainerState = WaitingState | RunningState | TerminatedState
+_STATES: dict[str, type[Record]] = {
+    "running": RunningState,
+    "waiting": WaitingState,
+    "terminated": TerminatedState,
+}
+_MEMBERS = {kind: name for name, kind in _STATES.items()}
+NEVER = "1970-01-01T00:00:00Z"
 
 
-class ContainerStatus(NamedTuple):
+def read_state(obj: dict[str, Any] | None) -> Any:
+    """Return the state of a container; one that says nothing waits."""
+    for name, kind in _STATES.items():
+        if obj and (found := obj.get(name)) is not None:
+            state = convert(found, kind, dec_hook=read_kind)
+            return share(state) if kind is RunningState else state
+    return WaitingState()
+
+
+def show_state(state: ContainerState | None) -> dict[str, Any]:
+    """Return a state as the API shows it; a container that never ended has none."""
+    if state is None:
+        return {}
+    found = shown(state)
+    if isinstance(state, TerminatedState) and state.reason == START_ERROR and not state.started_s:
+        found["startedAt"] = NEVER  # a runtime gives a container that it could not start
+    return {_MEMBERS[type(state)]: found}
+
+
+if TYPE_CHECKING:
+    State = ContainerState
+    LastState = TerminatedState | None
+else:
+
+    class State(metaclass=Kind):
+        """The state of a container: the one member that its object has."""
+
+        read = staticmethod(read_state)
+        show = staticmethod(show_state)
+        is_written = True
+
+    class LastState(metaclass=Kind):
+        """How a container ended before, if it did."""
+
+        read = staticmethod(lambda obj: read_state(obj) if "terminated" in (obj or ()) else None)
+        show = staticmethod(show_state)
+        is_written = True
+
+
+class ContainerStatus(Record, frozen=True):
     """Source: core/v1 ContainerStatus. The `*_json` fields are as the API shows them."""
 
-    name: str
-    state: ContainerState
-    last_state: TerminatedState | None
-    ready: bool
-    started: bool
-    restart_count: int
-    image: str
-    image_id: str
-    container_id: str
-    allocated_json: bytes = b""
-    resources_json: bytes = b""
-    volume_mounts_json: bytes = b""
-    user_json: bytes = b""
-    devices_json: bytes = b""  # allocatedResourcesStatus
+    name: Text
+    state: State = WaitingState()
+    last_state: LastState = None
+    ready: Flag = False
+    started: Flag = False
+    restart_count: Count = 0
+    image: Shown = ""
+    image_id: Shown = member("imageID", "")
+    container_id: str = member("containerID", "")
+    allocated_json: Rendered = member("allocatedResources", b"")
+    resources_json: Rendered = member("resources", b"")
+    volume_mounts_json: Rendered = member("volumeMounts", b"")
+    user_json: Rendered = member("user", b"")
+    devices_json: Rendered = member("allocatedResourcesStatus", b"")
 
 
-class PodCondition(NamedTuple):
+class PodCondition(Record, frozen=True):
     """Source: core/v1 PodCondition."""
 
-    type: str
-    status: str
-    reason: str = ""
+    type: Text
+    status: Text
+    reason: Text = ""
     message: str = ""
-    transition_s: int = 0
+    transition_s: Seconds = member("lastTransitionTime", 0)
     observed_generation: int = 0
-    probe_s: int = 0  # 0 for none: only those of a resize have one
+    probe_s: Seconds = member("lastProbeTime", 0)  # 0 for none: only those of a resize have one
 
 
-class PodStatus(NamedTuple):
+class PodStatus(Record, frozen=True):
     """Source: core/v1 PodStatus, as far as kubelets own or keep it."""
 
-    phase: str = "Pending"
-    reason: str = ""
+    phase: Text = "Pending"
+    reason: Text = ""
     message: str = ""
     conditions: tuple[PodCondition, ...] = ()
-    host_ips: str = ""  # of up to two families; see fleet.k8s.addresses
-    pod_ips: str = ""
-    start_time_s: int = 0
-    qos_class: str = ""
+    host_ips: Addresses = member("hostIPs", "")  # of up to two families; see fleet.k8s.addresses
+    pod_ips: Addresses = member("podIPs", "")
+    start_time_s: Seconds = member("startTime", 0)
+    qos_class: Text = ""
     observed_generation: int = 0
-    init_containers: tuple[ContainerStatus, ...] = ()
-    containers: tuple[ContainerStatus, ...] = ()
-    ephemeral_containers: tuple[ContainerStatus, ...] = ()
-    allocated_json: bytes = b""
-    resources_json: bytes = b""
+    init_containers: tuple[ContainerStatus, ...] = member("initContainerStatuses", ())
+    containers: tuple[ContainerStatus, ...] = member("containerStatuses", ())
+    ephemeral_containers: tuple[ContainerStatus, ...] = member("ephemeralContainerStatuses", ())
+    allocated_json: Rendered = member("allocatedResources", b"")
+    resources_json: Rendered = member("resources", b"")
 
     @property
     def pod_ip(self) -> str:
@@ -317,13 +380,13 @@ class PodStatus(NamedTuple):
         return first_of(self.pod_ips)
 
 
-class Toleration(NamedTuple):
+class Toleration(Record, frozen=True):
     """Source: core/v1 Toleration."""
 
-    key: str
-    operator: str
-    value: str
-    effect: str
+    key: Text = ""
+    operator: Text = "Equal"
+    value: Text = ""
+    effect: Text = ""
 
 
 class PodView(NamedTuple):

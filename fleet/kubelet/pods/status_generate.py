@@ -480,7 +480,7 @@ def apply_updates(
 def _with_container(status: PodStatus, name: str, field: str, *, value: bool) -> PodStatus:
     def changed(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
         return tuple(
-            each._replace(**{field: value})  # type: ignore[arg-type]
+            each._replace(**{field: value})
             if each.name == name and isinstance(each.state, RunningState)
             else each
             for each in statuses

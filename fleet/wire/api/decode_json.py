@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
+from msgspec import convert
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import WatchKind
@@ -26,10 +27,11 @@ from fleet.k8s.pods import (
     Token,
 )
 from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.schema import read_kind, share
 from fleet.k8s.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
 from fleet.wire.api.decode_once import decoded_once
-from fleet.wire.api.decode_pod import MANAGED_FIELDS, SPEC, decode_pod, decode_pod_view, share
+from fleet.wire.api.decode_pod import MANAGED_FIELDS, decode_pod, decode_pod_view, without_managers
 from fleet.wire.api.decode_service import decode_service
 from fleet.wire.api.decode_volumes import decode_config_map, decode_csi_driver, decode_secret
 from fleet.wire.api.dynamic_resources import decode_resource_slice
@@ -154,7 +156,9 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
             (each["key"], each.get("value", ""), each.get("effect", ""))
             for each in spec.get("taints", ())
         ),
-        conditions=tuple(map(_node_condition, status.get("conditions", ()))),
+        conditions=convert(
+            status.get("conditions") or (), tuple[NodeCondition, ...], dec_hook=read_kind
+        ),
         volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
         volumes_in_use=tuple(status.get("volumesInUse", ())),
         state=share(node_state(obj)),
@@ -198,10 +202,9 @@ def forget_managers(body: bytes) -> bytes:
     body = decode_lease(body).body
     if b'"managedFields"' not in body:
         return body
-    at = body.find(MANAGED_FIELDS)
-    end = body.find(SPEC, at)
-    if 0 < at < end:
-        return b"%b%b{}]%b" % (body[:at], MANAGED_FIELDS, body[end:])
+    shorter = without_managers(body, b"%b{}]" % MANAGED_FIELDS)
+    if shorter is not body:
+        return shorter
     obj = orjson.loads(body)
     obj["metadata"]["managedFields"] = [{}]
     return orjson.dumps(obj)
@@ -260,17 +263,6 @@ def version_in(line: bytes) -> str:
         return ""
     start += len(VERSION)
     return line[start : line.index(b'"', start)].decode()
-
-
-def _node_condition(obj: dict[str, Any]) -> NodeCondition:
-    return NodeCondition(
-        sys.intern(obj["type"]),
-        sys.intern(obj["status"]),
-        sys.intern(obj.get("reason", "")),
-        sys.intern(obj.get("message", "")),
-        parse_rfc3339(obj.get("lastHeartbeatTime") or ""),
-        parse_rfc3339(obj.get("lastTransitionTime") or ""),
-    )
 
 
 @decoded_once(RUNTIME_CLASSES_MAX)

@@ -7,32 +7,26 @@ and of the token volume, in which alone they differ, are cut out first. Rendered
 
 import sys
 import zlib
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
 import orjson
+from msgspec import convert, structs
 
 from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
     ContainerSpec,
-    ContainerState,
-    ContainerStatus,
     EnvSource,
     Pod,
-    PodCondition,
     PodSpec,
     PodStatus,
     PodUid,
     PodView,
     PortSpec,
-    RunningState,
-    TerminatedState,
     Toleration,
-    WaitingState,
 )
-from fleet.k8s.times import parse_rfc3339
+from fleet.k8s.schema import Record, Seconds, Text, decoder, member, read_kind, render, share
 from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 from fleet.wire.api.decode_admission import admission_spec, with_claim_names
 from fleet.wire.api.decode_lifecycle import container_lifecycle
@@ -46,18 +40,14 @@ from fleet.wire.api.pod_resources import Demand, pod_resources, qos_class
 KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
 SHOWS_ANNOTATIONS = b"metadata.annotations"
 """The field path by which a pod does."""
-SHARED_MAX = 8192
 SPECS_MAX = 512
-"""Values and whole specs that are kept once: pods of a template have the same ones. A full table is
-begun anew, which costs a parse of each.
-"""
+"""Whole specs that are kept once: pods of a template have the same one. A full table starts again,
+which costs a parse of each."""
 SPECS_BYTES_MAX = 32 << 20
 """How long the keys of that table may be together: a hostile pod's spec has up to 1.5 MB."""
-SPEC = b'},"spec":{'
-STATUS = b'},"status":{'
-MANAGED_FIELDS = b',"managedFields":['
+MANAGED_FIELDS, SPEC = b',"managedFields":[', b'},"spec":{'
 NODE_NAME = b'"nodeName":"'
-EMPTY_STATUS = PodStatus()
+EMPTY_STATUS, EMPTY_SPEC = PodStatus(), msgspec.Raw(b"{}")
 PATIENT_OWNERS = frozenset(
     (
         ("apps/v1", "DaemonSet"),
@@ -68,8 +58,6 @@ PATIENT_OWNERS = frozenset(
 )
 """Controllers that wait until a pod is gone, whatever its last status says. A Job does not."""
 
-_T = TypeVar("_T")
-_shared: dict[object, object] = {}
 _intern = sys.intern
 
 
@@ -102,50 +90,78 @@ class SpecTable:
 _specs = SpecTable()
 
 
+class Owner(Record, frozen=True):
+    """What is read of an owner. Source: meta/v1 OwnerReference."""
+
+    kind: str = ""
+    api_version: str = ""
+    controller: bool = False
+
+    @property
+    def waits_for_end(self) -> bool:
+        """Return whether the owner waits for the last status of the pod."""
+        return (self.api_version, self.kind) not in PATIENT_OWNERS
+
+
+class PodMeta(Record, frozen=True):
+    """What is read of a Pod's metadata."""
+
+    name: str
+    uid: str
+    namespace: Text = ""
+    resource_version: str = ""
+    generation: int = 0
+    created_s: Seconds = member("creationTimestamp", 0)
+    deletion_s: Seconds = member("deletionTimestamp", 0)
+    deletion_grace_s: int | None = member("deletionGracePeriodSeconds", None)
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+
+class PodObject(Record, frozen=True):
+    """A Pod as it comes: its spec is read once per template, managed fields never."""
+
+    metadata: PodMeta
+    spec: msgspec.Raw = EMPTY_SPEC
+    status: PodStatus = EMPTY_STATUS
+
+
+_read_pod = decoder(PodObject)
+
+
 def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     """Return the record of a Pod."""
     if not isinstance(body, bytes):
         body = orjson.dumps(body)
-    body, suffix = _without_token_name(body)
-    head, spec_json, status_json = _split(body)
-    meta = orjson.loads(head)["metadata"]
+    body, suffix = _without_token_name(without_managers(body))
+    found = _read_pod(body)
+    meta, spec_json = found.metadata, bytes(found.spec)
     spec, node_name = _spec_of(spec_json)
-    labels = share(pairs(meta.get("labels")))
-    annotations = meta.get("annotations")
-    notes = pairs(annotations) if annotations else ()
-    owners = meta.get("ownerReferences") or ()
-    status = orjson.loads(status_json) if status_json else {}
+    labels, notes = share(pairs(meta.labels)), pairs(meta.annotations)
     if spec.admission.claims:
-        spec = with_claims(spec, status)
+        spec = with_claims(spec, orjson.loads(body).get("status") or {})
     # By position: by name this call alone costs a microsecond more.
     return Pod(
-        _intern(meta["namespace"]),
-        meta["name"],
-        PodUid(meta["uid"]),
+        meta.namespace,
+        meta.name,
+        PodUid(meta.uid),
         node_name,
-        meta.get("resourceVersion", ""),
-        meta.get("generation", 0),
-        _seconds(meta.get("creationTimestamp") or ""),
-        _seconds(meta.get("deletionTimestamp") or ""),
-        meta.get("deletionGracePeriodSeconds"),
+        meta.resource_version,
+        meta.generation,
+        meta.created_s,
+        meta.deletion_s,
+        meta.deletion_grace_s,
         labels,
         share(notes if SHOWS_ANNOTATIONS in spec_json else kept_annotations(notes)),
         share(digest(orjson.dumps((spec.digest, labels, notes)))),
         suffix,
         spec,
-        _status(status) if status else EMPTY_STATUS,
-        any(each.get("controller") for each in owners),
-        bool(meta.get("finalizers")) or any(map(_waits_for_end, owners)),
+        _with_shared_parts(found.status),
+        any(each.controller for each in meta.owner_references),
+        bool(meta.finalizers) or any(each.waits_for_end for each in meta.owner_references),
     )
-
-
-def _waits_for_end(owner: dict[str, Any]) -> bool:
-    return (owner.get("apiVersion"), owner.get("kind")) not in PATIENT_OWNERS
-
-
-def kept_annotations(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return the annotations that somebody may ask for, if the pod does not show them itself."""
-    return tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))
 
 
 def with_claims(spec: PodSpec, status: dict[str, Any]) -> PodSpec:
@@ -153,17 +169,35 @@ def with_claims(spec: PodSpec, status: dict[str, Any]) -> PodSpec:
     return spec._replace(admission=with_claim_names(spec.admission, status))
 
 
+def kept_annotations(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return the annotations that somebody may ask for, if the pod does not show them itself."""
+    return tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))
+
+
 def decode_pod_view(body: bytes) -> PodView:
-    """Return what the status manager reads of a Pod, without parsing the rest of it."""
-    body, _ = _without_token_name(body)
-    head, _, status_json = _split(body)
-    meta = orjson.loads(head)["metadata"]
+    """Return what the status manager reads of a Pod."""
+    found = _read_pod(_without_token_name(without_managers(body))[0])
+    meta = found.metadata
     return PodView(
-        meta["uid"],
-        meta.get("resourceVersion", ""),
-        "deletionTimestamp" in meta,
-        _status(orjson.loads(status_json)) if status_json else EMPTY_STATUS,
+        meta.uid, meta.resource_version, meta.deletion_s != 0, _with_shared_parts(found.status)
     )
+
+
+def _with_shared_parts(status: PodStatus) -> PodStatus:
+    """Keep one of each list of conditions: pods that start in one second have the same ones."""
+    structs.force_setattr(status, "conditions", share(status.conditions))
+    return status
+
+
+def without_managers(body: bytes, instead: bytes = b"") -> bytes:
+    """Return an object's JSON without its managed fields, the larger half of it.
+
+    Go writes them last in the metadata, and the spec next. A quote within a string is escaped, so
+    these seams cannot be inside one. What does not look so is left as it is.
+    """
+    at = body.find(MANAGED_FIELDS)
+    end = body.find(SPEC, at)
+    return body[:at] + instead + body[end:] if 0 < at < end else body
 
 
 def _without_token_name(body: bytes) -> tuple[bytes, str]:
@@ -178,33 +212,6 @@ def _without_token_name(body: bytes) -> tuple[bytes, str]:
         return body, ""
     name = body[at:end]
     return body.replace(name, TOKEN_VOLUME), name[len(TOKEN_VOLUME_START) :].decode()
-
-
-def _split(body: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return metadata (wrapped, without managed fields), spec and status, each as JSON.
-
-    Go writes them in this order, and the managed fields, more than half of the metadata, last in
-    it. A quote within a string is escaped, so the seams cannot be inside one. What does not look
-    so is parsed whole.
-    """
-    spec_at = body.find(SPEC)
-    status_at = body.rfind(STATUS)
-    if spec_at < 0 or status_at < spec_at:
-        obj = orjson.loads(body)
-        status = obj.get("status")
-        return (
-            orjson.dumps({"metadata": obj["metadata"]}),
-            orjson.dumps(obj.get("spec", {})),
-            orjson.dumps(status) if status else b"",
-        )
-    fields_at = body.find(MANAGED_FIELDS, 0, spec_at)
-    head = body[: fields_at if fields_at > 0 else spec_at]
-    end = body.rindex(b"}")
-    return (
-        head + b"}}",
-        body[spec_at + len(SPEC) - 1 : status_at + 1],
-        body[status_at + len(STATUS) - 1 : end],
-    )
 
 
 def _spec_of(json: bytes) -> tuple[PodSpec, str]:
@@ -246,7 +253,9 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
             )
         ),
         volumes=share(decode_volumes(spec)),
-        tolerations=share(tuple(map(_toleration, spec.get("tolerations", ())))),
+        tolerations=share(
+            convert(spec.get("tolerations") or (), tuple[Toleration, ...], dec_hook=read_kind)
+        ),
         restart_policy=_intern(spec.get("restartPolicy", "Always")),
         termination_grace_s=spec.get("terminationGracePeriodSeconds", 30),
         active_deadline_s=spec.get("activeDeadlineSeconds", 0),
@@ -275,12 +284,6 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
     )
 
 
-@lru_cache(maxsize=4096)
-def _seconds(text: str) -> int:
-    """Return an API time; objects of one second share it."""
-    return parse_rfc3339(text)
-
-
 def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
     """Return the pull secrets of a pod; the API takes some without a name, which kubelets skip.
 
@@ -288,19 +291,6 @@ def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
     """
     names = (each.get("name") for each in spec.get("imagePullSecrets", ()))
     return tuple(name for name in names if name)
-
-
-def share(value: _T) -> _T:
-    """Return the equal value that was seen before, so that a fleet keeps one of each."""
-    found = _shared.setdefault(value, value)
-    if len(_shared) > SHARED_MAX:
-        _shared.clear()
-    return found  # type: ignore[return-value] # keys and values are the same objects
-
-
-def render(value: object) -> bytes:
-    """Render with sorted keys. A copy: orjson hands out its buffer, several times too large."""
-    return b"%b" % orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def pairs(obj: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
@@ -388,122 +378,3 @@ def _env_sources(obj: dict[str, Any]) -> tuple[EnvSource, ...]:
                 optional = ref.get("optional", False)
                 found.append(EnvSource(kind, ref.get("name", ""), optional, _intern(ref["key"])))
     return tuple(found)
-
-
-def _toleration(obj: dict[str, Any]) -> Toleration:
-    return Toleration(
-        obj.get("key", ""),
-        obj.get("operator", "Equal"),
-        obj.get("value", ""),
-        obj.get("effect", ""),
-    )
-
-
-def _status(obj: dict[str, Any]) -> PodStatus:
-    return PodStatus(
-        phase=_intern(obj.get("phase", "")),
-        reason=_intern(obj.get("reason", "")),
-        message=obj.get("message", ""),
-        conditions=share(tuple(map(condition, obj.get("conditions") or ()))),
-        host_ips=_intern(_ips(obj, "hostIP", "hostIPs")),
-        pod_ips=_ips(obj, "podIP", "podIPs"),
-        start_time_s=_seconds(obj.get("startTime") or ""),
-        qos_class=_intern(obj.get("qosClass", "")),
-        observed_generation=obj.get("observedGeneration", 0),
-        init_containers=_statuses(obj, "initContainerStatuses"),
-        containers=_statuses(obj, "containerStatuses"),
-        ephemeral_containers=_statuses(obj, "ephemeralContainerStatuses"),
-        allocated_json=_rendered(obj, "allocatedResources"),
-        resources_json=_rendered(obj, "resources"),
-    )
-
-
-def _ips(obj: dict[str, Any], first: str, all_of_them: str) -> str:
-    """Return addresses as fleet.k8s.addresses has them; the server holds that both agree."""
-    listed = obj.get(all_of_them) or ()
-    ip: str = obj.get(first, "")
-    return ip if len(listed) < 2 else ",".join(each["ip"] for each in listed)
-
-
-def _statuses(obj: dict[str, Any], field: str) -> tuple[ContainerStatus, ...]:
-    found = obj.get(field)
-    return tuple(map(_container_status, found)) if found else ()
-
-
-def _rendered(obj: dict[str, Any], field: str) -> bytes:
-    found = obj.get(field)
-    return b"" if found is None else share(render(found))
-
-
-def condition(obj: dict[str, Any]) -> PodCondition:
-    """Return a condition of a pod's status."""
-    return PodCondition(
-        _intern(obj["type"]),
-        _intern(obj["status"]),
-        _intern(obj.get("reason", "")),
-        obj.get("message", ""),
-        _seconds(obj.get("lastTransitionTime") or ""),
-        obj.get("observedGeneration", 0),
-        _seconds(obj.get("lastProbeTime") or ""),
-    )
-
-
-def _container_status(obj: dict[str, Any]) -> ContainerStatus:
-    last = obj.get("lastState", {}).get("terminated")
-    mounts = obj.get("volumeMounts")
-    return ContainerStatus(
-        name=_intern(obj["name"]),
-        state=container_state(obj.get("state", {})),
-        last_state=terminated(last) if last else None,
-        ready=obj.get("ready", False),
-        started=obj.get("started", False),
-        restart_count=obj.get("restartCount", 0),
-        image=_intern(obj.get("image", "")),
-        image_id=_intern(obj.get("imageID", "")),
-        container_id=obj.get("containerID", ""),
-        allocated_json=_rendered(obj, "allocatedResources"),
-        resources_json=_rendered(obj, "resources"),
-        volume_mounts_json=render(mounts) if mounts else b"",
-        user_json=_rendered(obj, "user"),
-        devices_json=_rendered(obj, "allocatedResourcesStatus"),
-    )
-
-
-def container_state(obj: dict[str, Any]) -> ContainerState:
-    """Return the state of a container; one that says nothing waits."""
-    for field, decode in _STATES.items():
-        if field in obj:
-            return decode(obj[field])
-    return WaitingState("")
-
-
-def _waiting(obj: dict[str, Any]) -> ContainerState:
-    return WaitingState(_intern(obj.get("reason", "")), obj.get("message", ""))
-
-
-def _running(obj: dict[str, Any]) -> ContainerState:
-    return _running_since(_seconds(obj.get("startedAt") or ""))
-
-
-@lru_cache(maxsize=4096)
-def _running_since(started_s: int) -> RunningState:
-    return RunningState(started_s)
-
-
-def terminated(obj: dict[str, Any]) -> TerminatedState:
-    """Return how a container ended."""
-    return TerminatedState(
-        obj.get("exitCode", 0),
-        _intern(obj.get("reason", "")),
-        obj.get("message", ""),
-        _seconds(obj.get("startedAt") or ""),
-        _seconds(obj.get("finishedAt") or ""),
-        obj.get("containerID", ""),
-    )
-
-
-_STATES: dict[str, Callable[[dict[str, Any]], ContainerState]] = {
-    "running": _running,
-    "waiting": _waiting,
-    "terminated": terminated,
-}

@@ -27,13 +27,13 @@ from fleet.k8s.pods import (
     Token,
 )
 from fleet.k8s.runtime_classes import RuntimeClassView
+from fleet.k8s.schema import share
 from fleet.k8s.services import ServiceView
 from fleet.k8s.times import rfc3339_micro
 from fleet.k8s.volumes import CSIDriverView, ObjectData
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_resources
 from fleet.wire.api.decode_admission import extended_resources
-from fleet.wire.api.decode_pod import share
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.encode_protobuf import LEASE
 from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json

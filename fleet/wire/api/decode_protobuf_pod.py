@@ -6,37 +6,35 @@ form and decoded as that is. So both encodings share one decoder of each part, a
 template costs one parse of the few fields that differ, and the record.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import convert, structs
 
 from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
-    ContainerState,
     ContainerStatus,
+    LastState,
     Pod,
     PodCondition,
     PodSpec,
     PodStatus,
     PodUid,
     PodView,
-    TerminatedState,
+    State,
 )
+from fleet.k8s.schema import Rendered, read_kind, render, share
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
-    PATIENT_OWNERS,
     SHOWS_ANNOTATIONS,
+    Owner,
     SpecTable,
-    condition,
-    container_state,
     decode_spec,
     digest,
     kept_annotations,
-    render,
-    share,
-    terminated,
     with_claims,
 )
 from fleet.wire.api.kubernetes_messages import message_class, to_json
@@ -49,13 +47,13 @@ ONE_BYTE_MAX = 127  # what a varint, and so the length of a field, says in one b
 NAME, STATE = 1 << 3 | BYTES, 2 << 3 | BYTES  # fields of a container's status, as their tags
 NO_LAST_STATE = bytes((3 << 3 | BYTES, 0))
 CONTAINER_ID = bytes((8 << 3 | BYTES, 77)) + b"containerd://"
+_T = TypeVar("_T")
 Pairs = tuple[tuple[str, str], ...]
 _POD_VIEW = message_class("PodView")
 _STATUS_VIEW = message_class("StatusView")
 _CONTAINER_STATUS_VIEW = message_class("ContainerStatusView")
 _POD_SPEC = message_class("PodSpec")
 _PAIR = message_class("Pair")
-_OWNER = message_class("OwnerReference")
 _TIME = message_class("Time")
 SHARED_NOTES_BYTES_MAX = 16 << 10
 """Longer annotations of a pod are not kept for the next one: there may be 256 KiB of them."""
@@ -75,6 +73,7 @@ def decode_pod(raw: bytes) -> Pod:
     notes = tuple(meta.annotations[:])
     read = _notes if sum(map(len, notes)) <= SHARED_NOTES_BYTES_MAX else _read_notes
     labels, kept, digested = read(tuple(meta.labels[:]), notes, keeps_all)
+    owners = [part(Owner, "OwnerReference", each) for each in meta.ownerReferences]
     if spec.admission.claims:
         claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
         spec = with_claims(spec, {"resourceClaimStatuses": [to_json(each) for each in claims]})
@@ -94,21 +93,9 @@ def decode_pod(raw: bytes) -> Pod:
         token[len(TOKEN_VOLUME_START) :].decode(),
         spec,
         _status(status),
-        any(map(_is_controller, meta.ownerReferences)),
-        bool(meta.finalizers) or any(map(_waits_for_end, meta.ownerReferences)),
+        any(each.controller for each in owners),
+        bool(meta.finalizers) or any(each.waits_for_end for each in owners),
     )
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _is_controller(owner: bytes) -> bool:
-    """Return whether an owner of a pod is its controller."""
-    return bool(_OWNER.FromString(owner).controller)
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _waits_for_end(raw: bytes) -> bool:
-    owner = _OWNER.FromString(raw)
-    return (owner.apiVersion, owner.kind) not in PATIENT_OWNERS
 
 
 def decode_pod_view(raw: bytes) -> PodView:
@@ -183,6 +170,12 @@ def seconds(raw: bytes) -> int:
     return int(_TIME.FromString(raw).seconds)
 
 
+@lru_cache(maxsize=CACHED_MAX)
+def part(kind: type[_T], message: str, raw: bytes) -> _T:
+    """Return a part of an object as its record, or as a kind of fleet.k8s.schema has it."""
+    return convert(to_json(message_class(message).FromString(raw)), kind, dec_hook=read_kind)
+
+
 def _status(raw: bytes) -> PodStatus:
     """Return a status. What only the scheduler wrote is the same for the pods of one second."""
     return _bound_status(raw) if len(raw) < BOUND_BYTES_MAX else _read_status(raw)
@@ -200,12 +193,12 @@ def _read_status(raw: bytes) -> PodStatus:
     inits, ephemeral = message.initContainerStatuses, message.ephemeralContainerStatuses
     allocated = tuple(message.allocatedResources)
     return PodStatus(
-        intern(message.phase),
+        intern(message.phase or EMPTY_STATUS.phase),
         intern(message.reason),
         message.message,
-        _conditions(tuple(message.conditions[:])),
-        intern(_ips(message.hostIP, message.hostIPs)),
-        _ips(message.podIP, message.podIPs),
+        share(tuple(part(PodCondition, "PodCondition", each) for each in message.conditions)),
+        _ips(message.hostIPs),
+        _ips(message.podIPs),
         seconds(message.startTime),
         intern(message.qosClass),
         message.observedGeneration,
@@ -213,23 +206,21 @@ def _read_status(raw: bytes) -> PodStatus:
         tuple(map(_container_status, message.containerStatuses[:])),
         tuple(map(_container_status, ephemeral)) if ephemeral else (),
         _amounts(allocated) if allocated else b"",
-        _shown("ResourceRequirements", message.resources) if message.HasField("resources") else b"",
+        part(Rendered, "ResourceRequirements", message.resources)
+        if message.HasField("resources")
+        else b"",
     )
 
 
-def _ips(first: str, listed: Sequence[Any]) -> str:
-    """Return addresses as fleet.k8s.addresses has them; the server holds that both agree."""
-    return first if len(listed) < 2 else ",".join(each.ip for each in listed)
+def _resources(message: Any) -> bytes:
+    if not message.HasField("resources"):
+        return b""
+    found: bytes = part(Rendered, "ResourceRequirements", message.resources)
+    return found
 
 
-@lru_cache(maxsize=CACHED_MAX)
-def _conditions(entries: tuple[bytes, ...]) -> tuple[PodCondition, ...]:
-    return share(tuple(map(_condition, entries)))
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _condition(raw: bytes) -> PodCondition:
-    return condition(to_json(message_class("PodCondition").FromString(raw)))
+def _ips(listed: Iterable[Any]) -> str:
+    return intern(",".join([each.ip for each in listed]))
 
 
 def _container_status(raw: bytes) -> ContainerStatus:
@@ -248,9 +239,9 @@ def _container_status(raw: bytes) -> ContainerStatus:
     alike = _alike(raw[:begin], raw[end:at], raw[id_end:])
     if alike is None:
         return _read_container_status(raw)
-    state = _state(raw[begin + 2 : end])
+    state = part(State, "ContainerState", raw[begin + 2 : end])
     container_id = raw[at + 2 : id_end].decode()
-    return ContainerStatus._make((alike[0], state, *alike[2:8], container_id, *alike[9:]))
+    return structs.replace(alike, state=state, container_id=container_id)
 
 
 @lru_cache(maxsize=CACHED_MAX)
@@ -275,8 +266,8 @@ def _read_container_status(raw: bytes) -> ContainerStatus:
     devices = tuple(message.allocatedResourcesStatus)
     return ContainerStatus(
         intern(message.name),
-        _state(message.state),
-        _last_state(last) if last else None,
+        part(State, "ContainerState", message.state),
+        part(LastState, "ContainerState", last) if last else None,
         message.ready,
         message.started,
         message.restartCount,
@@ -284,33 +275,19 @@ def _read_container_status(raw: bytes) -> ContainerStatus:
         intern(message.imageID),
         message.containerID,
         _amounts(allocated) if allocated else b"",
-        _shown("ResourceRequirements", message.resources) if message.HasField("resources") else b"",
+        part(Rendered, "ResourceRequirements", message.resources)
+        if message.HasField("resources")
+        else b"",
         _listed("VolumeMountStatus", mounts) if mounts else b"",
-        _shown("ContainerUser", message.user) if message.HasField("user") else b"",
+        part(Rendered, "ContainerUser", message.user) if message.HasField("user") else b"",
         _listed("ResourceStatus", devices) if devices else b"",
     )
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _state(raw: bytes) -> ContainerState:
-    return container_state(to_json(message_class("ContainerState").FromString(raw)))
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _last_state(raw: bytes) -> TerminatedState | None:
-    found = to_json(message_class("ContainerState").FromString(raw)).get("terminated")
-    return terminated(found) if found else None
 
 
 @lru_cache(maxsize=CACHED_MAX)
 def _amounts(entries: tuple[bytes, ...]) -> bytes:
     found = (message_class("Amount").FromString(each) for each in entries)
     return share(render({each.key: each.value.string for each in found}))
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _shown(kind: str, raw: bytes) -> bytes:
-    return share(render(to_json(message_class(kind).FromString(raw))))
 
 
 @lru_cache(maxsize=CACHED_MAX)

@@ -348,11 +348,9 @@ def test_init_containers_run_in_order_then_the_sidecar_stays() -> None:
     )
     world.create(pod)
     world.run(1)
-    assert world.condition("Initialized")[1:4] == (
-        "False",
-        "ContainersNotInitialized",
-        "containers with incomplete status: [one side two]",
-    )
+    waits = world.condition("Initialized")
+    assert (waits.status, waits.reason) == ("False", "ContainersNotInitialized")
+    assert waits.message == "containers with incomplete status: [one side two]"
     world.run(7)
     status = world.pods[UID].status
     assert status.phase == "Running"
