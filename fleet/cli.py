@@ -20,18 +20,20 @@ from click.core import ParameterSource
 
 from fleet import KUBERNETES_VERSION, __version__
 from fleet.cli_options import (
+    CLUSTER,
+    NOT_OF_CAPACITY,
+    RBAC,
+    UP,
     VARIABLES,
     GroupedCommand,
+    SettingsCommand,
     capacity_options,
     clean_options,
     fault_options,
-    kubeconfig_out,
-    plane_options,
     rbac_options,
     report_options,
     run_dir,
     scenario_options,
-    spawn_options,
 )
 from fleet.errors import Exit, FleetError, UsageError, masked
 
@@ -101,8 +103,7 @@ def cli() -> None:
     """
 
 
-@cli.command(cls=GroupedCommand, context_settings=VARIABLES)
-@spawn_options
+@cli.command(cls=SettingsCommand, context_settings=VARIABLES)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
     """Bring virtual kubelets up and keep them until Ctrl-C, then clean up.
@@ -128,10 +129,9 @@ def spawn(**given: object) -> int:
     return _play(settings, None)
 
 
-@cli.command("run", cls=GroupedCommand, context_settings=VARIABLES)
+@cli.command("run", cls=SettingsCommand, without=(), context_settings=VARIABLES)
 @click.argument("file", metavar="FILE")
 @scenario_options
-@spawn_options
 def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
 
@@ -149,7 +149,7 @@ def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     return _play(settings, scenario_command.player_of(scenario, path))
 
 
-@cli.command(cls=GroupedCommand, context_settings=VARIABLES)
+@cli.command(cls=SettingsCommand, without=NOT_OF_CAPACITY, context_settings=VARIABLES)
 @capacity_options
 def capacity(
     max_nodes: int,
@@ -252,38 +252,15 @@ directory_option = click.option(
 )
 
 
-@controlplane.command(context_settings=VARIABLES)
+@controlplane.command(cls=SettingsCommand, fields=UP, context_settings=VARIABLES)
 @directory_option
-@kubeconfig_out
-@plane_options
-def up(
-    directory: Path | None,
-    kubeconfig_out: Path | None,
-    controlplane_bin: Path | None,
-    audit_log: Path | None,
-    *,
-    fsync: bool,
-    etcd_flag: tuple[str, ...],
-    apiserver_flag: tuple[str, ...],
-    scheduler_flag: tuple[str, ...],
-    controller_manager_flag: tuple[str, ...],
-) -> None:
+def up(directory: Path | None, **given: object) -> None:
     """Start a control plane that outlives this command; print its kubeconfig."""
     from fleet import controlplane as plane  # noqa: PLC0415
+    from fleet.profile.settings import Settings  # noqa: PLC0415
+    from fleet.run.target import plane_options  # noqa: PLC0415
 
-    wanted = plane.ControlPlaneOptions(
-        directory=directory,
-        binaries=controlplane_bin,
-        kubeconfig_out=kubeconfig_out,
-        audit_log=audit_log,
-        fsync=fsync,
-        extra_flags={
-            plane.ETCD: etcd_flag,
-            plane.APISERVER: apiserver_flag,
-            plane.SCHEDULER: scheduler_flag,
-            plane.CONTROLLER_MANAGER: controller_manager_flag,
-        },
-    )
+    wanted = plane_options(Settings.from_options(**given), directory)
     info = _run(plane.up(wanted, progress=_note))
     click.echo(f"export KUBECONFIG={info.kubeconfig}")
 
@@ -421,7 +398,7 @@ def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
     click.echo(_run(fault_commands.heal(run_dir, fault, is_all=all_faults)))
 
 
-@cli.command(context_settings=VARIABLES)
+@cli.command(cls=SettingsCommand, fields=CLUSTER, context_settings=VARIABLES)
 @clean_options
 def clean(
     kubeconfig: Path | None,
@@ -450,7 +427,7 @@ def clean(
     return _run(done)
 
 
-@cli.command(context_settings=VARIABLES)
+@cli.command(cls=SettingsCommand, fields=RBAC, context_settings=VARIABLES)
 @rbac_options
 def rbac(
     service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object
@@ -541,7 +518,7 @@ def worker(**given: object) -> object:
 
 
 locust.add_command(
-    GroupedCommand(
+    SettingsCommand(
         "worker",
         params=spawn.params,
         callback=worker,

@@ -64,7 +64,7 @@ def cli_page() -> str:
     lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
     for path, command in _commands("fleet", cli):
         lines += [f"## {path}", "", *_paragraphs(command.help or ""), ""]
-        groups = grouped(command.params)
+        groups = grouped(command.get_params(click.Context(command))[:-1])  # without --help
         if not isinstance(command, GroupedCommand):
             groups = {"": [each for listed in groups.values() for each in listed]}
         for title, options in groups.items():

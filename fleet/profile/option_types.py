@@ -17,6 +17,16 @@ from fleet.profile.host_names import host_name
 from fleet.profile.schema import PLACEHOLDER, PLACEHOLDERS, check_placeholders
 from fleet.quantity import parse_positive_duration, parse_share
 
+
+class Shown(NamedTuple):
+    """What the help of an option says of its value, and where else the value comes from."""
+
+    metavar: str | None = None
+    variable: str | None = ""
+    """"" is the usual one, $FLEET_ and the name; help shows another one; None: there is none."""
+    is_hidden: bool = False
+
+
 SHARDS_MAX = 10_000
 """Shards have four digits."""
 PROFILE_PERIOD_MAX = 10_000
@@ -282,7 +292,7 @@ def _label_selector(text: str) -> str:
 LabelSelector = Annotated[str, AfterValidator(_label_selector)]
 ProviderIdOption = Annotated[str, BeforeValidator(_provider_id)]
 BootstrapToken = Annotated[SecretStr, AfterValidator(_bootstrap_token)]
-ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags)]
+ComponentFlags = Annotated[tuple[str, ...], BeforeValidator(_component_flags), Shown("NAME=VALUE")]
 DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
 HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
 Profiles = Annotated[tuple[ProfileChoice, ...], BeforeValidator(_profiles)]

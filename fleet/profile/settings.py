@@ -25,6 +25,7 @@ from fleet.profile.option_types import (
     RunId,
     Shard,
     Share,
+    Shown,
     StatefulSetOption,
     StopIf,
     StopRules,
@@ -41,17 +42,6 @@ NODE_NAME_MAX = 63
 """A node's name is the value of its hostname label."""
 SHARD_ROOM = 2_000
 """Indices of a shard whose number of nodes a dashboard decides, if --shard-stride says nothing."""
-
-LOCAL_ONLY = {
-    "controlplane_bin": "--controlplane-bin",
-    "fsync": "--fsync",
-    "audit_log": "--audit-log",
-    "etcd_flags": "--etcd-flag",
-    "apiserver_flags": "--apiserver-flag",
-    "scheduler_flags": "--scheduler-flag",
-    "controller_manager_flags": "--controller-manager-flag",
-}
-"""What only the local control plane has."""
 
 CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs")
 
@@ -72,6 +62,18 @@ NOT_MANAGED = (
     ("pod_resources", "these nodes cannot be told beforehand"),
 )
 """Options that do not go with --manage, and why."""
+
+
+GROUPS = {
+    "nodes": "Nodes",
+    "identity": "Who the nodes are",
+    "kubeconfig": "Cluster",
+    "duration_ns": "Run",
+    "dashboard": "Locust",
+    "processes": "Processes and pods",
+    "controlplane_bin": "Local control plane",
+}
+"""Headings of the options in `--help`, by the first field below each."""
 
 
 class Fidelity(enum.StrEnum):
@@ -125,76 +127,161 @@ MANAGED_TOO = (IdentityMode.SHARED, WatchMode.PER_NODE)
 
 
 class Settings(BaseModel):
-    """The options of `fleet spawn`. A field with an alias is named by its flag when it is read."""
+    """The options of `fleet spawn`, each declared once: `fleet.cli_options` makes flags of them.
 
-    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", populate_by_name=True)
+    A field with a docstring is an option and the docstring its help, in this order. A field with an
+    alias has the name of its flag when it is read.
+    """
+
+    model_config = ConfigDict(
+        defer_build=True,
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        use_attribute_docstrings=True,
+    )
 
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
-    max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
-    autoscaled: bool = False  # by a scenario, up to that
+    """How many virtual kubelets (default 100)."""
     name_prefix: DnsLabel = "fleet"
-    profiles: Profiles = Field(default=DEFAULT_PROFILES, alias="profile")
+    """Nodes are PREFIX-00000 ... (default fleet)."""
+    profiles: Annotated[Profiles, Shown("NAME|FILE[=WEIGHT]")] = Field(
+        default=DEFAULT_PROFILES, alias="profile"
+    )
+    """What nodes are like."""
     fidelity: Fidelity = Fidelity.KUBELET
+    """All requests of a kubelet (default), or the fewest."""
     encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
-    identity: IdentityMode = IdentityMode.IMPERSONATE
-    watches: WatchMode | None = None  # None: per node in kubelet, shared in light
-    cert_dir: Path | None = None  # of identity csr, as the next three
-    bootstrap_token: BootstrapToken = SecretStr("")
-    bootstrap_kubeconfig: Path | None = None
-    approve_csrs: bool = False
-    shard: Shard = None  # None: one process alone
-    rate: Rate = 0.0  # nodes a second; 0: as the API server takes them; infinite: all at once
-    duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
-    until_ready: bool = False
-    stop_if: StopIf | None = None  # None: see `stop_rules`
-    kubeconfig: Path | None = None
-    context: str = ""
-    in_cluster: bool = False
-    confirm_cluster: str = ""
-    shared: bool | None = None  # of a process of a run: as its first one has found the cluster
-    kubeconfig_out: Path | None = None
-    run_dir: Path | None = None
-    output: OutputFormat = OutputFormat.TEXT
-    slo: Path | None = None  # None: what SIG Scalability asks
-    no_report: bool = False
-    quiet: bool = False  # of progress; not of what goes wrong
-    keep: bool = False
+    """How objects travel (default protobuf; json with light)."""
+    watches: WatchMode | None = None  # None: see `has_own_watches`
+    """Whose they are (default per-node; shared with light)."""
+    rate: Annotated[Rate, Shown("N|max")] = 0.0  # 0: as the server takes them; inf: all at once
+    """Nodes started per second, or all at once (default: as the API server takes them)."""
+    no_agents: bool = False
+    """Without the node agents that profiles name."""
+    simulate_csi: bool = False
+    """Be the CSI driver csi.fleet.emulator."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    no_taint: bool = False
-    no_agents: bool = False  # of those that node profiles bring
-    simulate_csi: bool = False  # a CSI driver on every node whose profile declares none
-    zone_labels: bool = False  # on a shared cluster too
-    provider_id: ProviderIdOption = ""  # of all profiles; "": as each says
+    """Of everything random."""
     serve: ServeMode = ServeMode.AUTO
-    serve_at: Address = ""  # of modes ports and path: ADDRESS:PORT of the first node
-    pod_resources: Path | None = None  # a folder: the sockets of that service, one a node
-    story: tuple[str, ...] = ()  # names of nodes that keep their inputs and effects
-    controlplane_bin: Path | None = None
-    fsync: bool = False
-    audit_log: Path | None = None
-    etcd_flags: ComponentFlags = Field(default=(), alias="etcd_flag")
-    apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
-    scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
-    controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
-    real_nodes: bool = False  # pods of a scenario may run on nodes of others, too
-    manage: LabelSelector = ""  # whose Nodes we serve, made by others; `nodes` is the most of them
+    """Where kubelets answer logs, exec, scrapes (default: 127.x on a local control plane)."""
+    serve_at: Annotated[Address, Shown("ADDRESS:PORT")] = ""
+    """With ports: of the first node, the next ones have the next ports; with path: of all."""
+    pod_resources: Annotated[Path | None, Shown("DIR")] = None
+    """Serve PodResources (gRPC) of each node at DIR/NODE/kubelet.sock."""
+    identity: IdentityMode = IdentityMode.IMPERSONATE
+    """Impersonated (default), with certificates of their own, or you."""
+    cert_dir: Annotated[Path | None, Shown(variable="FLEET_CERT_DIR")] = None
+    """With csr: keeps their keys and certificates."""
+    bootstrap_token: Annotated[BootstrapToken, Shown("TOKEN", variable="FLEET_BOOTSTRAP_TOKEN")] = (
+        SecretStr("")
+    )
+    """With csr: joins."""
+    bootstrap_kubeconfig: Path | None = None
+    """The same, a file."""
+    approve_csrs: bool = False
+    """With csr: approve the nodes' requests."""
+    kubeconfig: Path | None = None
+    """Use this kubeconfig."""
+    context: str = ""
+    """Use this context of the kubeconfig."""
+    in_cluster: bool = False
+    """Use the pod's own service account."""
+    confirm_cluster: Annotated[str, Shown("CONTEXT|UID")] = ""
+    """Load this shared cluster, unasked."""
+    shared: Annotated[bool | None, Shown(is_hidden=True)] = None
+    """Of a process of a run: whether the cluster is shared, as the first process found."""
+    no_taint: bool = False
+    """Dedicated clusters only: any pod may come."""
+    zone_labels: bool = False
+    """Set zone labels on a cluster that was named too."""
+    provider_id: Annotated[ProviderIdOption, Shown("none|fleet|TEMPLATE")] = ""
+    """Give the nodes no providerID, fleet://ZONE/NAME, or one such as aws:///{{zone}}/{{name}}
+    (default: as their profiles say)."""
+    manage: Annotated[LabelSelector, Shown("SELECTOR")] = ""
+    """Be the kubelet of Nodes that others make: those with these labels, --nodes at most. On a
+    shared cluster they also need the label fleet.emulator/managed=true."""
+    # It must stand on the command line of each run.
+    real_nodes: Annotated[bool, Shown(variable=None)] = False
+    """Let the scenario's pods run on any node of a shared cluster (default: on fleet's only)."""
+    duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
+    """End this long after all nodes are Ready, e.g. 90s, 5m."""
+    until_ready: bool = False
+    """Clean up and exit once all nodes are Ready."""
+    stop_if: Annotated[StopIf | None, Shown("RULES")] = None  # None: see `stop_rules`
+    """End the run when the API server is sick: readyz[:DURATION], errors[:SHARE[:DURATION]], or
+    never (default: readyz:30s,errors:20%:30s on a shared cluster, else never)."""
+    keep: bool = False
+    """Leave the nodes in the cluster at the end."""
+    kubeconfig_out: Path | None = None
+    """Write a kubeconfig for kubectl here."""
+    # $FLEET_RUN_DIR names the run of a COMMAND.
+    run_dir: Annotated[Path | None, Shown(variable=None)] = None
+    """Where summary and time series go (default runs/<id>)."""
+    slo: Path | None = None
+    """What the run is held to (default: SIG Scalability's SLOs)."""
+    no_report: bool = False
+    """Write no report.html at the end."""
+    quiet: bool = False
+    """Show no progress on stderr, only what needs attention."""
+    output: OutputFormat = OutputFormat.TEXT
+    """How the summary is printed."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: none
+    """Serve Prometheus metrics here."""
     metrics_host: str = "127.0.0.1"
+    """Where it listens (default 127.0.0.1)."""
+    restart_share: Share = 1.0
+    """Share of the kubelets that SIGHUP restarts, e.g. 25%."""
+    story: Annotated[tuple[str, ...], Shown("NODE")] = ()
+    """Keep what this node did, for bugs."""
     dashboard: bool = False
-    dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: a free one
-    dashboard_hosts: HostNames = Field(default=(), alias="dashboard_host")
-    load: tuple[Path, ...] = ()  # locustfiles of API users
+    """Show and steer the fleet with Locust's web UI."""
+    dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Its port (default: a free one)."""
+    dashboard_hosts: Annotated[HostNames, Shown("NAME")] = Field(default=(), alias="dashboard_host")
+    """A name that browsers know it by, beside localhost."""
+    load: Annotated[tuple[Path, ...], Shown("FILE")] = ()
+    """A locustfile of API users beside the nodes."""
     api_users: Annotated[int, Field(ge=0)] = 0
-    load_cluster_role: str = ""  # of the API users; empty: what the shipped load asks
-    locust_master: Address = ""  # HOST:PORT of a master that runs already
+    """How many users of those files."""
+    load_cluster_role: Annotated[str, Shown("NAME")] = ""
+    """Their ClusterRole (default: the least rights for api_users)."""
+    max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
+    """The most that a dashboard may ask for (default --nodes)."""
+    locust_master: Annotated[Address, Shown("HOST:PORT")] = ""
+    """Have the nodes that this Locust master asks for."""
     on_master_quit: Literal["exit", "hold"] = "exit"
-    restart_share: Share = 1.0  # of the kubelets, at SIGHUP
+    """Then remove the nodes and exit, or keep them for the next master."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1
-    run_id: RunId = ""  # shared by the processes and pods of one fleet; empty: a new one
-    holder: str = ""  # which of them this is; its successor waits for it
-    statefulset: StatefulSetOption = None
-    nodes_total: Annotated[int, Field(ge=0)] = 0  # of all shards; 0: each has `nodes`
-    shard_stride: Annotated[int, Field(ge=0)] = 0  # indices of a shard; 0: see `stride`
+    """Share the nodes among so many processes."""
+    shard: Annotated[Shard, Shown("N|hostname")] = None  # None: one process alone
+    """Own the names PREFIX-N-00000 ..., N as hostname ends."""
+    shard_stride: Annotated[int, Field(ge=0)] = 0  # 0: see `stride`
+    """The most nodes of a shard, the same for all."""
+    nodes_total: Annotated[int, Field(ge=0)] = 0  # 0: each shard has `nodes`
+    """Of all shards: the last takes what is left."""
+    run_id: RunId = ""  # empty: a new one
+    """Name the run; several shards may be of one (default: a new name)."""
+    holder: str = ""  # its successor waits for it
+    """Which of those this process is, e.g. its pod's UID."""
+    statefulset: Annotated[StatefulSetOption, Shown("NAMESPACE/NAME")] = None
+    """Ours: SIGTERM keeps the nodes if it starts this shard again."""
+    # $FLEET_CONTROLPLANE_BIN is one place of several.
+    controlplane_bin: Annotated[Path | None, Shown(variable=None)] = None
+    """Directory of its programs (default: docs/reference/versions.md)."""
+    fsync: bool = False
+    """Let etcd wait for the disk."""
+    audit_log: Path | None = None
+    """Log each request here."""
+    etcd_flags: ComponentFlags = Field(default=(), alias="etcd_flag")
+    """More flags for etcd."""
+    apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
+    """More flags for kube-apiserver."""
+    scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
+    """More flags for kube-scheduler."""
+    controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
+    """More flags for kube-controller-manager."""
+    autoscaled: bool = False  # by a scenario, up to `max_nodes`
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -332,7 +419,9 @@ class Settings(BaseModel):
     @property
     def local_only(self) -> list[str]:
         """The flags that were given and say how a local control plane is started."""
-        return [flag for field, flag in LOCAL_ONLY.items() if getattr(self, field)]
+        names = list(type(self).model_fields)
+        of_plane = names[names.index("controlplane_bin") : names.index("autoscaled")]
+        return [flag_of(name) for name in of_plane if getattr(self, name)]
 
     @property
     def is_on_dashboard(self) -> bool:

@@ -30,6 +30,23 @@ from fleet.profile.settings import Settings
 from fleet.report.display import Display
 
 
+def plane_options(settings: Settings, directory: Path | None = None) -> ControlPlaneOptions:
+    """Return how a local control plane is started; `directory` is one that outlives the run."""
+    return ControlPlaneOptions(
+        directory=directory,
+        binaries=settings.controlplane_bin,
+        kubeconfig_out=settings.kubeconfig_out,
+        audit_log=settings.audit_log,
+        fsync=settings.fsync,
+        extra_flags={
+            ETCD: settings.etcd_flags,
+            APISERVER: settings.apiserver_flags,
+            SCHEDULER: settings.scheduler_flags,
+            CONTROLLER_MANAGER: settings.controller_manager_flags,
+        },
+    )
+
+
 class Target:
     """Opened once. `local` and `kubeconfig` are known while it is open."""
 
@@ -86,18 +103,7 @@ class Target:
             return
         self.is_own = True
         self._display.phase("starting a local control plane")
-        options = ControlPlaneOptions(
-            binaries=settings.controlplane_bin,
-            kubeconfig_out=settings.kubeconfig_out,
-            audit_log=settings.audit_log,
-            fsync=settings.fsync,
-            extra_flags={
-                ETCD: settings.etcd_flags,
-                APISERVER: settings.apiserver_flags,
-                SCHEDULER: settings.scheduler_flags,
-                CONTROLLER_MANAGER: settings.controller_manager_flags,
-            },
-        )
+        options = plane_options(settings)
         self._display.pause()  # a build has a bar of its own
         await provide_binaries(settings.controlplane_bin, self._display.tell)
         self._display.start()

@@ -85,7 +85,11 @@ def test_help_shows_options_in_groups(
 
 
 def spawn_parameters() -> list[click.Option]:
-    return [each for each in spawn.params if isinstance(each, click.Option) and not each.hidden]
+    return [
+        each
+        for each in spawn.get_params(click.Context(spawn))
+        if isinstance(each, click.Option) and not each.hidden
+    ]
 
 
 def test_options_are_read_from_variables_too(
