@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from hpack import Decoder
 
-from fleet.controlplane.authority import Authority
-from fleet.controlplane.certificates import Pair
+from fleet.controlplane.directory import Pair
+from fleet.controlplane.pki import Authority
 
 HOST = "127.0.0.1"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -162,7 +162,7 @@ class HeaderTap:
         self._ends = ends
         self._hold_s = hold_s
         pair = Pair(directory / "tap.crt", directory / "tap.key")
-        Authority(ends.authority).server(pair, "kube-apiserver", (HOST,))
+        Authority.load(ends.authority).server(pair, "kube-apiserver", (HOST,))
         self._inward = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._inward.load_cert_chain(pair.certificate, pair.key)
         self._inward.set_alpn_protocols(["h2", "http/1.1"])

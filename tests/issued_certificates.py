@@ -3,23 +3,16 @@
 import datetime as dt
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+
+from fleet.controlplane.pki import CLIENT, Authority
 
 
-def issue(pem: bytes, now_s: float) -> bytes:
-    """Sign a request for a day."""
+def issue(pem: bytes, now_s: float, life_s: int = 86_400) -> bytes:
+    """Sign a request, for a day by default."""
     request = x509.load_pem_x509_csr(pem)
+    key = request.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey), key
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(request.subject)
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")]))
-        .public_key(request.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + dt.timedelta(days=1))
-        .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
+    life = dt.timedelta(seconds=life_s)
+    return Authority.make("ca").sign(request.subject, key, life, began=now, usage=CLIENT)

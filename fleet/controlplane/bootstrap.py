@@ -11,7 +11,7 @@ from typing import Self
 
 import aiohttp
 
-from fleet.controlplane.certificates import KUBELET_CLIENT_USER, Pair
+from fleet.controlplane.directory import KUBELET_CLIENT_USER, Pair
 from fleet.errors import SetupError
 from fleet.k8s.well_known import BINDINGS, NODES_GROUP, RBAC
 

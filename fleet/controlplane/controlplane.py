@@ -21,14 +21,16 @@ from typing import Self
 from fleet.controlplane.binaries import Binaries
 from fleet.controlplane.bootstrap import DEFAULT_ACCOUNT, NODE_LEASES, Probe
 from fleet.controlplane.build import provide_binaries
-from fleet.controlplane.certificates import (
+from fleet.controlplane.directory import (
     ADMIN_GROUP,
     ADMIN_USER,
     Certificates,
+    HeldDirectory,
+    Layout,
     Pair,
+    hold_directory,
     write_private,
 )
-from fleet.controlplane.directory import HeldDirectory, Layout, hold_directory
 from fleet.controlplane.flags import (
     AUDIT_POLICY,
     SERVICE_IP,
@@ -38,9 +40,10 @@ from fleet.controlplane.flags import (
 )
 from fleet.controlplane.kubeconfig import (
     certificate_kubeconfig,
+    check_kubeconfig_out,
     token_kubeconfig,
+    write_kubeconfig_out,
 )
-from fleet.controlplane.kubeconfig_out import check_kubeconfig_out, write_kubeconfig_out
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
@@ -201,7 +204,7 @@ class ControlPlane:
     ) -> ControlPlaneInfo:
         started = time.monotonic()
         self._progress("starting the control plane")
-        from fleet.controlplane.authority import (  # noqa: PLC0415 - 7 MB, for a start only
+        from fleet.controlplane.pki import (  # noqa: PLC0415 - 7 MB, for a start only
             write_certificates,
         )
 

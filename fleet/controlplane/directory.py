@@ -20,6 +20,10 @@ from pathlib import Path
 
 from fleet.errors import SetupError, UsageError
 
+ADMIN_USER = "kubernetes-admin"
+ADMIN_GROUP = "system:masters"
+KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
+FRONT_PROXY_USER = "front-proxy-client"
 TEMPORARY_PREFIX = "fleet-controlplane-"
 MARK = ".fleet-controlplane"
 BEFORE_MARKS = ("lock", "ports.json", "pki")
@@ -29,6 +33,50 @@ SOCKET_PATH_MAX = 107
 ETCD_SOCKET, PEER_SOCKET = "etcd.sock", "peer.sock"
 LOCK_TRIES = 5  # somebody who asks `is_held` has the lock for a moment
 LOCK_PAUSE_S = 0.02
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key, as PEM files."""
+
+    certificate: Path
+    key: Path
+
+    def exists(self) -> bool:
+        """Return whether both were written."""
+        return self.certificate.exists() and self.key.exists()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Certificates:
+    """The files that the components are started with: one identity for each component.
+
+    The names decide what the API server grants: `system:kube-scheduler` and
+    `system:kube-controller-manager` get their RBAC roles and their share of priority-and-fairness.
+    An administrator's certificate in their place would be exempt from it and falsify every
+    measurement.
+    Differs: the API server's kubelet client is in no administrators' group; it gets the role
+    system:kubelet-api-admin.
+    """
+
+    ca: Pair
+    front_proxy_ca: Pair
+    service_account: Pair
+    """The key pair that signs service account tokens; `certificate` is the public key."""
+    apiserver: Pair
+    kubelet_client: Pair
+    front_proxy_client: Pair
+    admin: Pair
+    scheduler: Pair
+    scheduler_serving: Pair
+    controller_manager: Pair
+    controller_manager_serving: Pair
+
+    @classmethod
+    def within(cls, directory: Path) -> "Certificates":
+        """Name all the files in a directory."""
+        names = [field.name.replace("_", "-") for field in dataclasses.fields(cls)]
+        return cls(*(Pair(directory / f"{name}.crt", directory / f"{name}.key") for name in names))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,6 +154,14 @@ class Layout:
     def kubeconfig(self, user: str) -> Path:
         """Name the kubeconfig of a component or of the administrator."""
         return self.root / f"{user}.kubeconfig"
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, from its first byte on."""
+    path.unlink(missing_ok=True)  # an older file may have a wider mode
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 class HeldDirectory:

@@ -8,8 +8,7 @@ measure fleet's set-up instead of the control plane is raised: the clients' rate
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fleet.controlplane.certificates import Certificates
-from fleet.controlplane.directory import ETCD_SOCKET, PEER_SOCKET, Layout
+from fleet.controlplane.directory import ETCD_SOCKET, PEER_SOCKET, Certificates, Layout
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from fleet.controlplane.bootstrap import Probe
 from fleet.controlplane.build import provide_binaries
-from fleet.controlplane.certificates import Pair
-from fleet.controlplane.directory import Layout, claim_directory, is_held, is_own
+from fleet.controlplane.directory import Layout, Pair, claim_directory, is_held, is_own
 from fleet.controlplane.flags import check_extra_flags, fixed_ports
-from fleet.controlplane.kubeconfig_out import check_kubeconfig_out, write_kubeconfig_out
+from fleet.controlplane.kubeconfig import check_kubeconfig_out, write_kubeconfig_out
 from fleet.controlplane.options import (
     ControlPlaneInfo,
     ControlPlaneOptions,

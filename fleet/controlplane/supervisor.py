@@ -13,9 +13,8 @@ import sys
 
 import uvloop
 
-from fleet.controlplane.certificates import write_private
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.controlplane.directory import Layout
+from fleet.controlplane.directory import Layout, write_private
 from fleet.controlplane.options import ControlPlaneOptions
 from fleet.errors import FleetError, UsageError
 

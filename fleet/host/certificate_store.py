@@ -50,11 +50,11 @@ class CertificateStore:
 
     def current(self, node_name: str, kind: CertificateKind, now_s: float) -> Validity | None:
         """Return the life of a stored certificate that can be used now, None if there is none."""
-        from fleet.host import node_keys  # noqa: PLC0415 - its library takes 7 MB
+        from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
 
         try:
             content = self.path(node_name, kind).read_bytes()
-            names, validity = node_keys.read_pair(content)
+            names, validity = pki.read_pair(content)
         except (OSError, ValueError):
             return None
         is_ours = names == [NODE_USER + node_name]
@@ -67,9 +67,9 @@ class CertificateStore:
 
         The file is complete at every moment.
         """
-        from fleet.host import node_keys  # noqa: PLC0415 - its library takes 7 MB
+        from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
 
-        validity = node_keys.validity_of(certificate)
+        validity = pki.validity_of(certificate)
         path = self.path(node_name, kind)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         fresh = path.with_suffix(".tmp")
@@ -92,10 +92,10 @@ class CertificateStore:
         if held is None:
             return False
         path = self.path(node_name, CertificateKind.CLIENT)
-        from fleet.host import node_keys  # noqa: PLC0415 - its library takes 7 MB
+        from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
 
         over = dt.datetime.fromtimestamp(now_s, dt.UTC) - EXPIRED_FOR
-        key_pem, pem = node_keys.expired(path.read_bytes(), over - EXPIRED_FOR, over)
+        key_pem, pem = pki.expired(path.read_bytes(), over - EXPIRED_FOR, over)
         self.update(node_name, CertificateKind.CLIENT, pem, key_pem)
         return True
 

@@ -289,7 +289,7 @@ class NodeCertificates:
                     key = str(int(manager.kind))
                     self._reactor.set_timer(NodeId(manager.node), due_ns, Timer.CERTIFICATE, key)
                 case NewRequest():
-                    from fleet.host.node_keys import new_request  # noqa: PLC0415 - see there
+                    from fleet.controlplane.pki import new_request  # noqa: PLC0415 - see there
 
                     certificate.key, pem = new_request(certificate.name, certificate.addresses)
                     certificate.close()

@@ -20,7 +20,7 @@ from fleet.controlplane import (
     attach,
     provide_binaries,
 )
-from fleet.controlplane.kubeconfig_out import (
+from fleet.controlplane.kubeconfig import (
     check_kubeconfig_out,
     private_file,
     write_kubeconfig_out,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from fleet.errors import SetupError
 
 if TYPE_CHECKING:
-    from fleet.server.self_signed import SelfSigned
+    from fleet.controlplane.pki import SelfSigned
 
 Chain = tuple[Path, Path | None]
 """The files of a certificate and of its key; None if that is in the same file."""
@@ -128,6 +128,6 @@ def _prepare(context: ssl.SSLContext, client_ca: str = "", client_ca_file: str =
 
 def _self_signed() -> "SelfSigned":
     """Make a signer, once somebody connects: its library takes 7 MB."""
-    from fleet.server.self_signed import SelfSigned  # noqa: PLC0415
+    from fleet.controlplane.pki import SelfSigned  # noqa: PLC0415
 
     return SelfSigned()

@@ -16,12 +16,11 @@ from typing import Self
 import aiohttp
 import psutil
 
-from fleet.controlplane.authority import Authority
 from fleet.controlplane.build import build_kubemark, find_go, to_stderr
-from fleet.controlplane.certificates import Pair
-from fleet.controlplane.directory import Layout
+from fleet.controlplane.directory import Layout, Pair
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 from fleet.controlplane.options import ControlPlaneInfo
+from fleet.controlplane.pki import Authority
 from fleet.profile.loader import load_mix
 
 from .__main__ import ROOT
@@ -189,7 +188,7 @@ def hollow_nodes(
 ) -> list[tuple[str, ...]]:
     """Return the commands of so many hollow nodes, each with a certificate of its own."""
     pki = Layout(info.directory).pki
-    authority = Authority(Pair(pki / "ca.crt", pki / "ca.key"))
+    authority = Authority.load(Pair(pki / "ca.crt", pki / "ca.key"))
     first = free_port(2 * count)
     return [
         _hollow_node(kubemark, info, authority, scratch / f"hollow-{index:05d}", first + 2 * index)

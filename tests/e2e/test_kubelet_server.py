@@ -22,8 +22,8 @@ import yaml
 from e2e_world import Json, World, eventually
 
 from fleet.controlplane import Layout
+from fleet.controlplane.pki import SelfSigned
 from fleet.profile.loader import show_profile
-from fleet.server.self_signed import SelfSigned
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

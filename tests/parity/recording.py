@@ -20,10 +20,9 @@ from hollow_node import hollow_kubelet
 from parity_script import FLEET, HOLLOW, NODES, Script, play
 
 from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
-from fleet.controlplane.authority import Authority
-from fleet.controlplane.certificates import ADMIN_USER, Pair
-from fleet.controlplane.directory import Layout
+from fleet.controlplane.directory import ADMIN_USER, Layout, Pair
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
+from fleet.controlplane.pki import Authority
 from fleet.errors import Exit
 
 DOWN_S = 1.0
@@ -135,7 +134,7 @@ class Stage:
 
     def _pair(self, user: str, groups: tuple[str, ...]) -> Pair:
         pair = Pair(self.root / "node.crt", self.root / "node.key")
-        return Authority(self.authority).client(pair, user, groups)
+        return Authority.load(self.authority).client(pair, user, groups)
 
     def _tap(self, node: str, client: Pair) -> HeaderTap:
         directory = self.root / f"tap-{node}"

@@ -13,11 +13,10 @@ import pytest
 from audit_trace import parse
 from e2e_world import Json, World, eventually
 
-from fleet.controlplane.authority import Authority
 from fleet.controlplane.build import build_kubemark
-from fleet.controlplane.certificates import Pair
-from fleet.controlplane.directory import Layout
+from fleet.controlplane.directory import Layout, Pair
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
+from fleet.controlplane.pki import Authority
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -101,7 +100,7 @@ def test_a_proxy_asks_what_kube_proxy_asks(world: World) -> None:
 def hollow_kubeconfig(world: World, directory: Path) -> Path:
     """Give the hollow proxy a certificate of the user that system:node-proxier is bound to."""
     layout = Layout(world.info.directory)
-    authority = Authority(Pair(layout.pki / "ca.crt", layout.pki / "ca.key"))
+    authority = Authority.load(Pair(layout.pki / "ca.crt", layout.pki / "ca.key"))
     pair = Pair(directory / "proxy.crt", directory / "proxy.key")
     authority.client(pair, HOLLOW_USER, ())
     path = directory / "kubeconfig"

@@ -16,11 +16,11 @@ from world.targets import Key
 from world.transport import SimTransport
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.controlplane.pki import new_request
 from fleet.errors import UsageError
 from fleet.faults.injector import Injector
 from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
-from fleet.host.node_keys import new_request
 from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId, Op
 from fleet.profile.node_model import NodeModel

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fleet.cluster.kubeconfig_file import only_context
-from fleet.controlplane.kubeconfig_out import (
+from fleet.controlplane.kubeconfig import (
     check_kubeconfig_out,
     private_file,
     write_kubeconfig_out,

@@ -8,8 +8,8 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fleet.controlplane.authority import write_certificates
-from fleet.controlplane.certificates import Certificates, Pair
+from fleet.controlplane.directory import Certificates, Pair
+from fleet.controlplane.pki import write_certificates
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fleet.controlplane import flags
-from fleet.controlplane.authority import write_certificates
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.flags import (
     check_extra_flags,
@@ -23,6 +22,7 @@ from fleet.controlplane.options import (
     SCHEDULER,
     ControlPlaneOptions,
 )
+from fleet.controlplane.pki import write_certificates
 from fleet.controlplane.ports import Ports
 from fleet.errors import UsageError
 from fleet.run.presets import NODE_MASKS

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet.controlplane.authority import write_certificates
+from fleet.controlplane.pki import write_certificates
 from fleet.dashboard import load_credentials
 from fleet.dashboard.load_credentials import LoadCredentials
 from fleet.errors import SetupError

@@ -1,44 +1,33 @@
 """Keys and certificates on disk."""
 
-import datetime as dt
 import stat
 from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtensionOID, NameOID
+from cryptography.x509.oid import ExtensionOID
+from issued_certificates import issue
 
+from fleet.controlplane.pki import new_request
 from fleet.errors import SetupError
 from fleet.host.certificate_store import CertificateStore
-from fleet.host.node_keys import new_request
 from fleet.k8s.certificates import CertificateKind, Validity
 
 NOW_S = 1_800_000_000
 CLIENT = CertificateKind.CLIENT
 
 
-def issue(request_pem: bytes, not_before_s: int = NOW_S, life_s: int = 3600) -> bytes:
-    """Sign a request as the controller-manager would."""
-    request = x509.load_pem_x509_csr(request_pem)
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(request.subject)
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")]))
-        .public_key(request.public_key())
-        .serial_number(1)
-        .not_valid_before(dt.datetime.fromtimestamp(not_before_s, dt.UTC))
-        .not_valid_after(dt.datetime.fromtimestamp(not_before_s + life_s, dt.UTC))
-        .sign(key, hashes.SHA256())
-    )
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def stored(store: CertificateStore, name: str = "n-0", as_name: str = "", **life: int) -> Validity:
+def stored(
+    store: CertificateStore,
+    name: str = "n-0",
+    as_name: str = "",
+    not_before_s: int = NOW_S,
+    life_s: int = 3600,
+) -> Validity:
     key, request = new_request(as_name or name)
-    return store.update(name, CLIENT, issue(request, **life), key)
+    return store.update(name, CLIENT, issue(request, not_before_s, life_s), key)
 
 
 def test_a_request_asks_for_a_node_in_the_nodes_group() -> None:

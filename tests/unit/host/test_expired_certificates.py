@@ -9,9 +9,9 @@ import orjson
 from issued_certificates import issue
 
 from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.controlplane.pki import new_request
 from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
-from fleet.host.node_keys import new_request
 from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet

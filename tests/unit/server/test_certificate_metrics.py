@@ -4,12 +4,9 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from prometheus_client.parser import text_string_to_metric_families
 
+from fleet.controlplane import pki
 from fleet.host.certificate_store import CertificateStore
 from fleet.k8s.certificates import CertificateKind
 from fleet.profile.kubelet_configuration import KubeletConfiguration
@@ -24,26 +21,11 @@ SERVER = "kubelet_certificate_manager_server_ttl_seconds"
 @pytest.fixture
 def store(tmp_path: Path) -> CertificateStore:
     """Keep the client certificate of a node, good for an hour."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "system:node:n")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(BEGAN)
-        .not_valid_after(BEGAN + dt.timedelta(hours=1))
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
+    authority = pki.Authority.make("system:node:n")
+    key, hour = authority.key, dt.timedelta(hours=1)
+    public = authority.sign(authority.name, key.public_key(), hour, began=BEGAN, usage=pki.CLIENT)
     found = CertificateStore(tmp_path, "cluster")
-    public = certificate.public_bytes(serialization.Encoding.PEM)
-    found.update("n", CertificateKind.CLIENT, public, private)
+    found.update("n", CertificateKind.CLIENT, public, pki.key_pem(key))
     return found
 
 

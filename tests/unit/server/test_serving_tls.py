@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fleet.controlplane import pki
 from fleet.errors import SetupError
 from fleet.server.access import user_of
 from fleet.server.serving_tls import CURRENT_NODE, ServingContext
@@ -27,37 +26,15 @@ class Authority(NamedTuple):
 def authority(
     root: Path, name: str, usage: x509.ObjectIdentifier = ExtendedKeyUsageOID.CLIENT_AUTH
 ) -> Authority:
-    began = dt.datetime.now(dt.UTC) - dt.timedelta(days=1)
-    made = []
-    issuer, issuer_key = None, None
-    for common_name in (name, f"client-of-{name}"):
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer or subject)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(began)
-            .not_valid_after(began + dt.timedelta(days=30))
-            .add_extension(
-                x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True
-            )
-            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
-            .sign(issuer_key or key, hashes.SHA256())
-        )
-        file = root / f"{common_name}.pem"
-        private = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-        public = certificate.public_bytes(serialization.Encoding.PEM)
-        file.write_bytes(private + public)
-        made.append(file)
-        issuer, issuer_key = subject, key
-    return Authority(*made)
+    made = pki.Authority.make(name)
+    key, day = pki.new_key(), dt.timedelta(days=1)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"client-of-{name}")])
+    began = dt.datetime.now(dt.UTC) - day
+    leaf = made.sign(subject, key.public_key(), 30 * day, began=began, usage=usage)
+    ca, client = root / f"{name}.pem", root / f"client-of-{name}.pem"
+    ca.write_bytes(made.certificate())
+    client.write_bytes(pki.key_pem(key) + leaf)
+    return Authority(ca, client)
 
 
 @pytest.fixture(scope="module")
