@@ -1,28 +1,38 @@
-"""What each endpoint of a kubelet answers, but for streams: health, pods, stats, metrics, logs.
+"""What each endpoint of a kubelet answers, but for streams.
 
-Source: pkg/kubelet/server/server.go; apiserver/pkg/server/healthz/healthz.go.
+Health, pods, stats, metrics and logs; then /configz, /logs, /checkpoint, /debug, /flagz, /statusz.
+Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/healthz/healthz.go;
+apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
+query of a log; apiserver/pkg/server/{flagz,statusz}/textserializer.go; routes/flags.go.
+Differs: there is no process behind a node, so it has no profile (/debug/pprof: 501), and nothing in
+/var/log but the directories of its pods.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from aiohttp import web
 
+from fleet.clock import NS_PER_S
 from fleet.host.certificate_store import CertificateStore
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
+from fleet.k8s.times import parse_rfc3339_nano
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.profile.node_model import NodeModel
+from fleet.reactor.roster import Entry
+from fleet.runtime.container_log import LogReader
+from fleet.server.configz import configz
 from fleet.server.counts import HttpCounts
 from fleet.server.exposition import Rows
-from fleet.server.host import Host, LogReader
+from fleet.server.host_interface import container_logs
 from fleet.server.http import json, text
-from fleet.server.log_query import log_options
 from fleet.server.node_metrics import (
     cadvisor_metrics,
     certificate_rows,
@@ -31,11 +41,126 @@ from fleet.server.node_metrics import (
     resource_metrics,
     sli_metrics,
 )
-from fleet.server.pod_lists import all_pods, find_pod, running_pods
-from fleet.server.questions import Questions
-from fleet.server.routes import Endpoint
-from fleet.server.seats import LOGS_MAX, Seats
+from fleet.server.pod_lists import all_pods, find_pod, pods_of, running_pods
+from fleet.server.reactor_thread import ReactorThread
+from fleet.server.routes import DEBUG_HANDLERS, HANDLERS, Endpoint
 from fleet.server.summary import stats_summary
+
+SESSIONS_MAX = 2_000
+"""exec, attach, run and port-forward; each may hold 1 MB for a client that does not read."""
+LOGS_MAX = 2_000
+"""Logs that are being read; one that is followed stays until its client goes."""
+FORWARDED_MAX = 10_000
+"""Connections to ports of pods, of all clients that forward."""
+
+
+class ConcurrencyLimit:
+    """How many of a kind may go on at once; `on_full` learns of each that is refused."""
+
+    __slots__ = ("_on_full", "in_use", "most", "refused")
+
+    def __init__(self, most: int, on_full: Callable[[], object] = lambda: None) -> None:
+        self._on_full = on_full
+        self.most = most
+        self.in_use = 0
+        self.refused = 0
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Count one more while the block runs, unless the limit is reached; yields whether it is.
+
+        It is entered before anything begins, so that what is refused has cost one request.
+        """
+        if self.in_use >= self.most:
+            self.refused += 1
+            self._on_full()
+            yield False
+            return
+        self.in_use += 1
+        try:
+            yield True
+        finally:
+            self.in_use -= 1
+
+
+UNREADABLE = Refusal(400, '{"message": "Unable to decode query."}')
+INVALID = Refusal(422, '{"message": "Invalid request."}')
+STREAMS = ("All", "Stdout", "Stderr")
+INT64_MAX = 2**63
+T = TypeVar("T")
+
+
+def log_options(
+    query: Mapping[str, Sequence[str]], wall_ns: int, *, splits_streams: bool
+) -> LogOptions | Refusal:
+    """Read the parameters; of each the first counts."""
+    given = {key: values[0] for key, values in query.items() if values}
+    tail = given.pop("tail", "")  # of old clients
+    if tail == "all":
+        given.pop("tailLines", None)
+    elif tail:
+        given["tailLines"] = tail
+    try:
+        tail_lines = _read(given, "tailLines", _int64)
+        limit_bytes = _read(given, "limitBytes", _int64)
+        since_s = _read(given, "sinceSeconds", _int64)
+        since_time_ns = _read(given, "sinceTime", _time)
+    except ValueError:
+        return UNREADABLE
+    stream = given.get("stream", "All")
+    if (
+        (tail_lines is not None and tail_lines < 0)
+        or (limit_bytes is not None and limit_bytes < 1)
+        or (since_s is not None and (since_s < 1 or since_time_ns is not None))
+    ):
+        return INVALID
+    if splits_streams and (stream not in STREAMS or (stream != "All" and tail_lines is not None)):
+        return INVALID
+    if not splits_streams and stream != "All":
+        return Refusal(
+            400,
+            f'unable to return the given log stream: "{stream}". Please enable '
+            "PodLogsQuerySplitStreams feature gate in kubelet",
+        )
+    since_ns = 0
+    if since_s is not None:
+        since_ns = max(wall_ns - since_s * NS_PER_S, 0)
+    elif since_time_ns is not None:
+        since_ns = since_time_ns
+    return LogOptions(
+        follow=_flag(given, "follow"),
+        previous=_flag(given, "previous"),
+        timestamps=_flag(given, "timestamps"),
+        since_ns=since_ns,
+        tail_lines=tail_lines,
+        limit_bytes=limit_bytes,
+        stream=stream,
+    )
+
+
+def _read(given: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    return parse(given[name]) if name in given else None
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool:
+    """Source: Convert_Slice_string_To_bool: whatever is not false is true."""
+    return name in given and given[name].lower() not in {"false", "0"}
+
+
+def _int64(text: str) -> int:
+    value = int(text)
+    if not -INT64_MAX <= value < INT64_MAX:
+        raise ValueError(text)
+    return value
+
+
+def _time(text: str) -> int:
+    """Read an instant in nanoseconds; the API server writes it in its own zone.
+
+    Source: apimachinery/pkg/apis/meta/v1/time.go, UnmarshalQueryParameter: none is no limit.
+    """
+    return 0 if text in {"", "null"} else parse_rfc3339_nano(text)
+
 
 CHUNK_BYTES = 64 << 10
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
@@ -61,18 +186,16 @@ class Endpoints:
 
     def __init__(
         self,
-        questions: Questions,
-        host: Host,
+        reactor_thread: ReactorThread,
         counts: HttpCounts,
         client: Callable[[NodeId], Rows],
         store: CertificateStore | None = None,
     ) -> None:
-        self._questions = questions
+        self._reactor_thread = reactor_thread
         self._counts = counts
         self._client = client  # what a node's own requests show, on the reactor's loop
         self._store = store  # of nodes with certificates of their own
-        self._host = host
-        self.logs = Seats(LOGS_MAX, partial(questions.hit_limit, LOGS))
+        self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
             Endpoint.PODS: partial(self._json, act=all_pods),
@@ -89,12 +212,12 @@ class Endpoints:
     async def _json(
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
     ) -> web.StreamResponse:
-        return json(await self._questions.ask(asked.node, act))
+        return json(await self._reactor_thread.call(asked.node, act))
 
     async def _metrics(
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
     ) -> web.StreamResponse:
-        return text(200, await self._questions.ask(asked.node, act), METRICS_TYPE)
+        return text(200, await self._reactor_thread.call(asked.node, act), METRICS_TYPE)
 
     async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
         served = self._counts.rows(asked.node)
@@ -115,7 +238,7 @@ class Endpoints:
         def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
             return stats_summary(kubelet, now_ns, only_cpu_and_memory=only)
 
-        return json(await self._questions.ask(asked.node, act))
+        return json(await self._reactor_thread.call(asked.node, act))
 
     # ---- health ----
 
@@ -124,7 +247,7 @@ class Endpoints:
 
         The question itself is the check of the sync loop: it is answered in its turn.
         """
-        await self._questions.ask(asked.node, lambda _kubelet, _now_ns: None)
+        await self._reactor_thread.call(asked.node, lambda _kubelet, _now_ns: None)
         checks = ("ping", "log", "syncloop")
         query = asked.request.query
         shown = "ok"
@@ -149,8 +272,8 @@ class Endpoints:
 
     async def _container_logs(self, asked: Asked) -> web.StreamResponse:
         """Send a log if there is room for one more reader."""
-        with self.logs.one() as has_seat:
-            return await self._send_log(asked) if has_seat else text(429, "too many readers\n")
+        with self.logs.held() as is_admitted:
+            return await self._send_log(asked) if is_admitted else text(429, "too many readers\n")
 
     async def _send_log(self, asked: Asked) -> web.StreamResponse:
         """Send a log as it is computed; a reader that does not read holds one chunk."""
@@ -161,7 +284,7 @@ class Endpoints:
         )
         if isinstance(options, Refusal):
             return text(*options)
-        reader = await self._questions.ask(
+        reader = await self._reactor_thread.call(
             asked.node, partial(self._open_log, asked.parameters, options)
         )
         if isinstance(reader, Refusal):
@@ -172,7 +295,7 @@ class Endpoints:
 
         with contextlib.suppress(ConnectionError):
             while True:
-                chunk = await self._questions.ask(
+                chunk = await self._reactor_thread.call(
                     asked.node, lambda _kubelet, now_ns: reader.read(CHUNK_BYTES, now_ns)
                 )
                 if chunk.data:
@@ -198,7 +321,7 @@ class Endpoints:
             return Refusal(404, f'pod "{name}" does not exist')
         if pod.find(container) is None:
             return Refusal(404, f'container "{container}" not found in pod "{name}"')
-        return self._host.container_logs(kubelet, pod, container, options, now_ns)
+        return container_logs(kubelet, pod, container, options, now_ns)
 
 
 def found_pod(kubelet: VirtualKubelet, parameters: dict[str, str]) -> Pod | Refusal:
@@ -210,3 +333,119 @@ def found_pod(kubelet: VirtualKubelet, parameters: dict[str, str]) -> Pod | Refu
     if uid and pod.uid != uid:
         return Refusal(404, "pod not found")
     return pod
+
+
+FLAGS = {
+    "bootstrap-kubeconfig": "/etc/kubernetes/bootstrap-kubelet.conf",
+    "config": "/var/lib/kubelet/config.yaml",
+    "kubeconfig": "/etc/kubernetes/kubelet.conf",
+    "v": "0",
+}
+"""What kubeadm starts a kubelet with. Source: cmd/kubeadm/app/phases/kubelet/flags.go."""
+HEADER = (
+    "\nkubelet %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
+    "compatibility guarantees and is for debugging purposes only.\n"
+)
+GO_VERSION = "go1.26.4"
+NO_CHECKPOINT = (
+    "rpc error: code = Unimplemented desc = unknown method CheckpointContainer for service "
+    "runtime.v1.RuntimeService"
+)
+LISTING = '<!doctype html>\n<meta name="viewport" content="width=device-width">\n<pre>\n%s</pre>\n'
+FLAG_BYTES_MAX = 1 << 10
+
+
+class Debugging:
+    """Answers for all nodes of a process."""
+
+    def __init__(self, reactor_thread: ReactorThread, entries: list[Entry]) -> None:
+        self._reactor_thread = reactor_thread
+        self._entries = entries
+        self.answers: Answers = {
+            Endpoint.CONFIGZ: self._configz,
+            Endpoint.LOGS: self._logs,
+            Endpoint.CHECKPOINT: self._checkpoint,
+            Endpoint.DEBUG_FLAGS: self._flags,
+            Endpoint.PPROF: self._pprof,
+            Endpoint.FLAGZ: self._flagz,
+            Endpoint.STATUSZ: self._statusz,
+        }
+
+    async def _configz(self, asked: Asked) -> web.StreamResponse:
+        return json(configz(self._model(asked.node)))
+
+    async def _logs(self, asked: Asked) -> web.StreamResponse:
+        """Source: pkg/kubelet/kubelet_server_journal.go; net/http, FileServer."""
+        if not asked.configuration.enable_system_log_handler:
+            return text(405, "logs endpoint is disabled.\n")
+
+        def act(kubelet: VirtualKubelet, _now_ns: int) -> list[str]:
+            return sorted(f"{pod.namespace}_{pod.name}_{pod.uid}/" for pod in pods_of(kubelet))
+
+        names = {"": ["pods/"], "pods": await self._reactor_thread.call(asked.node, act)}
+        found = names.get(asked.parameters.get("*", "").strip("/"))
+        if found is None:
+            return text(404, "404 page not found\n")
+        links = "".join(f'<a href="{name}">{name}</a>\n' for name in found)
+        return text(200, LISTING % links, "text/html; charset=utf-8")
+
+    async def _checkpoint(self, asked: Asked) -> web.StreamResponse:
+        """Find the container, then fail as a runtime does that cannot checkpoint."""
+        parameters = asked.parameters
+
+        def act(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
+            return found_pod(kubelet, parameters)
+
+        pod = await self._reactor_thread.call(asked.node, act)
+        if isinstance(pod, Refusal):
+            return text(*pod)
+        name = parameters["containerName"]
+        if pod.find(name) is None:
+            return text(404, f"container {name} does not exist")
+        timeouts = asked.request.query.getall("timeout", [])
+        if timeouts and not timeouts[-1].lstrip("+-").isdecimal():
+            return text(404, "cannot parse value of timeout parameter")
+        where = f"{pod.namespace}/{pod.name}/{name}"
+        return text(500, f"checkpointing of {where} failed ({NO_CHECKPOINT})")
+
+    async def _flags(self, asked: Asked) -> web.StreamResponse:
+        if not asked.configuration.enable_debug_flags_handler:
+            return text(405, "flags endpoint is disabled.\n")
+        if asked.request.method != "PUT":
+            return text(406, "unsupported http method\n", "text/plain")
+        level = (await asked.request.content.read(FLAG_BYTES_MAX)).decode("utf-8", "replace")
+        if not level.lstrip("+-").isdecimal():
+            why = f'strconv.ParseInt: parsing "{level}": invalid syntax'
+            return text(400, f"failed set klog.logging.verbosity {level}: {why}\n", "text/plain")
+        return text(200, f"successfully set klog.logging.verbosity to {level}\n", "text/plain")
+
+    async def _pprof(self, asked: Asked) -> web.StreamResponse:
+        if not asked.configuration.enable_profiling_handler:
+            return text(405, "profiling endpoint is disabled.\n")
+        if asked.parameters["*"] == "cmdline":
+            flags = "\0".join(f"--{name}={value}" for name, value in FLAGS.items())
+            return text(200, f"/usr/bin/kubelet\0{flags}")
+        return text(501, "a virtual kubelet has no profile\n")
+
+    async def _flagz(self, _asked: Asked) -> web.StreamResponse:
+        lines = "".join(f"{name}={value}\n" for name, value in sorted(FLAGS.items()))
+        return text(200, HEADER % "flagz" + lines)
+
+    async def _statusz(self, asked: Asked) -> web.StreamResponse:
+        def act(kubelet: VirtualKubelet, now_ns: int) -> int:
+            return (now_ns - kubelet.facts.started_ns) // 1_000_000_000
+
+        up_s = await self._reactor_thread.call(asked.node, act)
+        began = time.strftime("%a %b %e %H:%M:%S UTC %Y", time.gmtime(time.time() - up_s))
+        hours, rest = divmod(up_s, 3600)
+        version = self._model(asked.node).kubelet_version.removeprefix("v")
+        listed = sorted({*HANDLERS, *DEBUG_HANDLERS, "/logs/", "/debug/pprof/"})
+        status = (
+            f"\nStarted: {began}\nUp: {hours} hr {rest // 60:02d} min {rest % 60:02d} sec\n"
+            f"Go version: {GO_VERSION}\nBinary version: {version}\n"
+            f"Emulation version: {'.'.join(version.split('.')[:2])}\nPaths: {' '.join(listed)}\n"
+        )
+        return text(200, HEADER % "statusz" + status)
+
+    def _model(self, node: NodeId) -> NodeModel:
+        return self._entries[node].caller.template.model

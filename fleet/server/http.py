@@ -14,6 +14,7 @@ ReadHeaderTimeout); Go counts no fields.
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from typing import NamedTuple
 
 from aiohttp import StreamReader, web
 from aiohttp.abc import AbstractStreamWriter
@@ -22,7 +23,6 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from fleet.k8s.effects import NodeId
-from fleet.server.authorization import User
 
 HEAD_BYTES_MAX = (1 << 20) + 4096
 """Of one request, its line and fields. Source: MaxHeaderBytes, initialReadLimitSize."""
@@ -43,6 +43,15 @@ HEADS = "unfinished requests to kubelets"
 TOO_BUSY = "503 Service Unavailable"
 TOO_MANY_FIELDS = "Too many headers"  # in aiohttp's words
 REFUSAL = b"HTTP/1.1 %b\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%b"
+
+
+class User(NamedTuple):
+    """Who asks. Source: apiserver/pkg/authentication/user, Info."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 class Role(Enum):

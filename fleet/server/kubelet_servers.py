@@ -3,7 +3,7 @@
     open (sockets, before any Node says where) -> start (thread, loop) -> stop
 
 They run on a loop of their own beside the reactor's: TLS, HTTP and streaming never stand in its
-way, and what is asked of a kubelet costs a turn at most `questions.BUDGET_S`.
+way, and what is asked of a kubelet costs a turn at most `reactor_thread.BUDGET_S`.
 Source: pkg/kubelet/server/server.go, ListenAndServeKubeletServer; pkg/kubelet/kubelet.go,
 ListenAndServe.
 """
@@ -29,21 +29,17 @@ from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost
 from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId
-from fleet.kubelet import host_interface
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, Serving
 from fleet.profile.settings import ServeMode, Settings
-from fleet.server.access import AccessControl
-from fleet.server.client_ca import ClientAuthorities
+from fleet.server.auth import AccessControl
 from fleet.server.counts import HttpCounts
-from fleet.server.debugging import Debugging
-from fleet.server.endpoints import Answers, Asked, Endpoints
-from fleet.server.host import Host
+from fleet.server.endpoints import Answers, Asked, Debugging, Endpoints
 from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.node_metrics import client_rows
-from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
 from fleet.server.resource_sockets import prepare_sockets, remove_sockets
 from fleet.server.routes import (
     NOT_FOUND,
@@ -53,7 +49,7 @@ from fleet.server.routes import (
     route,
     split_path,
 )
-from fleet.server.serving_tls import Chain, ServingContext
+from fleet.server.serving_tls import Chain, ClientAuthorities, ServingContext
 from fleet.server.streaming import Streaming
 
 if TYPE_CHECKING:
@@ -169,7 +165,7 @@ class KubeletServers:
             return
         self._node_host = node_host
         self._store = store
-        questions = Questions(node_host.reactor, asyncio.get_running_loop())
+        reactor_thread = ReactorThread(node_host.reactor, asyncio.get_running_loop())
         context = ServingContext.make("", self._chain_of, self._client_cas, self._client_ca_of)
         if self._sockets and self._takes_cluster_clients:
             authorities = ClientAuthorities(cluster.api("serving"), context.use_client_ca)
@@ -178,7 +174,7 @@ class KubeletServers:
         began = threading.Event()
         self._thread = threading.Thread(
             target=self._run,
-            args=(questions, context, host_interface, began.set),
+            args=(reactor_thread, context, began.set),
             name="kubelet-servers",
             daemon=True,
         )
@@ -200,52 +196,50 @@ class KubeletServers:
 
     def _run(
         self,
-        questions: Questions,
+        reactor_thread: ReactorThread,
         context: ServingContext,
-        host: Host,
         on_begun: Callable[[], object],
     ) -> None:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(self._serve(questions, context, host, on_begun))
+                runner.run(self._serve(reactor_thread, context, on_begun))
         except Exception as error:  # noqa: BLE001 - marks the run, as a bug in the reactor does
-            questions.on_bug(error)
+            reactor_thread.on_bug(error)
         finally:
             on_begun()
             context.close()
 
     async def _serve(
         self,
-        questions: Questions,
+        reactor_thread: ReactorThread,
         context: ServingContext,
-        host: Host,
         on_begun: Callable[[], object],
     ) -> None:
-        loop = self._loop = questions.servers = asyncio.get_running_loop()
+        loop = self._loop = reactor_thread.servers = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         node_host = self._node_host
         assert node_host is not None
-        access = AccessControl(node_host.reactor, questions)
+        access = AccessControl(node_host.reactor, reactor_thread)
         counts = HttpCounts()
         client = partial(client_rows, node_host.reactor)
         answers = {
-            **Endpoints(questions, host, counts, client, self._store).answers,
-            **Streaming(questions, host).answers,
-            **Debugging(questions, node_host.reactor.entries).answers,
+            **Endpoints(reactor_thread, counts, client, self._store).answers,
+            **Streaming(reactor_thread).answers,
+            **Debugging(reactor_thread, node_host.reactor.entries).answers,
         }
         by_path = self._node_named if self.mode is ServeMode.PATH else None
         handler = Handler(
-            self.named, node_host, questions, access, answers, self._roles, counts, by_path
+            self.named, node_host, reactor_thread, access, answers, self._roles, counts, by_path
         )
-        http = NodeHttp(handler.handle, questions.hit_limit)
+        http = NodeHttp(handler.handle, reactor_thread.hit_limit)
         listener = Listener(
-            loop, self.named, http, lambda: len(http.connections), questions.hit_limit
+            loop, self.named, http, lambda: len(http.connections), reactor_thread.hit_limit
         )
         for each in self._sockets:
             role = self._roles.get(each.getsockname()[1], Role.SECURE)
             listener.add(each, context if role is Role.SECURE else None)
         tasks = [loop.create_task(access.sweep()), loop.create_task(http.sweep())]
-        resources = await self._serve_resources(questions, node_host)
+        resources = await self._serve_resources(reactor_thread, node_host)
         on_begun()
         try:
             await self._stopping.wait()
@@ -259,7 +253,7 @@ class KubeletServers:
             await http.shutdown(0.1)
 
     async def _serve_resources(
-        self, questions: Questions, node_host: NodeHost
+        self, reactor_thread: ReactorThread, node_host: NodeHost
     ) -> "PodResourcesServers | None":
         """Serve PodResources of each node where that is asked for."""
         root = self._settings.pod_resources
@@ -270,7 +264,7 @@ class KubeletServers:
         # grpcio is 11 MiB of memory, and an extra.
         from fleet.server.pod_resources import PodResourcesServers, nodes_of  # noqa: PLC0415
 
-        served = PodResourcesServers(root, questions)
+        served = PodResourcesServers(root, reactor_thread)
         names = enumerate(self._settings.node_names(), self._first)
         try:
             await served.start(nodes_of(names, node_host.node_at))
@@ -333,7 +327,7 @@ class Handler:
         self,
         named: Callable[[str, int], tuple[NodeId, str] | None],
         node_host: NodeHost,
-        questions: Questions,
+        reactor_thread: ReactorThread,
         access: AccessControl,
         answers: Answers,
         roles: Mapping[int, Role],
@@ -343,7 +337,7 @@ class Handler:
         self._named = named
         self._by_path = by_path  # None: the address tells the node
         self._entries = node_host.reactor.entries
-        self._questions = questions
+        self._reactor_thread = reactor_thread
         self._access = access
         self._answers = answers
         self._roles = roles
@@ -417,7 +411,7 @@ class Handler:
                 return None
             protocol.node, protocol.node_name = found
             protocol.role = self._roles.get(sockname[1], Role.SECURE)
-        return protocol.node if self._questions.is_alive(protocol.node) else None
+        return protocol.node if self._reactor_thread.is_alive(protocol.node) else None
 
 
 def _plain_ports(models: Iterable[NodeModel]) -> Iterator[tuple[int, Role]]:

@@ -27,7 +27,7 @@ from fleet.server.given_resources import (
     pod_resources,
     resources_of,
 )
-from fleet.server.questions import BugError, NodeGoneError, Questions
+from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
 from fleet.server.resource_sockets import socket_path
 from fleet.wire.api.kubernetes_messages import read_pool
 
@@ -59,16 +59,16 @@ def _answer(name: str) -> Any:
 class PodResourcesServers:
     """The sockets of all nodes of a process; made, started and stopped on the servers' loop."""
 
-    def __init__(self, root: Path, questions: Questions) -> None:
+    def __init__(self, root: Path, reactor_thread: ReactorThread) -> None:
         self._root = root
-        self._questions = questions
+        self._reactor_thread = reactor_thread
         self._servers: list[grpc.aio.Server] = []
 
     async def start(self, nodes: Iterable[tuple[str, NodeAt]]) -> None:
         """Serve each node, by its name and who it is when somebody asks; its folder is there."""
         for name, node_at in nodes:
             server = grpc.aio.server()
-            server.add_generic_rpc_handlers((_handlers(self._questions, node_at),))
+            server.add_generic_rpc_handlers((_handlers(self._reactor_thread, node_at),))
             server.add_insecure_port(f"unix:{socket_path(self._root, name)}")
             await server.start()
             self._servers.append(server)
@@ -100,10 +100,10 @@ class Limit:
 class _Lister:
     """The service of one node."""
 
-    __slots__ = ("_limit", "_node_at", "_questions")
+    __slots__ = ("_limit", "_node_at", "_reactor_thread")
 
-    def __init__(self, questions: Questions, node_at: NodeAt) -> None:
-        self._questions = questions
+    def __init__(self, reactor_thread: ReactorThread, node_at: NodeAt) -> None:
+        self._reactor_thread = reactor_thread
         self._node_at = node_at
         self._limit = Limit(time.monotonic())
 
@@ -141,7 +141,7 @@ class _Lister:
         node = self._node_at()
         if node is not None:
             try:
-                return await self._questions.ask(node, act)
+                return await self._reactor_thread.call(node, act)
             except NodeGoneError:
                 pass
             except BugError as error:
@@ -150,8 +150,8 @@ class _Lister:
         raise AssertionError  # abort does
 
 
-def _handlers(questions: Questions, node_at: NodeAt) -> grpc.GenericRpcHandler:
-    lister = _Lister(questions, node_at)
+def _handlers(reactor_thread: ReactorThread, node_at: NodeAt) -> grpc.GenericRpcHandler:
+    lister = _Lister(reactor_thread, node_at)
     calls = {
         "List": lister.list,
         "Get": lister.get,

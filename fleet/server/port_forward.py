@@ -17,10 +17,11 @@ from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import PortOutput, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.runtime.ports import PortSession
 from fleet.server.byte_streams import ByteStream
-from fleet.server.host import Host, PortSession
-from fleet.server.questions import BugError, NodeGoneError, Questions
-from fleet.server.seats import Seats
+from fleet.server.endpoints import ConcurrencyLimit
+from fleet.server.host_interface import port_of
+from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
 from fleet.server.spdy import REFUSED_STREAM, Data, Ended, GoneAway, Opened, Reset, SpdyServer
 
 PROTOCOL = "portforward.k8s.io"
@@ -34,28 +35,27 @@ CONNECTIONS_MAX = 500
 """At once through one client."""
 CHANNELS_MAX = 128
 """Ports of a WebSocket without SPDY: each has two channels, and a channel is one byte."""
-NO_SEAT = Refusal(503, "too many connections are forwarded")
+TOO_MANY_FORWARDED = Refusal(503, "too many connections are forwarded")
 
 
 class Forwarder:
     """Connects to the ports of one pod."""
 
     def __init__(
-        self, questions: Questions, host: Host, node: NodeId, pod: Pod, seats: Seats
+        self, reactor_thread: ReactorThread, node: NodeId, pod: Pod, limit: ConcurrencyLimit
     ) -> None:
-        self.seats = seats  # for the connections of all clients
-        self._questions = questions
-        self._host = host
+        self.limit = limit  # for the connections of all clients
+        self._reactor_thread = reactor_thread
         self._node = node
         self.pod = pod
 
     async def open(self, port: int) -> PortSession | Refusal:
-        """Connect to a port; whoever does holds a seat. Raises NodeGoneError."""
+        """Connect to a port; the caller is counted in `limit`. Raises NodeGoneError."""
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> PortSession | Refusal:
-            return self._host.port_of(kubelet, self.pod, port, now_ns)
+            return port_of(kubelet, self.pod, port, now_ns)
 
-        return await self._questions.ask(self._node, act)
+        return await self._reactor_thread.call(self._node, act)
 
     def error_text(self, port: int, refusal: Refusal) -> str:
         """Source: httpstream.go, portForward."""
@@ -64,17 +64,17 @@ class Forwarder:
 
     async def write(self, session: PortSession, data: bytes) -> int:
         """Hand the port at most `CHUNK_BYTES`; return how many bytes it took."""
-        return await self._questions.ask(
+        return await self._reactor_thread.call(
             self._node, lambda _kubelet, now_ns: session.write(data[:CHUNK_BYTES], now_ns)
         )
 
     async def end(self, session: PortSession) -> None:
         """Tell the port that nothing more comes."""
-        await self._questions.ask(self._node, lambda _kubelet, now_ns: session.end(now_ns))
+        await self._reactor_thread.call(self._node, lambda _kubelet, now_ns: session.end(now_ns))
 
     async def advance(self, session: PortSession) -> PortOutput:
         """Return what the port says."""
-        return await self._questions.ask(
+        return await self._reactor_thread.call(
             self._node, lambda _kubelet, now_ns: session.advance(CHUNK_BYTES, now_ns)
         )
 
@@ -238,8 +238,10 @@ class SpdyPortForward:
             await self._flush()
 
         try:
-            with forwarder.seats.one() as has_seat:
-                session = await forwarder.open(connection.port) if has_seat else NO_SEAT
+            with forwarder.limit.held() as is_admitted:
+                session = (
+                    await forwarder.open(connection.port) if is_admitted else TOO_MANY_FORWARDED
+                )
                 if isinstance(session, Refusal):
                     text = forwarder.error_text(connection.port, session)
                     self._spdy.send(connection.error, text.encode(), is_last=True)
@@ -337,9 +339,9 @@ async def _carry_channel(
     try:
         with (
             contextlib.suppress(ConnectionError, NodeGoneError, BugError),
-            forwarder.seats.one() as has_seat,
+            forwarder.limit.held() as is_admitted,
         ):
-            session = await forwarder.open(connection.port) if has_seat else NO_SEAT
+            session = await forwarder.open(connection.port) if is_admitted else TOO_MANY_FORWARDED
             if isinstance(session, Refusal):
                 text = forwarder.error_text(connection.port, session).encode()
                 await socket.send_bytes(bytes((channel + 1,)) + text)

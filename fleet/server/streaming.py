@@ -15,8 +15,15 @@ from fleet.k8s.pods import Pod
 from fleet.k8s.streams import Output, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.byte_streams import TunnelStream, UpgradeResponse
-from fleet.server.endpoints import Answers, Asked, found_pod
-from fleet.server.host import Host, Session
+from fleet.server.endpoints import (
+    FORWARDED_MAX,
+    SESSIONS_MAX,
+    Answers,
+    Asked,
+    ConcurrencyLimit,
+    found_pod,
+)
+from fleet.server.host_interface import Session, attach_to, exec_in
 from fleet.server.http import json, text
 from fleet.server.port_forward import (
     PROTOCOL,
@@ -26,25 +33,22 @@ from fleet.server.port_forward import (
     forward_channels,
     ports_of,
 )
-from fleet.server.questions import Questions
-from fleet.server.remote_command import (
+from fleet.server.reactor_thread import ReactorThread
+from fleet.server.routes import Endpoint
+from fleet.server.sessions import (
     CHUNK_BYTES,
+    MESSAGE_BYTES_MAX,
+    SPDY_PROTOCOLS,
+    WEB_SOCKET_PROTOCOLS,
+    WRITE_BYTES_MAX,
     Channel,
     Conversation,
+    SpdyClient,
     Wanted,
-    wanted_streams,
-)
-from fleet.server.routes import Endpoint
-from fleet.server.seats import FORWARDED_MAX, SESSIONS_MAX, Seats
-from fleet.server.spdy_sessions import PROTOCOLS as SPDY_PROTOCOLS
-from fleet.server.spdy_sessions import SpdyClient
-from fleet.server.web_sockets import (
-    MESSAGE_BYTES_MAX,
-    PROTOCOLS,
-    WRITE_BYTES_MAX,
     WebSocketClient,
     is_web_socket,
     offered,
+    wanted_streams,
 )
 
 SPDY = "SPDY/3.1"
@@ -61,24 +65,25 @@ Open = Callable[[VirtualKubelet, Pod, str, int], Session | Refusal]
 class Streaming:
     """Answers for all nodes of a process."""
 
-    def __init__(self, questions: Questions, host: Host) -> None:
-        self._questions = questions
-        self._host = host
-        self.sessions = Seats(SESSIONS_MAX, partial(questions.hit_limit, STREAMS))
-        self.forwarded = Seats(FORWARDED_MAX, partial(questions.hit_limit, FORWARDED))
+    def __init__(self, reactor_thread: ReactorThread) -> None:
+        self._reactor_thread = reactor_thread
+        self.sessions = ConcurrencyLimit(SESSIONS_MAX, partial(reactor_thread.hit_limit, STREAMS))
+        self.forwarded = ConcurrencyLimit(
+            FORWARDED_MAX, partial(reactor_thread.hit_limit, FORWARDED)
+        )
         self.answers: Answers = {
-            Endpoint.EXEC: partial(self._seated, self._exec),
-            Endpoint.ATTACH: partial(self._seated, self._attach),
-            Endpoint.RUN: partial(self._seated, self._run),
-            Endpoint.PORT_FORWARD: partial(self._seated, self._port_forward),
+            Endpoint.EXEC: partial(self._within_limit, self._exec),
+            Endpoint.ATTACH: partial(self._within_limit, self._attach),
+            Endpoint.RUN: partial(self._within_limit, self._run),
+            Endpoint.PORT_FORWARD: partial(self._within_limit, self._port_forward),
         }
 
-    async def _seated(
+    async def _within_limit(
         self, answer: Callable[[Asked], Awaitable[web.StreamResponse]], asked: Asked
     ) -> web.StreamResponse:
-        """Begin a session if there is room for one. Source: ErrorTooManyInFlight."""
-        with self.sessions.one() as has_seat:
-            return await answer(asked) if has_seat else text(429, TOO_MANY)
+        """Begin a session unless too many are open. Source: ErrorTooManyInFlight."""
+        with self.sessions.held() as is_admitted:
+            return await answer(asked) if is_admitted else text(429, TOO_MANY)
 
     # ---- exec, attach, run ----
 
@@ -88,7 +93,7 @@ class Streaming:
         def begin(
             wanted: Wanted, kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
         ) -> Session | Refusal:
-            return self._host.exec_in(
+            return exec_in(
                 kubelet,
                 pod,
                 container,
@@ -104,7 +109,7 @@ class Streaming:
         def begin(
             wanted: Wanted, kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
         ) -> Session | Refusal:
-            return self._host.attach_to(
+            return attach_to(
                 kubelet, pod, container, stdin=wanted.stdin, tty=wanted.tty, now_ns=now_ns
             )
 
@@ -137,17 +142,17 @@ class Streaming:
                 return Refusal(500, f'container not found ("{container}")')
             session = begin(kubelet, pod, container, now_ns)
             if not isinstance(session, Refusal) and session.out:
-                self._questions.perform(session.out)
+                self._reactor_thread.perform(session.out)
                 session.out.clear()
             return session
 
-        return await self._questions.ask(asked.node, act)
+        return await self._reactor_thread.call(asked.node, act)
 
     async def _over_web_socket(
         self, asked: Asked, session: Session, wanted: Wanted
     ) -> web.StreamResponse:
         request = asked.request
-        socket = await _accept(request, PROTOCOLS)
+        socket = await _accept(request, WEB_SOCKET_PROTOCOLS)
         if socket is None:
             return text(403, "")
         client = WebSocketClient(socket)
@@ -155,7 +160,7 @@ class Streaming:
         if wanted.stderr and not wanted.stdout:
             first = Channel.STDERR
         await client.send(first, b"")  # so that the client knows that it is connected
-        await Conversation(self._questions, asked.node, session, client, wanted).run()
+        await Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
         return socket
 
     async def _over_spdy(
@@ -170,7 +175,7 @@ class Streaming:
         client = SpdyClient(stream, chosen)
         try:
             if await client.wait_for_streams(wanted):
-                await Conversation(self._questions, asked.node, session, client, wanted).run()
+                await Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
         except ConnectionError:
             pass
         finally:
@@ -184,9 +189,7 @@ class Streaming:
         def begin(
             kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
         ) -> Session | Refusal:
-            return self._host.exec_in(
-                kubelet, pod, container, command, stdin=False, tty=False, now_ns=now_ns
-            )
+            return exec_in(kubelet, pod, container, command, stdin=False, tty=False, now_ns=now_ns)
 
         session = await self._begin(asked, begin)
         if isinstance(session, Refusal):
@@ -196,14 +199,14 @@ class Streaming:
         def advance(_kubelet: VirtualKubelet, now_ns: int) -> Output:
             output = session.advance(CHUNK_BYTES, now_ns)
             if session.out:
-                self._questions.perform(session.out)
+                self._reactor_thread.perform(session.out)
                 session.out.clear()
             return output
 
         try:
             async with asyncio.timeout(RUN_S):
                 while True:
-                    output = await self._questions.ask(asked.node, advance)
+                    output = await self._reactor_thread.call(asked.node, advance)
                     said += output.stdout + output.stderr
                     if output.error:
                         return text(500, output.error)
@@ -217,7 +220,9 @@ class Streaming:
         except TimeoutError:
             return text(500, f"command timed out after {RUN_S:.0f} s")
         finally:
-            await self._questions.ask(asked.node, lambda _kubelet, now_ns: session.close(now_ns))
+            await self._reactor_thread.call(
+                asked.node, lambda _kubelet, now_ns: session.close(now_ns)
+            )
         if output.exit_code:
             return text(
                 500, f"command exited with {output.exit_code}: {said.decode('utf-8', 'replace')}"
@@ -241,13 +246,13 @@ class Streaming:
         def find(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
             return found_pod(kubelet, asked.parameters)
 
-        pod = await self._questions.ask(asked.node, find)
+        pod = await self._reactor_thread.call(asked.node, find)
         if isinstance(pod, Refusal):
             return text(*pod)
-        forwarder = Forwarder(self._questions, self._host, asked.node, pod, self.forwarded)
+        forwarder = Forwarder(self._reactor_thread, asked.node, pod, self.forwarded)
         if not is_web_socket(request):
             return await self._forward_over_spdy(request, forwarder)
-        socket = await _accept(request, (TUNNEL,) if is_tunnel else PROTOCOLS)
+        socket = await _accept(request, (TUNNEL,) if is_tunnel else WEB_SOCKET_PROTOCOLS)
         if socket is None:
             return text(400, "unable to upgrade: no tunneling spdy protocols provided\n")
         if is_tunnel:

@@ -18,7 +18,6 @@ from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions
 from fleet.kubelet.containers.container_exec import ExecSession
-from fleet.kubelet.host_interface import container_logs, exec_in
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.probe_behavior import PROBE_ANNOTATIONS
 from fleet.runtime.container_log import LogReader
@@ -29,6 +28,7 @@ from fleet.runtime.shell.file_programs import FILE_PROGRAMS
 from fleet.runtime.shell.process import Process, run_words
 from fleet.runtime.shell.programs import TEXT_PROGRAMS
 from fleet.runtime.shell.surroundings import Surroundings
+from fleet.server.host_interface import container_logs, exec_in
 from fleet.wire.api import codec
 
 NUMBERS = (

@@ -13,7 +13,7 @@ from world.simulation import Simulation
 
 from fleet.k8s.effects import NodeId
 from fleet.server.pod_resources import FILE, SERVICE, PodResourcesServers, nodes_of
-from fleet.server.questions import NodeGoneError, Questions
+from fleet.server.reactor_thread import NodeGoneError, ReactorThread
 from fleet.server.resource_sockets import prepare_sockets, remove_sockets, socket_path
 from fleet.wire.api.kubernetes_messages import read_pool
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Direct:
-    """Questions to the kubelets of a simulation, which are answered at once."""
+    """ReactorThread to the kubelets of a simulation, which are answered at once."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -78,7 +78,7 @@ def monitored(
     async def main() -> None:
         names = (*sim.names, "not-there")
         prepare_sockets(root, names)
-        servers = PodResourcesServers(root, cast("Questions", Direct(sim)))
+        servers = PodResourcesServers(root, cast("ReactorThread", Direct(sim)))
         try:
             await servers.start(nodes_of(enumerate(names), node_at))
             channels = {

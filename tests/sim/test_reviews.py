@@ -13,9 +13,8 @@ from world.simulation import Simulation
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.server.access import AccessControl
-from fleet.server.questions import Questions
-from fleet.server.reviews import TOKEN_REVIEWS, token_review
+from fleet.server.auth import TOKEN_REVIEWS, AccessControl, token_review
+from fleet.server.reactor_thread import ReactorThread
 
 pytest_plugins = ("sim_encodings",)
 
@@ -24,13 +23,13 @@ NODE = NodeId(0)
 STEP_S = 0.01
 
 
-class DirectQuestions(Questions):
+class DirectCalls(ReactorThread):
     """Asks in the same thread."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
 
-    async def ask(self, node: NodeId, act: Callable[[VirtualKubelet, int], T]) -> T:
+    async def call(self, node: NodeId, act: Callable[[VirtualKubelet, int], T]) -> T:
         kubelet = self._sim.reactor.entries[node].kubelet
         assert kubelet is not None
         found = act(kubelet, self._sim.clock.now_ns())
@@ -47,7 +46,7 @@ def reviews(sim: Simulation, count: int = 1, fault: Fault | None = None) -> tupl
             await asyncio.sleep(0)
 
     async def ask() -> int:
-        access, code = AccessControl(sim.reactor, DirectQuestions(sim), sleep), 0
+        access, code = AccessControl(sim.reactor, DirectCalls(sim), sleep), 0
         for _ in range(count):
             code = (await access._send(NODE, TOKEN_REVIEWS, token_review("secret"))).code
         return code

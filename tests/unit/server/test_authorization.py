@@ -3,17 +3,17 @@
 import pytest
 
 from fleet.k8s.effects import NodeId
-from fleet.server.access import user_of
-from fleet.server.authorization import (
+from fleet.server.auth import (
     Access,
     ExpiringCache,
-    User,
     error_text,
     forbidden_text,
     subresources,
     token_key,
+    user_of,
     verb_of,
 )
+from fleet.server.http import User
 
 ADA = User("ada", groups=("system:authenticated",))
 

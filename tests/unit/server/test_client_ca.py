@@ -7,7 +7,7 @@ from world.cluster_fakes import FakeApi
 
 from fleet.cluster.api_client import Answer
 from fleet.errors import SetupError
-from fleet.server.client_ca import CONFIG_MAP, KEY, LOOK_S, ClientAuthorities
+from fleet.server.serving_tls import CONFIG_MAP, KEY, LOOK_S, ClientAuthorities
 
 
 class Used:

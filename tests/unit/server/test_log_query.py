@@ -4,7 +4,7 @@ import pytest
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.streams import LogOptions, Refusal
-from fleet.server.log_query import INVALID, UNREADABLE, log_options
+from fleet.server.endpoints import INVALID, UNREADABLE, log_options
 
 NOW_NS = 1_000 * NS_PER_S
 

@@ -15,9 +15,8 @@ from aiohttp import web
 from fleet.k8s.effects import NodeId
 from fleet.server import listener, streaming
 from fleet.server.endpoints import Asked
-from fleet.server.host import Host
 from fleet.server.listener import KUBELET_CONNECTIONS, Listener
-from fleet.server.questions import Questions
+from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 from fleet.server.streaming import STREAMS, Streaming
 from fleet.wire.sockets.transport_reports import OPEN_FILES
@@ -32,7 +31,7 @@ class NotedQuestions:
     def hit_limit(self, what: str) -> None:
         self.hit[what] += 1
 
-    async def ask(self, *_asked: object) -> object:
+    async def call(self, *_asked: object) -> object:
         return SimpleNamespace()
 
 
@@ -67,13 +66,13 @@ def connected() -> tuple[socket.socket, socket.socket]:
         return listening.accept()[0], client
 
 
-def made(questions: NotedQuestions, loop: NoLoop, connections: int = 0) -> Listener:
+def made(reactor_thread: NotedQuestions, loop: NoLoop, connections: int = 0) -> Listener:
     return Listener(
         cast("asyncio.AbstractEventLoop", loop),
         lambda _address, _port: (NodeId(0), "n-0"),
         asyncio.Protocol,
         lambda: connections,
-        questions.hit_limit,
+        reactor_thread.hit_limit,
     )
 
 
@@ -85,21 +84,21 @@ def test_connections_to_kubelets(
 ) -> None:
     monkeypatch.setattr(listener, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(listener, "HANDSHAKES_MAX", 0)
-    questions = NotedQuestions()
-    found = made(questions, NoLoop(), connections)
+    reactor_thread = NotedQuestions()
+    found = made(reactor_thread, NoLoop(), connections)
     taken, client = connected()
     with client:
         found._take(taken, None)
-        assert questions.hit == ({KUBELET_CONNECTIONS: 1} if is_hit else {})
+        assert reactor_thread.hit == ({KUBELET_CONNECTIONS: 1} if is_hit else {})
         assert found.refused == is_hit
     found.close()
     taken.close()
 
 
 def test_open_files_of_the_kubelets_servers() -> None:
-    questions, loop = NotedQuestions(), NoLoop()
-    made(questions, loop)._on_ready(cast("socket.socket", NoRoom()))
-    assert questions.hit == {OPEN_FILES: 1}
+    reactor_thread, loop = NotedQuestions(), NoLoop()
+    made(reactor_thread, loop)._on_ready(cast("socket.socket", NoRoom()))
+    assert reactor_thread.hit == {OPEN_FILES: 1}
     assert (loop.removed, loop.later) == ([7], [1.0])
 
 
@@ -109,12 +108,12 @@ async def answered(answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
 
 def test_streams_of_the_kubelets_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "SESSIONS_MAX", 0)
-    questions = NotedQuestions()
-    found = Streaming(cast("Questions", questions), cast("Host", None))
+    reactor_thread = NotedQuestions()
+    found = Streaming(cast("ReactorThread", reactor_thread))
     asked = SimpleNamespace(request=SimpleNamespace(query={}, headers={}), node=NodeId(0))
     answer = asyncio.run(answered(found.answers[Endpoint.PORT_FORWARD](cast("Asked", asked))))
     assert isinstance(answer, web.Response)
-    assert (answer.status, questions.hit) == (429, {STREAMS: 1})
+    assert (answer.status, reactor_thread.hit) == (429, {STREAMS: 1})
 
 
 def test_a_limit_is_counted_in_the_reactors_thread() -> None:
@@ -123,11 +122,11 @@ def test_a_limit_is_counted_in_the_reactors_thread() -> None:
     loop = SimpleNamespace(
         call_soon_threadsafe=lambda act, *what: called.append(partial(act, *what))
     )
-    questions = Questions(
+    reactor_thread = ReactorThread(
         SimpleNamespace(counts=counts),  # type: ignore[arg-type]
         loop,  # type: ignore[arg-type]
     )
-    questions.hit_limit(STREAMS)
+    reactor_thread.hit_limit(STREAMS)
     assert not counts.own_limits
     called[0]()
     assert counts.own_limits == {STREAMS: 1}

@@ -4,7 +4,6 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -17,7 +16,8 @@ from fleet.k8s.pods import Pod
 from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.ports import PENDING_MAX, PortSession
-from fleet.server.host import Host
+from fleet.server import port_forward
+from fleet.server.endpoints import FORWARDED_MAX, ConcurrencyLimit
 from fleet.server.port_forward import (
     CHANNELS_MAX,
     CONNECTIONS_MAX,
@@ -27,8 +27,7 @@ from fleet.server.port_forward import (
     forward_channels,
     ports_of,
 )
-from fleet.server.questions import Questions
-from fleet.server.seats import FORWARDED_MAX, Seats
+from fleet.server.reactor_thread import ReactorThread
 from fleet.server.spdy import FIN, REFUSED_STREAM, RST_STREAM, SYN_REPLY
 
 PORT, CLOSED = 7, 81
@@ -37,9 +36,9 @@ PIECE = 32 << 10
 
 
 class Direct:
-    """Questions that are answered at once: there is no other thread."""
+    """ReactorThread that are answered at once: there is no other thread."""
 
-    async def ask(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
+    async def call(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
         await asyncio.sleep(0)
         return act(None, 0)
 
@@ -49,9 +48,11 @@ def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> Port
 
 
 @pytest.fixture
-def forwarder() -> Forwarder:
-    host = cast("Host", SimpleNamespace(port_of=port_of))
-    return Forwarder(cast("Questions", Direct()), host, NodeId(0), make_pod(), Seats(FORWARDED_MAX))
+def forwarder(monkeypatch: pytest.MonkeyPatch) -> Forwarder:
+    monkeypatch.setattr(port_forward, "port_of", port_of)
+    return Forwarder(
+        cast("ReactorThread", Direct()), NodeId(0), make_pod(), ConcurrencyLimit(FORWARDED_MAX)
+    )
 
 
 class Pipe:
@@ -202,15 +203,15 @@ def run_over_spdy(forwarder: Forwarder, sent: list[bytes], replies: int) -> list
     return whole(client, asyncio.run(play()).received)
 
 
-def test_without_a_seat_no_connection_begins(forwarder: Forwarder) -> None:
+def test_over_the_limit_no_connection_begins(forwarder: Forwarder) -> None:
     """Of all clients: the port is not even asked."""
-    forwarder.seats.taken = forwarder.seats.most
+    forwarder.limit.in_use = forwarder.limit.most
     forwarder.open = None  # type: ignore[method-assign,assignment]
     frames = run_over_spdy(forwarder, opened(Client(), 1, PORT), 4)
     [refused] = [content[1:] for kind, content in frames if kind == -1]
     assert refused.endswith(b"too many connections are forwarded")
-    assert forwarder.seats.taken == forwarder.seats.most
-    assert forwarder.seats.refused == 1
+    assert forwarder.limit.in_use == forwarder.limit.most
+    assert forwarder.limit.refused == 1
 
     async def play() -> Socket:
         socket = Socket([], 1, len(refused))
@@ -222,22 +223,21 @@ def test_without_a_seat_no_connection_begins(forwarder: Forwarder) -> None:
     assert asyncio.run(play()).received[1].endswith(b"too many connections are forwarded")
 
 
-def test_seats_are_given_back(forwarder: Forwarder) -> None:
-    forwarder.seats.most = 1
+def test_a_closed_connection_counts_no_more(forwarder: Forwarder) -> None:
+    forwarder.limit.most = 1
     client = Client()
     for first in (1, 5):
         sent = [*opened(client, first, PORT), client.data(first + 2, b"hello, port\n", FIN)]
         assert any(b"hello" in content for _, content in run_over_spdy(forwarder, sent, 3))
-        assert forwarder.seats.taken == 0
+        assert forwarder.limit.in_use == 0
         client = Client()
 
 
-def test_halves_of_connections_are_counted_and_refused_ones_leave_nothing() -> None:
+def test_halves_of_connections_are_counted_and_refused_ones_leave_nothing(
+    forwarder: Forwarder,
+) -> None:
     """Error streams of ever new requests, without the data streams that belong to them."""
     client = Client()
-    host = cast("Host", SimpleNamespace(port_of=port_of))
-    seats = Seats(FORWARDED_MAX)
-    forwarder = Forwarder(cast("Questions", Direct()), host, NodeId(0), make_pod(), seats)
     numbers = range(1, 6 * CONNECTIONS_MAX, 2)
     sent = [
         client.open(stream, {"port": "7", "streamType": "error", "requestID": f"r{stream}"}, FIN)

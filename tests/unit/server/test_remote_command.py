@@ -13,20 +13,21 @@ from spdy_client import Client
 from fleet.k8s.effects import NodeId, Outbox
 from fleet.k8s.streams import Output, TerminalSize
 from fleet.server.byte_streams import ByteStream
+from fleet.server.host_interface import Session
 from fleet.server.port_forward import ports_of
-from fleet.server.questions import Questions
-from fleet.server.remote_command import (
+from fleet.server.reactor_thread import ReactorThread
+from fleet.server.sessions import (
     CHUNK_BYTES,
     Channel,
     Conversation,
     Ended,
+    SpdyClient,
     Wanted,
+    WebSocketClient,
     sizes_of,
     wanted_streams,
 )
 from fleet.server.spdy import FIN
-from fleet.server.spdy_sessions import SpdyClient
-from fleet.server.web_sockets import WebSocketClient
 
 ALL = Wanted(stdin=True, stdout=True, stderr=True, tty=False)
 
@@ -75,14 +76,14 @@ def test_what_is_no_port(given: list[str]) -> None:
 
 
 class Direct:
-    """Questions that are answered at once: there is no other thread."""
+    """ReactorThread that are answered at once: there is no other thread."""
 
     performed: list[object]
 
     def __init__(self) -> None:
         self.performed = []
 
-    async def ask(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
+    async def call(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
         return act(None, 0)
 
     def perform(self, out: Outbox) -> None:
@@ -142,8 +143,8 @@ class Peer:
 
 
 def converse(session: Echo, peer: Peer, wanted: Wanted = ALL) -> None:
-    questions = cast("Questions", Direct())
-    conversation = Conversation(questions, NodeId(0), session, peer, wanted)
+    reactor_thread = cast("ReactorThread", Direct())
+    conversation = Conversation(reactor_thread, NodeId(0), cast("Session", session), peer, wanted)
     asyncio.run(asyncio.wait_for(conversation.run(), 10))
 
 

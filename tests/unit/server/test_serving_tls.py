@@ -12,7 +12,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet.controlplane import pki
 from fleet.errors import SetupError
-from fleet.server.access import user_of
+from fleet.server.auth import user_of
 from fleet.server.serving_tls import CURRENT_NODE, ServingContext
 
 

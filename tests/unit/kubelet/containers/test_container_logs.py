@@ -8,9 +8,9 @@ from world.pod_world import UID, World, container, make_pod
 from fleet.k8s.pods import VolumeSpec
 from fleet.k8s.scripts import MountSpec, ScriptSpec
 from fleet.k8s.streams import LogOptions, Refusal
-from fleet.kubelet.host_interface import container_logs
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.container_log import LogReader
+from fleet.server.host_interface import container_logs
 
 LOGS = (("fleet.emulator/logs", "{linesPerSecond: 1, template: 'line {{index}} of {{pod}}'}"),)
 

@@ -8,9 +8,9 @@ from world.pod_world import World, container, make_pod
 
 from fleet.k8s.pods import PortSpec, ProbeSpec
 from fleet.k8s.streams import Refusal
-from fleet.kubelet.host_interface import port_of
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.ports import PortSession
+from fleet.server.host_interface import port_of
 
 PORTS = (PortSpec(8080),)
 

@@ -32,6 +32,7 @@ from fleet.runtime.ports import (
 from fleet.runtime.surroundings import hostname
 
 NOT_FOUND = 404
+Session = ExecSession | AttachSession
 
 
 def container_logs(
@@ -55,7 +56,7 @@ def exec_in(
     stdin: bool,
     tty: bool,
     now_ns: int,
-) -> ExecSession | Refusal:
+) -> Session | Refusal:
     """Run a command in a container. Source: GetExec, RunInContainer."""
     target = _target(kubelet, pod, container, now_ns)
     if isinstance(target, Refusal):
@@ -65,7 +66,7 @@ def exec_in(
 
 def attach_to(
     kubelet: VirtualKubelet, pod: Pod, container: str, *, stdin: bool, tty: bool, now_ns: int
-) -> ExecSession | AttachSession | Refusal:
+) -> Session | Refusal:
     """Attach to the command that a container runs. Source: GetAttach."""
     target = _target(kubelet, pod, container, now_ns)
     if isinstance(target, Refusal):

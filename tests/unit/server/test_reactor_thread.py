@@ -1,4 +1,4 @@
-"""Questions from one thread, answered in another."""
+"""ReactorThread from one thread, answered in another."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ import pytest
 
 from fleet.k8s.effects import NodeId
 from fleet.reactor.reactor import Reactor
-from fleet.server.questions import BUDGET_S, BugError, NodeGoneError, Questions
+from fleet.server.reactor_thread import BUDGET_S, BugError, NodeGoneError, ReactorThread
 
 NODE, GONE = NodeId(0), NodeId(1)
 
@@ -28,16 +28,16 @@ class Fake:
         self.bugs.append(error)
 
 
-def play(asking: "Asking", reactor: Fake) -> Questions:
+def play(asking: "Asking", reactor: Fake) -> ReactorThread:
     """Run a loop as the reactor's, and another one in a thread that asks."""
     failures: list[BaseException] = []
 
-    async def main() -> Questions:
-        questions = Questions(cast("Reactor", reactor), asyncio.get_running_loop())
+    async def main() -> ReactorThread:
+        reactor_thread = ReactorThread(cast("Reactor", reactor), asyncio.get_running_loop())
 
         async def serve() -> None:
-            questions.servers = asyncio.get_running_loop()
-            await asyncio.wait_for(asking(questions), 20)
+            reactor_thread.servers = asyncio.get_running_loop()
+            await asyncio.wait_for(asking(reactor_thread), 20)
 
         def run() -> None:
             try:
@@ -50,30 +50,30 @@ def play(asking: "Asking", reactor: Fake) -> Questions:
         while thread.is_alive():
             reactor.turns += 1
             await asyncio.sleep(0)
-        return questions
+        return reactor_thread
 
-    questions = asyncio.run(main())
+    reactor_thread = asyncio.run(main())
     if failures:
         raise failures[0]
-    return questions
+    return reactor_thread
 
 
 class Asking:
     """Protocol of what a test asks."""
 
-    async def __call__(self, questions: Questions) -> None:
+    async def __call__(self, reactor_thread: ReactorThread) -> None:
         raise NotImplementedError
 
 
 def test_it_is_answered_in_the_reactors_thread() -> None:
     threads = []
 
-    async def asking(questions: Questions) -> None:
+    async def asking(reactor_thread: ReactorThread) -> None:
         def act(kubelet: object, now_ns: int) -> tuple[object, int]:
             threads.append(threading.current_thread())
             return kubelet, now_ns
 
-        assert await questions.ask(NODE, act) == ("kubelet", 42)
+        assert await reactor_thread.call(NODE, act) == ("kubelet", 42)
 
     play(cast("Asking", asking), Fake())
     assert threads == [threading.main_thread()]
@@ -82,12 +82,12 @@ def test_it_is_answered_in_the_reactors_thread() -> None:
 def test_a_node_that_is_gone_and_a_bug_are_told() -> None:
     reactor = Fake()
 
-    async def asking(questions: Questions) -> None:
+    async def asking(reactor_thread: ReactorThread) -> None:
         with pytest.raises(NodeGoneError):
-            await questions.ask(GONE, lambda _kubelet, _now_ns: 1)
+            await reactor_thread.call(GONE, lambda _kubelet, _now_ns: 1)
         with pytest.raises(BugError, match="division"):
-            await questions.ask(NODE, lambda _kubelet, _now_ns: 1 // 0)
-        assert await questions.ask(NODE, lambda _kubelet, _now_ns: 2) == 2
+            await reactor_thread.call(NODE, lambda _kubelet, _now_ns: 1 // 0)
+        assert await reactor_thread.call(NODE, lambda _kubelet, _now_ns: 2) == 2
 
     play(cast("Asking", asking), reactor)
     assert isinstance(reactor.bugs[0], ZeroDivisionError)
@@ -98,30 +98,30 @@ def test_a_flood_leaves_the_reactor_its_turns() -> None:
     reactor = Fake()
     turns: list[int] = []
 
-    async def asking(questions: Questions) -> None:
+    async def asking(reactor_thread: ReactorThread) -> None:
         def act(_kubelet: object, _now_ns: int) -> None:
             turns.append(reactor.turns)
             until_s = time.monotonic() + 0.001
             while time.monotonic() < until_s:
                 pass
 
-        await asyncio.gather(*(questions.ask(NODE, act) for _ in range(400)))
+        await asyncio.gather(*(reactor_thread.call(NODE, act) for _ in range(400)))
 
-    assert play(cast("Asking", asking), reactor).asked == 400
+    assert play(cast("Asking", asking), reactor).called == 400
     assert len(set(turns)) >= 400 * 0.001 / BUDGET_S / 4
 
 
 def test_whoever_went_away_is_not_answered() -> None:
     called = []
 
-    async def asking(questions: Questions) -> None:
+    async def asking(reactor_thread: ReactorThread) -> None:
         task = asyncio.ensure_future(
-            questions.ask(NODE, lambda _kubelet, _now_ns: called.append(1))
+            reactor_thread.call(NODE, lambda _kubelet, _now_ns: called.append(1))
         )
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await questions.ask(NODE, lambda _kubelet, _now_ns: None)
+        await reactor_thread.call(NODE, lambda _kubelet, _now_ns: None)
 
     play(cast("Asking", asking), Fake())
     assert called == []

@@ -9,11 +9,9 @@ from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
 from fleet.server.counts import HttpCounts
-from fleet.server.endpoints import Answers, Asked, Endpoints
-from fleet.server.host import Host
-from fleet.server.questions import Questions
+from fleet.server.endpoints import Answers, Asked, ConcurrencyLimit, Endpoints
+from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
-from fleet.server.seats import Seats
 from fleet.server.streaming import Streaming
 
 SESSIONS = (Endpoint.EXEC, Endpoint.ATTACH, Endpoint.RUN, Endpoint.PORT_FORWARD)
@@ -36,18 +34,16 @@ class BeganError(Exception):
 class Begins:
     """Nobody gets further than this."""
 
-    async def ask(self, *_about: object) -> object:
+    async def call(self, *_about: object) -> object:
         raise BeganError
 
     def hit_limit(self, what: str) -> None:
         raise AssertionError(what)
 
 
-def answers(questions: object) -> tuple[Streaming, Endpoints, Answers]:
-    streaming = Streaming(cast("Questions", questions), cast("Host", Unasked()))
-    endpoints = Endpoints(
-        cast("Questions", questions), cast("Host", Unasked()), HttpCounts(), lambda _node: {}
-    )
+def answers(reactor_thread: object) -> tuple[Streaming, Endpoints, Answers]:
+    streaming = Streaming(cast("ReactorThread", reactor_thread))
+    endpoints = Endpoints(cast("ReactorThread", reactor_thread), HttpCounts(), lambda _node: {})
     return streaming, endpoints, {**endpoints.answers, **streaming.answers}
 
 
@@ -62,27 +58,25 @@ def asked() -> Asked:
 @pytest.mark.parametrize("endpoint", [*SESSIONS, Endpoint.CONTAINER_LOGS])
 def test_over_the_limit_nothing_begins(endpoint: Endpoint) -> None:
     streaming, endpoints, all_answers = answers(Unasked())
-    seats = endpoints.logs if endpoint is Endpoint.CONTAINER_LOGS else streaming.sessions
-    seats.taken = seats.most
+    limit = endpoints.logs if endpoint is Endpoint.CONTAINER_LOGS else streaming.sessions
+    limit.in_use = limit.most
     response: web.StreamResponse = asyncio.run(all_answers[endpoint](asked()))  # type: ignore[arg-type]
     assert response.status == 429
-    assert (seats.taken, seats.refused) == (seats.most, 1)
+    assert (limit.in_use, limit.refused) == (limit.most, 1)
 
 
 @pytest.mark.parametrize("endpoint", [*SESSIONS, Endpoint.CONTAINER_LOGS])
-def test_whatever_fails_gives_its_seat_back(endpoint: Endpoint) -> None:
+def test_what_fails_counts_no_more(endpoint: Endpoint) -> None:
     streaming, endpoints, all_answers = answers(Begins())
     with pytest.raises(BeganError):
         asyncio.run(all_answers[endpoint](asked()))  # type: ignore[arg-type]
-    assert streaming.sessions.taken == endpoints.logs.taken == 0
+    assert streaming.sessions.in_use == endpoints.logs.in_use == 0
 
 
-def test_seats_are_as_many_as_there_are() -> None:
-    seats = Seats(2)
-    assert [seats.take() for _ in range(3)] == [True, True, False]
-    seats.give_back()
-    with seats.one() as has_seat:
-        assert has_seat
-        with seats.one() as has_another:
-            assert not has_another
-    assert (seats.taken, seats.refused) == (1, 2)
+def test_a_limit_refuses_what_is_too_many() -> None:
+    limit = ConcurrencyLimit(1)
+    with limit.held() as is_admitted:
+        assert is_admitted
+        with limit.held() as is_another:
+            assert not is_another
+    assert (limit.in_use, limit.refused) == (0, 1)

@@ -1,9 +1,9 @@
-"""Questions of the servers' thread to the reactor's: asked in one, answered in the other.
+"""Calls of the servers' thread into the reactor's.
 
-    ask -> queue -> one wake-up of the reactor's loop -> at most BUDGET_S of answers -> one back
+    call -> queue -> one wake-up of the reactor's loop -> at most BUDGET_S of calls -> one back
 
 Kubelets know no locks: whoever wants to read or change one does so in the reactor's thread. A flood
-of questions delays a turn by `BUDGET_S` at most, so it never delays a lease by more.
+of calls delays a turn by `BUDGET_S` at most, so it never delays a lease by more.
 """
 
 import asyncio
@@ -28,28 +28,28 @@ class BugError(Exception):
     """The answer failed in the reactor, which has told of it."""
 
 
-class _Question(NamedTuple):
+class _Call(NamedTuple):
     node: NodeId
     act: Callable[[VirtualKubelet, int], object]
     answer: "asyncio.Future[object]"
 
 
-class Questions:
-    """Made in the reactor's thread; `ask` is for the servers' loop, everything else is not."""
+class ReactorThread:
+    """Made in the reactor's thread; `call` is for the servers' loop, everything else is not."""
 
     def __init__(self, reactor: Reactor, loop: asyncio.AbstractEventLoop) -> None:
         self._reactor = reactor
         self._loop = loop
-        self._waiting: deque[_Question] = deque()
+        self._waiting: deque[_Call] = deque()
         self._is_called = False
         self.servers: asyncio.AbstractEventLoop | None = None  # known once their thread runs
-        self.asked = 0
+        self.called = 0
 
     def is_alive(self, node: NodeId) -> bool:
         """Return whether the kubelet of a node runs just now. From any thread."""
         return self._reactor.entries[node].kubelet is not None
 
-    async def ask(self, node: NodeId, act: Callable[[VirtualKubelet, int], T]) -> T:
+    async def call(self, node: NodeId, act: Callable[[VirtualKubelet, int], T]) -> T:
         """Let `act(kubelet, now_ns)` run in the reactor's thread and return what it returns.
 
         It must be short, and what it returns must not change any more. Raises NodeGoneError, and
@@ -57,7 +57,7 @@ class Questions:
         """
         assert self.servers is not None
         answer: asyncio.Future[T] = self.servers.create_future()
-        self._waiting.append(_Question(node, act, answer))  # type: ignore[arg-type]
+        self._waiting.append(_Call(node, act, answer))  # type: ignore[arg-type]
         if not self._is_called:
             self._is_called = True
             self._loop.call_soon_threadsafe(self._answer)
@@ -72,7 +72,7 @@ class Questions:
         self._loop.call_soon_threadsafe(self._reactor.counts.own_limits.update, (what,))
 
     def perform(self, out: Outbox) -> None:
-        """Do what followed from a question. In the reactor's thread."""
+        """Do what followed from a call. In the reactor's thread."""
         self._reactor.perform(out)
 
     def _answer(self) -> None:
@@ -81,10 +81,10 @@ class Questions:
         until_s = time.monotonic() + BUDGET_S
         answers: list[tuple[asyncio.Future[object], object]] = []
         while self._waiting:
-            question = self._waiting.popleft()
-            if not question.answer.cancelled():
-                answers.append((question.answer, self._answer_one(question)))
-                self.asked += 1
+            call = self._waiting.popleft()
+            if not call.answer.cancelled():
+                answers.append((call.answer, self._answer_one(call)))
+                self.called += 1
             if time.monotonic() > until_s:
                 break
         if self._waiting and not self._is_called:
@@ -93,12 +93,12 @@ class Questions:
         if answers and self.servers is not None and not self.servers.is_closed():
             self.servers.call_soon_threadsafe(_deliver, answers)
 
-    def _answer_one(self, question: _Question) -> object:
-        kubelet = self._reactor.entries[question.node].kubelet
+    def _answer_one(self, call: _Call) -> object:
+        kubelet = self._reactor.entries[call.node].kubelet
         if kubelet is None:
-            return NodeGoneError(question.node)
+            return NodeGoneError(call.node)
         try:
-            return question.act(kubelet, self._reactor.clock.now_ns())
+            return call.act(kubelet, self._reactor.clock.now_ns())
         except Exception as error:  # noqa: BLE001 - as the reactor does: one request, not the run
             self._reactor.on_bug(error)
             return BugError(repr(error))

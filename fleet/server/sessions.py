@@ -1,0 +1,431 @@
+"""exec, attach and run: a session in a container, and its client over a WebSocket or SPDY.
+
+    input task:   client -> stdin, resize          output loop: advance -> stdout, stderr -> status
+
+A session is asked for `CHUNK_BYTES` at a time and only once the client took the last ones, so a
+client that does not read holds one chunk and its socket's buffers, and disturbs nobody.
+
+    WebSocket: numbered channels in one message each
+        v5.channel.k8s.io          binary; channel 255 closes another one
+        v4.channel.k8s.io          binary; the status is JSON
+        channel.k8s.io, no name    binary; the status is plain text
+        (v4.)base64.channel.k8s.io the same in text: a digit, then base64
+    SPDY: a stream for each of stdin, stdout, stderr, error and resize
+
+Source: cri-streaming/pkg/streaming/remotecommand/{exec,attach,httpstream,websocket}.go;
+streaming/pkg/httpstream/wsstream/conn.go; apiserver/pkg/util/proxy/{streamtranslator,websocket}.go.
+Differs: version 1 over SPDY does not end its error stream with a reset.
+"""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+import orjson
+from aiohttp import WSMsgType, web
+
+from fleet.errors import RemoteProtocolError
+from fleet.k8s.effects import NodeId
+from fleet.k8s.streams import Output, TerminalSize
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.server.byte_streams import ByteStream
+from fleet.server.host_interface import Session
+from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
+from fleet.server.spdy import Data, GoneAway, Opened, Reset, SpdyServer
+from fleet.server.spdy import Ended as StreamEnded
+
+CHUNK_BYTES = 32 << 10
+STUCK_S = 0.02
+"""How soon input is offered again to a session that had no room for all of it."""
+T = TypeVar("T")
+CODE_TEXT = "command terminated with non-zero exit code: command terminated with exit code %d"
+
+
+class Channel(IntEnum):
+    """The numbers of streams. Source: remotecommand/constants.go."""
+
+    STDIN = 0
+    STDOUT = 1
+    STDERR = 2
+    ERROR = 3
+    RESIZE = 4
+    CLOSE = 255
+
+
+class Wanted(NamedTuple):
+    """Which streams a client wants. Source: remotecommand/httpstream.go, Options."""
+
+    stdin: bool
+    stdout: bool
+    stderr: bool
+    tty: bool
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    error: str = ""
+
+    def status(self) -> bytes:
+        """Return it as a v1.Status, as protocols from version 4 on carry it."""
+        return orjson.dumps(self._status())
+
+    def text(self) -> bytes:
+        """Return it as protocols before version 4 do: nothing, or why."""
+        return str(self._status().get("message", "")).encode()
+
+    def _status(self) -> dict[str, object]:
+        if self.error:
+            message = f"Internal error occurred: error executing command in container: {self.error}"
+            return {
+                "metadata": {},
+                "status": "Failure",
+                "message": message,
+                "reason": "InternalError",
+                "details": {"causes": [{"message": message.partition(": ")[2]}]},
+                "code": 500,
+            }
+        if not self.exit_code:
+            return {"metadata": {}, "status": "Success"}
+        return {
+            "metadata": {},
+            "status": "Failure",
+            "message": CODE_TEXT % self.exit_code,
+            "reason": "NonZeroExitCode",
+            "details": {"causes": [{"reason": "ExitCode", "message": str(self.exit_code)}]},
+        }
+
+
+class Client(Protocol):
+    """The other end of a session."""
+
+    async def receive(self) -> tuple[Channel, bytes] | None:
+        """Return the next input: of STDIN or RESIZE, CLOSE at the end of stdin, None at the end."""
+
+    async def send(self, channel: Channel, data: bytes) -> None:
+        """Send output; returns once there is room for more. Raises ConnectionError."""
+
+    async def finish(self, ended: Ended) -> None:
+        """Say how it ended, and end the connection."""
+
+
+def wanted_streams(query: Mapping[str, Sequence[str]]) -> Wanted | None:
+    """Read what a client wants; None if it wants nothing. Source: NewOptions."""
+
+    def is_set(name: str) -> bool:
+        return query.get(name, [""])[0] == "1"
+
+    tty = is_set("tty")
+    wanted = Wanted(is_set("input"), is_set("output"), is_set("error") and not tty, tty)
+    return wanted if wanted.stdin or wanted.stdout or wanted.stderr else None
+
+
+class Conversation:
+    """One session and its client, to the end of either."""
+
+    def __init__(
+        self,
+        reactor_thread: ReactorThread,
+        node: NodeId,
+        session: Session,
+        client: Client,
+        wanted: Wanted,
+    ) -> None:
+        self._reactor_thread = reactor_thread
+        self._node = node
+        self._session = session
+        self._client = client
+        self._wanted = wanted
+        self._news = asyncio.Event()  # input was taken: there may be output
+        self._is_gone = False
+
+    async def run(self) -> None:
+        """Carry input and output until the command ends or the client goes."""
+        taking = asyncio.ensure_future(self._take_input())
+        try:
+            ended = await self._give_output()
+            if ended is not None:
+                await self._client.finish(ended)
+        except BugError as error:
+            await self._client.finish(Ended(0, str(error)))
+        except (ConnectionError, NodeGoneError):
+            pass
+        finally:
+            taking.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionError):
+                await taking
+            with contextlib.suppress(NodeGoneError, BugError):
+                await asyncio.shield(self._ask(self._session.close))
+
+    async def _give_output(self) -> Ended | None:
+        while not self._is_gone:
+            self._news.clear()
+            output = await self._ask(partial(self._session.advance, CHUNK_BYTES))
+            # The errors first: `kubectl cp` ends with the archive, and what comes later is lost.
+            if output.stderr and self._wanted.stderr:
+                await self._client.send(Channel.STDERR, output.stderr)
+            if output.stdout and self._wanted.stdout:
+                await self._client.send(Channel.STDOUT, output.stdout)
+            if output.more:
+                continue
+            if output.exit_code is not None or output.error:
+                return Ended(output.exit_code or 0, output.error)
+            await self._wait(output)
+        return None
+
+    async def _wait(self, output: Output) -> None:
+        """Wait for input, or until the command goes on by itself."""
+        limit_s = None
+        if output.wake_ns is not None:
+            limit_s = max(output.wake_ns - time.monotonic_ns(), 0) / 1e9
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._news.wait()
+
+    async def _take_input(self) -> None:
+        try:
+            while (found := await self._client.receive()) is not None:
+                channel, data = found
+                if channel is Channel.STDIN and self._wanted.stdin:
+                    await self._write(data)
+                elif channel is Channel.CLOSE and self._wanted.stdin:
+                    await self._ask(self._session.close_stdin)
+                elif channel is Channel.RESIZE and self._wanted.tty:
+                    for size in sizes_of(data):
+                        await self._ask(partial(self._resize, size))
+                self._news.set()
+        except (NodeGoneError, BugError):
+            pass
+        self._is_gone = True
+        self._news.set()
+
+    async def _write(self, data: bytes) -> None:
+        while data:
+            taken = await self._ask(partial(self._session.write, data[:CHUNK_BYTES]))
+            data = data[taken:]
+            self._news.set()
+            if data and not taken:
+                await asyncio.sleep(STUCK_S)
+
+    def _resize(self, size: TerminalSize, _now_ns: int) -> None:
+        self._session.resize(size)
+
+    async def _ask(self, act: Callable[[int], T]) -> T:
+        """Do something with the session in the reactor's thread, and what follows for the pod."""
+
+        def in_reactor(_kubelet: VirtualKubelet, now_ns: int) -> T:
+            result = act(now_ns)
+            out = self._session.out
+            if out:
+                self._reactor_thread.perform(out)
+                out.clear()
+            return result
+
+        return await self._reactor_thread.call(self._node, in_reactor)
+
+
+def sizes_of(data: bytes) -> list[TerminalSize]:
+    """Read sizes of a terminal; what is none is ignored. Source: handleResizeEvents."""
+    found = []
+    for line in data.replace(b"}{", b"}\n{").split(b"\n"):
+        try:
+            size = orjson.loads(line)
+            found.append(TerminalSize(int(size.get("Width", 0)), int(size.get("Height", 0))))
+        except (ValueError, TypeError, AttributeError):
+            continue
+    return found
+
+
+V5 = "v5.channel.k8s.io"
+V4_BASE64 = "v4.base64.channel.k8s.io"
+BASE64 = "base64.channel.k8s.io"
+WEB_SOCKET_PROTOCOLS = (V5, "v4.channel.k8s.io", V4_BASE64, "channel.k8s.io", BASE64)
+MESSAGE_BYTES_MAX = 1 << 20
+WRITE_BYTES_MAX = 64 << 10
+"""What may wait for a slow client before `send` waits."""
+INPUT = frozenset((Channel.STDIN, Channel.RESIZE))
+
+
+def is_web_socket(request: web.BaseRequest) -> bool:
+    """Source: wsstream.IsWebSocketRequest."""
+    upgrade = request.headers.get("Upgrade", "").lower()
+    return upgrade == "websocket" and "upgrade" in request.headers.get("Connection", "").lower()
+
+
+def offered(request: web.BaseRequest) -> list[str]:
+    """Return the protocols that a client offers inside of a WebSocket."""
+    lines = request.headers.getall("Sec-WebSocket-Protocol", [])
+    return [each.strip() for line in lines for each in line.split(",") if each.strip()]
+
+
+class WebSocketClient:
+    """The client of a session, over a WebSocket."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+        protocol = socket.ws_protocol or ""
+        self._is_text = protocol in {V4_BASE64, BASE64}
+        self._has_close = protocol == V5
+        self._has_status = protocol.startswith(("v4.", "v5."))
+
+    async def receive(self) -> tuple[Channel, bytes] | None:
+        """Return the next input, None at the end. What is no input is ignored, as upstream does."""
+        while True:
+            message = await self._socket.receive()
+            if message.type is WSMsgType.BINARY and not self._is_text:
+                found = self._read(bytes(message.data))
+            elif message.type is WSMsgType.TEXT and self._is_text:
+                found = self._decode(str(message.data))
+            elif message.type in {WSMsgType.BINARY, WSMsgType.TEXT}:
+                found = None
+            else:
+                return None
+            if found is not None:
+                return found
+
+    async def send(self, channel: Channel, data: bytes) -> None:
+        """Send output; returns once there is room for more."""
+        if self._is_text:
+            await self._socket.send_str(f"{channel.value}{base64.b64encode(data).decode()}")
+        else:
+            await self._socket.send_bytes(bytes((channel,)) + data)
+
+    async def finish(self, ended: Ended) -> None:
+        """Say how it ended, and close."""
+        text = ended.status() if self._has_status else ended.text()
+        if text:
+            await self.send(Channel.ERROR, text)
+        with contextlib.suppress(ConnectionError):
+            await self._socket.close()
+
+    def _read(self, data: bytes) -> tuple[Channel, bytes] | None:
+        if not data:
+            return None
+        if data[0] == Channel.CLOSE:
+            if self._has_close and data[1:2] == bytes((Channel.STDIN,)):
+                return Channel.CLOSE, b""
+            return None
+        return (Channel(data[0]), data[1:]) if data[0] in INPUT else None
+
+    def _decode(self, text: str) -> tuple[Channel, bytes] | None:
+        try:
+            channel = int(text[:1])
+            data = base64.b64decode(text[1:], validate=True)
+        except (ValueError, binascii.Error):
+            return None
+        return (Channel(channel), data) if channel in INPUT else None
+
+
+SPDY_PROTOCOLS = (
+    "v4.channel.k8s.io",
+    "v3.channel.k8s.io",
+    "v2.channel.k8s.io",
+    "channel.k8s.io",
+)
+WITH_RESIZE = frozenset(("v4.channel.k8s.io", "v3.channel.k8s.io"))
+CREATION_S = 30.0
+"""Source: DefaultStreamCreationTimeout."""
+TYPES = {
+    "stdin": Channel.STDIN,
+    "stdout": Channel.STDOUT,
+    "stderr": Channel.STDERR,
+    "error": Channel.ERROR,
+    "resize": Channel.RESIZE,
+}
+
+
+class SpdyClient:
+    """The client of a session, over SPDY."""
+
+    def __init__(self, stream: ByteStream, protocol: str) -> None:
+        self._stream = stream
+        self._spdy = SpdyServer()
+        self._has_status = protocol == SPDY_PROTOCOLS[0]
+        self._has_resize = protocol in WITH_RESIZE
+        self._numbers: dict[Channel, int] = {}
+        self._channels: dict[int, Channel] = {}
+        self._inputs: deque[tuple[Channel, bytes]] = deque()
+        self._is_over = False
+
+    async def wait_for_streams(self, wanted: Wanted) -> bool:
+        """Wait until the client has begun the streams that it asked for; False if it does not."""
+        expected = {Channel.ERROR}
+        expected |= {Channel.STDIN} if wanted.stdin else set()
+        expected |= {Channel.STDOUT} if wanted.stdout else set()
+        expected |= {Channel.STDERR} if wanted.stderr else set()
+        expected |= {Channel.RESIZE} if wanted.tty and self._has_resize else set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CREATION_S):
+                while not expected <= self._numbers.keys() and not self._is_over:
+                    await self._read()
+        return expected <= self._numbers.keys()
+
+    async def receive(self) -> tuple[Channel, bytes] | None:
+        """Return the next input, None at the end."""
+        while not self._inputs and not self._is_over:
+            await self._read()
+        return self._inputs.popleft() if self._inputs else None
+
+    async def send(self, channel: Channel, data: bytes) -> None:
+        """Send output; returns once there is room for more."""
+        number = self._numbers.get(channel)
+        if number is not None:
+            self._spdy.send(number, data)
+            await self._flush()
+
+    async def finish(self, ended: Ended) -> None:
+        """Say how it ended, and close."""
+        text = ended.status() if self._has_status else ended.text()
+        for channel in (Channel.STDOUT, Channel.STDERR, Channel.ERROR):
+            if channel in self._numbers:
+                content = text if channel is Channel.ERROR else b""
+                self._spdy.send(self._numbers[channel], content, is_last=True)
+        self._spdy.go_away()
+        await self._flush()
+        await self._stream.close()
+
+    async def _read(self) -> None:
+        data = await self._stream.read()
+        if not data:
+            self._is_over = True
+            return
+        try:
+            events = self._spdy.receive(data)
+        except RemoteProtocolError:
+            self._is_over = True
+            await self._stream.close()
+            return
+        for event in events:
+            if isinstance(event, Opened):
+                self._open(event)
+            elif isinstance(event, Data):
+                channel = self._channels.get(event.stream)
+                if channel in {Channel.STDIN, Channel.RESIZE}:
+                    self._inputs.append((channel, event.data))
+            elif isinstance(event, StreamEnded | Reset):
+                if self._channels.get(event.stream) is Channel.STDIN:
+                    self._inputs.append((Channel.CLOSE, b""))
+            elif isinstance(event, GoneAway):
+                self._is_over = self._is_over or not self._channels
+        await self._flush()
+
+    def _open(self, event: Opened) -> None:
+        channel = TYPES.get(event.headers.get("streamtype", ""))
+        if channel is None or channel in self._numbers:
+            self._spdy.reset(event.stream)
+            return
+        self._numbers[channel] = event.stream
+        self._channels[event.stream] = channel
+        self._spdy.accept(event.stream)
+
+    async def _flush(self) -> None:
+        if out := self._spdy.take():
+            await self._stream.write(out)
