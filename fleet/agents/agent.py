@@ -4,23 +4,37 @@
     due, reply ----> the next period, or the same again after a failure
 
 A key names what a timer or an answer is about: a letter, a place in the profile's list, and how
-often it has failed, so that an agent keeps nothing of it.
+often it has failed, so that an agent keeps nothing of it. What a list-watch brings is counted and
+dropped. Byte templates make path and body of what agents write, in JSON throughout.
+
+Source: client-go/tools/cache/reflector.go, tools/events/event_recorder.go, tools/record/event.go,
+makeEvent; kubernetes/node-problem-detector pkg/exporters/k8sexporter/problemclient, SetConditions.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fleet.agents.node_patches import Condition, create_event, patch_conditions, read
-from fleet.agents.reflector import AgentReflector
+import orjson
+
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.pods import NodeCondition
+from fleet.k8s.times import rfc3339, rfc3339_micro
 from fleet.profile.agent_behavior import (
+    NODE,
     WATCHES_MAX,
     AgentCondition,
     AgentEvent,
     AgentModel,
     AgentProblem,
+    AgentWatch,
+    Method,
 )
-from fleet.wire.http2.messages import Request, Response
+from fleet.wire.api.callers import CALL_TIMEOUT_NS
+from fleet.wire.api.encode_node import condition_json
+from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
+from fleet.wire.api.watch import ListWatch, WatchPhase
+from fleet.wire.http2.messages import ContentType, Request, Response
 
 START, READ, CONDITIONS, EVENT, TURNED, WATCH = "s", "r", "c", "e", "t", "w"
 COMPONENT = "node-problem-detector"
@@ -32,8 +46,106 @@ CONDITIONS_RETRY_NS = 10 * NS_PER_S
 EVENT_RETRY_NS = 10 * NS_PER_S
 EVENT_TRIES_MAX = 12
 """Source: client-go/tools/events/event_broadcaster.go, defaultSleepDuration, maxTriesPerEvent."""
-NO_PROBLEMS: Mapping[str, Condition] = {}
+NEW_EVENT = (
+    b'{"kind":"Event","apiVersion":"events.k8s.io/v1","metadata":{"name":"%b",'
+    b'"namespace":"default"},"eventTime":"%b","reportingController":"%b",'
+    b'"reportingInstance":"%b-%b","action":"%b","reason":"%b",'
+    b'"regarding":{"kind":"Node","name":"%b","apiVersion":"v1"},%b"type":"%b"}'
+)
+LEGACY_EVENT = (
+    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"default"},'
+    b'"involvedObject":{"kind":"Node","name":"%b","uid":"%b"},"reason":"%b","message":%b,'
+    b'"source":{"component":"%b","host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b",'
+    b'"count":1,"type":"%b","eventTime":null,"reportingComponent":"%b","reportingInstance":"%b"}'
+)
 _DELAY, _EVENT, _PROBLEM, _RETRY, _SHARE = range(WATCHES_MAX, WATCHES_MAX + 5)
+
+
+class AgentReflector(ListWatch):
+    """One list-watch of one agent. `at` is its place among the agent's watches."""
+
+    __slots__ = ("_rest", "at", "model", "name")
+
+    def __init__(self, node: int, name: str, model: AgentModel, at: int, seed: int) -> None:
+        super().__init__(node, seed + at)
+        self.name = name  # of the node
+        self.model = model
+        self.at = at
+        self._rest = NOTHING
+
+    @property
+    def watch(self) -> AgentWatch:
+        """What it is about."""
+        return self.model.watches[self.at]
+
+    @property
+    def resource(self) -> str:
+        """What it is about, as the API server's metrics name it."""
+        return self.watch.resource
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the client asks by a generic list-watch, not by that of its type."""
+        return not self.watch.typed_client
+
+    def target(self) -> tuple[bytes, bytes]:
+        """Return path and encoded selector, b"" for none."""
+        watch = self.watch
+        return watch.path, watch.selector.replace(NODE, self.name.encode())
+
+    def timeouts_s(self) -> tuple[int, int]:
+        """Return between which ages the server is to end a watch."""
+        return self.watch.timeouts_s
+
+    def backoff_ns(self) -> tuple[int, int]:
+        """Return the first and the longest back-off."""
+        return self.model.backoff_ns
+
+    def open(self, draws: Draws, now_ns: int) -> Request:
+        """Return the next request; clients without watch-lists always begin with a LIST."""
+        self._rest = NOTHING
+        if self.phase is WatchPhase.IDLE and self.watch.method is Method.LIST_WATCH:
+            self.phase = WatchPhase.LIST
+        return super().open(draws, now_ns)
+
+    def on_chunk(self, data: bytes) -> Passed:
+        """Take bytes of the stream; return what went by."""
+        passed, self._rest = scan_chunk(data, self._rest)
+        self._events += passed.events
+        if passed.is_synced:
+            self._synced()
+        if passed.version and self.phase is WatchPhase.STREAM:
+            self.version = sys.intern(passed.version)  # of thousands of nodes the same
+        return passed
+
+    def on_page(self, body: bytes) -> bool:
+        """Take one page of a LIST; return whether it was the last."""
+        version, token = scan_list(body)
+        return self._on_page(sys.intern(version), token)
+
+
+class Condition(NamedTuple):
+    """A condition of the Node as an agent sees it now; the transition is wall time."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+    transition_ns: int
+
+
+NO_PROBLEMS: Mapping[str, Condition] = {}
+
+
+class Turn(NamedTuple):
+    """What an agent works with: seeded draws, the time, and where its effects go."""
+
+    draws: Draws
+    now_ns: int
+    wall_ns: int
+    out: "list[AgentEffect]"
+    problems: Mapping[str, Condition] = NO_PROBLEMS
+    """Conditions that are otherwise than the profile says, by type."""
 
 
 class Send(NamedTuple):
@@ -80,42 +192,32 @@ class Agent:
         """Return whether a node is of the share that has the agent."""
         return draws.uniform(node, seed + _SHARE, 0) < model.share
 
-    def start(self, draws: Draws, now_ns: int, out: list[AgentEffect]) -> None:
+    def start(self, turn: Turn) -> None:
         """Begin after the delay."""
-        delay_ns = self.model.start_delay.sample(draws.uniform(self.node, self.seed + _DELAY, 0))
-        out.append(Wake(now_ns + delay_ns, f"{START}0/0"))
+        share = turn.draws.uniform(self.node, self.seed + _DELAY, 0)
+        turn.out.append(Wake(turn.now_ns + self.model.start_delay.sample(share), f"{START}0/0"))
 
-    def on_timer(
-        self,
-        key: str,
-        draws: Draws,
-        now_ns: int,
-        wall_ns: int,
-        out: list[AgentEffect],
-        problems: Mapping[str, Condition] = NO_PROBLEMS,
-    ) -> None:
-        """Do what is due. `problems` are conditions that are otherwise than the profile says."""
+    def on_timer(self, key: str, turn: Turn) -> None:
+        """Do what is due."""
         what, at, tries = parse(key)
         if what == START:
-            self._begin(draws, now_ns, wall_ns, out, problems)
+            self._begin(turn)
         elif what == READ:
             each = self.model.reads[at]
-            request = read(each, self.name.encode())
-            out.append(Send(request, each.verb, each.resource, key))
+            path = each.full_path.replace(NODE, self.name.encode())
+            request = Request(b"GET", path, timeout_ns=CALL_TIMEOUT_NS)
+            turn.out.append(Send(request, each.verb, each.resource, key))
         elif what == CONDITIONS:
-            self._say_conditions(tries, draws, now_ns, wall_ns, out, problems)
+            self._say_conditions(tries, turn)
         elif what == EVENT:
-            self._send_event(self.model.events[at], key, wall_ns, out)
+            self._send_event(self.model.events[at], key, turn)
         elif what == TURNED:
-            condition = self.model.conditions[at]
-            said, _, _ = self._state(at, draws, now_ns)
-            self._send_event(_turned(condition, said), key, wall_ns, out)
+            said, _, _ = self._state(at, turn)
+            self._send_event(_turned(self.model.conditions[at], said), key, turn)
         elif what == WATCH and self.reflectors:
-            out.append(Open(self.reflectors[at]))
+            turn.out.append(Open(self.reflectors[at]))
 
-    def on_reply(
-        self, key: str, response: Response, draws: Draws, now_ns: int, out: list[AgentEffect]
-    ) -> None:
+    def on_reply(self, key: str, response: Response, turn: Turn) -> None:
         """Take an answer: again after a failure, else when the next one is due."""
         what, at, tries = parse(key)
         is_lost = not response.code or response.code == 429 or response.code >= 500
@@ -123,47 +225,43 @@ class Agent:
             every_ns = self.model.reads[at].every_ns
             if is_lost:
                 wait_ns = READ_RETRY_FIRST_NS << min(tries, READ_RETRY_DOUBLINGS_MAX)
-                self._again(key, wait_ns, response, draws, now_ns, out)
+                self._again(key, wait_ns, response, turn)
             elif every_ns:
-                out.append(Wake(now_ns + every_ns, f"{READ}{at}/0"))
+                turn.out.append(Wake(turn.now_ns + every_ns, f"{READ}{at}/0"))
         elif what == CONDITIONS:
             if not 200 <= response.code < 300:
-                self._again(key, CONDITIONS_RETRY_NS, response, draws, now_ns, out)
+                self._again(key, CONDITIONS_RETRY_NS, response, turn)
             else:
-                due_ns = self._next_conditions_ns(draws, now_ns)
-                out.append(Wake(due_ns, f"{CONDITIONS}0/0"))
+                # The heartbeat is due, or a condition turns before.
+                turns = (self._state(at, turn)[2] for at in range(len(self.model.conditions)))
+                due_ns = min((turn.now_ns + self.model.heartbeat_ns, *filter(None, turns)))
+                turn.out.append(Wake(due_ns, f"{CONDITIONS}0/0"))
         elif is_lost and tries + 1 < EVENT_TRIES_MAX:
-            self._again(key, EVENT_RETRY_NS, response, draws, now_ns, out)
+            self._again(key, EVENT_RETRY_NS, response, turn)
         elif what == EVENT and self.model.events[at].every_ns:
-            out.append(Wake(now_ns + self.model.events[at].every_ns, f"{EVENT}{at}/0"))
+            every_ns = self.model.events[at].every_ns
+            turn.out.append(Wake(turn.now_ns + every_ns, f"{EVENT}{at}/0"))
 
     def on_synced(self, at: int, out: list[AgentEffect]) -> None:
         """Open the watches that waited for this one to sync."""
         if self.model.watches[at].wait_for_sync:
             self._open_from(at + 1, out)
 
-    def _begin(
-        self,
-        draws: Draws,
-        now_ns: int,
-        wall_ns: int,
-        out: list[AgentEffect],
-        problems: Mapping[str, Condition] = NO_PROBLEMS,
-    ) -> None:
-        self._said_ns = self._started_ns = now_ns
+    def _begin(self, turn: Turn) -> None:
+        self._said_ns = self._started_ns = turn.now_ns
         model = self.model
         self.reflectors = tuple(
             AgentReflector(self.node, self.name, model, at, self.seed)
             for at in range(len(model.watches))
         )
         for at in range(len(model.reads)):
-            self.on_timer(f"{READ}{at}/0", draws, now_ns, wall_ns, out)
-        self._open_from(0, out)
+            self.on_timer(f"{READ}{at}/0", turn)
+        self._open_from(0, turn.out)
         if model.conditions:
-            self.on_timer(f"{CONDITIONS}0/0", draws, now_ns, wall_ns, out, problems)
+            self._say_conditions(0, turn)
         for at, event in enumerate(model.events):
-            after_ns = event.after.sample(draws.uniform(self.node, self.seed + _EVENT, at))
-            out.append(Wake(now_ns + after_ns, f"{EVENT}{at}/0"))
+            share = turn.draws.uniform(self.node, self.seed + _EVENT, at)
+            turn.out.append(Wake(turn.now_ns + event.after.sample(share), f"{EVENT}{at}/0"))
 
     def _open_from(self, first: int, out: list[AgentEffect]) -> None:
         for reflector in self.reflectors[first:]:
@@ -173,68 +271,44 @@ class Agent:
             if reflector.watch.wait_for_sync:
                 return
 
-    def _again(
-        self,
-        key: str,
-        wait_ns: int,
-        response: Response,
-        draws: Draws,
-        now_ns: int,
-        out: list[AgentEffect],
-    ) -> None:
+    def _again(self, key: str, wait_ns: int, response: Response, turn: Turn) -> None:
         """Try once more, when the server says so or after a wait with a quarter of jitter."""
         what, at, tries = parse(key)
         count = (ord(what) << 32) + (at << 16) + tries
-        jitter = 1 + draws.uniform(self.node, self.seed + _RETRY, count) / 4
+        jitter = 1 + turn.draws.uniform(self.node, self.seed + _RETRY, count) / 4
         wait_ns = max(int(wait_ns * jitter), response.retry_after_s * NS_PER_S)
-        out.append(Wake(now_ns + wait_ns, f"{what}{at}/{tries + 1}"))
+        turn.out.append(Wake(turn.now_ns + wait_ns, f"{what}{at}/{tries + 1}"))
 
     # ---- what it says of its Node ----
 
-    def _say_conditions(
-        self,
-        tries: int,
-        draws: Draws,
-        now_ns: int,
-        wall_ns: int,
-        out: list[AgentEffect],
-        problems: Mapping[str, Condition],
-    ) -> None:
+    def _say_conditions(self, tries: int, turn: Turn) -> None:
         """Patch all conditions; one that turned is an event too."""
-        offset_ns = wall_ns - now_ns
+        offset_ns = turn.wall_ns - turn.now_ns
         conditions = []
         for at, each in enumerate(self.model.conditions):
-            if each.type in problems:
-                conditions.append(problems[each.type])
+            if each.type in turn.problems:
+                conditions.append(turn.problems[each.type])
                 continue
-            said, since_ns, _ = self._state(at, draws, now_ns)
+            said, since_ns, _ = self._state(at, turn)
             conditions.append(
                 Condition(each.type, said.status, said.reason, said.message, since_ns + offset_ns)
             )
             if each.problem is not None and since_ns > self._said_ns:
-                self._send_event(_turned(each, said), f"{TURNED}{at}/0", wall_ns, out)
-        self._said_ns = now_ns
-        request = patch_conditions(self.name.encode(), conditions, wall_ns)
-        out.append(Send(request, "PATCH", "nodes/status", f"{CONDITIONS}0/{tries}"))
+                self._send_event(_turned(each, said), f"{TURNED}{at}/0", turn)
+        self._said_ns = turn.now_ns
+        request = patch_conditions(self.name.encode(), conditions, turn.wall_ns)
+        turn.out.append(Send(request, "PATCH", "nodes/status", f"{CONDITIONS}0/{tries}"))
 
-    def _send_event(
-        self, event: AgentEvent, key: str, wall_ns: int, out: list[AgentEffect]
-    ) -> None:
-        request = create_event(self.name.encode(), event, wall_ns)
-        out.append(Send(request, "POST", "events", key))
+    def _send_event(self, event: AgentEvent, key: str, turn: Turn) -> None:
+        request = create_event(self.name.encode(), event, turn.wall_ns)
+        turn.out.append(Send(request, "POST", "events", key))
 
-    def _next_conditions_ns(self, draws: Draws, now_ns: int) -> int:
-        """Return when the heartbeat is due, or a condition turns before."""
-        turns = (self._state(at, draws, now_ns)[2] or 0 for at in range(len(self.model.conditions)))
-        return min((now_ns + self.model.heartbeat_ns, *(each for each in turns if each)))
-
-    def _state(
-        self, at: int, draws: Draws, now_ns: int
-    ) -> tuple[AgentCondition | AgentProblem, int, int]:
+    def _state(self, at: int, turn: Turn) -> tuple[AgentCondition | AgentProblem, int, int]:
         """Return what a condition says now, since when and until when; 0 for ever."""
         condition = self.model.conditions[at]
-        problem = condition.problem
-        if problem is None or not self._has_problem(at, problem, draws):
+        problem, draws, now_ns = condition.problem, turn.draws, turn.now_ns
+        is_hit = problem and draws.uniform(self.node, self.seed + _SHARE, at + 1) < problem.share
+        if problem is None or not is_hit:
             return condition, self._started_ns, 0
         stream, count = self.seed + _PROBLEM, at << 32
         first_ns = problem.start.sample(draws.uniform(self.node, stream, count))
@@ -248,9 +322,6 @@ class Agent:
             return problem, begun_ns, begun_ns + lasts_ns
         again_ns = begun_ns + problem.every_ns if problem.every_ns else 0
         return condition, begun_ns + lasts_ns, again_ns
-
-    def _has_problem(self, at: int, problem: AgentProblem, draws: Draws) -> bool:
-        return draws.uniform(self.node, self.seed + _SHARE, at + 1) < problem.share
 
 
 def parse(key: str) -> tuple[str, int, int]:
@@ -266,3 +337,48 @@ def _turned(condition: AgentCondition, said: AgentCondition | AgentProblem) -> A
     """
     message = f"Node condition {condition.type} is now: {said.status}, reason: {said.reason}"
     return AgentEvent(reason=said.reason, message=message, component=COMPONENT, api_version="v1")
+
+
+def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int) -> Request:
+    """Return the patch that says all conditions anew, without a look at those of others."""
+    now_s = wall_ns // NS_PER_S
+    rendered = b",".join(
+        condition_json(
+            NodeCondition(
+                each.type,
+                each.status,
+                each.reason,
+                each.message,
+                now_s,
+                each.transition_ns // NS_PER_S,
+            )
+        )
+        for each in conditions
+    )
+    return Request(
+        b"PATCH",
+        b"/api/v1/nodes/%b/status" % node,
+        b'{"status":{"conditions":[%b]}}' % rendered,
+        ContentType.STRATEGIC_MERGE_PATCH,
+        timeout_ns=CALL_TIMEOUT_NS,
+    )
+
+
+def create_event(node: bytes, event: AgentEvent, wall_ns: int) -> Request:
+    """Return the creation of an event about the Node."""
+    name = b"%b.%x" % (node, wall_ns)
+    reason, component = event.reason.encode(), event.component.encode()
+    kind = event.type.encode()
+    if event.is_legacy:
+        path = b"/api/v1/namespaces/default/events"
+        at = rfc3339(wall_ns // NS_PER_S)
+        about = (name, node, node, reason, orjson.dumps(event.message), component, node)
+        body = LEGACY_EVENT % (*about, at, at, kind, component, node)
+    else:
+        path = b"/apis/events.k8s.io/v1/namespaces/default/events"
+        note = b'"note":%b,' % orjson.dumps(event.message) if event.message else b""
+        at = rfc3339_micro(wall_ns)
+        action = event.action.encode()
+        who = (component, component, node, action, reason)
+        body = NEW_EVENT % (name, at, *who, node, note, kind)
+    return Request(b"POST", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)

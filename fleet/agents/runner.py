@@ -9,9 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from fleet.agents.agent import NO_PROBLEMS, WATCH, Agent, AgentEffect, Open, Send, Wake
-from fleet.agents.node_patches import Condition
-from fleet.agents.reflector import AgentReflector
+from fleet.agents.agent import (
+    NO_PROBLEMS,
+    WATCH,
+    Agent,
+    AgentReflector,
+    Condition,
+    Open,
+    Send,
+    Turn,
+    Wake,
+)
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Timer
@@ -111,7 +119,6 @@ class Agents:
         """Start the agents of a node, unless they run already."""
         if node in self._on_nodes:
             return
-        now_ns = self._clock.now_ns()
         agents = []
         for model in models:
             kind = self.kinds[model.name]
@@ -124,9 +131,9 @@ class Agents:
             agents.append(agent)
         self._on_nodes[node] = tuple(agents)
         for agent in agents:
-            out: list[AgentEffect] = []
-            agent.start(self._draws, now_ns, out)
-            self._execute(agent, out)
+            turn = self._turn(node)
+            agent.start(turn)
+            self._execute(agent, turn)
 
     def stop(self, node: int) -> None:
         """End the agents of a node: nothing more is sent for them, nothing taken."""
@@ -145,11 +152,9 @@ class Agents:
         if agents is None:
             return
         agent = agents[int(place)]
-        out: list[AgentEffect] = []
-        now_ns = self._clock.now_ns()
-        problems = self.problems.get(node, NO_PROBLEMS)
-        agent.on_timer(own, self._draws, now_ns, self._clock.wall_ns(), out, problems)
-        self._execute(agent, out)
+        turn = self._turn(node)
+        agent.on_timer(own, turn)
+        self._execute(agent, turn)
 
     def on_reply(self, call: AgentCall, response: Response) -> None:
         """Count an answer and hand it to its agent."""
@@ -158,10 +163,10 @@ class Agents:
         counts = self.kinds[agent.model.name].counts
         if response.failure is not Failure.OWN_LIMIT:  # the transport has counted it
             counts.requests.record((call.verb, call.resource), response.code, took_us)
-        if self._runs(agent):
-            out: list[AgentEffect] = []
-            agent.on_reply(call.key, response, self._draws, self._clock.now_ns(), out)
-            self._execute(agent, out)
+        if agent in self._on_nodes.get(agent.node, ()):
+            turn = self._turn(agent.node)
+            agent.on_reply(call.key, response, turn)
+            self._execute(agent, turn)
 
     def on_stream(self, reflector: AgentReflector, message: object) -> None:
         """Take what came for the newest request of a list-watch."""
@@ -178,12 +183,13 @@ class Agents:
             step = on_unreadable(reflector, lane, error, now_ns)
         self._go_on(reflector, step, now_ns)
 
-    def _runs(self, agent: Agent) -> bool:
-        return agent in self._on_nodes.get(agent.node, ())
+    def _turn(self, node: int) -> Turn:
+        problems = self.problems.get(node, NO_PROBLEMS)
+        return Turn(self._draws, self._clock.now_ns(), self._clock.wall_ns(), [], problems)
 
-    def _execute(self, agent: Agent, out: list[AgentEffect]) -> None:
+    def _execute(self, agent: Agent, turn: Turn) -> None:
         place = self._on_nodes[agent.node].index(agent)
-        for effect in out:
+        for effect in turn.out:
             match effect:
                 case Send(request, verb, resource, key):
                     wire = self.kinds[agent.model.name].wire
@@ -211,16 +217,16 @@ class Agents:
     def _go_on(self, reflector: AgentReflector, step: Step, now_ns: int) -> None:
         """Ask again, now or when the agent is woken for it."""
         if step.wait_ns > 0:
-            wake = Wake(now_ns + step.wait_ns, f"{WATCH}{reflector.at}/0")
-            self._execute(self._agent_of(reflector), [wake])
+            turn = self._turn(reflector.node)
+            turn.out.append(Wake(now_ns + step.wait_ns, f"{WATCH}{reflector.at}/0"))
+            self._execute(self._agent_of(reflector), turn)
         elif step.wait_ns == 0:
             open_watch(reflector, self._lane(reflector), now_ns)
 
     def _synced(self, reflector: AgentReflector) -> None:
-        agent = self._agent_of(reflector)
-        out: list[AgentEffect] = []
-        agent.on_synced(reflector.at, out)
-        self._execute(agent, out)
+        agent, turn = self._agent_of(reflector), self._turn(reflector.node)
+        agent.on_synced(reflector.at, turn.out)
+        self._execute(agent, turn)
 
     def _agent_of(self, reflector: AgentReflector) -> Agent:
         agents = self._on_nodes[reflector.node]

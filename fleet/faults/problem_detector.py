@@ -11,7 +11,7 @@ Differs: it speaks over the connection of its node, as its kubelet's user, and n
 is down.
 """
 
-from fleet.agents.node_patches import Condition, patch_conditions
+from fleet.agents.agent import Condition, patch_conditions
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import ConditionStatus, FaultSpec, FaultType
 from fleet.k8s.effects import NodeId, Timer

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import TypeVar, assert_never
 
-from fleet.agents.reflector import AgentReflector
+from fleet.agents.agent import AgentReflector
 from fleet.agents.runner import AgentCall, Agents, AgentWire
 from fleet.clock import NS_PER_S, Clock, Draws
 from fleet.k8s.effects import (

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Coroutine
 from typing import NamedTuple, Protocol
 
-from fleet.agents.node_patches import create_event
+from fleet.agents.agent import create_event
 from fleet.errors import FleetError
 from fleet.faults.fault import FaultSpec
 from fleet.faults.note import FAULT_ANNOTATION, NotedFault, read_note

@@ -9,9 +9,16 @@ import orjson
 import pytest
 import yaml
 
-from fleet.agents.agent import Agent, AgentEffect, Open, Send, Wake
-from fleet.agents.node_patches import Condition
-from fleet.agents.reflector import AgentReflector
+from fleet.agents.agent import (
+    Agent,
+    AgentEffect,
+    AgentReflector,
+    Condition,
+    Open,
+    Send,
+    Turn,
+    Wake,
+)
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.profile.agent_behavior import AgentModel, NodeAgent
@@ -44,9 +51,12 @@ class Play:
         self.due: list[Wake] = []
         self.sent: list[tuple[float, Send]] = []
         self.opened: list[AgentReflector] = []
-        out: list[AgentEffect] = []
-        self.agent.start(DRAWS, 0, out)
-        self.take(out)
+        turn = self.turn()
+        self.agent.start(turn)
+        self.take(turn.out)
+
+    def turn(self) -> Turn:
+        return Turn(DRAWS, self.now_ns, WALL_NS + self.now_ns, [], self.problems)
 
     def find(self, *problems: Condition) -> None:
         self.problems = {each.type: each for each in problems}
@@ -68,20 +78,18 @@ class Play:
             while answered < len(self.sent):
                 _, each = self.sent[answered]
                 answered += 1
-                out: list[AgentEffect] = []
-                answer = Response(code, b"", 0, 0)
-                self.agent.on_reply(each.key, answer, DRAWS, self.now_ns, out)
-                self.take(out)
+                turn = self.turn()
+                self.agent.on_reply(each.key, Response(code, b"", 0, 0), turn)
+                self.take(turn.out)
             due = [each for each in self.due if each.due_ns <= until_s * NS_PER_S]
             if not due:
                 return
             first = min(due)
             self.due.remove(first)
             self.now_ns = max(self.now_ns, first.due_ns)
-            found: list[AgentEffect] = []
-            wall_ns = WALL_NS + self.now_ns
-            self.agent.on_timer(first.key, DRAWS, self.now_ns, wall_ns, found, self.problems)
-            self.take(found)
+            turn = self.turn()
+            self.agent.on_timer(first.key, turn)
+            self.take(turn.out)
 
     def times(self, verb: str, resource: str) -> list[float]:
         return [at for at, each in self.sent if (each.verb, each.resource) == (verb, resource)]
@@ -250,7 +258,7 @@ def test_an_agent_fits_its_budget() -> None:
     sizes = 0
     for node, name in enumerate(names):
         play = Agent(node, name, model, 1 << 16)
-        play._begin(DRAWS, 0, WALL_NS, [])
+        play._begin(Turn(DRAWS, 0, WALL_NS, []))
         agents.append(play)
         sizes += sys.getsizeof(play) + sys.getsizeof(play.reflectors)
         sizes += sum(map(sys.getsizeof, play.reflectors))
