@@ -19,6 +19,7 @@ import orjson
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pods import NodeCondition
+from fleet.k8s.schema import shown
 from fleet.k8s.times import rfc3339, rfc3339_micro
 from fleet.profile.agent_behavior import (
     NODE,
@@ -31,7 +32,6 @@ from fleet.profile.agent_behavior import (
     Method,
 )
 from fleet.wire.api.callers import CALL_TIMEOUT_NS
-from fleet.wire.api.encode_node import condition_json
 from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
 from fleet.wire.api.watch import ListWatch, WatchPhase
 from fleet.wire.http2.messages import ContentType, Request, Response
@@ -342,23 +342,16 @@ def _turned(condition: AgentCondition, said: AgentCondition | AgentProblem) -> A
 def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int) -> Request:
     """Return the patch that says all conditions anew, without a look at those of others."""
     now_s = wall_ns // NS_PER_S
-    rendered = b",".join(
-        condition_json(
-            NodeCondition(
-                each.type,
-                each.status,
-                each.reason,
-                each.message,
-                now_s,
-                each.transition_ns // NS_PER_S,
-            )
+    seen = [
+        NodeCondition(
+            each.type, each.status, now_s, each.transition_ns // NS_PER_S, each.reason, each.message
         )
         for each in conditions
-    )
+    ]
     return Request(
         b"PATCH",
         b"/api/v1/nodes/%b/status" % node,
-        b'{"status":{"conditions":[%b]}}' % rendered,
+        orjson.dumps({"status": {"conditions": list(map(shown, seen))}}),
         ContentType.STRATEGIC_MERGE_PATCH,
         timeout_ns=CALL_TIMEOUT_NS,
     )

@@ -47,10 +47,10 @@ class NodeCondition(Record, frozen=True):
 
     type: Text
     status: Text
-    reason: Text = ""
-    message: Text = ""
     heartbeat_s: Seconds = member("lastHeartbeatTime", 0)
     transition_s: Seconds = member("lastTransitionTime", 0)
+    reason: Text = ""
+    message: Text = ""
 
 
 class NodeDetails(NamedTuple):
@@ -359,7 +359,7 @@ class PodCondition(Record, frozen=True):
 class PodStatus(Record, frozen=True):
     """Source: core/v1 PodStatus, as far as kubelets own or keep it."""
 
-    phase: Text = "Pending"
+    phase: Shown = "Pending"
     reason: Text = ""
     message: str = ""
     conditions: tuple[PodCondition, ...] = ()

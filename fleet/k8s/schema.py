@@ -9,17 +9,20 @@ has no `omitempty`; a field with one is left out at its default, but for times, 
 import operator
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
 
 import msgspec
 import orjson
 from msgspec import structs
+from msgspec.structs import astuple
 
 from fleet.k8s.times import parse_rfc3339, rfc3339
 
 SHARED_MAX = 8192
 """Values that are kept once: pods of a template have the same ones. A full table starts again."""
+SHOWN_MAX = 2048
+"""Times and rendered parts that are kept as the API shows them: those of a fleet repeat."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", bound="Record")
@@ -55,6 +58,11 @@ def render(value: object) -> bytes:
 # ---- kinds of fields ----
 
 
+def show_time(seconds: int) -> str | None:
+    """Return a time as the API shows it, None for 0."""
+    return rfc3339(seconds).decode() if seconds else None
+
+
 class Kind(type):
     """Kinds are never made: their values are plain ones."""
 
@@ -83,7 +91,7 @@ else:
         """A time, as seconds since the epoch; 0 for null. API objects keep no fractions."""
 
         read = staticmethod(parse_rfc3339)
-        show = staticmethod(lambda value: rfc3339(value).decode() if value else None)
+        show = staticmethod(lru_cache(maxsize=SHOWN_MAX)(show_time))
         is_written = True
 
     class Flag(metaclass=Kind):
@@ -114,7 +122,7 @@ else:
         """A part that a kubelet only passes on: its JSON with sorted keys."""
 
         read = staticmethod(lambda value: share(render(value)))
-        show = staticmethod(orjson.loads)
+        show = staticmethod(lru_cache(maxsize=SHOWN_MAX)(orjson.loads))
 
     class Presence(metaclass=Kind):
         """Whether the object has a member at all, such as a deletionTimestamp."""
@@ -180,23 +188,36 @@ def _paths(kind: type[Record]) -> list[tuple[str, list[str]]]:
 def shown(record: Record) -> dict[str, Any]:
     """Return a record as the API shows it in JSON."""
     found: dict[str, Any] = {}
-    for attribute, name, default, show in _plan(type(record)):
-        value = getattr(record, attribute)
+    for (name, default, show), value in zip(_plan(type(record)), astuple(record), strict=True):
         if value != default:
             found[name] = show(value) if show else value
     return found
 
 
+def differing(old: Record, new: Record) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the members in which two records of a kind differ, as the API shows them."""
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    plan = _plan(type(new))
+    for (name, default, show), was, value in zip(plan, astuple(old), astuple(new), strict=True):
+        if was is not value and was != value:
+            if was != default:
+                before[name] = show(was) if show else was
+            if value != default:
+                after[name] = show(value) if show else value
+    return before, after
+
+
 @cache
-def _plan(kind: type[Record]) -> list[tuple[str, str, Any, Callable[[Any], Any] | None]]:
-    """Return attribute, member, the value that is left out, and how to show it, of each field."""
+def _plan(kind: type[Record]) -> list[tuple[str, Any, Callable[[Any], Any] | None]]:
+    """Return member, the value that is left out, and how to show it, of each field."""
     plan = []
     for each in structs.fields(kind):
         show = getattr(each.type, "show", None)
         if get_origin(each.type) is tuple and issubclass(get_args(each.type)[0], Record):
             show = shown_all
         left_out = msgspec.NODEFAULT if hasattr(each.type, "is_written") else each.default
-        plan.append((each.name, each.encode_name, left_out, show))
+        plan.append((each.encode_name, left_out, show))
     return plan
 
 

@@ -66,7 +66,7 @@ NODE = "wire-00000"
 DRIVER = "gpu.example.com"
 AT_NS = SimClock.EPOCH_NS + 123_456_789
 AT_S = SimClock.EPOCH_NS // 1_000_000_000
-READY = NodeCondition("Ready", "True", "KubeletReady", "fine", AT_S, AT_S)
+READY = NodeCondition("Ready", "True", AT_S, AT_S, "KubeletReady", "fine")
 READINGS_MAX = 60
 """Of what is in use, until two agree: it changes at each heartbeat."""
 CHOSEN = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "name")

@@ -82,7 +82,7 @@ def set_pressure(
     if old is not None and old.status == status:
         return old._replace(heartbeat_s=now_s), None
     reason, message, event = pressure.bad if is_under else pressure.fine
-    return NodeCondition(pressure.type, status, reason, message, now_s, now_s), event
+    return NodeCondition(pressure.type, status, now_s, now_s, reason, message), event
 
 
 def set_ready(
@@ -94,9 +94,9 @@ def set_ready(
     """
     if causes:
         message = causes[0] if len(causes) == 1 else "[" + ", ".join(causes) + "]"
-        new = NodeCondition("Ready", "False", "KubeletNotReady", message, now_s, now_s)
+        new = NodeCondition("Ready", "False", now_s, now_s, "KubeletNotReady", message)
     else:
-        new = NodeCondition("Ready", "True", "KubeletReady", READY_MESSAGE, now_s, now_s)
+        new = NodeCondition("Ready", "True", now_s, now_s, "KubeletReady", READY_MESSAGE)
     if old is None:
         return new, None
     if old.status == new.status:

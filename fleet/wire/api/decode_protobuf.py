@@ -209,10 +209,10 @@ def _node_condition(raw: bytes) -> NodeCondition:
     return NodeCondition(
         intern(message.type),
         intern(message.status),
-        intern(message.reason),
-        intern(message.message),
         message.lastHeartbeatTime.seconds,
         message.lastTransitionTime.seconds,
+        intern(message.reason),
+        intern(message.message),
     )
 
 

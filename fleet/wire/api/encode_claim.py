@@ -7,6 +7,7 @@ MarkNodeExpansionFailedCondition, MarkNodeExpansionFinishedWithRecovery, createP
 import orjson
 
 from fleet.k8s.effects import ApiCall
+from fleet.k8s.strategic_merge import Json, two_way_patch
 from fleet.k8s.times import rfc3339
 from fleet.k8s.volumes import NODE_RESIZE_ERROR, RESIZE_CONDITIONS, ClaimStatusPatch
 from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
@@ -26,38 +27,31 @@ def patch_claim_status(call: ApiCall, caller: Caller) -> Request:
     )
 
 
-def _two_way(patch: ClaimStatusPatch) -> dict[str, object]:
-    status: dict[str, object] = {}
-    if patch.resize_status != patch.old.resize_status:
-        status["allocatedResourceStatuses"] = (
-            {"storage": patch.resize_status} if patch.resize_status else None
-        )
-    if patch.capacity and patch.capacity != patch.old.capacity:
-        status["capacity"] = {"storage": patch.capacity}
-    status |= _conditions(patch)
-    whole: dict[str, object] = {"status": status} if status else {}
+def _two_way(patch: ClaimStatusPatch) -> Json:
+    old: Json = {"conditions": [{"type": each} for each in patch.old.conditions]}
+    new = {**old}
+    for status, resize, capacity in (
+        (old, patch.old.resize_status, patch.old.capacity),
+        (new, patch.resize_status, patch.capacity or patch.old.capacity),
+    ):
+        if resize:
+            status["allocatedResourceStatuses"] = {"storage": resize}
+        status["capacity"] = {"storage": capacity}
+    # Source: MergeResizeConditionOnPVC.
+    if patch.capacity:
+        kept = [each for each in old["conditions"] if each["type"] not in RESIZE_CONDITIONS]
+        new["conditions"] = kept or None
+    elif patch.error and NODE_RESIZE_ERROR not in patch.old.conditions:
+        error = {
+            "type": NODE_RESIZE_ERROR,
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": rfc3339(patch.now_s).decode(),
+            "message": f"failed to expand pvc with {patch.error}",
+        }
+        new["conditions"] = [*old["conditions"], error]
+    status = two_way_patch(old, new)
+    whole: Json = {"status": status} if status else {}
     if not patch.error:
         whole["metadata"] = {"resourceVersion": patch.old.resource_version}
     return whole
-
-
-def _conditions(patch: ClaimStatusPatch) -> dict[str, object]:
-    """Return what changes of the conditions. Source: MergeResizeConditionOnPVC."""
-    old = patch.old.conditions
-    if patch.capacity:
-        kept = [each for each in old if each not in RESIZE_CONDITIONS]
-        gone = [each for each in old if each in RESIZE_CONDITIONS]
-        if not kept:
-            return {"conditions": None} if gone else {}
-        changes: list[dict[str, object]] = [{"$patch": "delete", "type": each} for each in gone]
-    elif patch.error and NODE_RESIZE_ERROR not in old:
-        kept = [*old, NODE_RESIZE_ERROR]
-        condition: dict[str, object] = {"type": NODE_RESIZE_ERROR, "status": "True"}
-        condition["lastProbeTime"] = None
-        condition["lastTransitionTime"] = rfc3339(patch.now_s).decode()
-        condition["message"] = f"failed to expand pvc with {patch.error}"
-        changes = [condition]
-    else:
-        return {}
-    order = [{"type": each} for each in kept]
-    return {"conditions": changes, "$setElementOrder/conditions": order} if changes else {}

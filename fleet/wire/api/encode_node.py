@@ -5,28 +5,11 @@ from typing import Any
 import orjson
 
 from fleet.k8s.effects import NodeObject, NodeStatusPatch
-from fleet.k8s.pods import NodeCondition
-from fleet.k8s.times import rfc3339
+from fleet.k8s.schema import render, shown, shown_all
+from fleet.k8s.strategic_merge import two_way_patch
 from fleet.profile.controller_preset import TTL_ANNOTATION
 from fleet.profile.node_model import NodeIdentity, daemon_endpoints
 from fleet.wire.api.callers import Caller
-
-CONDITION = (
-    b'{"type":"%b","status":"%b","lastHeartbeatTime":"%b","lastTransitionTime":"%b",'
-    b'"reason":"%b","message":%b}'
-)
-
-
-def condition_json(condition: NodeCondition) -> bytes:
-    """Render a condition of a new Node."""
-    return CONDITION % (
-        condition.type.encode(),
-        condition.status.encode(),
-        rfc3339(condition.heartbeat_s),
-        rfc3339(condition.transition_s),
-        condition.reason.encode(),
-        orjson.dumps(condition.message),
-    )
 
 
 def node_status_patch(patch: NodeStatusPatch) -> bytes:
@@ -34,48 +17,22 @@ def node_status_patch(patch: NodeStatusPatch) -> bytes:
 
     Source: component-helpers/node/util/status.go, PatchNodeStatus.
     """
-    members = []
-    metadata = []
-    if patch.annotations:
-        metadata.append(b'"annotations":' + orjson.dumps(dict(patch.annotations)))
-    if patch.labels:
-        metadata.append(b'"labels":' + orjson.dumps(dict(patch.labels)))
-    if patch.version:
-        metadata.append(b'"resourceVersion":' + orjson.dumps(patch.version))
-    if metadata:
-        members.append(b'"metadata":{%b}' % b",".join(metadata))
-    status = []
-    changed = [
-        _condition_patch(old, new) for old, new in patch.conditions if old is None or old != new
-    ]
-    if changed:
-        order = b",".join(b'{"type":"%b"}' % new.type.encode() for _, new in patch.conditions)
-        status.append(b'"$setElementOrder/conditions":[%b]' % order)
-        status.append(b'"conditions":[%b]' % b",".join(changed))
-    if patch.status_json:
-        status.append(patch.status_json)
+    status: dict[str, object] = orjson.loads(b"{%b}" % patch.status_json)
+    if any(old != new for old, new in patch.conditions):
+        status |= two_way_patch(
+            {"conditions": [shown(old) for old, _ in patch.conditions if old is not None]},
+            {"conditions": [shown(new) for _, new in patch.conditions]},
+        )
     if patch.volumes_in_use is not None:
-        status.append(b'"volumesInUse":' + orjson.dumps(patch.volumes_in_use or None))
-    if status:
-        members.append(b'"status":{%b}' % b",".join(status))
-    return b"{%b}" % b",".join(members)
-
-
-def _condition_patch(old: NodeCondition | None, new: NodeCondition) -> bytes:
-    """Render the fields that differ, and the merge key; keys sorted as Go sorts a map."""
-    fields = []
-    if old is None or old.heartbeat_s != new.heartbeat_s:
-        fields.append(b'"lastHeartbeatTime":"%b"' % rfc3339(new.heartbeat_s))
-    if old is None or old.transition_s != new.transition_s:
-        fields.append(b'"lastTransitionTime":"%b"' % rfc3339(new.transition_s))
-    if old is None or old.message != new.message:
-        fields.append(b'"message":' + orjson.dumps(new.message))
-    if old is None or old.reason != new.reason:
-        fields.append(b'"reason":"%b"' % new.reason.encode())
-    if old is None or old.status != new.status:
-        fields.append(b'"status":"%b"' % new.status.encode())
-    fields.append(b'"type":"%b"' % new.type.encode())
-    return b"{%b}" % b",".join(fields)
+        status["volumesInUse"] = patch.volumes_in_use or None
+    metadata = {
+        "annotations": dict(patch.annotations),
+        "labels": dict(patch.labels),
+        "resourceVersion": patch.version,
+    }
+    metadata = {name: value for name, value in metadata.items() if value}
+    members = (("metadata", metadata), ("status", status))
+    return render({name: member for name, member in members if member})
 
 
 def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
@@ -115,7 +72,7 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
         b",".join(
             (
                 template.status,
-                b'"conditions":[%b]' % b",".join(map(condition_json, made.conditions)),
+                b'"conditions":' + orjson.dumps(shown_all(made.conditions)),
                 b'"addresses":' + orjson.dumps(addresses),
                 b'"daemonEndpoints":' + orjson.dumps(daemon_endpoints(facts.kubelet_port)),
                 b'"nodeInfo":' + orjson.dumps(info),

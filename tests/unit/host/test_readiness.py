@@ -2,7 +2,7 @@ from fleet.host.readiness import NOT_READY_TAINT, Readiness, is_ready
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeCondition, NodeView
 
-READY = NodeCondition("Ready", "True", "", "", 0, 0)
+READY = NodeCondition("Ready", "True", 0, 0)
 
 
 def view(name: str = "n", status: str = "True", *taints: str) -> NodeView:

@@ -185,7 +185,7 @@ def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
 
     def see(name: str, status: str, *taints: str, kind: EventType = EventType.MODIFIED) -> None:
         marks = tuple((key, "", "NoSchedule") for key in taints)
-        ready = NodeCondition("Ready", status, "", "", 0, 0)
+        ready = NodeCondition("Ready", status)
         view = NodeView(name, "", "", False, (), {}, marks, (ready,), ())  # noqa: FBT003
         readiness.on_event(WatchEvent(WatchKind.NODE, kind, view, "", ""))
 

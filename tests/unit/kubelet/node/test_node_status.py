@@ -89,10 +89,10 @@ def test_a_pressure_flips_once() -> None:
     assert fresh == NodeCondition(
         "MemoryPressure",
         "False",
+        5,
+        5,
         "KubeletHasSufficientMemory",
         "kubelet has sufficient memory available",
-        5,
-        5,
     )
     assert event is Reason.NODE_HAS_SUFFICIENT_MEMORY
     same, event = set_pressure(fresh, PRESSURES[0], is_under=False, now_s=9)
@@ -121,7 +121,7 @@ def test_ready_tells_why_not() -> None:
 
 
 def test_conditions_come_in_upstream_order() -> None:
-    network = NodeCondition("NetworkUnavailable", "False", "RouteCreated", "", 1, 1)
+    network = NodeCondition("NetworkUnavailable", "False", 1, 1, "RouteCreated")
     found, events = compute_conditions((network,), READY, 5)
     assert [each.type for each in found] == [
         "NetworkUnavailable",

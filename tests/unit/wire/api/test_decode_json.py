@@ -496,7 +496,7 @@ def test_nodes() -> None:
     assert (node.state.unschedulable, node.deleting) == (True, False)
     assert node.pod_cidrs == ("10.244.1.0/24",)
     assert node.taints == (("k", "", "NoSchedule"),)
-    assert node.conditions == (NodeCondition("Ready", "True", "KubeletReady", "m", AT_S, AT_S),)
+    assert node.conditions == (NodeCondition("Ready", "True", AT_S, AT_S, "KubeletReady", "m"),)
     assert node.volumes_attached == ("v",)
     bare = decode_node({"metadata": obj["metadata"], "spec": {"podCIDR": "10.0.0.0/24"}})
     assert bare.pod_cidrs == ("10.0.0.0/24",)

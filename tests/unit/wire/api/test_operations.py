@@ -40,7 +40,7 @@ from fleet.wire.http2.messages import ContentType, Request
 NODE = NodeId(0)
 EPOCH_S = SimClock.EPOCH_NS // 1_000_000_000
 STAMP = "2026-01-01T00:00:00Z"
-READY = NodeCondition("Ready", "True", "KubeletReady", "fine", EPOCH_S, EPOCH_S)
+READY = NodeCondition("Ready", "True", EPOCH_S, EPOCH_S, "KubeletReady", "fine")
 LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
