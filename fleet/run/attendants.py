@@ -15,7 +15,7 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
 from fleet.run.lost_shards import clear_lost_shards
 from fleet.run.server_health import watch_health
-from fleet.storage.simulated_storage import simulate_csi
+from fleet.storage.csi_controller import simulate_csi
 
 UNREGISTERED_LOOK_S = 5.0
 REASONS_MAX = 10

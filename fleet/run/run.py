@@ -65,7 +65,7 @@ from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command
 from fleet.server.kubelet_servers import KubeletServers
-from fleet.storage.simulated_storage import check_drivers
+from fleet.storage.csi_controller import check_drivers
 from fleet.wire.sockets.connection_health import connection_health
 
 FRAME_S = 1.0

@@ -15,17 +15,19 @@ Differs: no driver is behind it; it runs beside the nodes, once for all drivers 
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 
+from fleet import __version__
 from fleet.background import Background, give_up
 from fleet.clock import Draws
-from fleet.cluster.api_client import MERGE_PATCH, Api
+from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster
 from fleet.cluster.api_client import each as for_each
-from fleet.cluster.cleanup import CSI_NODES
+from fleet.cluster.cleanup import CSI_NODES, PATIENCE_S
 from fleet.cluster.informer import Informer, ObjectWatch, trimmed
 from fleet.cluster.leftovers import (
     ATTACHMENTS,
@@ -40,20 +42,20 @@ from fleet.cluster.leftovers import (
 )
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError
+from fleet.profile.node_model import NodeModel
+from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_objects import (
     Json,
     claim_event,
     finalizers_of,
-    is_deleting,
-    persistent_volume,
-    volume_of,
-)
-from fleet.storage.resizing import (
     grown,
     in_progress,
+    is_deleting,
     is_infeasible_on_node,
     pending_on_node,
+    persistent_volume,
+    volume_of,
     wants_resize,
 )
 from fleet.wire.api.decode_volumes import RESOURCE_EXHAUSTED
@@ -73,6 +75,9 @@ RETRY_MAX_S = 300.0
 TASKS_MAX = 64
 """Operations under way at a time; as many as a sidecar has workers, for all drivers together."""
 _STREAM = 0xC51C
+USER_AGENT = f"fleet-csi-controller/{__version__}"
+PURPOSE = "csi-controller"
+RELEASE_MAX_S = PATIENCE_S + 15.0
 
 Wanted = Callable[[str], bool]
 Operation = Callable[[str], Coroutine[None, None, bool]]
@@ -491,3 +496,68 @@ class CSIController:
 
 def _now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+# ---- of a run ----
+
+
+def drivers_of(
+    models: Iterable[NodeModel], fidelity: Fidelity = Fidelity.KUBELET
+) -> dict[str, CSIDriver]:
+    """Return the CSI drivers of a run by name. Light nodes expand nothing: the controller does."""
+    found = {driver.name: driver for model in models for driver in model.csi_drivers}
+    if fidelity is Fidelity.KUBELET:
+        return found
+    change = {"node_expansion": False}
+    return {name: each.model_copy(update=change) for name, each in found.items()}
+
+
+async def check_drivers(api: Api, models: Iterable[NodeModel], machines: Collection[str]) -> None:
+    """Raise SetupError if a node that no fleet is the kubelet of has a driver of the run.
+
+    A driver is known by its name alone: the volumes of a machine's driver of the same name would be
+    taken for simulated ones.
+    """
+    drivers = drivers_of(models)
+    if not drivers or not machines:
+        return
+    async for page in api.pages(CSI_NODES, "CSINodes"):
+        for item in page:
+            name = item["metadata"]["name"]
+            theirs = {each["name"] for each in item["spec"].get("drivers") or ()}
+            shared = sorted(theirs.intersection(drivers))
+            if name in machines and shared:
+                raise SetupError(
+                    f"CSI driver {shared[0]} is installed in this cluster (on node {name}): fleet "
+                    "would act on its volumes; give the simulated driver of the profile another "
+                    "name"
+                )
+
+
+async def simulate_csi(
+    cluster: Cluster,
+    models: Iterable[NodeModel],
+    settings: Settings,
+    background: Background,
+    run: str,
+    attach_problem: Callable[[str], str],
+) -> None:
+    """Be the controller of all CSI drivers of a run until cancelled; one shard is, for all.
+
+    `attach_problem` says of a node by its name why nothing can be attached there, "" if it can.
+    At the end our finalizers are taken off: nothing may wait for us on a cluster that stays.
+    """
+    drivers = drivers_of(models, settings.fidelity)
+    if not drivers or settings.shard:
+        return
+    api = cluster.api(PURPOSE, USER_AGENT)
+    patient = cluster.api(PURPOSE, USER_AGENT, PATIENCE_S)
+    controller = CSIController(
+        api, drivers.values(), Draws(settings.seed), background, run, attach_problem
+    )
+    try:
+        await background.persist(PURPOSE, controller.run)
+    finally:
+        with contextlib.suppress(SetupError, TimeoutError):
+            async with asyncio.timeout(RELEASE_MAX_S):
+                await controller.release(patient)

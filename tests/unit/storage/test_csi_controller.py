@@ -28,9 +28,8 @@ from fleet.profile.distribution import ZERO
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import Fidelity
 from fleet.profile.volume_behavior import CSIDriver
-from fleet.storage.csi_controller import CLAIMS, CLASSES, CSIController
+from fleet.storage.csi_controller import CLAIMS, CLASSES, CSIController, check_drivers, drivers_of
 from fleet.storage.csi_objects import persistent_volume
-from fleet.storage.simulated_storage import check_drivers, controlled
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
 Message = StreamOpened | bytes | Response
@@ -513,9 +512,9 @@ def test_claims_of_other_drivers_do_not_grow(status: str) -> None:
 
 
 def test_the_controller_does_it_all_for_nodes_that_mount_nothing() -> None:
-    drivers = {"csi.x": NODE_EXPANDS}
-    assert controlled(drivers, Fidelity.KUBELET) == drivers
-    assert controlled(drivers, Fidelity.LIGHT) == {"csi.x": DRIVER}
+    models = [replace(load_mix().model_of(0), csi_drivers=(NODE_EXPANDS,))]
+    assert drivers_of(models, Fidelity.KUBELET) == {"csi.x": NODE_EXPANDS}
+    assert drivers_of(models, Fidelity.LIGHT) == {"csi.x": DRIVER}
 
 
 def test_a_raw_block_device_needs_nothing_of_its_node() -> None:
