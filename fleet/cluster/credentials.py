@@ -34,7 +34,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import yaml
 
-from fleet.cluster.proxies import proxy_for
+from fleet.cluster.kubeconfig import proxy_for
 from fleet.errors import HIDDEN, FleetError, SetupError, UsageError, hide, masked
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.sockets.tunnel import Proxy

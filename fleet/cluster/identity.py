@@ -296,64 +296,34 @@ def narrowed(permissions: Iterable[Permission], names: Sequence[str]) -> list[Pe
     return list(dict.fromkeys(found))
 
 
-def own_permissions(features: Features) -> list[Permission]:
-    """Return what fleet itself needs: preflight, watching readiness, adoption, clean-up.
-
-    With storage also what it takes to be the controller side of simulated CSI drivers.
-    """
-    leases = [
-        Permission(verb, COORDINATION, "leases", namespace=RUN_NAMESPACE)
-        for verb in ("get", "list", "create", "update", "delete")
-    ]
-    return [
-        Permission("get", "", "namespaces", name="kube-system"),
-        *(Permission(verb, "", "nodes") for verb in ("get", "list", "watch", "patch", "delete")),
-        *(Permission(verb, "", "pods") for verb in ("list", "delete")),
-        Permission("list", "apps", "daemonsets"),
-        *(Permission(verb, STORAGE, "csinodes") for verb in ("list", "delete")),
-        *(
-            Permission(verb, COORDINATION, "leases", namespace=LEASE_NAMESPACE)
-            for verb in ("list", "delete")
-        ),
-        *leases,
-        *(managed_permissions() if features.manages else ()),
-        *(storage_permissions() if features.storage else ()),
-    ]
-
-
-def optional_permissions(features: Features) -> list[Permission]:
-    """Return what is granted where it is asked for, and what a run goes on without."""
-    name = "extension-apiserver-authentication"
-    ca = Permission("get", "", "configmaps", namespace="kube-system", name=name)
-    return [ca] if features.serves else []
-
-
-def managed_permissions() -> list[Permission]:
-    """Return what it takes to see that another kubelet serves a Node, and to leave an event."""
-    return [
-        Permission("watch", COORDINATION, "leases", namespace=LEASE_NAMESPACE),
-        Permission("create", "", "events", namespace=RUN_NAMESPACE),
-    ]
-
-
-def storage_permissions() -> list[Permission]:
-    """Return what `csi_controller.py` asks of the server."""
-    watched = ("get", "list", "watch")
-    writes = ("create", "patch", "delete")
-    return [
-        *(Permission(verb, "", "persistentvolumeclaims") for verb in watched),
-        Permission("patch", "", "persistentvolumeclaims", "status"),
-        *(Permission(verb, "", "persistentvolumes") for verb in (*watched, *writes)),
-        *(Permission(verb, STORAGE, "volumeattachments") for verb in (*watched, "patch", "delete")),
-        Permission("patch", STORAGE, "volumeattachments", "status"),
-        *(Permission(verb, STORAGE, "storageclasses") for verb in ("list", "watch")),
-        Permission("list", STORAGE, "csinodes"),
-        Permission("create", "", "events"),
-    ]
-
-
 Calls = tuple[tuple[str, str, str, str, str], ...]
 """Group, resource, subresource, namespace ("" for all) and verbs."""
+
+OWN_CALLS: Calls = (
+    ("", "nodes", "", "", "get list watch patch delete"),
+    ("", "pods", "", "", "list delete"),
+    ("apps", "daemonsets", "", "", "list"),
+    (STORAGE, "csinodes", "", "", "list delete"),
+    (COORDINATION, "leases", "", LEASE_NAMESPACE, "list delete"),
+    (COORDINATION, "leases", "", RUN_NAMESPACE, "get list create update delete"),
+)
+"""What fleet itself needs: preflight, watching readiness, adoption, clean-up."""
+MANAGED_CALLS: Calls = (
+    (COORDINATION, "leases", "", LEASE_NAMESPACE, "watch"),
+    ("", "events", "", RUN_NAMESPACE, "create"),
+)
+"""To see that another kubelet serves a Node, and to leave an event."""
+CSI_CONTROLLER_CALLS: Calls = (
+    ("", "persistentvolumeclaims", "", "", "get list watch"),
+    ("", "persistentvolumeclaims", "status", "", "patch"),
+    ("", "persistentvolumes", "", "", "get list watch create patch delete"),
+    (STORAGE, "volumeattachments", "", "", "get list watch patch delete"),
+    (STORAGE, "volumeattachments", "status", "", "patch"),
+    (STORAGE, "storageclasses", "", "", "list watch"),
+    (STORAGE, "csinodes", "", "", "list"),
+    ("", "events", "", "", "create"),
+)
+"""What `storage/csi_controller.py` asks of the server."""
 
 KUBELET_CALLS: Calls = (
     ("", "nodes", "", "", "get create"),
@@ -414,6 +384,23 @@ OBJECT_CALLS: Calls = (
 """For pods' volumes and environments, in fidelity `kubelet`."""
 
 
+def own_permissions(features: Features) -> list[Permission]:
+    """Return what fleet itself needs, whoever its nodes are."""
+    return [
+        Permission("get", "", "namespaces", name="kube-system"),
+        *_expand(OWN_CALLS),
+        *(_expand(MANAGED_CALLS) if features.manages else ()),
+        *(_expand(CSI_CONTROLLER_CALLS) if features.storage else ()),
+    ]
+
+
+def optional_permissions(features: Features) -> list[Permission]:
+    """Return what is granted where it is asked for, and what a run goes on without."""
+    name = "extension-apiserver-authentication"
+    ca = Permission("get", "", "configmaps", namespace="kube-system", name=name)
+    return [ca] if features.serves else []
+
+
 def watch_calls(features: Features) -> Calls:
     """Return the watches that serve the kubelets, whoever opens them."""
     if features.fidelity is Fidelity.KUBELET:
@@ -451,7 +438,12 @@ def node_permissions(identity: Identity, features: Features) -> list[Permission]
     if identity.impersonation is Impersonation.USER_AND_GROUP:
         return own
     if identity.mode is IdentityMode.CSR:
-        return [*(_approval_permissions() if features.approve_csrs else ()), *own]
+        # To approve the nodes' own certificate requests.
+        approval = [
+            Permission("update", CERTIFICATES, "certificatesigningrequests", "approval"),
+            *(Permission("approve", CERTIFICATES, "signers", name=signer) for signer in SIGNERS),
+        ]
+        return [*(approval if features.approve_csrs else ()), *own]
     return [*_expand(calls), *own]
 
 
@@ -471,14 +463,6 @@ def impersonation_permissions(impersonation: Impersonation) -> list[Permission]:
             Permission("impersonate", "", "groups", name=NODES_GROUP),
         ]
     return []
-
-
-def _approval_permissions() -> list[Permission]:
-    """Return what it takes to approve the nodes' own certificate requests."""
-    return [
-        Permission("update", CERTIFICATES, "certificatesigningrequests", "approval"),
-        *(Permission("approve", CERTIFICATES, "signers", name=signer) for signer in SIGNERS),
-    ]
 
 
 def _expand(calls: Calls) -> list[Permission]:

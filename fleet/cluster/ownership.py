@@ -2,19 +2,16 @@
 
     label       fleet.emulator/run: the id of the run
     annotation  fleet.emulator/owner: the same id, and the uid of the Lease that it held then
-    providerID  fleet://..., where there is no such annotation
 
 A label is what people set on many nodes at once, and what a Node pasted from a cluster with fleet
 nodes brings along. So a Node with the label alone is refused: it is neither adopted nor changed nor
 deleted, and whoever asked is told its name.
 
-Every Node gets the annotation when it is created, whatever providerID its profile gives it, and a
-run that takes it over writes label and annotation in one request. A list of metadata alone, a tenth
-of the bytes, therefore decides; a Node is read whole only if it has the label without the
-annotation, as those of a fleet before there was one.
+Every Node gets the annotation when it is created, and a run that takes it over writes label and
+annotation in one request. So a list of metadata alone, a tenth of the bytes, decides.
 
-The uid is told for people and audits. It is not compared: a run that keeps its nodes gives its
-Lease up, and one that somebody deletes is made anew under another uid.
+The uid is there for people and audits. It is not compared: a run that keeps its nodes gives its
+Lease up, and one that somebody deletes is created again under another uid.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +25,6 @@ RUN_LABEL = LABEL
 PREFIX_LABEL = "fleet.emulator/prefix"
 SHARD_LABEL = "fleet.emulator/shard"
 OWNER_ANNOTATION = "fleet.emulator/owner"
-PROVIDER = "fleet://"
 
 NODES = "/api/v1/nodes"
 REFUSED_SHOWN_MAX = 20  # names in one line of an error; the rest is counted
@@ -58,16 +54,10 @@ def owner_mark(run: str, lease_uid: str) -> str:
 
 
 def is_owned(node: Json) -> bool:
-    """Return whether a Node has both marks; one that was read without its spec has no providerID.
-
-    An annotation that names another run than the label does is no mark, whatever the providerID.
-    """
+    """Return whether a Node has both marks, and both of the same run."""
     metadata = node["metadata"]
     run = (metadata.get("labels") or {}).get(RUN_LABEL, "")
-    mark = (metadata.get("annotations") or {}).get(OWNER_ANNOTATION)
-    if mark is None:
-        provider_id = (node.get("spec") or {}).get("providerID") or ""
-        return bool(run) and provider_id.startswith(PROVIDER)
+    mark = (metadata.get("annotations") or {}).get(OWNER_ANNOTATION, "")
     of_run, _, lease_uid = mark.partition("/")
     return bool(run) and of_run == run and bool(lease_uid)
 
@@ -84,14 +74,20 @@ async def find_nodes(api: Api, selector: str) -> FoundNodes:
     found: dict[str, Json] = {}
     async for page in api.pages(NODES, "nodes", accept=METADATA_ONLY, labelSelector=selector):
         found.update((item["metadata"]["name"], item) for item in page)
-    unmarked = [name for name, item in found.items() if not is_owned(item) and _may_be_older(item)]
-    whole = await _read(api, unmarked)
-    return _divided(whole.get(name, item) for name, item in found.items())
+    return _divided(found.values())
 
 
 async def find_named(api: Api, names: Iterable[str], run: str) -> FoundNodes:
     """Return the Nodes with these names, those of other runs and of nobody among the refused."""
-    found = _divided((await _read(api, names)).values())
+    read: list[Json] = []
+
+    async def get(name: str) -> None:
+        answer = await api.request("GET", f"{NODES}/{name}")
+        if answer.code != 404:
+            read.append(expect(answer, f"cannot read node {name}"))
+
+    await each(names, get)
+    found = _divided(read)
     others = tuple(node for node in found.owned if node.run != run)
     owned = tuple(node for node in found.owned if node.run == run)
     return FoundNodes(owned, (*found.refused, *others))
@@ -130,31 +126,10 @@ def refusal(nodes: Sequence[FoundNode]) -> str:
     if len(nodes) > REFUSED_SHOWN_MAX:
         names += f" and {len(nodes) - REFUSED_SHOWN_MAX:,} more"
     return (
-        f"not touched, for they have the label {RUN_LABEL} but not fleet's second mark "
-        f"({OWNER_ANNOTATION}, or providerID {PROVIDER}): {names}. If they are not fleet's: "
-        f"kubectl label node NAME {RUN_LABEL}-; if an older fleet left them: kubectl delete node "
-        "NAME"
+        f"not touched, for they have the label {RUN_LABEL} but not fleet's second mark, the "
+        f"annotation {OWNER_ANNOTATION}: {names}. If they are not fleet's: kubectl label node NAME "
+        f"{RUN_LABEL}-; if they are: kubectl delete node NAME"
     )
-
-
-def _may_be_older(item: Json) -> bool:
-    """Return whether only the providerID can tell: there is a run, and no annotation."""
-    metadata = item["metadata"]
-    has_run = bool((metadata.get("labels") or {}).get(RUN_LABEL))
-    return has_run and OWNER_ANNOTATION not in (metadata.get("annotations") or {})
-
-
-async def _read(api: Api, names: Iterable[str]) -> dict[str, Json]:
-    """Read Nodes whole; those that are not there are left out."""
-    found: dict[str, Json] = {}
-
-    async def read(name: str) -> None:
-        answer = await api.request("GET", f"{NODES}/{name}")
-        if answer.code != 404:
-            found[name] = expect(answer, f"cannot read node {name}")
-
-    await each(names, read)
-    return found
 
 
 def _divided(items: Iterable[Json]) -> FoundNodes:

@@ -7,12 +7,12 @@ fleet's own. Nothing in this file writes to the server.
 """
 
 import ipaddress
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.cluster.api_client import METADATA_ONLY, Api, Json
-from fleet.cluster.cloud import cloud_of, provider_lines
 from fleet.cluster.credentials import IN_CLUSTER_CONTEXT
 from fleet.cluster.daemonsets import Landing, NodeShape, landings
 from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, refusal
@@ -25,6 +25,20 @@ KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 SAMPLED_NODES_MAX = 200
 """So many foreign nodes are read whole, for their pod CIDRs; the others are only counted."""
+LOCAL = frozenset({"", "fleet", "kind", "k3s", "minikube", "kwok"})
+"""Schemes behind which there is no cloud that looks machines up."""
+CLOUDS = {
+    "aws": "AWS",
+    "azure": "Azure",
+    "gce": "Google Cloud",
+    "openstack": "OpenStack",
+    "vsphere": "vSphere",
+    "digitalocean": "DigitalOcean",
+    "hcloud": "Hetzner Cloud",
+    "linode": "Linode",
+    "oci": "Oracle Cloud",
+    "ibm": "IBM Cloud",
+}
 SHOWN_MAX = 8  # the question must stand on one screen, below what it is about
 
 Ask = Callable[[str], Awaitable[bool]]
@@ -288,6 +302,50 @@ def _cidr_lines(cidrs: PodCidrs, nodes: int) -> list[str]:
             f"those lie in {span}. When the pool is used up, real nodes get none."
         )
     return [*lines, own]
+
+
+def scheme_of(provider_id: str) -> str:
+    """Return the scheme of a providerID, "" for none."""
+    return provider_id.partition("://")[0] if "://" in provider_id else ""
+
+
+def cloud_of(provider_ids: Iterable[str]) -> str:
+    """Return the scheme that most of some machines have, "" if they are of no cloud."""
+    found = Counter(map(scheme_of, provider_ids))
+    clouds = [each for each, _ in found.most_common() if each not in LOCAL]
+    return clouds[0] if clouds else ""
+
+
+def provider_lines(cloud: str, templates: Iterable[str], nodes: int) -> list[str]:
+    """Return what the controllers of the cloud will make of each kind of providerID, if it is one.
+
+    `templates` are those of the profiles, "" for none. Source: k8s.io/cloud-provider/controllers/
+    nodelifecycle/node_lifecycle_controller.go, MonitorNodes, ensureNodeExistsByProviderID: of each
+    Node that is not Ready, every 5 s.
+    """
+    if not cloud:
+        return []
+    name = CLOUDS.get(cloud, cloud)
+    return [_provider_line(cloud, name, each, nodes) for each in dict.fromkeys(templates)]
+
+
+def _provider_line(cloud: str, name: str, template: str, nodes: int) -> str:
+    if not template:
+        return (
+            f"- providerID: none. The cloud controller of {name} looks a Node that is not Ready up "
+            "by its name, finds no machine, and deletes the Node for good, also while it starts."
+        )
+    if scheme_of(template) == cloud:
+        return (
+            f"- providerID: {template}. It looks like a machine of {name}: of a Node that is not "
+            "Ready its cloud controller finds no machine, and deletes the Node. Controllers and "
+            "autoscalers may act on a real machine that has such an ID."
+        )
+    return (
+        f"- providerID: {template}. The controllers of {name} cannot read it: they leave the Node, "
+        f"but some try again without end, here for {nodes:,} nodes (a tagging controller may "
+        "become the largest load of the cluster). --provider-id none leaves it out."
+    )
 
 
 def _looked_at(nodes: int) -> str:

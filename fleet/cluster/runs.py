@@ -98,14 +98,6 @@ class FoundRuns(NamedTuple):
     refused_leases: tuple[str, ...]
 
 
-class FoundHolders(NamedTuple):
-    """Who holds run Leases, alive or not. A Lease that has the label alone is refused by name."""
-
-    holders: list[RunHolder]
-    refused: tuple[str, ...]
-    now_s: int  # the server's clock
-
-
 class RunLease:
     """The claim of one process to the names under a prefix."""
 
@@ -128,7 +120,7 @@ class RunLease:
         self._api = api
         self._clock = clock if clock is not None else SystemClock()
         self._sleep = sleep
-        self._name = lease_name(prefix)
+        self._name = run_lease_name(prefix)
         self._lease: Json = {}
         self._writing = asyncio.Lock()
         self.noted: dict[str, list[str]] = {}
@@ -309,17 +301,12 @@ def check_free(prefix: str, holder: RunHolder, run_id: str = "") -> None:
     )
 
 
-def lease_name(prefix: str) -> str:
-    """Return the name of the Lease that guards a prefix."""
-    return run_lease_name(prefix)
-
-
 def is_run_lease(lease: Json) -> bool:
     """Return whether a Lease is of a run: name, labels and holder say the same, not one alone."""
     metadata = lease["metadata"]
     labels = metadata.get("labels") or {}
     run, prefix = labels.get(RUN_LABEL, ""), labels.get(PREFIX_LABEL, "")
-    is_named = metadata["name"] == lease_name(prefix)
+    is_named = metadata["name"] == run_lease_name(prefix)
     return bool(run) and is_named and lease.get("spec", {}).get("holderIdentity") == run
 
 
@@ -346,10 +333,10 @@ def _written_s(lease: Json) -> int:
 
 async def holder_of(api: Api, prefix: str) -> RunHolder | None:
     """Return who holds a prefix, alive or not; None if nobody does."""
-    found = await api.request("GET", f"{RUN_LEASES}/{lease_name(prefix)}")
+    found = await api.request("GET", f"{RUN_LEASES}/{run_lease_name(prefix)}")
     if found.code == 404:
         return None
-    lease = expect(found, f"cannot read the lease {lease_name(prefix)}")
+    lease = expect(found, f"cannot read the lease {run_lease_name(prefix)}")
     return read_holder(lease, server_now_s(found))
 
 
@@ -363,11 +350,10 @@ async def find_leases(api: Api, run: str = "") -> tuple[list[Json], list[Json], 
     return owned, refused, server_now_s(listed)
 
 
-async def find_holders(api: Api, run: str = "") -> FoundHolders:
-    """Return who holds the Leases of a run, or of all runs."""
-    owned, refused, now_s = await find_leases(api, run)
-    names = tuple(lease["metadata"]["name"] for lease in refused)
-    return FoundHolders([read_holder(lease, now_s) for lease in owned], names, now_s)
+async def find_holders(api: Api, run: str = "") -> list[RunHolder]:
+    """Return who holds the Leases of a run, or of all runs, alive or not."""
+    owned, _refused, now_s = await find_leases(api, run)
+    return [read_holder(lease, now_s) for lease in owned]
 
 
 async def noted_of(api: Api, run: str) -> dict[str, list[str]]:

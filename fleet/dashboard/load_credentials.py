@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fleet.cluster.kubeconfig_file import current_context, only_context
-from fleet.cluster.proxies import proxy_for
+from fleet.cluster.kubeconfig import current_context, only_context, proxy_for
 from fleet.errors import SetupError, UsageError
 from fleet.profile.secret_variables import without_secrets
 

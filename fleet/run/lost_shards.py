@@ -47,8 +47,7 @@ async def remove_lost_shards(api: Api, home: Api, settings: Settings) -> list[st
     """
     assert settings.statefulset is not None
     cleared = []
-    found = await find_holders(api, settings.run_id)
-    for holder in found.holders:
+    for holder in await find_holders(api, settings.run_id):
         digits = holder.prefix.removeprefix(f"{settings.name_prefix}-")
         if holder.is_alive or not digits.isdecimal():
             continue

@@ -32,7 +32,7 @@ async def find_preset(
     api = cluster.api("preflight")
     listed = await api.get(NODES, "nodes", limit=1)
     held = await find_holders(api)
-    is_alone = all(each.run == run_id for each in held.holders if each.is_alive)
+    is_alone = all(each.run == run_id for each in held if each.is_alive)
     return preset if is_alone and not listed.get("items") else None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 
 from fleet.cluster.credentials import ClusterSelection
-from fleet.cluster.kubeconfig_file import only_context
+from fleet.cluster.kubeconfig import only_context
 from fleet.controlplane import (
     APISERVER,
     CONTROLLER_MANAGER,

@@ -409,17 +409,15 @@ def test_a_clean_up_outlasts_a_restart_of_the_server(run: Run) -> None:
 
 
 def test_a_machine_with_fleet_s_label_loses_nothing(run: Run, target: ControlPlaneInfo) -> None:
-    """One with the label alone, an empty one, and one that a fleet before the annotation made."""
+    """One with the label alone, and one with an empty label."""
 
     async def scenario() -> None:
         async with connected(target.kubeconfig) as cluster:
             api = cluster.api("cleanup")
             await create_node(api, "mine-0", "mixed", "mixed")
-            for name, value in (("labelled-0", "mixed"), ("labelled-1", ""), ("older-0", "mixed")):
+            for name, value in (("labelled-0", "mixed"), ("labelled-1", "")):
                 await create_node(api, name)
-                patch: dict[str, Any] = {"metadata": {"labels": {RUN_LABEL: value}}}
-                if name == "older-0":
-                    patch["spec"] = {"providerID": "fleet://a/older-0"}
+                patch = {"metadata": {"labels": {RUN_LABEL: value}}}
                 path = f"{NODES}/{name}"
                 answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
                 assert answer.ok, answer

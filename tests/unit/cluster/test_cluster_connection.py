@@ -107,7 +107,7 @@ def test_a_proxy_leads_to_the_server(
         return web.json_response({"gitVersion": "v1.36.3", "major": "1", "minor": "36"})
 
     # Of a name the proxy is asked, of localhost never by the environment.
-    monkeypatch.setattr("fleet.cluster.proxies._is_local", lambda *_: False)
+    monkeypatch.setattr("fleet.cluster.kubeconfig._is_local", lambda *_: False)
 
     async def scenario(proxy: ConnectProxy) -> None:
         url = proxy.url.replace("//", "//me:pass%20word@")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fleet.cluster.kubeconfig_file import only_context
+from fleet.cluster.kubeconfig import only_context
 from fleet.controlplane.kubeconfig import (
     check_kubeconfig_out,
     private_file,

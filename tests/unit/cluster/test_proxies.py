@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.cluster.proxies import proxy_for
+from fleet.cluster.kubeconfig import proxy_for
 from fleet.errors import SetupError
 from fleet.wire.sockets.tunnel import Proxy, refusal_of
 
