@@ -31,7 +31,7 @@ from fleet.profile.agent_behavior import (
     AgentWatch,
     Method,
 )
-from fleet.wire.api.callers import CALL_TIMEOUT_NS
+from fleet.wire.api.requests import CALL_TIMEOUT_NS
 from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
 from fleet.wire.api.watch import ListWatch, WatchPhase
 from fleet.wire.http2.messages import ContentType, Request, Response

@@ -25,7 +25,7 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Timer
 from fleet.metrics import Requests
 from fleet.profile.agent_behavior import NODE, AgentModel
-from fleet.wire.api.list_watches import (
+from fleet.wire.api.watch import (
     Lane,
     Step,
     Wire,

@@ -27,10 +27,10 @@ import orjson
 from fleet import __version__
 from fleet.cluster.credentials import ClusterSelection, Credentials, Renewal
 from fleet.errors import FleetError, RemoteProtocolError, SetupError
-from fleet.wire.http2.frames import BODY_BYTES_MAX, OVERSIZED
 from fleet.wire.http2.hpack import seconds_of
+from fleet.wire.http2.http2_codec import BODY_BYTES_MAX, OVERSIZED
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
-from fleet.wire.sockets.tunnel import END, Proxy, refusal_of
+from fleet.wire.sockets.connection import END, Proxy, refusal_of
 
 Json = dict[str, Any]
 Sleep = Callable[[float], Awaitable[None]]

@@ -37,7 +37,7 @@ import yaml
 from fleet.cluster.kubeconfig import proxy_for
 from fleet.errors import HIDDEN, FleetError, SetupError, UsageError, hide, masked
 from fleet.profile.yaml_text import YAMLTextError, read_document
-from fleet.wire.sockets.tunnel import Proxy
+from fleet.wire.sockets.connection import Proxy
 
 
 def _load_without_models(library: str = "kubernetes_asyncio") -> None:

@@ -20,8 +20,7 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.pods import EventType
 from fleet.wire.api.decode_json import UNREADABLE_EVENT, UNREADABLE_LIST, checked_text
 from fleet.wire.api.framing import split_lines
-from fleet.wire.api.list_watches import UNREADABLE, UNREADABLE_CODE
-from fleet.wire.api.watch import ListWatch, Next, WatchPhase
+from fleet.wire.api.watch import UNREADABLE, UNREADABLE_CODE, ListWatch, Next, WatchPhase
 from fleet.wire.http2.messages import MALFORMED, Response, StreamOpened
 
 OWNER = -1

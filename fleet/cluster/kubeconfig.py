@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from fleet.errors import SetupError
 from fleet.profile.yaml_text import read_document
-from fleet.wire.sockets.tunnel import Proxy
+from fleet.wire.sockets.connection import Proxy
 
 Entry = dict[str, Any]
 

@@ -27,7 +27,7 @@ from fleet.controlplane.directory import (
     Pair,
     write_private,
 )
-from fleet.k8s.certificates import Validity
+from fleet.k8s.objects import Validity
 from fleet.k8s.well_known import NODE_USER, NODES_GROUP
 
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH

@@ -9,7 +9,7 @@ from fleet.profile.agent_behavior import AgentEncoding, AgentModel
 from fleet.profile.node_model import NodeModel
 from fleet.report.figure import filled
 from fleet.report.figures import AgentFigures
-from fleet.wire.api.list_watches import Wire
+from fleet.wire.api.watch import Wire
 from fleet.wire.sockets.transport import Transport, UserAgent
 
 ACCEPT = {

@@ -17,7 +17,7 @@ import ssl
 from pathlib import Path
 
 from fleet.errors import SetupError
-from fleet.k8s.certificates import CertificateKind, Validity
+from fleet.k8s.objects import CertificateKind, Validity
 from fleet.k8s.well_known import NODE_USER
 
 FILES = {

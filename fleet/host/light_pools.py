@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 
 from fleet.k8s.effects import NodeId
-from fleet.wire.http2.frames import STREAMS_DEFAULT
-from fleet.wire.sockets.pool import DEFAULT_LIMITS, PoolLimits
+from fleet.wire.http2.http2_codec import STREAMS_DEFAULT
+from fleet.wire.sockets.connection import DEFAULT_LIMITS, PoolLimits
 
 LIGHT_CONNECTIONS = 2
 """Pools of the calls, each with one connection in quiet times.

@@ -21,8 +21,8 @@ from typing import assert_never
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.host.certificate_store import CertificateContext, CertificateStore
-from fleet.k8s.certificates import CertificateKind, Validity
 from fleet.k8s.effects import NodeId, Timer
+from fleet.k8s.objects import CertificateKind, Validity
 from fleet.kubelet.node.certificate_manager import (
     CertificateManager,
     CertificateTurn,
@@ -37,7 +37,7 @@ from fleet.reactor.client_tally import NO_DURATION
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.tokens import Errand
 from fleet.wire.api.decode_json import decode_status
-from fleet.wire.api.signing_requests import (
+from fleet.wire.api.requests import (
     create_signing_request,
     decode_signing_event,
     decode_signing_request,

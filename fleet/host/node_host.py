@@ -41,9 +41,9 @@ from fleet.host.readiness import Readiness
 from fleet.host.start_limit import StartLimit
 from fleet.host.static_sources import StaticSource, run_static_sources
 from fleet.host.transports import Transports
-from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
+from fleet.k8s.objects import CertificateKind
 from fleet.k8s.pods import NodeView
 from fleet.kubelet.environment import CATALOG_KINDS, KUBELET, LIGHT, Environment
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -56,9 +56,9 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.report.host_state import HostState
-from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, protobuf, without_managers
-from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.api.requests import Caller, RenderedProfile
+from fleet.wire.sockets.connection import ConnectionHealth
 
 OBSERVER_POOL = 0
 LOOK_S = 5.0  # for refusals, and whether credentials run out

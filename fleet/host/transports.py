@@ -8,7 +8,7 @@ from fleet.cluster.credentials import Credentials
 from fleet.host.reactor_loop import ReactorLoop
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.codec import JSON
-from fleet.wire.sockets.connection_health import ConnectionHealth
+from fleet.wire.sockets.connection import ConnectionHealth
 from fleet.wire.sockets.transport import Endpoint, Transport, UserAgent
 
 

@@ -1,7 +1,7 @@
 """The closed set of effects that a kubelet may ask for, and the replies that it gets.
 
 A kubelet appends effects to an `Outbox`; the reactor executes them. `ApiCall` names an `Op`, which
-`wire/api/operations.py` maps to bytes; its payload is a record of this file or of `objects.py`.
+`wire/api/operations.py` maps to bytes; its payload is a record of this file or of `pods.py`.
 """
 
 import enum

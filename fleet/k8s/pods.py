@@ -1,4 +1,4 @@
-"""Slotted records of API objects: what decoders make and kubelets read.
+"""Pods, Nodes and their parts: what decoders make and kubelets read.
 
 A record holds only what a kubelet acts on. Strings that repeat over a fleet are interned by the
 decoders; times are whole seconds since the epoch (`_s`), 0 for absent, since that is all the API
@@ -14,9 +14,6 @@ from msgspec import convert
 
 from fleet.k8s.addresses import first_of
 from fleet.k8s.admission import NO_STATE, PLAIN, AdmissionSpec, NodeState
-from fleet.k8s.container_user import IMAGE_USER, UserSpec
-from fleet.k8s.lifecycle import PLAIN_LIFE, ContainerLifecycle
-from fleet.k8s.pod_network import USUAL_NETWORK, PodNetworkSpec
 from fleet.k8s.schema import (
     Addresses,
     Count,
@@ -34,6 +31,92 @@ from fleet.k8s.schema import (
 )
 from fleet.k8s.scripts import EnvRef, ScriptSpec
 from fleet.k8s.well_known import MIRROR_ANNOTATION, START_ERROR
+
+
+class UserSpec(NamedTuple):
+    """What the security contexts of a pod and its container come to; None is the image's choice.
+
+    Source: pkg/securitycontext/util.go, DetermineEffectiveSecurityContext.
+    """
+
+    uid: int | None = None
+    gid: int | None = None
+    groups: tuple[int, ...] = ()
+    non_root: bool = False
+    fs_group: int | None = None  # of the pod: it owns the volumes
+    read_only_root: bool = False
+    no_new_privs: bool = False  # allowPrivilegeEscalation: false
+    windows_name: str = ""  # runAsUserName
+
+
+IMAGE_USER = UserSpec()
+
+
+RESTART = "Restart"
+RESTART_ALL = "RestartAllContainers"
+
+
+class RestartRule(NamedTuple):
+    """Source: core/v1 ContainerRestartRule."""
+
+    action: str
+    operator: str  # In or NotIn
+    values: tuple[int, ...]
+
+    def matches(self, exit_code: int) -> bool:
+        """Tell whether the rule speaks of an exit code."""
+        if self.operator == "In":
+            return exit_code in self.values
+        return self.operator == "NotIn" and exit_code not in self.values
+
+
+class Hook(NamedTuple):
+    """A postStart or preStop handler. Source: core/v1 LifecycleHandler."""
+
+    kind: str  # exec, httpGet, tcpSocket or sleep
+    command: tuple[str, ...] = ()  # of exec
+    path: str = ""  # of httpGet
+    seconds: int = 0  # of sleep
+    host: str = ""  # of httpGet and tcpSocket; "" for the address of the pod
+    port: int = 0  # of httpGet and tcpSocket; 0 if it has no number
+    is_tls: bool = False  # of httpGet
+
+
+class ContainerLifecycle(NamedTuple):
+    """Everything of one container that most containers do not say."""
+
+    restart_rules: tuple[RestartRule, ...] = ()
+    post_start: Hook | None = None
+    pre_stop: Hook | None = None
+    message_path: str = "/dev/termination-log"
+    message_from_logs: bool = False  # terminationMessagePolicy: FallbackToLogsOnError
+    resize_restarts: tuple[str, ...] = ()  # resources whose resize restarts the container
+
+
+PLAIN_LIFE = ContainerLifecycle()
+
+
+def matching_action(rules: tuple[RestartRule, ...], exit_code: int) -> str:
+    """Return the action of the first rule that matches, "" when none does."""
+    return next((rule.action for rule in rules if rule.matches(exit_code)), "")
+
+
+class PodNetworkSpec(NamedTuple):
+    """What of the files that a kubelet and a runtime write is the pod's own wish."""
+
+    dns_policy: str = "ClusterFirst"
+    nameservers: tuple[str, ...] = ()  # these three: dnsConfig
+    searches: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()  # the name, and the value or ""
+    sysctls: tuple[tuple[str, str], ...] = ()  # names with dots
+    subdomain: str = ""
+    hostname_override: str = ""
+    is_fqdn: bool = False  # setHostnameAsFQDN
+    own_users: bool = False  # hostUsers: false, a user namespace of its own
+
+
+USUAL_NETWORK = PodNetworkSpec()
+
 
 PodUid = NewType("PodUid", str)
 

@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
+from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView
-from fleet.k8s.runtime_classes import RuntimeClassView
-from fleet.k8s.services import ServiceView
 from fleet.k8s.static_pods import NO_STATIC_PODS
 from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.address_plan import pod_cidrs as planned_pod_cidrs

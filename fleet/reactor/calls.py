@@ -27,10 +27,9 @@ from fleet.reactor.calm import HEARTBEATS
 from fleet.reactor.client_limits import ClientLimits
 from fleet.reactor.roster import Entry, Process
 from fleet.reactor.watch_delays import OK, WATCHED_WRITES, WatchDelays
-from fleet.wire.api.list_watches import reject
+from fleet.wire.api.codec import decode_reply, lost_reply
 from fleet.wire.api.operations import OPERATIONS, Operation, build
-from fleet.wire.api.replies import decode_reply, lost_reply
-from fleet.wire.api.watch import RETRIES_MAX, RETRY_LEAST_S
+from fleet.wire.api.watch import RETRIES_MAX, RETRY_LEAST_S, reject
 from fleet.wire.http2.messages import Failure, Response
 
 CALL_TRIES_MAX = 1 + RETRIES_MAX  # the first one included: on 429 and 5xx with Retry-After

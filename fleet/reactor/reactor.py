@@ -47,11 +47,10 @@ from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
 from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Process
 from fleet.reactor.tokens import Errand, owner_of
 from fleet.reactor.watches import Deliveries, Watches
-from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import JSON, Codec
-from fleet.wire.api.list_watches import Opening
 from fleet.wire.api.operations import OPERATIONS
-from fleet.wire.api.watch import Reflector, WatchPhase
+from fleet.wire.api.requests import Caller
+from fleet.wire.api.watch import Opening, Reflector, WatchPhase
 from fleet.wire.http2.messages import Failure, Response
 
 TIMERS_MAX = 2_000  # per turn; the rest is due at the next one

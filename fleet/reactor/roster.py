@@ -10,10 +10,9 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
 from fleet.reactor.calm import Calm
 from fleet.reactor.client_tally import ClientColumns, ClientTally
-from fleet.wire.api.callers import Caller
 from fleet.wire.api.codec import Codec
-from fleet.wire.api.list_watches import Wire
-from fleet.wire.api.watch import Reflector
+from fleet.wire.api.requests import Caller
+from fleet.wire.api.watch import Reflector, Wire
 
 NOBODY = NodeId(-1)
 """The owner of watches and timers that belong to no single kubelet."""

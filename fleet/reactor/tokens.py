@@ -7,8 +7,7 @@ An `ApiCall` is a kubelet's; `Delayed` and `Unsent` carry one. An `Opening` is o
 from fleet.k8s.effects import ApiCall
 from fleet.reactor.calls import Delayed, Unsent
 from fleet.reactor.roster import NOBODY
-from fleet.wire.api.list_watches import Opening
-from fleet.wire.api.watch import Reflector
+from fleet.wire.api.watch import Opening, Reflector
 
 
 class Errand:

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
+from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType
-from fleet.k8s.runtime_classes import RuntimeClassView
-from fleet.k8s.services import ServiceView
 from fleet.k8s.volumes import CSIDriverView
 from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -25,20 +24,23 @@ from fleet.reactor.shared_watches import (
     node_name,
 )
 from fleet.reactor.watch_delays import WatchDelays
-from fleet.wire.api.bookmarks import Bookmarks
-from fleet.wire.api.dynamic_resources import slices_selector
-from fleet.wire.api.list_watches import (
+from fleet.wire.api.requests import slices_selector
+from fleet.wire.api.watch import (
+    Bookmarks,
     Lane,
     Opening,
+    Reflector,
+    SharedReflector,
     Step,
+    WatchPhase,
     end,
     hang_up,
+    label_selector,
     on_error_event,
     on_message,
     on_unreadable,
     open_watch,
 )
-from fleet.wire.api.watch import Reflector, SharedReflector, WatchPhase, label_selector
 from fleet.wire.http2.messages import Response, StreamOpened
 
 _ONE_BOOKMARK = [(EventType.BOOKMARK, None)]

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fleet.report.figures import ByName
-from fleet.wire.sockets.transport_reports import TransportStats
+from fleet.wire.sockets.dials import TransportStats
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

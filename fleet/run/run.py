@@ -66,7 +66,7 @@ from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command
 from fleet.server.kubelet_servers import KubeletServers
 from fleet.storage.csi_controller import check_drivers
-from fleet.wire.sockets.connection_health import connection_health
+from fleet.wire.sockets.connection import connection_health
 
 FRAME_S = 1.0
 GC_THRESHOLD = (

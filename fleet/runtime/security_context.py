@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from fleet.k8s.container_user import UserSpec
+from fleet.k8s.pods import UserSpec
 from fleet.runtime.known_images import is_shell_image
 
 WINDOWS_ROOT = "ContainerAdministrator"

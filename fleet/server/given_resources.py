@@ -6,7 +6,7 @@ Differs: all CPUs and memory are of NUMA node 0.
 
 from collections.abc import Iterator
 
-from fleet.k8s.pod_resources import AssignedDevice, ContainerResources, PodResources
+from fleet.k8s.admission import AssignedDevice, ContainerResources, PodResources
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.devices.static_policies import exclusive_cpus, exclusive_memory, memory_of

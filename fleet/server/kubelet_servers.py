@@ -27,8 +27,8 @@ from fleet.background import Background
 from fleet.cluster.api_client import Cluster
 from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost
-from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId
+from fleet.k8s.objects import CertificateKind
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.serving import NOWHERE, Serving

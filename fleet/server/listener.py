@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from fleet.errors import SetupError
 from fleet.k8s.effects import NodeId
 from fleet.server.serving_tls import CURRENT_NODE
-from fleet.wire.sockets.transport_reports import own_limit
+from fleet.wire.sockets.dials import own_limit
 
 BACKLOG = 4096
 ACCEPTS_MAX = 64

@@ -20,7 +20,7 @@ from fleet.k8s.pods import (
 )
 from fleet.k8s.times import rfc3339
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.wire.api.encode_pod import pod_status_patch
+from fleet.wire.api.requests import pod_status_patch
 
 NO_STATUS = PodStatus(phase="")
 

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf import message_factory
 
+from fleet.k8s.admission import NO_TOPOLOGY, AssignedDevice, PodResources
 from fleet.k8s.effects import NodeId
-from fleet.k8s.pod_resources import NO_TOPOLOGY, AssignedDevice, PodResources
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.given_resources import (
     allocatable_resources,

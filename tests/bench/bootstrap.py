@@ -29,7 +29,7 @@ from fleet.profile.loader import load_mix
 from fleet.profile.settings import IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.roster import Entry
-from fleet.wire.api.callers import Caller
+from fleet.wire.api.requests import Caller
 from fleet.wire.sockets.transport import Endpoint, Transport
 
 

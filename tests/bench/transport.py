@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
 
 from peer import make_certificate
 
+from fleet.wire.http2.http2_codec import Inbox
 from fleet.wire.http2.messages import ContentType, Request, Response, StreamOpened
-from fleet.wire.http2.streams import Inbox
 from fleet.wire.sockets.transport import Endpoint, Transport
 
 BODY = b'{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node"}}' * 5

@@ -10,7 +10,7 @@ import yaml
 from e2e_world import CONFIRMED, World, eventually
 from forking_proxy import forking_proxy
 
-from fleet.wire.sockets.connection_health import IDLE_VARIABLE, PING_VARIABLE
+from fleet.wire.sockets.connection import IDLE_VARIABLE, PING_VARIABLE
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]

@@ -7,7 +7,7 @@ import pytest
 from e2e_world import FOREIGN_NODE, Json, World, eventually
 
 from fleet.controlplane.flags import POD_CIDR
-from fleet.wire.api.paths import LEASES
+from fleet.wire.api.requests import LEASES
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

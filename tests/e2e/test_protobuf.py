@@ -48,10 +48,9 @@ from fleet.profile.device_behavior import DraDriver
 from fleet.profile.loader import load_mix
 from fleet.quantity import parse_quantity
 from fleet.wire.api import codec
-from fleet.wire.api.callers import Caller, RenderedProfile
-from fleet.wire.api.codec import JSON, Codec
+from fleet.wire.api.codec import JSON, Codec, decode_reply
 from fleet.wire.api.operations import build
-from fleet.wire.api.replies import decode_reply
+from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.http2.messages import ContentType, Request, Response
 
 pytest_plugins = ["e2e_fixtures"]

@@ -38,19 +38,23 @@ from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Op, WatchKind
 from fleet.wire.api import codec
+from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.encode_protobuf import renewed
 from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames, split_lines
 from fleet.wire.api.kubernetes_messages import message_class
 from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.protobuf import TAIL, contents
-from fleet.wire.api.replies import decode_reply
 from fleet.wire.api.scan import HEAD_MAX, NOTHING, scan_chunk, scan_list
 from fleet.wire.api.watch import Reflector
 from fleet.wire.http2 import hpack
-from fleet.wire.http2.frames import FRAME_BYTES_DEFAULT, HEADER_BLOCK_BYTES_MAX
-from fleet.wire.http2.http2_codec import Http2Codec
+from fleet.wire.http2.http2_codec import (
+    FRAME_BYTES_DEFAULT,
+    HEADER_BLOCK_BYTES_MAX,
+    Http2Codec,
+    Inbox,
+    Stream,
+)
 from fleet.wire.http2.messages import Request, Response, StreamOpened
-from fleet.wire.http2.streams import Inbox, Stream
 
 CODECS = {"json": codec.JSON, "protobuf": codec.protobuf()}
 PLAN = hpack.HeaderPlan(b"host:6443", b"Bearer t", b"agent", b"accept")

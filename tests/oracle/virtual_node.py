@@ -30,7 +30,7 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
-from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.http2.hpack import (
     METHODS,
     TABLE_BYTES_DEFAULT,

@@ -21,8 +21,8 @@ from fleet.errors import UsageError
 from fleet.faults.injector import Injector
 from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
-from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId, Op
+from fleet.k8s.objects import CertificateKind
 from fleet.profile.node_model import NodeModel
 from fleet.wire.sockets.transport import Transport
 

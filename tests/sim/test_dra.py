@@ -5,8 +5,7 @@ from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
-from fleet.k8s.admission import ClaimDevice
-from fleet.k8s.pod_resources import AssignedClaim, ContainerResources, PodResources
+from fleet.k8s.admission import AssignedClaim, ClaimDevice, ContainerResources, PodResources
 from fleet.server.given_resources import pod_resources, resources_of
 
 pytest_plugins = ("sim_encodings",)

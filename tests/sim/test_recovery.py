@@ -28,7 +28,7 @@ from world.transport import Pools
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, Op
 from fleet.kubelet.environment import LIGHT
-from fleet.wire.api.callers import CALL_TIMEOUT_NS
+from fleet.wire.api.requests import CALL_TIMEOUT_NS
 
 pytest_plugins = ("sim_encodings",)
 

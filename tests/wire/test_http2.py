@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 
 from fleet.errors import LocalProtocolError, RemoteProtocolError
 from fleet.wire.http2 import hpack
-from fleet.wire.http2.http2_codec import Http2Codec
+from fleet.wire.http2.http2_codec import SENT_AGAIN_MAX, Http2Codec, Inbox, Stream
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.http2.streams import SENT_AGAIN_MAX, Inbox, Stream
 
 GET = Request(b"GET", b"/version")
 PUT = Request(b"PUT", b"/leases/a", b"{}", ContentType.JSON)

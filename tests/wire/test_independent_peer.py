@@ -12,10 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.wire.http2 import hpack
-from fleet.wire.http2.frames import ErrorCode
-from fleet.wire.http2.http2_codec import Http2Codec
+from fleet.wire.http2.http2_codec import ErrorCode, Http2Codec, Inbox, Stream
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.http2.streams import Inbox, Stream
 
 TOKEN = b"Bearer " + b"t" * 900
 USER = b"system:node:a"

@@ -28,13 +28,27 @@ from peer import (
     make_certificate,
 )
 
-from fleet.wire.http2.frames import ErrorCode
+from fleet.wire.http2.http2_codec import ErrorCode, Inbox
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
-from fleet.wire.http2.streams import Inbox
-from fleet.wire.sockets.connection import Address, Connection, ConnectionState
-from fleet.wire.sockets.connection_health import ConnectionHealth
-from fleet.wire.sockets.pool import PoolLimits
-from fleet.wire.sockets.resolver import LOOK_UPS_NS_MIN, TTL_NS, LookUp
+from fleet.wire.sockets.connection import (
+    Address,
+    Connection,
+    ConnectionHealth,
+    ConnectionState,
+    PoolLimits,
+    Proxy,
+)
+from fleet.wire.sockets.dials import (
+    LOCAL_PORTS,
+    LOOK_UPS_NS_MIN,
+    OPEN_FILES,
+    QUEUE,
+    SOCKET_MEMORY,
+    STREAMS,
+    TTL_NS,
+    LookUp,
+    own_limit,
+)
 from fleet.wire.sockets.transport import (
     ConnectionDown,
     ConnectionUp,
@@ -42,15 +56,6 @@ from fleet.wire.sockets.transport import (
     Endpoint,
     Transport,
 )
-from fleet.wire.sockets.transport_reports import (
-    LOCAL_PORTS,
-    OPEN_FILES,
-    QUEUE,
-    SOCKET_MEMORY,
-    STREAMS,
-    own_limit,
-)
-from fleet.wire.sockets.tunnel import Proxy
 
 pytest_plugins = ("peer_certificate",)
 

@@ -13,9 +13,8 @@ from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.decode_json import decode_existing_node
-from fleet.wire.api.encode_node import node_json
+from fleet.wire.api.requests import Caller, RenderedProfile, node_json
 
 NODE = NodeId(3)
 LOST = Reply(ReplyKind.LOST)

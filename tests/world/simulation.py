@@ -22,8 +22,8 @@ from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
 from fleet.server.node_metrics import kubelet_metrics
-from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.operations import OPERATIONS
+from fleet.wire.api.requests import Caller, RenderedProfile
 from world.api_server import SimApiServer
 from world.encodings import ENCODINGS
 from world.sim_faults import Fault

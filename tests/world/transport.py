@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
+from fleet.wire.http2.http2_codec import Inbox
 from fleet.wire.http2.messages import (
     Cut,
     Failure,
@@ -22,7 +23,6 @@ from fleet.wire.http2.messages import (
     swallows_input,
     swallows_output,
 )
-from fleet.wire.http2.streams import Inbox
 from world.api_server import UNAUTHORIZED, Answer, SimApiServer, Watch
 
 BOOKMARK_NS = 60 * NS_PER_S

@@ -10,8 +10,7 @@ Differs: nothing is sent, so that no request fails unless a PodBehavior says so.
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.lifecycle import Hook
-from fleet.k8s.pods import ContainerSpec, Pod
+from fleet.k8s.pods import ContainerSpec, Hook, Pod
 from fleet.kubelet.environment import Environment
 from fleet.profile.lifecycle_behavior import HookBehavior
 from fleet.runtime.command import run_around, run_of_command

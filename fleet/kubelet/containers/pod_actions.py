@@ -11,8 +11,16 @@ Differs: no container is ever in an unknown state.
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from fleet.k8s.lifecycle import RESTART, RESTART_ALL, matching_action
-from fleet.k8s.pods import ContainerSpec, Pod, PodStatus, PodUid, TerminatedState
+from fleet.k8s.pods import (
+    RESTART,
+    RESTART_ALL,
+    ContainerSpec,
+    Pod,
+    PodStatus,
+    PodUid,
+    TerminatedState,
+    matching_action,
+)
 from fleet.kubelet.pod_worker import ContainerKill, KillReason
 from fleet.runtime.containers import Container, RunState, Sandbox
 

@@ -5,8 +5,7 @@ Source: pkg/kubelet/network/dns/dns.go, GetPodDNS, formDNSConfigFitsLimits;
 pkg/kubelet/kuberuntime/kuberuntime_sandbox.go, generatePodSandboxConfig.
 """
 
-from fleet.k8s.pod_network import USUAL_NETWORK
-from fleet.k8s.pods import Pod
+from fleet.k8s.pods import USUAL_NETWORK, Pod
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.runtime.resolv_conf import SERVERS_MAX, PodDNS, pod_dns

@@ -6,8 +6,8 @@ Source: pkg/kubelet/kubelet_pods.go, getServiceEnvVarMap; pkg/kubelet/envvars/en
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from fleet.k8s.objects import service_variables
 from fleet.k8s.pods import PodUid, TokenSource
-from fleet.k8s.services import service_variables
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
 from fleet.kubelet.volumes.watched_objects import ObjectManager

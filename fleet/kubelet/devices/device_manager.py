@@ -23,8 +23,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.admission import DeviceRequest
-from fleet.k8s.pod_resources import NO_TOPOLOGY, AssignedDevice
+from fleet.k8s.admission import NO_TOPOLOGY, AssignedDevice, DeviceRequest
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.devices.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import Draws
-from fleet.k8s.admission import ClaimDevice, PodClaim, ResourceClaimView
+from fleet.k8s.admission import AssignedClaim, ClaimDevice, PodClaim, ResourceClaimView
 from fleet.k8s.effects import Op, PodTarget, Reply
-from fleet.k8s.pod_resources import AssignedClaim
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.turn import Turn

@@ -17,7 +17,7 @@ import enum
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.certificates import CertificateKind, SigningRequestView, Validity
+from fleet.k8s.objects import CertificateKind, SigningRequestView, Validity
 
 BACKOFF_FIRST_NS = 2 * NS_PER_S
 BACKOFF_STEPS = 5

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.admission import AssignedClaim
 from fleet.k8s.effects import (
     ApiCall,
     Milestone,
@@ -21,7 +22,6 @@ from fleet.k8s.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.k8s.pod_resources import AssignedClaim
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.volumes import ObjectTarget

@@ -14,6 +14,7 @@ from msgspec import convert
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import WatchKind
+from fleet.k8s.objects import RuntimeClassView
 from fleet.k8s.pods import (
     CSINodeView,
     EventType,
@@ -26,7 +27,6 @@ from fleet.k8s.pods import (
     ServiceAccountView,
     Token,
 )
-from fleet.k8s.runtime_classes import RuntimeClassView
 from fleet.k8s.schema import read_kind, share
 from fleet.k8s.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
 from fleet.wire.api.decode_admission import node_state
@@ -34,7 +34,7 @@ from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_pod import MANAGED_FIELDS, decode_pod, decode_pod_view, without_managers
 from fleet.wire.api.decode_service import decode_service
 from fleet.wire.api.decode_volumes import decode_config_map, decode_csi_driver, decode_secret
-from fleet.wire.api.dynamic_resources import decode_resource_slice
+from fleet.wire.api.requests import decode_resource_slice
 from fleet.wire.http2.messages import MALFORMED
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleet.k8s.lifecycle import PLAIN_LIFE, ContainerLifecycle, Hook, RestartRule
+from fleet.k8s.pods import PLAIN_LIFE, ContainerLifecycle, Hook, RestartRule
 from fleet.wire.api.decode_probe import number_of_port
 
 MESSAGE_PATH = PLAIN_LIFE.message_path

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from fleet.k8s.pod_network import USUAL_NETWORK, PodNetworkSpec
+from fleet.k8s.pods import USUAL_NETWORK, PodNetworkSpec
 
 
 def pod_network(spec: dict[str, Any]) -> PodNetworkSpec:

@@ -16,6 +16,7 @@ from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.admission import NodeState, ResourceSliceView
 from fleet.k8s.effects import WatchKind
+from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import (
     CSINodeView,
     EventType,
@@ -26,13 +27,11 @@ from fleet.k8s.pods import (
     PodView,
     Token,
 )
-from fleet.k8s.runtime_classes import RuntimeClassView
 from fleet.k8s.schema import share
-from fleet.k8s.services import ServiceView
 from fleet.k8s.times import rfc3339_micro
 from fleet.k8s.volumes import CSIDriverView, ObjectData
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
-from fleet.wire.api import decode_json, decode_service, decode_volumes, dynamic_resources
+from fleet.wire.api import decode_json, decode_service, decode_volumes, requests
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.encode_protobuf import LEASE
@@ -260,7 +259,7 @@ def _decode_runtime_class(raw: bytes) -> RuntimeClassView:
 
 def _decode_resource_slice(raw: bytes) -> ResourceSliceView:
     message = message_class("ResourceSlice").FromString(raw)
-    return dynamic_resources.decode_resource_slice(to_json(message))
+    return requests.decode_resource_slice(to_json(message))
 
 
 def _decode_csinode(body: bytes) -> CSINodeView:

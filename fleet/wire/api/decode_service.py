@@ -5,7 +5,7 @@ The same bytes come to every node.
 
 from typing import Any
 
-from fleet.k8s.services import ServicePort, ServiceView
+from fleet.k8s.objects import ServicePort, ServiceView
 from fleet.wire.api.decode_once import decoded_once
 
 SERVICES_MAX = 4096  # of one version; each comes to every node, and is parsed for the first

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleet.k8s.container_user import IMAGE_USER, UserSpec
+from fleet.k8s.pods import IMAGE_USER, UserSpec
 
 
 def _windows_name(context: dict[str, Any]) -> str:

@@ -26,7 +26,6 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.pods import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
-from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
 from fleet.wire.api.operations import (
     DELETE,
@@ -37,15 +36,6 @@ from fleet.wire.api.operations import (
     Builder,
     Operation,
 )
-from fleet.wire.api.paths import (
-    CSI_NODES,
-    LEASES,
-    event_namespace,
-    events_path,
-    lease_path,
-    pod_path,
-    token_path,
-)
 from fleet.wire.api.protobuf import (
     TAIL,
     envelope_head,
@@ -55,6 +45,17 @@ from fleet.wire.api.protobuf import (
     read_varint,
     skip,
     varint,
+)
+from fleet.wire.api.requests import (
+    CALL_TIMEOUT_NS,
+    CSI_NODES,
+    LEASES,
+    Caller,
+    event_namespace,
+    events_path,
+    lease_path,
+    pod_path,
+    token_path,
 )
 from fleet.wire.http2.messages import ContentType, Request
 

@@ -27,7 +27,6 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
-from fleet.wire.api.callers import CALL_TIMEOUT_NS, Caller
 from fleet.wire.api.decode_json import (
     decode_csinode,
     decode_existing_node,
@@ -45,24 +44,27 @@ from fleet.wire.api.decode_volumes import (
     decode_persistent_volume,
     decode_secret,
 )
-from fleet.wire.api.dynamic_resources import (
-    SLICES,
-    claim_path,
-    decode_resource_claim,
-    resource_slice_json,
-    slices_selector,
-)
-from fleet.wire.api.encode_claim import patch_claim_status
-from fleet.wire.api.encode_event import create_event, patch_event
-from fleet.wire.api.encode_node import node_json, node_status_patch
-from fleet.wire.api.encode_pod import pod_status_patch
-from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
-from fleet.wire.api.paths import (
+from fleet.wire.api.requests import (
+    CALL_TIMEOUT_NS,
     CSI_NODES,
     LEASES,
     NODES,
+    SLICES,
+    Caller,
+    claim_path,
+    create_event,
+    create_mirror_pod,
+    decode_resource_claim,
+    delete_mirror_pod,
     lease_path,
+    node_json,
+    node_status_patch,
+    patch_claim_status,
+    patch_event,
     pod_path,
+    pod_status_patch,
+    resource_slice_json,
+    slices_selector,
     token_path,
 )
 from fleet.wire.http2.messages import ContentType, Request

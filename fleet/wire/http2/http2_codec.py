@@ -1,12 +1,12 @@
 """HTTP/2 as its client speaks it: bytes in, answers out; no socket and no clock.
 
-One `Http2Codec` is one connection's state. `open_stream` has `outbound` write a request's frames;
+One `Http2Codec` is one connection's state. `open_stream` has `Outbound` write a request's frames;
 `receive` takes whatever bytes came, cut anywhere, and returns the answers. A frame that is not yet
 whole waits in `_rest`, which is None between frames: an idle connection holds no buffer.
 
     QUEUED (no number) --open_stream--> OPEN --END_STREAM, RST_STREAM, cancel--> done
 
-What is rare is told by `news`, which is None nearly always, so that the hot path tests one field.
+What is rare is noted in `news`, which is None nearly always, so that the hot path tests one field.
 A stream that the peer says it never processed (REFUSED_STREAM, above GOAWAY's last stream) is
 among them and may be sent again by the owner.
 
@@ -17,45 +17,366 @@ Missing on purpose: push (refused), priorities (ignored), our own header table (
 Source: RFC 9113; golang.org/x/net/http2/transport.go for what a Go client sends and retries.
 """
 
+import enum
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.errors import LocalProtocolError, RemoteProtocolError
 from fleet.wire.http2 import hpack
-from fleet.wire.http2.frames import (
-    ACK,
-    BODY_BYTES_MAX,
-    CONNECTION_WINDOW_GAIN,
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    FRAME_BYTES_DEFAULT,
-    GOAWAY,
-    HEAD,
-    HEADER_BLOCK_BYTES_MAX,
-    HEADERS,
-    OVERSIZED,
-    PADDED,
-    PING,
-    PRIORITY,
-    PRIORITY_FLAG,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SETTING,
-    SETTINGS,
-    STREAM_ID_MAX,
-    STREAMS_DEFAULT,
-    WINDOW_MAX,
-    WINDOW_UPDATE,
-    ErrorCode,
-    check_size,
-    error_name,
-    unpad,
+from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+PRIORITY_FLAG = 0x20
+STREAMS_DEFAULT = 100  # until the peer's SETTINGS say otherwise, as Go's client assumes
+STREAM_ID_MAX = 2**31 - 1
+WINDOW_DEFAULT = 65535
+WINDOW_MAX = 2**31 - 1
+CONNECTION_WINDOW_GAIN = 2**30
+FRAME_BYTES_DEFAULT = 16384  # also what we accept: we announce no other
+HEADER_BLOCK_BYTES_MAX = 65536
+BODY_BYTES_MAX = 2**28
+"""Of one answer. The largest that fleet asks for is a LIST: one at version 0 comes whole out of the
+API server's cache, whatever its limit; 5,000 Nodes of 10 to 20 KB are 50 to 100 MB.
+Go's clients take any size (client-go/rest/request.go, transformResponse)."""
+OVERSIZED = f"an answer above {BODY_BYTES_MAX >> 20} MiB"
+OUT_BYTES_MAX = 2**20  # of replies to a peer that asks and does not read
+
+HEAD = struct.Struct(">BHBBL")
+SETTING = struct.Struct(">HL")
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """Return one whole frame."""
+    size = len(payload)
+    return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id) + payload
+
+
+OPENING = (
+    PREFACE
+    + frame(
+        SETTINGS,
+        0,
+        0,
+        SETTING.pack(1, 0) + SETTING.pack(2, 0) + SETTING.pack(4, WINDOW_MAX),
+    )
+    + frame(WINDOW_UPDATE, 0, 0, struct.pack(">L", CONNECTION_WINDOW_GAIN))
 )
-from fleet.wire.http2.messages import Failure, Response, StreamOpened
-from fleet.wire.http2.outbound import Outbound
-from fleet.wire.http2.streams import Inbox, Stream, watch_s
+
+
+class ErrorCode(enum.IntEnum):
+    """Why a stream or a connection ends. Source: RFC 9113, 7."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+def error_name(code: int) -> str:
+    """Name an error code, also an unknown one."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error {code}"
+
+
+def unpad(payload: memoryview) -> memoryview:
+    """Return what a padded frame carries."""
+    if len(payload) == 0 or payload[0] >= len(payload):
+        raise RemoteProtocolError("padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def check_size(payload: bytes, size: int) -> None:
+    """Refuse a frame whose size is not the only one allowed."""
+    if len(payload) != size:
+        raise RemoteProtocolError("frame of wrong size", ErrorCode.FRAME_SIZE_ERROR)
+
+
+Message = tuple[object, object]
+"""The token of a request, and what came for it."""
+Inbox = list[Message]
+SENT_AGAIN_MAX = 7
+"""How often a request is sent again that no server has seen. Source: x/net/http2, RoundTripOpt."""
+
+
+class Stream:
+    """One request from `send` to its answer."""
+
+    __slots__ = (
+        "body",
+        "code",
+        "deadline_ns",
+        "done",
+        "fd",
+        "is_held",
+        "received",
+        "request",
+        "retry_after_s",
+        "sent_again",
+        "sent_ns",
+        "sid",
+        "token",
+        "watch",
+    )
+
+    def __init__(self, token: object, request: Request) -> None:
+        self.token = token
+        self.request: Request | None = request  # until the headers came; then never needed again
+        self.watch = request.stream
+        self.fd = -1  # of the connection that carries it, once one has
+        self.is_held = False  # it waits because its pool may have no more connections
+        self.sid = 0  # while it is open there; our numbers are odd
+        self.code = 0
+        self.retry_after_s = -1
+        self.body: bytes | bytearray = b""
+        self.received = 0  # bytes of the stream's window that the peer has used
+        self.sent_ns = 0
+        self.deadline_ns = 0  # of the request; of an open watch, when the server is to end it
+        self.sent_again = 0  # how often
+        self.done = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Tell whether the head of an answer came whose body is taken whole.
+
+        Of such a one client-go does not send the request again: it reads bodies after its tries.
+        """
+        return self.code != 0 and not (self.watch and self.code == 200)
+
+    @property
+    def may_go_again(self) -> bool:
+        """Tell whether it may be sent again, if no server has seen it."""
+        return self.request is not None and self.sent_again < SENT_AGAIN_MAX
+
+    def fail(self, failure: Failure, detail: str, now_ns: int) -> Message:
+        """End the stream; return the answer that there is none."""
+        assert not self.done, self.token
+        self.done = True
+        self.sid = 0
+        self.body = b""
+        return self.token, Response(0, b"", self.sent_ns, now_ns, -1, failure, detail)
+
+
+class Upload:
+    """What the windows have kept of a request's body."""
+
+    __slots__ = ("body", "window")
+
+    def __init__(self, body: bytes, window: int) -> None:
+        self.body = memoryview(body)
+        self.window = window
+
+
+def watch_s(path: bytes) -> int:
+    """Return the timeoutSeconds that a watch asked for, 0 if it did not."""
+    at = path.find(b"timeoutSeconds=")
+    if at < 0:
+        return 0
+    digits = path[at + 15 : at + 25].split(b"&", 1)[0]
+    return int(digits) if digits.isdigit() else 0
+
+
+class Outbound:
+    """What one connection has said, and what its peer lets it say."""
+
+    __slots__ = (
+        "_plan",
+        "_send_window",
+        "_stream_window",
+        "_table_bytes",
+        "_table_used",
+        "_tail",
+        "_user",
+        "frame_bytes_max",
+        "fresh",
+        "out",
+        "uploads",
+    )
+
+    def __init__(self, plan: hpack.HeaderPlan, user: bytes) -> None:
+        self.out = bytearray(OPENING)
+        self.fresh: list[Stream] | tuple[()] = ()  # whose bytes are in `out`
+        self.frame_bytes_max = FRAME_BYTES_DEFAULT
+        self._plan = plan
+        self._user = user
+        self._tail = b""  # the repeated fields by their indices; empty until the peer has them
+        self._table_bytes = hpack.TABLE_BYTES_DEFAULT
+        self._table_used = False
+        self._send_window = WINDOW_DEFAULT
+        self._stream_window = WINDOW_DEFAULT
+        self.uploads: dict[int, Upload] | None = None  # bodies that wait for a window
+
+    def write_request(self, stream: Stream, request: Request) -> None:
+        """Append the frames of a request to `out`."""
+        sid = stream.sid
+        if self.fresh:
+            self.fresh.append(stream)
+        else:
+            self.fresh = [stream]
+        method, path, body, content_type, user, _, _ = request
+        lead = b""
+        tail = self._tail
+        if not tail:
+            lead, tail = self._fill_table()
+        if user:
+            tail += self._plan.literal_user(user)
+        if body:
+            tail += hpack.content_fields(content_type, len(body))
+        block = b"".join((lead, hpack.METHODS[method], hpack.path_lead(len(path)), path, tail))
+        size, body_size = len(block), len(body)
+        if size > FRAME_BYTES_DEFAULT:
+            self._write_long_block(sid, block, END_HEADERS if body else END_HEADERS | END_STREAM)
+        elif body_size == 0:
+            self.out += HEAD.pack(0, size, HEADERS, END_HEADERS | END_STREAM, sid) + block
+            return
+        elif (
+            body_size <= FRAME_BYTES_DEFAULT
+            and body_size <= self._send_window
+            and body_size <= self._stream_window
+        ):
+            self._send_window -= body_size
+            self.out += b"".join(
+                (
+                    HEAD.pack(0, size, HEADERS, END_HEADERS, sid),
+                    block,
+                    HEAD.pack(0, body_size, DATA, END_STREAM, sid),
+                    body,
+                )
+            )
+            return
+        else:
+            self.out += HEAD.pack(0, size, HEADERS, END_HEADERS, sid) + block
+        if body:
+            if self.uploads is None:
+                self.uploads = {}
+            self.uploads[sid] = Upload(body, self._stream_window)
+            self._upload()
+
+    def _fill_table(self) -> tuple[bytes, bytes]:
+        """Return what the block begins with, and the repeated fields for the peer to index."""
+        lead = hpack.clear_table(self._table_bytes) if self._table_used else b""
+        self._table_used = True
+        first, self._tail = self._plan.encode(self._user, self._table_bytes)
+        return lead, first
+
+    def use_plan(self, plan: hpack.HeaderPlan) -> None:
+        """Let later requests carry other repeated headers: a rotated token."""
+        self._plan = plan
+        self._tail = b""
+
+    def _write_long_block(self, sid: int, block: bytes, flags: int) -> None:
+        kind, first_flags = HEADERS, flags & END_STREAM
+        for at in range(0, len(block), FRAME_BYTES_DEFAULT):
+            last = at + FRAME_BYTES_DEFAULT >= len(block)
+            piece = block[at : at + FRAME_BYTES_DEFAULT]
+            self.out += frame(kind, first_flags | (END_HEADERS if last else 0), sid, piece)
+            kind, first_flags = CONTINUATION, 0
+
+    def _upload(self) -> None:
+        """Send of the waiting bodies what the windows allow."""
+        assert self.uploads is not None
+        for sid, upload in list(self.uploads.items()):
+            while len(upload.body) > 0:
+                size = min(len(upload.body), upload.window, self._send_window, self.frame_bytes_max)
+                if size <= 0:
+                    break
+                upload.window -= size
+                self._send_window -= size
+                last = size == len(upload.body)
+                self.out += frame(DATA, END_STREAM if last else 0, sid, bytes(upload.body[:size]))
+                upload.body = upload.body[size:]
+            if len(upload.body) == 0:
+                del self.uploads[sid]
+        if not self.uploads:
+            self.uploads = None
+
+    def on_written(self, now_ns: int) -> None:
+        """Stamp the requests whose last byte has just left: `out` was written whole."""
+        assert not self.out, len(self.out)
+        uploads = self.uploads
+        if uploads is None:
+            for stream in self.fresh:
+                stream.sent_ns = now_ns
+            self.fresh = ()  # an idle connection keeps no empty list: 56 bytes
+            return
+        for stream in self.fresh:
+            if stream.sid not in uploads:
+                stream.sent_ns = now_ns
+        self.fresh = [stream for stream in self.fresh if stream.sid in uploads]
+
+    def drop_upload(self, sid: int) -> bool:
+        """Forget the body of a stream that has ended; return whether some of it still waited."""
+        assert self.uploads is not None, sid
+        was_waiting = self.uploads.pop(sid, None) is not None
+        self.uploads = self.uploads or None
+        return was_waiting
+
+    def cancel(self, sid: int) -> None:
+        """Append a RST_STREAM: we want no more of a stream."""
+        self.write(RST_STREAM, 0, sid, ErrorCode.CANCEL.to_bytes(4, "big"))
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.write(PING, 0, 0, b"fleetfle")
+
+    def say_goodbye(self, code: int) -> None:
+        """Append a GOAWAY: we are about to close."""
+        self.out += frame(GOAWAY, 0, 0, bytes(4) + code.to_bytes(4, "big"))
+
+    def write(self, kind: int, flags: int, sid: int, payload: bytes) -> None:
+        """Append a control frame. Raises RemoteProtocolError if the peer reads no answers."""
+        # Only what the peer asks for is without bound: ACKs of its pings and settings.
+        if len(self.out) > OUT_BYTES_MAX and flags & ACK:
+            raise RemoteProtocolError("peer asks and does not read", ErrorCode.ENHANCE_YOUR_CALM)
+        self.out += frame(kind, flags, sid, payload)
+
+    def resize_table(self, size: int) -> None:
+        """Honour the peer's HEADER_TABLE_SIZE; of a larger one we need no more than 4096."""
+        size = min(size, hpack.TABLE_BYTES_DEFAULT)
+        if size != self._table_bytes:
+            self._table_bytes = size
+            self._tail = b""
+            self._table_used = True  # the next block must tell the size
+
+    def resize_windows(self, size: int) -> None:
+        """Honour the peer's INITIAL_WINDOW_SIZE, which moves the windows of open streams too."""
+        if size > WINDOW_MAX:
+            raise RemoteProtocolError(f"INITIAL_WINDOW_SIZE {size}", ErrorCode.FLOW_CONTROL_ERROR)
+        change = size - self._stream_window
+        self._stream_window = size
+        if self.uploads is not None:
+            for upload in self.uploads.values():
+                upload.window += change
+            self._upload()
+
+    def widen(self, sid: int, gain: int) -> None:
+        """Send what the peer has given room for, on a stream or, with 0, on the connection."""
+        if sid == 0:
+            self._send_window += gain
+            if self._send_window > WINDOW_MAX:
+                raise RemoteProtocolError("window too large", ErrorCode.FLOW_CONTROL_ERROR)
+        elif self.uploads is not None and sid in self.uploads:
+            self.uploads[sid].window += gain
+        if self.uploads is not None:
+            self._upload()
+
 
 # Where control frames belong; unknown kinds may stand anywhere.
 _ON_STREAM = frozenset((RST_STREAM, CONTINUATION, PUSH_PROMISE, PRIORITY))

@@ -13,17 +13,21 @@ Sessions are never resumed, as a kubelet's Go client does not resume them.
 
 import enum
 import errno
+import heapq
 import os
 import socket
 import ssl
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from fleet.wire.http2.http2_codec import Http2Codec
+from fleet.clock import NS_PER_S
+from fleet.errors import UsageError
+from fleet.wire.http2.hpack import HeaderPlan
+from fleet.wire.http2.http2_codec import Http2Codec, Message, Stream
 from fleet.wire.http2.messages import Failure
-from fleet.wire.sockets.deadlines import NEVER
-from fleet.wire.sockets.poller import READ, WRITE
-from fleet.wire.sockets.tunnel import END, REPLY_BYTES_MAX, refusal_of
+from fleet.wire.sockets.poller import READ, WRITE, Poller
 
 HANDSHAKE_NS_MAX = 10_000_000_000  # Source: client-go/transport/cache.go, TLSHandshakeTimeout
 NO_H2 = "the server does not offer HTTP/2 (no ALPN protocol h2)"
@@ -65,6 +69,73 @@ def prepare_context(context: ssl.SSLContext) -> None:
     context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     context.options |= ssl.OP_NO_COMPRESSION
     context.set_alpn_protocols(["h2"])
+
+
+NEVER = -1
+
+
+class Deadlines:
+    """Numbers by the second in which they are due; see the top of this file."""
+
+    __slots__ = ("_buckets", "_seconds")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, list[int]] = {}
+        self._seconds: list[int] = []  # heap of the buckets there are
+
+    def set(self, number: int, due_ns: int) -> int:
+        """Put a number into the bucket of its second; return that, to be remembered."""
+        second = due_ns // NS_PER_S
+        bucket = self._buckets.get(second)
+        if bucket is None:
+            self._buckets[second] = bucket = []
+            heapq.heappush(self._seconds, second)
+        bucket.append(number)
+        return second
+
+    def due(self, now_ns: int) -> list[tuple[int, list[int]]]:
+        """Take the buckets whose second has begun, earliest first.
+
+        So a number comes up to a second early: who looks decides, and may set it again.
+        """
+        found = []
+        last = now_ns // NS_PER_S
+        while self._seconds and self._seconds[0] <= last:
+            second = heapq.heappop(self._seconds)
+            found.append((second, self._buckets.pop(second)))
+        return found
+
+
+REPLY_BYTES_MAX = 16_384
+END = b"\r\n\r\n"
+
+
+class Proxy(NamedTuple):
+    """A proxy that speaks HTTP/1.1 without TLS. `authorization` is the value of its header."""
+
+    host: str
+    port: int
+    authorization: bytes = b""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def connect(self, authority: bytes) -> bytes:
+        """Return the request for a tunnel to a server, by its host and port."""
+        head = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n" % (authority, authority)
+        if self.authorization:
+            head += b"Proxy-Authorization: %b\r\n" % self.authorization
+        return head + b"\r\n"
+
+
+def refusal_of(reply: bytes) -> str:
+    """Return why a proxy gave no tunnel, "" if it gave one; the reply is whole."""
+    line = reply.partition(b"\r\n")[0][:200].decode("latin-1")
+    version, _, status = line.partition(" ")
+    if version.startswith("HTTP/1.") and status[:1] == "2":
+        return ""
+    shown = status if version.startswith("HTTP/") else "what is not HTTP"
+    return f"the proxy answered {shown.strip()} to CONNECT"
 
 
 @dataclass(slots=True, eq=False)
@@ -241,3 +312,208 @@ def explain(error: OSError | DialError) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[0].lower() + error.strerror[1:]
     return str(error)
+
+
+EXPIRED = b"Bearer expired"
+"""What no server takes: it answers 401, as to a token that is over."""
+UserAgent = bytes | Callable[[int], bytes]
+"""Of all pools, or of each by its number."""
+
+
+class HeaderPlans:
+    """Makes the plan of a pool, and makes all anew once the token has rotated."""
+
+    __slots__ = (
+        "_accept",
+        "_authority",
+        "_group",
+        "_over",
+        "_plans",
+        "_user_agent",
+        "authorization",
+    )
+
+    def __init__(
+        self,
+        authority: bytes,
+        user_agent: UserAgent,
+        authorization: bytes | None,
+        accept: bytes,
+        group: bytes,
+    ) -> None:
+        self._authority = authority
+        self._user_agent = user_agent
+        self.authorization = authorization
+        self._accept = accept
+        self._group = group
+        self._plans: dict[tuple[bytes, bool], HeaderPlan] = {}  # by user agent; with a bad token
+        self._over: set[int] = set()  # pools whose token is over
+
+    def of(self, pool: int) -> HeaderPlan:
+        """Return the plan of a pool."""
+        agent = self._user_agent if isinstance(self._user_agent, bytes) else self._user_agent(pool)
+        key = (agent, pool in self._over)
+        plan = self._plans.get(key)
+        if plan is None:
+            authorization = EXPIRED if key[1] else self.authorization
+            plan = HeaderPlan(self._authority, authorization, agent, self._accept, self._group)
+            self._plans[key] = plan
+        return plan
+
+    def rotate(self, authorization: bytes | None, group: bytes | None) -> None:
+        """Let plans that are made from now on carry another token, and another group if given."""
+        if group is not None:
+            self._group = group
+        self.authorization = authorization
+        self._plans.clear()
+
+    def expire(self, pool: int, *, is_over: bool) -> None:
+        """Let the plan of a pool carry a token that is over, or again the one of all."""
+        if is_over:
+            self._over.add(pool)
+        else:
+            self._over.discard(pool)
+
+
+IDLE_VARIABLE = "HTTP2_READ_IDLE_TIMEOUT_SECONDS"
+PING_VARIABLE = "HTTP2_PING_TIMEOUT_SECONDS"
+SECONDS_MAX = 24 * 3600
+
+
+class ConnectionHealth(NamedTuple):
+    """How long a connection may be silent until it is pinged, and then until it is closed."""
+
+    idle_ns: int = 30 * NS_PER_S  # 0: it is never pinged
+    ping_ns: int = 15 * NS_PER_S
+
+
+def connection_health(environ: Mapping[str, str]) -> ConnectionHealth:
+    """Read the variables. Raises UsageError."""
+    default = ConnectionHealth()
+    idle_ns = _seconds_ns(environ, IDLE_VARIABLE, default.idle_ns)
+    # Go's transport takes 0 for its own default, which is the same.
+    ping_ns = _seconds_ns(environ, PING_VARIABLE, default.ping_ns) or default.ping_ns
+    return ConnectionHealth(idle_ns, ping_ns)
+
+
+def _seconds_ns(environ: Mapping[str, str], name: str, default_ns: int) -> int:
+    text = environ.get(name, "")
+    if not text:
+        return default_ns
+    if not (text.isascii() and text.isdigit() and int(text) <= SECONDS_MAX):
+        raise UsageError(f"{name}: {text!r} is not a number of seconds up to {SECONDS_MAX}")
+    return int(text) * NS_PER_S
+
+
+class Descriptors:
+    """Those of all connections of a transport, also of those that are being made."""
+
+    __slots__ = ("_deadlines", "by_fd", "poller")
+
+    def __init__(self, poller: Poller) -> None:
+        self.poller = poller
+        self.by_fd: dict[int, Connection] = {}
+        self._deadlines = Deadlines()
+
+    def add(self, connection: Connection) -> None:
+        """Take a connection whose dial has begun; it is looked at when that should be over."""
+        self.by_fd[connection.fd] = connection
+        self.look_at(connection, connection.limit_ns)
+
+    def look_at(self, connection: Connection, due_ns: int) -> None:
+        """Look at a connection then, and not when it was due before."""
+        connection.look_s = self._deadlines.set(connection.fd, due_ns)
+
+    def due(self, now_ns: int) -> Iterator[Connection]:
+        """Yield those that are to be looked at."""
+        for second, fds in self._deadlines.due(now_ns):
+            for fd in fds:
+                connection = self.by_fd.get(fd)
+                if connection is not None and connection.look_s == second:
+                    yield connection
+
+    def discard(self, connection: Connection) -> None:
+        """Close a descriptor; epoll forgets it with that."""
+        self.by_fd.pop(connection.fd, None)
+        connection.close()
+
+
+class PoolLimits(NamedTuple):
+    """How much one pool may have; whoever lets many nodes share a pool gives it more."""
+
+    connections: int = 64
+    """Of `STREAMS_DEFAULT` streams each, more of fewer; beyond it requests wait."""
+    waiting: int = 10_000
+    """Requests that have no connection yet; beyond it they fail."""
+
+
+DEFAULT_LIMITS = PoolLimits()
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Like Go's client: a further connection only when the others are full or going away."""
+
+    number: int
+    user: bytes
+    context: TlsContext
+    limits: PoolLimits = DEFAULT_LIMITS
+    connections: tuple[Connection, ...] = ()  # those that are up, also draining ones
+    dialing: Connection | None = None
+    waiting: deque[Stream] | tuple[()] = ()
+    delayed: tuple[tuple[int, Stream], ...] = ()  # and when each is to be sent again
+    failures: int = 0
+    retry_ns: int = 0
+
+    def with_room(self) -> Connection | None:
+        """Return a connection that takes one more stream."""
+        for connection in self.connections:
+            if connection.http2.has_room():
+                return connection
+        return None
+
+    def wait(self, stream: Stream) -> bool:
+        """Queue a request; False if too many wait."""
+        if not self.waiting:
+            self.waiting = deque((stream,))
+            return True
+        if len(self.waiting) >= self.limits.waiting:
+            return False
+        self.waiting.append(stream)
+        return True
+
+    def next_waiting(self) -> Stream | None:
+        """Take the oldest request that is still wanted."""
+        while self.waiting:
+            stream = self.waiting.popleft()
+            if not stream.done:
+                return stream
+        self.waiting = ()
+        return None
+
+    def take_delayed(self, now_ns: int) -> list[Stream]:
+        """Take what is to be sent again by now and still wanted."""
+        due = [stream for at_ns, stream in self.delayed if at_ns <= now_ns and not stream.done]
+        self.delayed = tuple(each for each in self.delayed if each[0] > now_ns and not each[1].done)
+        return due
+
+    def fail_waiting(self, failure: Failure, detail: str, now_ns: int) -> list[Message]:
+        """Give up what waits; return the answers to it."""
+        answers = []
+        while (stream := self.next_waiting()) is not None:
+            answers.append(stream.fail(failure, detail, now_ns))
+        return answers
+
+    def find(self, token: object) -> Stream | None:
+        """Return the open or waiting request of a token."""
+        for stream in self.requests():
+            if stream.token == token and not stream.done:
+                return stream
+        return None
+
+    def requests(self) -> list[Stream]:
+        """Return what is open, what waits, and what is to be sent again."""
+        found = [*self.waiting, *(stream for _, stream in self.delayed)]
+        for connection in self.connections:
+            found += connection.http2.streams.values()
+        return found

@@ -7,33 +7,243 @@ answered. Once it is up, the connection is its pool's, and no more of this file.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import NamedTuple
+import errno
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from fleet.wire.http2.frames import STREAMS_DEFAULT
-from fleet.wire.http2.http2_codec import Http2Codec
+from fleet.background import give_up
+from fleet.wire.http2.http2_codec import STREAMS_DEFAULT, Http2Codec, Inbox
 from fleet.wire.http2.messages import Cut, Failure
-from fleet.wire.http2.streams import Inbox
 from fleet.wire.sockets.connection import (
+    Address,
     Connection,
     ConnectionState,
+    Descriptors,
     DialError,
+    HeaderPlans,
+    Pool,
+    Proxy,
     dial_failure,
     explain,
-)
-from fleet.wire.sockets.descriptors import Descriptors
-from fleet.wire.sockets.header_plans import HeaderPlans
-from fleet.wire.sockets.pool import Pool
-from fleet.wire.sockets.resolver import Endpoint, LookUp, Resolver
-from fleet.wire.sockets.transport_reports import (
-    ConnectionDown,
-    ConnectionUp,
-    TransportStats,
-    own_limit,
 )
 
 STEPS = {ConnectionState.CONNECTING: "connect", ConnectionState.TUNNEL: "CONNECT of the proxy"}
 """What a dial waits for."""
+
+
+TTL_NS = 30_000_000_000
+"""What getaddrinfo finds carries no time to live; names of load balancers have 60 s or less."""
+LOOK_UPS_NS_MIN = 1_000_000_000  # between two after failed dials
+LOOK_UP_S_MAX = 30.0  # Source: net/http DefaultTransport: Dialer.Timeout includes it
+CONNECT_NS_MAX = 30_000_000_000  # Source: the same, for all addresses together
+CONNECT_NS_MIN = 2_000_000_000  # Source: net/dial.go, partialDeadline
+
+LookUp = Callable[["Endpoint"], Coroutine[Any, Any, tuple[Address, ...]]]
+"""Find the addresses of a host. Raises OSError."""
+
+
+class Endpoint(NamedTuple):
+    """The API server. `server_name` is what its certificate must be for; the host, if empty."""
+
+    host: str
+    port: int
+    server_name: str = ""
+    proxy: Proxy | None = None  # that leads there; it is then what is dialed
+
+    @property
+    def dialed(self) -> "Endpoint":
+        """Return what connections are made to."""
+        return self if self.proxy is None else Endpoint(self.proxy.host, self.proxy.port)
+
+    def tunnel(self) -> bytes:
+        """Return the request for the way through the proxy, empty without one."""
+        return b"" if self.proxy is None else self.proxy.connect(self.authority())
+
+    def authority(self) -> bytes:
+        """Return the value of `:authority`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}".encode("ascii")
+
+
+class Resolver:
+    """Calls `resolved("")` once addresses are there, or with why they are not."""
+
+    __slots__ = (
+        "_addresses",
+        "_endpoint",
+        "_is_distrusted",
+        "_is_number",
+        "_look_up",
+        "_looked_ns",
+        "_loop",
+        "_now_ns",
+        "_resolved",
+        "_suspects",
+        "_task",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        loop: asyncio.AbstractEventLoop,
+        now_ns: Callable[[], int],
+        resolved: Callable[[str], None],
+        look_up: LookUp | None = None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._loop = loop
+        self._now_ns = now_ns
+        self._resolved = resolved
+        self._look_up = look_up or ask_the_system
+        self._task: asyncio.Task[None] | None = None
+        self._looked_ns = 0
+        self._is_distrusted = False  # a dial has failed at all of them
+        self._suspects: dict[Address, int] = {}  # what has failed, and until when that counts
+        self._turn = 0
+        self._addresses = _numbers(endpoint)
+        self._is_number = bool(self._addresses)
+
+    def is_fresh(self) -> bool:
+        """Return whether a dial may begin at once, or must `ask` first."""
+        age_ns = self._now_ns() - self._looked_ns
+        limit_ns = LOOK_UPS_NS_MIN if self._is_distrusted else TTL_NS
+        return self._is_number or (bool(self._addresses) and age_ns < limit_ns)
+
+    def places(self) -> tuple[Address, ...]:
+        """Return what one dial tries, in its order."""
+        assert self._addresses, self._endpoint
+        good, bad = self._addresses, []
+        if self._suspects:
+            now_ns, suspects = self._now_ns(), self._suspects
+            bad = [place for place in good if suspects.get(place, 0) > now_ns]
+            good = tuple(place for place in good if place not in bad)
+        first = self._turn % len(good) if good else 0
+        self._turn += 1
+        return (*good[first:], *good[:first], *bad)
+
+    def connect_ns(self) -> int:
+        """Return how long one address may take."""
+        return max(CONNECT_NS_MAX // len(self._addresses), CONNECT_NS_MIN)
+
+    def failed(self, place: Address, *, is_last: bool) -> None:
+        """Note that a connection could not be made; `is_last` if none to any other either."""
+        self._suspects[place] = self._now_ns() + TTL_NS
+        self._is_distrusted = self._is_distrusted or is_last
+
+    def worked(self, place: Address) -> None:
+        """Note that there is a connection."""
+        self._suspects.pop(place, None)
+
+    def ask(self) -> None:
+        """Begin a look-up, unless one runs."""
+        if self._task is None:
+            self._task = self._loop.create_task(self._ask())
+
+    async def close(self) -> None:
+        """Give a running look-up up."""
+        if self._task is not None:
+            await give_up(self._task)
+
+    async def _ask(self) -> None:
+        error = ""
+        try:
+            async with asyncio.timeout(LOOK_UP_S_MAX):
+                self._addresses = await self._look_up(self._endpoint)
+            self._is_distrusted = False
+            self._suspects = {
+                place: until_ns
+                for place, until_ns in self._suspects.items()
+                if place in self._addresses
+            }
+        except (OSError, UnicodeError) as reason:  # a label that no name may have is the latter
+            why = getattr(reason, "strerror", None) or str(reason) or "no answer in time"
+            error = f"host not found: {why}"
+        finally:
+            self._task = None
+            self._looked_ns = self._now_ns()
+        self._resolved("" if self._addresses else error)
+
+
+async def ask_the_system(endpoint: Endpoint) -> tuple[Address, ...]:
+    """Look a name up as other programs here do, in a thread. Raises OSError and UnicodeError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(Address(family, place) for family, _, _, _, place in found))
+
+
+def _numbers(endpoint: Endpoint) -> tuple[Address, ...]:
+    """Return the address that a host says itself, nothing for a name. Asks nobody."""
+    flags = socket.AI_NUMERICHOST
+    try:
+        found = socket.getaddrinfo(
+            endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=flags
+        )
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(Address(family, place) for family, _, _, _, place in found)
+
+
+class ConnectionUp(NamedTuple):
+    """A pool's connection is ready."""
+
+    at_ns: int
+
+
+class ConnectionDown(NamedTuple):
+    """A pool's connection is gone, or a dial failed."""
+
+    at_ns: int
+    failure: Failure
+    detail: str
+
+
+STREAMS = "streams to the API server"
+QUEUE = "requests that wait for a connection"
+OPEN_FILES = "open files"
+LOCAL_PORTS = "local ports"
+SOCKET_MEMORY = "memory for sockets"
+_LIMITS = {
+    errno.EMFILE: OPEN_FILES,
+    errno.ENFILE: OPEN_FILES,
+    errno.EADDRNOTAVAIL: LOCAL_PORTS,
+    errno.ENOBUFS: SOCKET_MEMORY,
+    errno.ENOMEM: SOCKET_MEMORY,
+}
+
+
+def own_limit(error: BaseException | None, family: int = socket.AF_INET) -> str:
+    """Return which limit of this machine an error is, "" if it is none.
+
+    Of IPv6, "cannot assign requested address" may also mean that the machine has no such address.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None or (number == errno.EADDRNOTAVAIL and family != socket.AF_INET):
+        return ""
+    return _LIMITS.get(number, "")
+
+
+@dataclass(slots=True)
+class TransportStats:
+    """What the transport did: plain counters."""
+
+    connections: int = 0  # open now
+    dials: int = 0
+    dial_failures: int = 0
+    goaways: int = 0
+    resets: int = 0  # streams that the server reset
+    retries: int = 0  # requests sent again, unseen by the server
+    requests: int = 0
+    pings_lost: int = 0
+    breaches: int = 0  # connections that we closed because the server broke HTTP/2
+    closed_slow: int = 0  # watches that the server ended early, much unread, our reading late
+    bytes_in: int = 0
+    bytes_out: int = 0
+    own_limits: Counter[str] = field(default_factory=Counter)
+    """How often a limit of fleet or of its machine was hit: the server had no part in it."""
 
 
 class DialBackoff(NamedTuple):

@@ -12,20 +12,41 @@ answers above 128 KB).
 """
 
 import asyncio
+import contextlib
 import ssl
 from collections import deque
 from collections.abc import Callable
 
-from fleet.wire.http2.messages import Cut, Failure, Request
-from fleet.wire.http2.streams import Inbox, Stream
-from fleet.wire.sockets.connection import TlsContext, prepare_context
-from fleet.wire.sockets.connection_health import ConnectionHealth
-from fleet.wire.sockets.dials import DialBackoff
-from fleet.wire.sockets.header_plans import HeaderPlans, UserAgent
-from fleet.wire.sockets.links import Links
-from fleet.wire.sockets.pool import DEFAULT_LIMITS, Pool, PoolLimits
-from fleet.wire.sockets.resolver import Endpoint, LookUp
-from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp, TransportStats
+from fleet.clock import NS_PER_S
+from fleet.wire.http2.http2_codec import STREAMS_DEFAULT, ErrorCode, Inbox, Stream
+from fleet.wire.http2.messages import Cut, Failure, Request, swallows_input, swallows_output
+from fleet.wire.sockets.connection import (
+    DEFAULT_LIMITS,
+    NEVER,
+    Connection,
+    ConnectionHealth,
+    ConnectionState,
+    Descriptors,
+    HeaderPlans,
+    Pool,
+    PoolLimits,
+    TlsContext,
+    UserAgent,
+    explain,
+    prepare_context,
+)
+from fleet.wire.sockets.dials import (
+    QUEUE,
+    STREAMS,
+    ConnectionDown,
+    ConnectionUp,
+    DialBackoff,
+    Dials,
+    Endpoint,
+    LookUp,
+    TransportStats,
+)
+from fleet.wire.sockets.poller import READ, WRITE, Poller
 
 __all__ = [
     "ConnectionDown",
@@ -36,6 +57,436 @@ __all__ = [
     "TransportStats",
     "UserAgent",
 ]
+
+
+READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
+READS_PER_EVENT_MAX = 16  # then the next connection has its turn
+READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another
+RESET_BY_PEER = "connection reset by peer"
+BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
+
+
+class Links:
+    """See the top of this file. Held by `Transport`; what came goes to the inbox."""
+
+    __slots__ = (
+        "_buffer",
+        "_by_fd",
+        "_cuts",
+        "_delayed",
+        "_descriptors",
+        "_dials",
+        "_dirty",
+        "_idle_ns",
+        "_inbox",
+        "_now_ns",
+        "_on_ready",
+        "_ping_ns",
+        "_plans",
+        "_poller",
+        "pools",
+        "stats",
+    )
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        plans: HeaderPlans,
+        now_ns: Callable[[], int],
+        inbox: Inbox,
+        on_ready: Callable[[], None],
+        loop: asyncio.AbstractEventLoop,
+        backoff: DialBackoff | None,
+        health: ConnectionHealth,
+        look_up: LookUp | None,
+    ) -> None:
+        self._plans = plans
+        self._idle_ns = health.idle_ns  # 0: what is silent is never pinged
+        self._ping_ns = health.ping_ns
+        self._now_ns = now_ns
+        self._inbox = inbox
+        self._on_ready = on_ready
+        self.pools: dict[int, Pool] = {}
+        self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
+        self._dirty: list[Connection] = []
+        self._delayed: list[Pool] = []  # those that have requests to send again later
+        self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
+        self._descriptors = Descriptors(self._poller)
+        self._by_fd = self._descriptors.by_fd  # looked up for each event
+        self.stats = TransportStats()
+        self._dials = Dials(
+            endpoint,
+            plans,
+            now_ns,
+            inbox,
+            on_ready,
+            loop,
+            backoff,
+            look_up,
+            self._descriptors,
+            self.pools,
+            self._cuts,
+            self.stats,
+        )
+
+    def flush(self) -> None:
+        """Write once per connection that has something to say."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, []
+        self._poller.rest()
+        for connection in dirty:
+            connection.dirty = False
+            if connection.state is ConnectionState.UP and not connection.stuck:
+                if self._cuts and swallows_output(self._cuts.get(connection.pool)):
+                    continue
+                self._write(connection)
+
+    def cut(self, pool: int, cut: Cut | None) -> None:
+        """Separate an identity from the server, or None: join it again.
+
+        Nothing tells an end of a connection of a black hole. What waits in the kernel passes once
+        it is over, as repeated packets would; a dial that hangs is begun anew.
+        Differs: a connection that we give up meanwhile is closed for the server, too.
+        """
+        before = self._cuts.pop(pool, None)
+        if cut is not None:
+            self._cuts[pool] = cut
+        entry = self.pools.get(pool)
+        if entry is None or cut is before:
+            return
+        for connection in entry.connections:
+            if swallows_input(before):
+                self._poller.register(connection.fd, connection.mask)
+            self._mark(connection)
+        if entry.dialing is not None and entry.dialing.fd >= 0:
+            self._dials.give_up(entry)
+        if cut is Cut.RESET:
+            for connection in entry.connections:
+                self._lose(connection, RESET_BY_PEER)
+        elif swallows_input(cut):
+            for connection in entry.connections:
+                self._poller.unregister(connection.fd)
+        if entry.waiting:
+            self._pump(entry)
+        self.notify()
+
+    def connect(self, pool: int) -> None:
+        """Dial now, if the pool has no connection."""
+        entry = self.pools[pool]
+        if entry.with_room() is None:
+            self._dials.dial(entry)
+            self.notify()
+
+    def drop(self, pool: int, detail: str) -> None:
+        """Close an identity's connections under what is on them; new ones are dialed as needed.
+
+        Source: client-go/util/connrotation/connrotation.go, CloseAll.
+        """
+        for connection in self.pools[pool].connections:
+            self._lose(connection, detail)
+        self.notify()
+
+    def close_pool(self, pool: int) -> None:
+        """Remove an identity; what it still waits for is answered with CANCELLED."""
+        entry = self.pools.pop(pool)
+        now_ns = self._now_ns()
+        self._dials.give_up(entry)
+        wanted = [stream for stream in entry.requests() if not stream.done]
+        connections, entry.connections = entry.connections, ()
+        entry.waiting = entry.delayed = ()
+        for connection in connections:
+            self._part(connection, ErrorCode.NO_ERROR)
+            self._descriptors.discard(connection)
+            self.stats.connections -= 1
+        for stream in wanted:
+            failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
+            self._inbox.append(failed)
+        self.notify()
+
+    def abandon(self, stream: Stream) -> None:
+        """Take a stream off its connection; its bytes are told to the server at the next flush."""
+        if stream.sid == 0:
+            return  # it waits: whoever takes it from the queue sees that it is done
+        connection = self._by_fd[stream.fd]
+        connection.http2.cancel(stream)
+        if connection.http2.news is not None:  # it may have been the last one there
+            self._descriptors.look_at(connection, 0)
+        self._mark(connection)
+
+    def sweep(self, now_ns: int) -> None:
+        """Ping, give up connections and dials that are due, begin those dials that are."""
+        for connection in self._descriptors.due(now_ns):
+            if connection.state is not ConnectionState.UP:
+                self._dials.look(connection, now_ns)
+                continue
+            self._check_alive(connection, now_ns)
+            if connection.state is ConnectionState.UP:
+                self._watch_over(connection)
+        self._dials.dial_delayed()
+        self._send_delayed(now_ns)
+
+    def on_edge(self, *, rests: bool) -> None:
+        """Take what has come, if it was left until now; see `Poller.on_edge`."""
+        self._poller.on_edge(sleeps=rests)
+
+    def read_all(self) -> None:
+        """Take what has come by now."""
+        self._poller.drain()
+
+    def use_plans(self) -> None:
+        """Have open connections repeat what the plans say now."""
+        for connection in self._by_fd.values():
+            connection.http2.outbound.use_plan(self._plans.of(connection.pool))
+
+    def use_plan_of(self, pool: int) -> None:
+        """Have the connections of one pool do so, also one that is being made."""
+        entry = self.pools.get(pool)
+        if entry is not None:  # else it is gone
+            for connection in (*entry.connections, entry.dialing):
+                if connection is not None:
+                    connection.http2.outbound.use_plan(self._plans.of(pool))
+
+    async def close(self) -> None:
+        """Close everything; what waits is answered with CANCELLED."""
+        for pool in list(self.pools):
+            self.close_pool(pool)
+        for connection in list(self._by_fd.values()):
+            self._descriptors.discard(connection)
+        self._poller.close()
+        await self._dials.close()
+
+    def _mark(self, connection: Connection) -> None:
+        """Remember that a connection has something to write."""
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
+    # ---- requests ----
+
+    def wait(self, pool: Pool, stream: Stream) -> None:
+        """Queue a request until a connection has room; dial for it."""
+        if pool.wait(stream):
+            self._pump(pool)
+        else:
+            self.stats.own_limits[QUEUE] += 1
+            failed = stream.fail(Failure.OWN_LIMIT, "too many requests wait", self._now_ns())
+            self._inbox.append(failed)
+        self.notify()
+
+    def _send_again(self, pool: Pool, stream: Stream) -> None:
+        """Send what no server has seen: at once, then after 1, 2, 4 seconds and so on.
+
+        Source: x/net/http2/transport.go, RoundTripOpt. Differs: at the sweep after that.
+        """
+        self.stats.retries += 1
+        stream.sent_again += 1
+        if stream.sent_again == 1:
+            self.wait(pool, stream)
+            return
+        if not pool.delayed:
+            self._delayed.append(pool)
+        pause_ns = NS_PER_S << (stream.sent_again - 2)
+        pool.delayed = (*pool.delayed, (self._now_ns() + pause_ns, stream))
+
+    def _send_delayed(self, now_ns: int) -> None:
+        delayed, self._delayed = self._delayed, []
+        for pool in delayed:
+            for stream in pool.take_delayed(now_ns):
+                self.wait(pool, stream)
+            if pool.delayed:
+                self._delayed.append(pool)
+
+    def _pump(self, pool: Pool) -> None:
+        """Open streams for what waits; dial if the room is not enough."""
+        while pool.waiting:
+            connection = pool.with_room()
+            if connection is None:
+                self._dials.dial(pool)
+                if self._dials.is_full(pool):
+                    self._hold(pool)
+                return
+            stream = pool.next_waiting()
+            if stream is None:
+                return
+            self.open(connection, stream)
+
+    def _hold(self, pool: Pool) -> None:
+        """Count what waits because its pool may have no more connections, each request once."""
+        for stream in reversed(pool.waiting):
+            if stream.is_held:
+                return
+            stream.is_held = True
+            self.stats.own_limits[STREAMS] += 1
+
+    def open(self, connection: Connection, stream: Stream) -> None:
+        """Put a request on a connection that has room."""
+        connection.http2.open_stream(stream)
+        stream.fd = connection.fd
+        stream.is_held = False
+        self._mark(connection)
+
+    # ---- reading and writing ----
+
+    def _on_event(self, fd: int, mask: int) -> None:
+        connection = self._by_fd.get(fd)
+        if connection is None:
+            return
+        if connection.state is not ConnectionState.UP:
+            if self._dials.advance(connection):
+                self._watch_over(connection)
+                self._pump(self.pools[connection.pool])
+                self._mark(connection)  # the preface leaves also if nobody has a request
+            return
+        if mask & WRITE:
+            self._write(connection)
+        if mask & ~WRITE and connection.state is ConnectionState.UP:
+            self._read(connection)
+
+    def _on_drained(self) -> None:
+        if self._dirty:
+            self.flush()
+        self.notify()
+
+    def notify(self) -> None:
+        """Tell that something is in the inbox."""
+        if self._inbox:
+            self._on_ready()
+
+    def _read(self, connection: Connection) -> None:
+        buffer, inbox, stats, http2 = self._buffer, self._inbox, self.stats, connection.http2
+        pool = self.pools[connection.pool]
+        now_ns = connection.read_ns = self._now_ns()
+        end = ""
+        try:
+            for _ in range(READS_PER_EVENT_MAX):
+                size = connection.read_into(buffer)
+                if size <= 0:
+                    http2.midway = False
+                    end = "" if size else "the server closed the connection"
+                    break
+                stats.bytes_in += size
+                inbox += http2.receive(buffer[:size], now_ns)
+                if http2.news is not None:  # epoll tells of more
+                    break
+                if size < READ_AGAIN_BYTES and not http2.midway:
+                    break
+            else:
+                connection.full_ns = now_ns
+        except OSError as error:
+            end = explain(error)
+        if end:
+            self._lose(connection, end)
+            return
+        if http2.news is not None:
+            self._attend(connection, now_ns)
+        if pool.waiting:
+            self._pump(pool)
+        if http2.outbound.out and connection.state is ConnectionState.UP:
+            self._mark(connection)
+
+    def _write(self, connection: Connection) -> None:
+        now_ns = self._now_ns()  # before: on a busy machine the server may answer meanwhile
+        try:
+            self.stats.bytes_out += connection.write_out()
+        except OSError as error:
+            self._lose(connection, explain(error))
+            return
+        if not connection.stuck:
+            connection.http2.outbound.on_written(now_ns)
+        mask = READ | WRITE if connection.stuck else READ
+        if mask != connection.mask:
+            connection.mask = mask
+            self._poller.modify(connection.fd, mask)
+
+    def _attend(self, connection: Connection, now_ns: int) -> None:
+        """See to what is rare: a breach, a GOAWAY, refused streams, a changed limit."""
+        http2, stats = connection.http2, self.stats
+        news = http2.take_news()
+        self._dials.streams_hint = http2.streams_max or STREAMS_DEFAULT
+        if news.ended_early:
+            behind_ns = self._poller.behind_ns
+            # A server that has just started ends watches too, and greeting it makes us lag.
+            is_young = now_ns - connection.up_ns < BEHIND_NS
+            # What a socket holds for us does not make a server wait: more than that had to come.
+            was_full = connection.full_ns and now_ns - connection.full_ns < BEHIND_NS
+            if behind_ns and now_ns - behind_ns < BEHIND_NS and was_full and not is_young:
+                stats.closed_slow += news.ended_early
+        stats.resets += news.resets
+        if news.breach is not None:
+            stats.breaches += 1
+            self._part(connection, news.breach.code)
+            self._lose(connection, f"HTTP/2: {news.breach}")
+        for stream in news.refused:
+            self._send_again(self.pools[connection.pool], stream)
+        if http2.is_spent():
+            if not connection.leaving:
+                connection.leaving = True
+                stats.goaways += 1
+            if not http2.streams:
+                self._part(connection, ErrorCode.NO_ERROR)
+                self._lose(connection, http2.goaway)
+
+    # ---- silence ----
+
+    def _watch_over(self, connection: Connection) -> None:
+        """Look at a connection that is up when a ping is due, or one is to be answered."""
+        if not self._idle_ns:
+            connection.look_s = NEVER
+            return
+        asked_ns = connection.ping_ns
+        due_ns = asked_ns + self._ping_ns if asked_ns else connection.read_ns + self._idle_ns
+        self._descriptors.look_at(connection, due_ns)
+
+    def _check_alive(self, connection: Connection, now_ns: int) -> None:
+        """Ping what was silent for long; close what did not answer, or has drained."""
+        if connection.http2.news is not None:  # a request given up may have been the last one
+            self._attend(connection, now_ns)
+            if connection.state is not ConnectionState.UP:
+                return
+        if connection.read_ns > connection.ping_ns:
+            connection.ping_ns = 0
+        if connection.ping_ns:
+            if now_ns - connection.ping_ns > self._ping_ns:
+                self.stats.pings_lost += 1
+                self._lose(connection, "the server did not answer a ping", Failure.SILENT)
+        elif self._idle_ns and now_ns - connection.read_ns > self._idle_ns:
+            connection.http2.outbound.ping()
+            connection.ping_ns = now_ns
+            self._mark(connection)
+
+    # ---- ends ----
+
+    def _lose(self, connection: Connection, detail: str, failure: Failure = Failure.LOST) -> None:
+        """Answer for everything on a connection that is gone; dial again if requests wait."""
+        if connection.state is ConnectionState.CLOSED:
+            return
+        now_ns = self._now_ns()
+        untouched = not connection.stuck
+        self._descriptors.discard(connection)
+        self.stats.connections -= 1
+        pool = self.pools[connection.pool]
+        pool.connections = tuple(other for other in pool.connections if other is not connection)
+        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
+        for stream in list(connection.http2.streams.values()):
+            stream.sid = 0
+            if untouched and stream.sent_ns == 0 and stream.may_go_again:
+                self._send_again(pool, stream)
+            else:
+                why = Failure.RESET if stream.is_answered else failure
+                self._inbox.append(stream.fail(why, detail, now_ns))
+        connection.http2.streams.clear()
+        if pool.waiting:
+            self._pump(pool)
+
+    def _part(self, connection: Connection, code: int) -> None:
+        """Say GOAWAY, as far as the socket takes it at once."""
+        is_cut = connection.pool in self._cuts
+        if connection.state is ConnectionState.UP and not connection.stuck and not is_cut:
+            connection.http2.outbound.say_goodbye(code)
+            with contextlib.suppress(OSError):
+                self.stats.bytes_out += connection.write_out()
 
 
 class Transport:

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.cluster.kubeconfig import proxy_for
 from fleet.errors import SetupError
-from fleet.wire.sockets.tunnel import Proxy, refusal_of
+from fleet.wire.sockets.connection import Proxy, refusal_of
 
 PROXY = "http://proxy:3128"
 

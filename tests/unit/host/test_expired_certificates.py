@@ -12,13 +12,13 @@ from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.controlplane.pki import new_request
 from fleet.host.certificate_store import CertificateContext, CertificateStore
 from fleet.host.node_certificates import NodeCertificates
-from fleet.k8s.certificates import CertificateKind
 from fleet.k8s.effects import NodeId
+from fleet.k8s.objects import CertificateKind
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.roster import Entry
-from fleet.wire.api.callers import Caller
+from fleet.wire.api.requests import Caller
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 from fleet.wire.sockets.transport import Transport
 

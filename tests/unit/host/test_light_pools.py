@@ -11,8 +11,8 @@ from fleet.host.light_pools import (
     call_limits,
 )
 from fleet.k8s.effects import NodeId
-from fleet.wire.http2.frames import STREAMS_DEFAULT
-from fleet.wire.sockets.pool import PoolLimits
+from fleet.wire.http2.http2_codec import STREAMS_DEFAULT
+from fleet.wire.sockets.connection import PoolLimits
 
 
 def opened(pools: LightPools) -> dict[int, PoolLimits]:

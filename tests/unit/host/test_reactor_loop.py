@@ -7,7 +7,7 @@ from typing import cast
 from fleet.clock import Draws, SimClock
 from fleet.host.reactor_loop import AFTER_S, TICK_S, ReactorLoop
 from fleet.reactor.reactor import Reactor
-from fleet.wire.api.list_watches import Wire
+from fleet.wire.api.watch import Wire
 
 
 class Handle:

@@ -22,8 +22,7 @@ from fleet.kubelet.environment import Environment
 from fleet.profile.loader import load_mix, load_source, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
-from fleet.wire.api.callers import Caller, RenderedProfile
-from fleet.wire.api.mirror_pods import create_mirror_pod, delete_mirror_pod
+from fleet.wire.api.requests import Caller, RenderedProfile, create_mirror_pod, delete_mirror_pod
 
 PATH = "/m/a.yaml"
 

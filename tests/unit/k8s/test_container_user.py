@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.k8s.container_user import IMAGE_USER, UserSpec
+from fleet.k8s.pods import IMAGE_USER, UserSpec
 from fleet.runtime.security_context import non_root_error, user_json, windows_non_root_error
 from fleet.wire.api.decode_user import container_user
 

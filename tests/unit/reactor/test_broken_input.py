@@ -21,7 +21,7 @@ from fleet.reactor.calls import Calls
 from fleet.reactor.watch_delays import _Sample
 from fleet.wire.api import codec
 from fleet.wire.api.framing import EVENT_BYTES_MAX, TOO_LONG
-from fleet.wire.http2.frames import OVERSIZED
+from fleet.wire.http2.http2_codec import OVERSIZED
 from fleet.wire.http2.messages import Failure, Response
 
 CHUNK = b"x" * 2**20

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from test_renewals import LEASE, World, WrittenWire
 
 from fleet.k8s.effects import Timer
-from fleet.wire.http2.frames import (
+from fleet.wire.http2.http2_codec import (
     DATA,
     END_HEADERS,
     END_STREAM,

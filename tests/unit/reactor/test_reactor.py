@@ -37,11 +37,11 @@ from fleet.profile.schema import API_VERSION
 from fleet.reactor.calls import CALL_TRIES_MAX
 from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.wire.api import watch
-from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON, Codec
+from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
-from fleet.wire.sockets.transport_reports import ConnectionDown, ConnectionUp
+from fleet.wire.sockets.dials import ConnectionDown, ConnectionUp
 
 GET_NODE = ApiCall(NodeId(0), Op.GET_NODE_CSI, "k")
 DELETE_POD = ApiCall(NodeId(0), Op.DELETE_POD, "uid", PodTarget("default", "web"))

@@ -15,12 +15,11 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_lease import LeaseState
 from fleet.reactor.calls import Hindrance
 from fleet.reactor.reactor import Reactor
-from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.codec import JSON
+from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.http2.hpack import HeaderPlan
-from fleet.wire.http2.http2_codec import Http2Codec
+from fleet.wire.http2.http2_codec import Http2Codec, Stream
 from fleet.wire.http2.messages import Failure, Request, Response
-from fleet.wire.http2.streams import Stream
 
 LEASE = b'{"metadata":{"resourceVersion":"%d"},"spec":{"renewTime":"2026-11-21T02:06:48.123456Z"}}'
 DUE_NS = 10 * NS_PER_S

@@ -10,7 +10,7 @@ from fleet.report.host_state import HostState
 from fleet.report.meter import Meter, _answered, _errors, _latency, _pods
 from fleet.report.prometheus import FleetCollector
 from fleet.report.report import RunFigures
-from fleet.wire.sockets.transport_reports import TransportStats
+from fleet.wire.sockets.dials import TransportStats
 
 STATE = HostState(
     requested=5,

@@ -4,7 +4,7 @@ import pytest
 from world.pod_world import make_pod, model_of
 
 from fleet.errors import UsageError
-from fleet.k8s.pod_network import PodNetworkSpec
+from fleet.k8s.pods import PodNetworkSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.runtime.resolv_conf import PodDNS, pod_dns, resolv_conf
 

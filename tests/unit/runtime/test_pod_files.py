@@ -6,8 +6,7 @@ import pytest
 from world.pod_world import container, make_pod
 
 from fleet.clock import Draws
-from fleet.k8s.pod_network import PodNetworkSpec
-from fleet.k8s.pods import Pod, VolumeSpec
+from fleet.k8s.pods import Pod, PodNetworkSpec, VolumeSpec
 from fleet.k8s.scripts import MountSpec, ScriptSpec
 from fleet.runtime.command import command_of, run_around
 from fleet.runtime.runtime import Runtime

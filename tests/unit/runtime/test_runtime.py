@@ -2,8 +2,8 @@ import pytest
 from world.pod_world import container as spec
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
-from fleet.k8s.lifecycle import ContainerLifecycle
 from fleet.k8s.pods import (
+    ContainerLifecycle,
     ContainerSpec,
     ContainerStatus,
     Pod,

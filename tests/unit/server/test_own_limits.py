@@ -19,7 +19,7 @@ from fleet.server.listener import KUBELET_CONNECTIONS, Listener
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 from fleet.server.streaming import STREAMS, Streaming
-from fleet.wire.sockets.transport_reports import OPEN_FILES
+from fleet.wire.sockets.dials import OPEN_FILES
 
 
 class NotedQuestions:

@@ -5,8 +5,8 @@ from world.api_server import SimApiServer
 from world.transport import SimTransport
 
 from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.wire.http2.http2_codec import Inbox
 from fleet.wire.http2.messages import Cut, Failure, Request, Response
-from fleet.wire.http2.streams import Inbox
 
 CALL_S, HEARTBEAT_S = 70, 10
 GIVEN_UP_S = 45  # 30 s of silence, 15 s for a ping

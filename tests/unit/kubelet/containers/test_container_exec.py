@@ -7,6 +7,7 @@ import pytest
 from world.pod_world import UID, World, container, make_pod, token_of
 
 from fleet.k8s.effects import Outbox, WatchEvent, WatchKind
+from fleet.k8s.objects import ServicePort, ServiceView
 from fleet.k8s.pods import (
     EventType,
     ObjectSource,
@@ -17,7 +18,6 @@ from fleet.k8s.pods import (
     VolumeSpec,
 )
 from fleet.k8s.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
-from fleet.k8s.services import ServicePort, ServiceView
 from fleet.k8s.streams import Output, Refusal
 from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.containers.container_exec import AttachSession, ExecSession

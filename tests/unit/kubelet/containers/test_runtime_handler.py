@@ -4,8 +4,8 @@ import pytest
 from world.pod_world import World, make_pod
 
 from fleet.k8s.effects import WatchEvent, WatchKind
+from fleet.k8s.objects import RuntimeClassView
 from fleet.k8s.pods import EventType
-from fleet.k8s.runtime_classes import RuntimeClassView
 from fleet.kubelet.containers.runtime_class import handler_error
 from fleet.kubelet.environment import on_catalog
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.certificates import CertificateKind, SigningRequestView, Validity
+from fleet.k8s.objects import CertificateKind, SigningRequestView, Validity
 from fleet.kubelet.node.certificate_manager import (
     WAIT_NS_MAX,
     Actions,

@@ -2,8 +2,7 @@ import pytest
 from world.pod_world import UID, container, make_pod
 
 from fleet.clock import Draws
-from fleet.k8s.lifecycle import ContainerLifecycle, RestartRule
-from fleet.k8s.pods import ContainerSpec, Pod, PodUid
+from fleet.k8s.pods import ContainerLifecycle, ContainerSpec, Pod, PodUid, RestartRule
 from fleet.kubelet.containers.pod_actions import compute_pod_actions, should_restart
 from fleet.kubelet.pod_worker import KillReason
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR

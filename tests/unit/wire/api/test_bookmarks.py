@@ -8,8 +8,7 @@ from world.encodings import ENCODINGS, Encoding
 from fleet.clock import Draws
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import EventType
-from fleet.wire.api.bookmarks import Bookmarks
-from fleet.wire.api.watch import Reflector, WatchPhase
+from fleet.wire.api.watch import Bookmarks, Reflector, WatchPhase
 
 KIND = WatchKind.SERVICES
 

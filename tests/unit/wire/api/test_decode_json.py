@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from fleet.k8s.effects import WatchKind
+from fleet.k8s.objects import RuntimeClassView, ServicePort, ServiceView
 from fleet.k8s.pods import (
     ContainerStatus,
     CSINodeView,
@@ -24,8 +25,6 @@ from fleet.k8s.pods import (
     VolumeSpec,
     WaitingState,
 )
-from fleet.k8s.runtime_classes import RuntimeClassView
-from fleet.k8s.services import ServicePort, ServiceView
 from fleet.wire.api.decode_json import (
     decode_csinode,
     decode_lease,

@@ -13,6 +13,7 @@ from world.random_objects import random_object
 from fleet.k8s.effects import Op, WatchKind
 from fleet.k8s.pods import EventType, LeaseView, NodeView, Pod
 from fleet.wire.api import codec, decode_json
+from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.decode_protobuf import (
     decode_list,
     decode_node,
@@ -23,7 +24,6 @@ from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view
 from fleet.wire.api.kubernetes_messages import message_class, object_from_json, object_to_json
 from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.protobuf import contents, envelope_head, enveloped
-from fleet.wire.api.replies import decode_reply
 from fleet.wire.http2.messages import Response
 
 PROTOBUF = codec.protobuf()

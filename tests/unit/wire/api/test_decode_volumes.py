@@ -15,7 +15,6 @@ from fleet.k8s.volumes import (
     attachment_name,
 )
 from fleet.profile.loader import load_mix
-from fleet.wire.api.callers import Caller, RenderedProfile
 from fleet.wire.api.decode_volumes import (
     decode_attachment,
     decode_claim,
@@ -25,8 +24,8 @@ from fleet.wire.api.decode_volumes import (
     decode_secret,
     decode_volumes,
 )
-from fleet.wire.api.encode_node import node_status_patch
 from fleet.wire.api.operations import build
+from fleet.wire.api.requests import Caller, RenderedProfile, node_status_patch
 
 META = {"name": "n", "uid": "u", "resourceVersion": "3"}
 

@@ -16,7 +16,7 @@ from fleet.k8s.pods import (
     WaitingState,
 )
 from fleet.k8s.times import parse_rfc3339
-from fleet.wire.api.encode_pod import pod_status_patch
+from fleet.wire.api.requests import pod_status_patch
 
 UID = "c84cf446-785b-43ca-8c39-7c23f2472da7"
 START_S = parse_rfc3339("2026-11-21T02:07:37Z")

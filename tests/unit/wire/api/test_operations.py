@@ -32,9 +32,8 @@ from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api import codec
-from fleet.wire.api.callers import Caller, RenderedProfile
-from fleet.wire.api.encode_node import node_status_patch
 from fleet.wire.api.operations import MIGRATED_PLUGINS, OPERATIONS, build
+from fleet.wire.api.requests import Caller, RenderedProfile, node_status_patch
 from fleet.wire.http2.messages import ContentType, Request
 
 NODE = NodeId(0)

@@ -6,9 +6,9 @@ from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op, Reply, ReplyKin
 from fleet.k8s.pods import LeaseView
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec
-from fleet.wire.api.callers import Caller, RenderedProfile
+from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.operations import build
-from fleet.wire.api.replies import decode_reply
+from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.http2.messages import Failure, Response
 
 STATUS = b'{"kind":"Status","reason":"%b","message":"no"}'

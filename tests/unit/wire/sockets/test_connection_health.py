@@ -4,7 +4,7 @@ import pytest
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
-from fleet.wire.sockets.connection_health import (
+from fleet.wire.sockets.connection import (
     IDLE_VARIABLE,
     PING_VARIABLE,
     ConnectionHealth,

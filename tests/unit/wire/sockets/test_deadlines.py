@@ -1,7 +1,7 @@
 """The buckets in which connections wait until they are looked at."""
 
 from fleet.clock import NS_PER_S
-from fleet.wire.sockets.deadlines import Deadlines
+from fleet.wire.sockets.connection import Deadlines
 
 S = NS_PER_S
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleet.wire.sockets.connection import Address
-from fleet.wire.sockets.resolver import (
+from fleet.wire.sockets.dials import (
     CONNECT_NS_MAX,
     CONNECT_NS_MIN,
     LOOK_UPS_NS_MIN,

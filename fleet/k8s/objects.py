@@ -1,9 +1,10 @@
-"""Services as kubelets read them, and the variables that they make.
+"""What kubelets read of Services, RuntimeClasses and CertificateSigningRequests.
 
-Source: pkg/kubelet/kubelet_pods.go, getServiceEnvVarMap; pkg/kubelet/envvars/envvars.go,
-FromServices, makeLinkVariables.
+Source of the variables of Services: pkg/kubelet/kubelet_pods.go, getServiceEnvVarMap;
+pkg/kubelet/envvars/envvars.go, FromServices, makeLinkVariables.
 """
 
+import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -76,3 +77,35 @@ def _add(made: dict[str, str], service: ServiceView) -> None:
 
 def _variable_name(name: str) -> str:
     return name.replace("-", "_").upper()
+
+
+class RuntimeClassView(NamedTuple):
+    """What is read of a RuntimeClass. Source: node/v1 RuntimeClass."""
+
+    name: str
+    resource_version: str
+    handler: str
+
+
+class CertificateKind(enum.IntEnum):
+    """Which of a kubelet's two certificates."""
+
+    CLIENT = 0
+    SERVING = 1
+
+
+class Validity(NamedTuple):
+    """The life of a certificate, in seconds of the wall clock."""
+
+    not_before_s: int
+    not_after_s: int
+
+
+class SigningRequestView(NamedTuple):
+    """A CertificateSigningRequest as its requester reads it."""
+
+    name: str
+    uid: str
+    certificate: bytes = b""  # PEM, once it is issued
+    is_approved: bool = False
+    refusal: str = ""  # the message of Denied or Failed; never empty then

@@ -1,0 +1,537 @@
+"""What kubelets send: who calls, where to, and the bodies in JSON.
+
+A template is built at import and filled with `%`; what a whole profile shares of its Node objects
+is rendered once. Patches of a status are two-way strategic merges (fleet.k8s.strategic_merge).
+Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6; query parameters sorted as Go sorts.
+"""
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from fleet.clock import NS_PER_S
+from fleet.k8s.admission import ClaimDevice, ResourceClaimView, ResourceSliceView
+from fleet.k8s.effects import (
+    ApiCall,
+    EventObject,
+    MirrorPodObject,
+    MirrorTarget,
+    NodeObject,
+    NodeStatusPatch,
+    PodStatusPatch,
+    PodTarget,
+    ResourceSlices,
+    TokenRequest,
+)
+from fleet.k8s.objects import CertificateKind, SigningRequestView
+from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, ObjectRef
+from fleet.k8s.schema import differing, render, shown, shown_all
+from fleet.k8s.strategic_merge import Json, two_way_patch
+from fleet.k8s.times import rfc3339
+from fleet.k8s.volumes import NODE_RESIZE_ERROR, RESIZE_CONDITIONS, ClaimStatusPatch
+from fleet.k8s.well_known import MIRROR_ANNOTATION
+from fleet.profile.controller_preset import TTL_ANNOTATION, ControllerPreset
+from fleet.profile.device_behavior import DraDriver
+from fleet.profile.node_model import NodeIdentity, NodeModel, daemon_endpoints
+from fleet.quantity import format_duration
+from fleet.wire.http2.messages import ContentType, Request
+
+CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
+
+
+class RenderedProfile:
+    """What the nodes of one profile share on the wire, rendered once."""
+
+    __slots__ = (
+        "extra_annotations",
+        "extra_labels",
+        "extra_taints",
+        "impersonate",
+        "model",
+        "preset",
+        "status",
+        "timeout",
+        "timeout_ns",
+        "withheld",
+    )
+
+    def __init__(
+        self,
+        model: NodeModel,
+        *,
+        extra_labels: dict[str, str],
+        extra_annotations: dict[str, str] | None = None,
+        extra_taints: tuple[tuple[str, str, str], ...] = (),
+        impersonate: bool = False,
+        preset: ControllerPreset | None = None,
+        withheld: frozenset[str] = frozenset(),
+    ) -> None:
+        self.model = model
+        self.withheld = withheld  # labels that a Node does not register with
+        self.preset = preset
+        self.extra_labels = extra_labels
+        self.extra_annotations = extra_annotations or {}
+        self.extra_taints = extra_taints
+        self.impersonate = impersonate  # name the user in each request: shared connections
+        # A kubelet registers before its first look at the runtime's images (they are cached for
+        # 30 s); the image manager reports them later.
+        status = {key: part for key, part in model.status_json().items() if key != "images"}
+        self.status = orjson.dumps(status)[1:-1]
+        # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
+        lease_ns = model.kubelet.node_lease_duration_seconds * NS_PER_S
+        self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)
+        self.timeout = format_duration(self.timeout_ns).encode()
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """One node as the wire knows it."""
+
+    index: int
+    name: bytes
+    template: RenderedProfile
+
+    @property
+    def user(self) -> bytes:
+        """The user that the node is to the API server."""
+        return b"system:node:" + self.name
+
+
+NODES = b"/api/v1/nodes"
+LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+CSI_NODES = b"/apis/storage.k8s.io/v1/csinodes"
+
+
+def lease_path(node: bytes, timeout: bytes) -> bytes:
+    """Return the path of a node's Lease."""
+    return b"%b/%b?timeout=%b" % (LEASES, node, timeout)
+
+
+def pod_path(namespace: str, name: str) -> bytes:
+    """Return the path of a Pod."""
+    return b"/api/v1/namespaces/%b/pods/%b" % (namespace.encode(), name.encode())
+
+
+def token_path(payload: TokenRequest) -> bytes:
+    """Return where tokens of a service account are made."""
+    return b"/api/v1/namespaces/%b/serviceaccounts/%b/token" % (
+        payload.namespace.encode(),
+        payload.service_account.encode(),
+    )
+
+
+def event_namespace(event: EventObject) -> bytes:
+    """Return the namespace of an event; those about nodes are in the default one."""
+    return event.about.namespace.encode() or b"default"
+
+
+def events_path(event: EventObject) -> bytes:
+    """Return where events are created."""
+    return b"/api/v1/namespaces/%b/events" % event_namespace(event)
+
+
+def node_status_patch(patch: NodeStatusPatch) -> bytes:
+    """Render a two-way strategic-merge patch of a Node; `{}` when nothing differs.
+
+    Source: component-helpers/node/util/status.go, PatchNodeStatus.
+    """
+    status: dict[str, object] = orjson.loads(b"{%b}" % patch.status_json)
+    if any(old != new for old, new in patch.conditions):
+        status |= two_way_patch(
+            {"conditions": [shown(old) for old, _ in patch.conditions if old is not None]},
+            {"conditions": [shown(new) for _, new in patch.conditions]},
+        )
+    if patch.volumes_in_use is not None:
+        status["volumesInUse"] = patch.volumes_in_use or None
+    metadata = {
+        "annotations": dict(patch.annotations),
+        "labels": dict(patch.labels),
+        "resourceVersion": patch.version,
+    }
+    metadata = {name: value for name, value in metadata.items() if value}
+    members = (("metadata", metadata), ("status", status))
+    return render({name: member for name, member in members if member})
+
+
+def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
+    """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
+    template = caller.template
+    model, preset = template.model, template.preset
+    taints = (*model.taints, *template.extra_taints)
+    spec: dict[str, object] = {}
+    if facts.provider_id:
+        spec["providerID"] = facts.provider_id
+    if taints:
+        spec["taints"] = [
+            {"key": key, "value": value, "effect": effect}
+            if value
+            else {"key": key, "effect": effect}
+            for key, value, effect in taints
+        ]
+    labels = {**facts.labels, **template.extra_labels}
+    if template.withheld:
+        labels = {key: value for key, value in labels.items() if key not in template.withheld}
+    metadata: dict[str, Any] = {
+        "name": facts.name,
+        "labels": labels,
+        "annotations": {**facts.annotations, **template.extra_annotations},
+    }
+    if preset is not None:
+        metadata["annotations"].setdefault(TTL_ANNOTATION, preset.ttl(caller.index))
+        if cidrs := preset.pod_cidrs(caller.index):
+            spec |= {"podCIDR": cidrs[0], "podCIDRs": cidrs}
+    info: dict[str, object] = {**facts.node_info}
+    if model.swap_bytes:
+        info["swap"] = {"capacity": model.swap_bytes}
+    addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
+    return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
+        orjson.dumps(metadata),
+        orjson.dumps(spec),
+        b",".join(
+            (
+                template.status,
+                b'"conditions":' + orjson.dumps(shown_all(made.conditions)),
+                b'"addresses":' + orjson.dumps(addresses),
+                b'"daemonEndpoints":' + orjson.dumps(daemon_endpoints(facts.kubelet_port)),
+                b'"nodeInfo":' + orjson.dumps(info),
+                *((made.images_json,) if made.images_json else ()),
+            )
+        ),
+    )
+
+
+EPHEMERAL = "ephemeralContainerStatuses"
+
+
+def pod_status_patch(patch: PodStatusPatch) -> bytes:
+    """Render the body of a PATCH of one pod's status; the uid is its precondition."""
+    sides = differing(patch.old, patch.new)
+    for status in sides:
+        for first, listed in (("hostIP", "hostIPs"), ("podIP", "podIPs")):
+            if listed in status:
+                status[first] = status[listed][0]["ip"]
+        for each in status.get(EPHEMERAL, ()):
+            # Only the prober sets it, which looks at no ephemeral container.
+            # Source: prober_manager.go, UpdatePodStatus.
+            del each["started"]
+    body = render({"metadata": {"uid": patch.uid}, "status": two_way_patch(*sides)})
+    if patch.token_suffix:
+        body = body.replace(TOKEN_VOLUME, TOKEN_VOLUME_START + patch.token_suffix.encode())
+    return body
+
+
+def patch_claim_status(call: ApiCall, caller: Caller) -> Request:
+    """Return the request of PATCH_CLAIM_STATUS."""
+    del caller
+    patch = call.payload
+    assert isinstance(patch, ClaimStatusPatch), patch
+    where = patch.namespace.encode(), patch.name.encode()
+    path = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b/status" % where
+    body = orjson.dumps(_two_way(patch))
+    return Request(
+        b"PATCH", path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS
+    )
+
+
+def _two_way(patch: ClaimStatusPatch) -> Json:
+    old: Json = {"conditions": [{"type": each} for each in patch.old.conditions]}
+    new = {**old}
+    for status, resize, capacity in (
+        (old, patch.old.resize_status, patch.old.capacity),
+        (new, patch.resize_status, patch.capacity or patch.old.capacity),
+    ):
+        if resize:
+            status["allocatedResourceStatuses"] = {"storage": resize}
+        status["capacity"] = {"storage": capacity}
+    # Source: MergeResizeConditionOnPVC.
+    if patch.capacity:
+        kept = [each for each in old["conditions"] if each["type"] not in RESIZE_CONDITIONS]
+        new["conditions"] = kept or None
+    elif patch.error and NODE_RESIZE_ERROR not in patch.old.conditions:
+        error = {
+            "type": NODE_RESIZE_ERROR,
+            "status": "True",
+            "lastProbeTime": None,
+            "lastTransitionTime": rfc3339(patch.now_s).decode(),
+            "message": f"failed to expand pvc with {patch.error}",
+        }
+        new["conditions"] = [*old["conditions"], error]
+    status = two_way_patch(old, new)
+    whole: Json = {"status": status} if status else {}
+    if not patch.error:
+        whole["metadata"] = {"resourceVersion": patch.old.resource_version}
+    return whole
+
+
+EVENT_BODY = (
+    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"%b},'
+    b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
+    b'"host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b","count":%d,"type":"%b",'
+    b'"eventTime":null,"reportingComponent":"%b","reportingInstance":"%b"}'
+)
+EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
+
+
+def create_event(call: ApiCall, caller: Caller) -> Request:
+    """Build the POST of an Event."""
+    event = call.payload
+    assert isinstance(event, EventObject), event
+    notes = b""
+    if event.annotations:
+        notes = b',"annotations":' + orjson.dumps(dict(event.annotations))
+    body = EVENT_BODY % (
+        event.name.encode(),
+        event_namespace(event),
+        notes,
+        _involved_object(event.about),
+        event.reason.encode(),
+        orjson.dumps(event.message),
+        caller.name,
+        rfc3339(event.first_s),
+        rfc3339(event.last_s),
+        event.times,
+        b"Warning" if event.warning else b"Normal",
+        event.reporter,
+        caller.name if event.reporter else b"",
+    )
+    path = events_path(event)
+    return Request(b"POST", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _involved_object(about: ObjectRef) -> bytes:
+    members = [b'"kind":"%b"' % about.kind.encode()]
+    if about.namespace:
+        members.append(b'"namespace":"%b"' % about.namespace.encode())
+    members.append(b'"name":"%b"' % about.name.encode())
+    if about.uid:
+        members.append(b'"uid":"%b"' % about.uid.encode())
+    members.append(b'"apiVersion":"v1"')
+    if about.resource_version:
+        members.append(b'"resourceVersion":"%b"' % about.resource_version.encode())
+    if about.field_path:
+        members.append(b'"fieldPath":"%b"' % about.field_path.encode())
+    return b",".join(members)
+
+
+def patch_event(call: ApiCall, caller: Caller) -> Request:
+    """Build the PATCH of an Event that is told again."""
+    del caller
+    event = call.payload
+    assert isinstance(event, EventObject), event
+    path = b"%b/%b" % (events_path(event), event.name.encode())
+    body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
+    return Request(
+        b"PATCH", path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS
+    )
+
+
+def create_mirror_pod(call: ApiCall, caller: Caller) -> Request:
+    """Build the POST of a mirror pod; NodeRestriction looks at its owner and its node."""
+    mirror = call.payload
+    assert isinstance(mirror, MirrorPodObject), mirror
+    node_name = caller.name.decode()
+    pod = orjson.loads(mirror.manifest_json)
+    meta, spec = pod["metadata"], pod["spec"]
+    annotations = {
+        **(meta.get("annotations") or {}),
+        "kubernetes.io/config.hash": mirror.uid,
+        MIRROR_ANNOTATION: mirror.uid,
+        "kubernetes.io/config.seen": _nanoseconds(mirror.seen_ns),
+        "kubernetes.io/config.source": mirror.source,
+    }
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node_name,
+        "uid": mirror.node_uid,
+        "controller": True,
+    }
+    kept = {key: meta[key] for key in ("namespace", "labels", "finalizers") if meta.get(key)}
+    body = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            **kept,
+            "name": mirror.name,
+            "uid": mirror.uid,  # the server makes another
+            "annotations": annotations,
+            "ownerReferences": [owner],
+        },
+        "spec": {**spec, "nodeName": node_name},
+        "status": pod["status"],
+    }
+    path = f"/api/v1/namespaces/{meta['namespace']}/pods".encode()
+    return Request(b"POST", path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
+    """Build a DELETE without grace, with the uid as precondition if it is known."""
+    del caller
+    target = call.payload
+    assert isinstance(target, MirrorTarget), target
+    options: dict[str, object] = {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": target.uid} if target.uid else {},
+    }
+    path = f"/api/v1/namespaces/{target.namespace}/pods/{target.name}".encode()
+    body = orjson.dumps(options)
+    return Request(b"DELETE", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+
+
+def _nanoseconds(wall_ns: int) -> str:
+    """Write a wall time as Go's RFC3339Nano does: without trailing zeros."""
+    text = rfc3339(wall_ns // NS_PER_S).decode().removesuffix("Z")
+    fraction = f"{wall_ns % NS_PER_S:09d}".rstrip("0")
+    return f"{text}.{fraction}Z" if fraction else f"{text}Z"
+
+
+PATH = b"/apis/certificates.k8s.io/v1/certificatesigningrequests"
+TIMEOUT_NS = 90_000_000_000
+SIGNERS = {
+    CertificateKind.CLIENT: b"kubernetes.io/kube-apiserver-client-kubelet",
+    CertificateKind.SERVING: b"kubernetes.io/kubelet-serving",
+}
+_USAGE = {CertificateKind.CLIENT: b"client auth", CertificateKind.SERVING: b"server auth"}
+_BODY = (
+    b'{"kind":"CertificateSigningRequest","apiVersion":"certificates.k8s.io/v1",'
+    b'"metadata":{"generateName":"csr-"},"spec":{"request":"%b","signerName":"%b",'
+    b'"usages":["digital signature","%b"]},"status":{}}'
+)
+
+
+def create_signing_request(kind: CertificateKind, request_pem: bytes) -> Request:
+    """Return the POST of a new request; the server names it."""
+    body = _BODY % (base64.b64encode(request_pem), SIGNERS[kind], _USAGE[kind])
+    return Request(b"POST", PATH, body, ContentType.JSON, timeout_ns=TIMEOUT_NS)
+
+
+def list_signing_request(name: str) -> Request:
+    """Return the LIST that comes before the watch: it shows that the API is there."""
+    path = b"%b?fieldSelector=metadata.name%%3D%b" % (PATH, name.encode())
+    return Request(b"GET", path, timeout_ns=TIMEOUT_NS)
+
+
+def watch_signing_request(name: str, timeout_s: int) -> Request:
+    """Return the watch of one request, which begins with its present state."""
+    path = (
+        b"%b?allowWatchBookmarks=true&fieldSelector=metadata.name%%3D%b"
+        b"&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
+        b"&timeout=%b&timeoutSeconds=%d&watch=true"
+    ) % (PATH, name.encode(), format_duration(timeout_s * NS_PER_S).encode(), timeout_s)
+    return Request(b"GET", path, stream=True, timeout_ns=TIMEOUT_NS)
+
+
+def decode_signing_request(body: bytes) -> SigningRequestView:
+    """Return what a requester reads of one object."""
+    return _view(orjson.loads(body))
+
+
+def decode_signing_event(line: bytes) -> tuple[str, SigningRequestView | None]:
+    """Return type and object of one event; the object only of ADDED, MODIFIED and DELETED."""
+    event = orjson.loads(line)
+    kind = str(event["type"])
+    return kind, None if kind in {"BOOKMARK", "ERROR"} else _view(event["object"])
+
+
+def _view(found: dict[str, Any]) -> SigningRequestView:
+    status = found.get("status") or {}
+    approved, refusal = False, ""
+    for each in status.get("conditions") or ():
+        if each["type"] in {"Denied", "Failed"}:
+            refusal = str(each.get("message") or each.get("reason") or each["type"])
+        approved = approved or each["type"] == "Approved"
+    certificate = base64.b64decode(status.get("certificate") or "")
+    metadata = found["metadata"]
+    return SigningRequestView(metadata["name"], metadata["uid"], certificate, approved, refusal)
+
+
+SLICES = b"/apis/resource.k8s.io/v1/resourceslices"
+CLAIM = b"/apis/resource.k8s.io/v1/namespaces/%b/resourceclaims/%b"
+
+
+def claim_path(target: PodTarget) -> bytes:
+    """Return the path of a ResourceClaim."""
+    return CLAIM % (target.namespace.encode(), target.name.encode())
+
+
+def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
+    """Return the encoded field selector of a node's slices, or of those of one driver."""
+    selector = b"fieldSelector=spec.nodeName%3D" + node
+    return selector + b"%2Cspec.driver%3D" + driver if driver else selector
+
+
+def resource_slice_json(node: str, slices: ResourceSlices, drivers: tuple[DraDriver, ...]) -> bytes:
+    """Render the one slice that holds all devices of a driver on a node."""
+    driver = next(each for each in drivers if each.driver == slices.driver)
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node,
+        "uid": slices.node_uid,
+        "controller": True,
+    }
+    return orjson.dumps(
+        {
+            "kind": "ResourceSlice",
+            "apiVersion": "resource.k8s.io/v1",
+            "metadata": {
+                "generateName": f"00000-{driver.driver}-{node}-",
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "driver": driver.driver,
+                "pool": {"name": node, "generation": slices.generation, "resourceSliceCount": 1},
+                "nodeName": node,
+                "devices": [_device(node, driver, index) for index in range(driver.count)],
+            },
+        }
+    )
+
+
+def _device(node: str, driver: DraDriver, index: int) -> dict[str, object]:
+    device: dict[str, object] = {"name": f"{driver.name_prefix}{index}"}
+    if driver.attributes:
+        device["attributes"] = {
+            each.name: {
+                each.kind: each.value.replace("{{name}}", node).replace("{{index}}", str(index))
+                if isinstance(each.value, str)
+                else each.value
+            }
+            for each in driver.typed_attributes
+        }
+    if driver.capacity:
+        device["capacity"] = {
+            name: {"value": str(amount)} for name, amount in sorted(driver.capacity.items())
+        }
+    return device
+
+
+def decode_resource_claim(body: bytes | dict[str, Any]) -> ResourceClaimView:
+    """Return what the DRA manager reads of a ResourceClaim."""
+    obj = orjson.loads(body) if isinstance(body, bytes) else body
+    meta, status = obj["metadata"], obj.get("status") or {}
+    owners = (each for each in meta.get("ownerReferences") or () if each.get("controller"))
+    allocation = status.get("allocation")
+    results = ((allocation or {}).get("devices") or {}).get("results") or ()
+    devices = tuple(
+        ClaimDevice(each["request"], each["driver"], each["pool"], each["device"])
+        for each in results
+    )
+    return ResourceClaimView(
+        name=meta["name"],
+        uid=meta["uid"],
+        owner_uid=next((each["uid"] for each in owners), ""),
+        reserved_for=tuple(each["uid"] for each in status.get("reservedFor") or ()),
+        devices=None if allocation is None else devices,
+    )
+
+
+def decode_resource_slice(body: bytes | dict[str, Any]) -> ResourceSliceView:
+    """Return what a driver reads of its ResourceSlices."""
+    obj = orjson.loads(body) if isinstance(body, bytes) else body
+    meta, pool = obj["metadata"], obj["spec"]["pool"]
+    return ResourceSliceView(meta["name"], meta["resourceVersion"], pool["generation"])
