@@ -38,23 +38,46 @@ class WorkerState(enum.IntEnum):
 
 
 class SyncStage(enum.IntEnum):
-    """What the sync that is running waits for."""
+    """How far the sync of a pod is; `pods/pod_sync.py` holds the table of what follows what.
 
-    IDLE = 0
-    MOUNT = 1  # the volume manager
-    MOUNTED = 2  # the next look at the volumes
-    SANDBOX = 3  # the runtime, creating the sandbox
-    START = 4  # the runtime, starting the first container of `plan`
-    STOP = 5  # the runtime, stopping containers
-    UNMOUNT = 6  # the volume manager, on the way out
-    PULL = 7  # the image manager, for the first container of `plan`
-    KILL = 8  # the runtime, stopping one container
-    POST_START = 9  # the hook of the container that was started last
-    PREPARE = 10  # the ResourceClaims of the pod, before its sandbox is made
-    ORPHAN = 11  # housekeeping, which ends what runs of a pod that a restart has refused
-    SECRETS = 12  # the pull secrets, until their watches have begun
-    CREDENTIALS = 13  # the lookup of credentials before a pull
-    CREATE = 14  # what the environment of the first container of `plan` needs
+    A worker rests in a stage that waits for something. A sync passes the others at once.
+    """
+
+    IDLE = 0  # no sync runs
+    SYNC_POD = 1
+    MOUNT = 2  # waits for the volume manager
+    MOUNTED = 3  # waits for the next look at the volumes
+    SECRETS = 4  # waits until the watches of the pull secrets have begun
+    PREPARE = 5  # waits for the ResourceClaims of the pod
+    RUNTIME = 6  # the runtime's half of SyncPod
+    SANDBOX = 7  # waits for the runtime, which creates the sandbox
+    SANDBOX_READY = 8
+    PLAN = 9  # what to kill and what to start
+    KILL = 10  # waits for the runtime, which stops one container
+    STOP = 11  # waits for the runtime, which stops all containers
+    CONFIGURE = 12
+    NEXT = 13  # the first container of `plan`
+    CREDENTIALS = 14  # waits for the lookup of credentials before a pull
+    PULL = 15  # waits for the image manager
+    CREATE = 16  # waits for what the environment of the first container of `plan` needs
+    START = 17  # waits for the runtime, which starts the first container of `plan`
+    POST_START = 18  # waits for the hook of the container that was started last
+    COMPLETE = 19
+    SYNC_TERMINATING = 20
+    SYNC_TERMINATED = 21
+    UNMOUNT = 22  # waits for the volume manager, on the way out
+    ORPHAN = 23  # waits for housekeeping, which ends what runs of a pod that was refused
+
+
+class Happened(enum.IntEnum):
+    """What moves a worker on."""
+
+    ASKED = 0  # a sync is wanted: UpdatePod, or the work queue
+    ENDED = 1  # the same, for the pod is to end, or to end sooner
+    ENTERED = 2  # the stage before is over
+    DUE = 3  # the instant has come for which the worker waited
+    DONE = 4  # the manager that the stage waits for is done
+    FAILED = 5  # the manager that the stage waits for has given up
 
 
 REFUSED = -1

@@ -11,6 +11,7 @@ from fleet.k8s.pods import Pod
 from fleet.kubelet.containers import kuberuntime_manager
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.pods.pod_admission import PodAdmission
+from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.wire.api import operations
 from fleet.wire.http2.messages import Request
@@ -33,7 +34,7 @@ def bug(act: Callable[..., object], pod_at: int) -> Callable[..., object]:
 
 WHERE = {
     "a start": (kuberuntime_manager, "config_error", 0),
-    "a sync": (PodSyncer, "_sync_pod", 1),
+    "a sync": (StatusGenerator, "generate", 1),
     "probes": (ProbeManager, "add_pod", 1),
 }
 
@@ -107,7 +108,7 @@ def test_a_request_that_cannot_be_written_fails_its_pod(monkeypatch: pytest.Monk
 
 
 def test_a_bug_that_goes_on_takes_the_node_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PodSyncer, "_sync_pod", bug(PodSyncer._sync_pod, 1))
+    monkeypatch.setattr(StatusGenerator, "generate", bug(StatusGenerator.generate, 1))
     monkeypatch.setattr(PodSyncer, "abandon", bug(PodSyncer.abandon, 1))
     sim = started()
     sim.create_pod("bad", node="n-0")

@@ -1,16 +1,12 @@
 """The runtime's half of a pod sync: sandbox, containers to kill, containers to start, back-off.
 
-    sync_pod -> SANDBOX -> [on_sandbox_ready] -> plan -> KILL -> image volumes: PULL
-                                  -> per container: PULL, CREATE, START, POST_START -> DONE
-
-One step at a time: what takes time leaves its stage in the worker and one timer in the wheel, and
-`on_due` goes on. A container that cannot be started leaves its reason in the reason cache, and an
+Each public step returns the stage that follows at once, or None: it then has left the stage that
+waits in the worker, and one timer in the wheel. The table of `pods/pod_sync.py` says which step is
+of which stage. A container that cannot be started leaves its reason in the reason cache, and an
 error that has the sync tried again.
 Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, SyncPod, computePodActions, doBackOff,
 kuberuntime_container.go, startContainer.
 """
-
-import enum
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, Reply, Timer, WatchKind
@@ -42,7 +38,6 @@ from fleet.kubelet.pod_worker import (
     Kills,
     PodWorker,
     SyncStage,
-    WorkerState,
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
@@ -60,14 +55,6 @@ ANSWER_POLL_NS = 20 * NS_PER_MS  # until what an environment needs was read
 NO_PULL_SECRETS = (
     "Unable to retrieve some image pull secrets (%s); attempting to pull the image may not succeed."
 )
-
-
-class Progress(enum.IntEnum):
-    """How far a step came."""
-
-    WAIT = 0  # a timer of the worker is set
-    SANDBOX_READY = 1  # the caller reports it, then calls `plan`
-    DONE = 2  # this SyncPod has done what it could
 
 
 def _kind_of(pod: Pod, spec: ContainerSpec) -> int:
@@ -100,8 +87,10 @@ class KubeRuntimeManager:
         self._images = ImageManager()
         self._credentials: PullCredentials | None = None  # only if a provider is asked
 
-    def sync_pod(self, worker: PodWorker, turn: Turn, *, restart_all: bool = False) -> Progress:
-        """Create the sandbox unless it is there, then plan the containers.
+    def sync_pod(
+        self, worker: PodWorker, turn: Turn, *, restart_all: bool = False
+    ) -> SyncStage | None:
+        """Choose what comes first: a sandbox, another one, or what to do with containers.
 
         `restart_all`: a rule said RestartAllContainers; this sync removes them, the next one
         starts them.
@@ -109,32 +98,29 @@ class KubeRuntimeManager:
         pod = worker.pod
         worker.plan = ()
         sandbox = self._runtime.sandbox(pod.uid)
-        if sandbox is not None and sandbox.ready and restart_all:
-            kills = containers_to_reset(pod, sandbox)
-            return self._kill_next(worker, Kills(kills, resets=True), turn)
-        if sandbox is not None and sandbox.ready:
-            return self.plan(worker, turn)
-        if sandbox is not None:
-            return self._replace_sandbox(worker, sandbox, turn)
-        return self._begin_sandbox(worker, turn)
-
-    def _replace_sandbox(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> Progress:
-        """Kill what still runs in a sandbox that has died, then make another one if it is needed.
-
-        Source: SyncPod, steps 1, 2 and 4.
-        """
-        pod = worker.pod
+        if sandbox is None:
+            return SyncStage.SANDBOX
+        if sandbox.ready and restart_all:
+            worker.kills = Kills(containers_to_reset(pod, sandbox), resets=True)
+            return SyncStage.KILL
+        if sandbox.ready:
+            return SyncStage.PLAN
+        # It has died: what still runs in it is killed, then it is replaced if that is needed.
         is_needed = needs_sandbox(pod, sandbox)
         if is_needed:
             turn.event(pod, Reason.SANDBOX_CHANGED, SANDBOX_CHANGED)
         if sandbox.is_running():
             worker.kills = ALL_REPLACED if is_needed else NO_KILLS
-            worker.stage = SyncStage.STOP
-            kill_containers(self._runtime, worker, sandbox, turn)
-            return Progress.WAIT
-        return self._begin_sandbox(worker, turn) if is_needed else self._configure(worker, turn)
+            self._stop_all(worker, sandbox, turn)
+            return None
+        return SyncStage.SANDBOX if is_needed else SyncStage.CONFIGURE
 
-    def _begin_sandbox(self, worker: PodWorker, turn: Turn) -> Progress:
+    def _stop_all(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
+        worker.stage = SyncStage.STOP
+        kill_containers(self._runtime, worker, sandbox, turn)
+
+    def begin_sandbox(self, worker: PodWorker, turn: Turn) -> None:
+        """Have the sandbox made; it takes as long as the profile says."""
         pod = worker.pod
         tell_dns(pod, turn)
         behavior = turn.behavior(pod)
@@ -142,61 +128,13 @@ class KubeRuntimeManager:
         if not turn.env.fidelity.starts_in_steps:  # one timer for sandbox and containers
             for spec in pod.spec.init_containers[:1] or pod.spec.containers:
                 delay_ns += self._runtime.start_delay_ns(pod, spec, behavior)
-        worker.stage = SyncStage.SANDBOX
         turn.wait(worker, turn.now_ns + delay_ns)
         held_until_ns = worker.seen_ns + PENDING_HOLD_NS
         if worker.due_ns > held_until_ns and not turn.env.fidelity.reports_each_step:
             turn.enqueue(worker, held_until_ns)
-        return Progress.WAIT
 
-    def on_due(self, worker: PodWorker, turn: Turn) -> Progress:
-        """Go on with what the runtime has done by now."""
-        stage = worker.stage
-        if stage is SyncStage.SANDBOX:
-            return self._on_sandbox_due(worker, turn)
-        if stage is SyncStage.PULL:
-            done = self._images.finish(worker.pod.uid, turn)
-            if self._images.volume(worker.pod.uid) is not None:
-                self._take_volume(worker, done, turn)
-            elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
-                return Progress.WAIT
-            return self._next(worker, turn)
-        if stage in (SyncStage.CREDENTIALS, SyncStage.CREATE, SyncStage.START):
-            if stage is SyncStage.START:
-                waits = self._start_first(worker, turn)
-            elif stage is SyncStage.CREATE:
-                waits = self._create_if_known(worker, turn)
-            else:
-                waits = self._waits_for_lookup(worker, turn)
-            return Progress.WAIT if waits else self._next(worker, turn)
-        if stage is SyncStage.POST_START:
-            return self._on_post_start(worker, turn)
-        return self._on_stop_due(worker, turn)
-
-    def _on_stop_due(self, worker: PodWorker, turn: Turn) -> Progress:
-        """Go on once what is killed has ended: one container, or the whole pod.
-
-        If that fails the sync is over, without an event. Source: SyncPod, steps 2 and 3.
-        """
-        assert worker.stage in {SyncStage.KILL, SyncStage.STOP}, worker.stage
-        error = outcome(self._runtime, worker, turn)
-        if error is None:
-            return Progress.WAIT
-        if error:
-            worker.fail()
-            worker.plan = ()
-            return Progress.DONE
-        worker.had_actions = True
-        if worker.stage is SyncStage.STOP:
-            kills, worker.kills = worker.kills, NO_KILLS
-            if worker.state is not WorkerState.SYNC:
-                return Progress.DONE
-            if kills.replaces:
-                return self._begin_sandbox(worker, turn)
-            return self._configure(worker, turn)
-        return self._kill_next(worker, worker.kills, turn)
-
-    def _on_sandbox_due(self, worker: PodWorker, turn: Turn) -> Progress:
+    def make_sandbox(self, worker: PodWorker, turn: Turn) -> SyncStage:
+        """Take the sandbox that was made, or report why it could not be."""
         pod = worker.pod
         counts = turn.facts.counts()
         error = sandbox_error(pod, turn)
@@ -207,22 +145,21 @@ class KubeRuntimeManager:
             message = f"Failed to create pod sandbox: {error}"
             turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
             worker.fail()
-            return Progress.DONE
+            return SyncStage.COMPLETE
         worker.had_actions = True
         counts.sandboxes += 1
         counts.sandbox.add(self._runtime.sandbox_delay_ns(pod, turn.behavior(pod)))
-        return Progress.SANDBOX_READY
+        return SyncStage.SANDBOX_READY
 
-    def plan(self, worker: PodWorker, turn: Turn) -> Progress:
-        """Choose what to kill and what to start now, and begin with it."""
+    def plan(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Choose what to kill and what to start now. Source: SyncPod, computePodActions."""
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
         actions = compute_pod_actions(pod, sandbox, self._probes)
         if actions.kill_pod:
-            worker.stage = SyncStage.STOP
-            kill_containers(self._runtime, worker, sandbox, turn)
-            return Progress.WAIT
+            self._stop_all(worker, sandbox, turn)
+            return None
         worker.plan = actions.start
         kill = actions.kill
         killed = {each.name for each in kill}
@@ -231,7 +168,8 @@ class KubeRuntimeManager:
             if each.name not in killed and spec is not None:
                 kill = (*kill, each)
                 worker.plan = (*worker.plan, spec)
-        return self._kill_next(worker, Kills(kill), turn)
+        worker.kills = Kills(kill) if kill else NO_KILLS
+        return SyncStage.KILL
 
     def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
         """Give the pod and what runs its new resources; return what must start anew.
@@ -258,11 +196,12 @@ class KubeRuntimeManager:
             worker.pending = True
         return resize.kill
 
-    def _kill_next(self, worker: PodWorker, kills: Kills, turn: Turn) -> Progress:
+    def kill_next(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Kill the next container that shall not run, else go on with those to start."""
-        worker.kills = kills if kills != NO_KILLS else NO_KILLS
-        if worker.kills is NO_KILLS:
-            return self._configure(worker, turn)
+        kills = worker.kills
+        if kills == NO_KILLS:
+            worker.kills = NO_KILLS
+            return SyncStage.CONFIGURE
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
@@ -272,19 +211,36 @@ class KubeRuntimeManager:
                 continue
             done = (*kills.done, kill.name)
             worker.kills = kills._replace(left=kills.left[at + 1 :], done=done)
-            worker.stage = SyncStage.KILL
             turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
             grace_s = kill_grace_s(pod, kill)
             stop(self._runtime, worker, (container,), grace_s, turn)
-            return Progress.WAIT
+            return None
         if kills.resets:
             worker.had_actions = True
             worker.pending = True
             self._runtime.remove_containers(pod)
-            return Progress.DONE
-        return self._next(worker, turn) if kills.is_of_hook else self._configure(worker, turn)
+            return SyncStage.COMPLETE
+        return SyncStage.NEXT if kills.is_of_hook else SyncStage.CONFIGURE
 
-    def _configure(self, worker: PodWorker, turn: Turn) -> Progress:
+    def on_stopped(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Go on once what is killed has ended: one container, or all of them.
+
+        If that fails the sync is over, without an event. Source: SyncPod, steps 2 and 3.
+        """
+        error = outcome(self._runtime, worker, turn)
+        if error is None:
+            return None
+        if error:
+            worker.fail()
+            worker.plan = ()
+            return SyncStage.COMPLETE
+        worker.had_actions = True
+        if worker.stage is SyncStage.KILL:
+            return SyncStage.KILL
+        replaces, worker.kills = worker.kills.replaces, NO_KILLS
+        return SyncStage.SANDBOX if replaces else SyncStage.CONFIGURE
+
+    def configure(self, worker: PodWorker, turn: Turn) -> SyncStage:
         """Do what each sync does before it looks at containers, also when it starts none.
 
         Source: SyncPod, generatePodSandboxConfig and getImageVolumes.
@@ -292,7 +248,7 @@ class KubeRuntimeManager:
         tell_dns(worker.pod, turn)
         if worker.plan or turn.env.fidelity.pulls_images:
             self._images.begin_volumes(worker.pod)
-        return self._next(worker, turn)
+        return SyncStage.NEXT
 
     def repeats(self, pod: Pod, turn: Turn) -> bool:
         """Return whether each further sync of a pod has something to say, or to pull."""
@@ -308,27 +264,48 @@ class KubeRuntimeManager:
         if missing:
             turn.event(pod, Reason.FAILED_PULL_SECRET, NO_PULL_SECRETS % ", ".join(missing))
 
-    def _next(self, worker: PodWorker, turn: Turn) -> Progress:
+    def next_container(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Begin with the next container of the plan that may be started now."""
         if self._pulls_volume(worker, turn):
-            return Progress.WAIT
+            return None
         while worker.plan:
             spec = worker.plan[0]
             if self._is_in_back_off(worker, spec, turn):
                 self._skip_first(worker)
                 continue
             if self._looks_up(worker, spec.name, spec.image, spec.pull_policy, turn):
-                return Progress.WAIT
+                return None
             ensured = self._ensure_image(worker, spec, turn)
             if not self._take_image(worker, ensured, turn):
                 continue
             if ensured.due_ns:
                 worker.stage = SyncStage.PULL
                 turn.wait(worker, ensured.due_ns)
-                return Progress.WAIT
+                return None
             if self._create_first(worker, turn):
-                return Progress.WAIT
-        return Progress.DONE
+                return None
+        return SyncStage.COMPLETE
+
+    def on_lookup(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Pull with the credentials that were found, once the lookup is over."""
+        return None if self._waits_for_lookup(worker, turn) else SyncStage.NEXT
+
+    def on_pulled(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Take the image that was pulled, of a volume or of the first container of the plan."""
+        done = self._images.finish(worker.pod.uid, turn)
+        if self._images.volume(worker.pod.uid) is not None:
+            self._take_volume(worker, done, turn)
+        elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
+            return None
+        return SyncStage.NEXT
+
+    def on_environment(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Create the first container of the plan, once what its environment needs was read."""
+        return None if self._create_if_known(worker, turn) else SyncStage.NEXT
+
+    def on_created(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Start the first container of the plan, which was created."""
+        return None if self._start_first(worker, turn) else SyncStage.NEXT
 
     def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
         """Begin to create the first container of the plan; tell whether that takes time."""
@@ -569,7 +546,7 @@ class KubeRuntimeManager:
         worker.fail()
         self._skip_first(worker)
 
-    def _on_post_start(self, worker: PodWorker, turn: Turn) -> Progress:
+    def on_post_start(self, worker: PodWorker, turn: Turn) -> SyncStage:
         """Go on after the hook of the container that was started last."""
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
@@ -578,21 +555,22 @@ class KubeRuntimeManager:
         container = sandbox.containers[-1]
         spec = pod.find(container.name)
         if spec is None or spec.life.post_start is None:  # the pod has another spec by now
-            return self._next(worker, turn)
+            return SyncStage.NEXT
         hook, worker.kills = worker.kills, NO_KILLS
         error = hook.hook_error
         if not error and hook.hook_dies and container.state is RunState.EXITED:
             error = f'lifecycle hook for Container "{spec.name}" failed: it is not running'
         if not error:
             worker.forget_reason(spec.name)
-            return self._next(worker, turn)
+            return SyncStage.NEXT
         turn.event(pod, Reason.FAILED_POST_START_HOOK, "PostStartHook failed", spec)
         worker.note_reason(spec.name, WaitingState(POST_START_ERROR, error))
         worker.fail()
         if spec in pod.spec.init_containers and not is_sidecar(spec):
             worker.plan = ()
         kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
-        return self._kill_next(worker, Kills((kill,), is_of_hook=True), turn)
+        worker.kills = Kills((kill,), is_of_hook=True)
+        return SyncStage.KILL
 
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""

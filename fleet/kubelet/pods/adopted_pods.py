@@ -11,25 +11,19 @@ HandlePodCleanups.
 Differs: of pods that went meanwhile what runs ends at once, without an event.
 """
 
-import dataclasses
 from collections.abc import Mapping
 
 from fleet.k8s.pods import PodUid
-from fleet.kubelet.containers.container_kill import kill_orphan, outcome
 from fleet.kubelet.containers.image_manager import adopt_images
-from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import (
     TERMINAL_PHASES,
     PodWorker,
     Rejection,
     SyncStage,
     WorkerState,
-    requeue_ns,
 )
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.turn import Turn
-
-_STREAM_RETRY = 0x04FA6
 
 
 def adopt(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
@@ -66,37 +60,6 @@ def reject(syncer: PodSyncer, worker: PodWorker, rejection: Rejection, turn: Tur
     syncer.reject(worker, rejection, turn)
     if worker.stage is SyncStage.ORPHAN:
         _mount_again(syncer, worker, turn)
-
-
-def on_orphan_timer(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
-    """End what runs of a pod that was refused; the relist that sees its end has it synced.
-
-    Its status then tells how its containers ended. Source: HandlePodCleanups.
-    """
-    if not worker.due_ns or turn.now_ns < worker.due_ns:
-        return
-    worker.due_ns = 0
-    uid = worker.pod.uid
-    sandbox = syncer.runtime.sandbox(uid)
-    assert sandbox is not None, uid
-    if not worker.had_actions:
-        worker.had_actions = True
-        syncer.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
-        kill_orphan(syncer.runtime, worker, sandbox, turn)
-        return
-    error = outcome(syncer.runtime, worker, turn)
-    if error:
-        pod = dataclasses.replace(worker.pod, resource_version="")
-        turn.event(pod, Reason.FAILED_KILL_POD, f"error killing pod: {error}")
-        worker.had_actions = False
-        share = turn.draw(_STREAM_RETRY, uid)
-        turn.wait(worker, requeue_ns(turn.now_ns, 0, share))
-    elif error is not None:
-        worker.end_sync(turn.now_ns, relisted=False)
-        if worker.state is WorkerState.SYNC:
-            syncer.on_runtime_changed(worker, turn)
-        else:
-            syncer.sync(worker, turn)
 
 
 def drop_orphans(syncer: PodSyncer, workers: Mapping[PodUid, PodWorker]) -> None:

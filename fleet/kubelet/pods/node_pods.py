@@ -34,7 +34,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_shutdown import CANCELLED, DETECTED, NodeShutdown
 from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.node_facts import NodeFacts
-from fleet.kubelet.pod_worker import STARTED_PHASES, PodWorker, SyncStage, WorkerState
+from fleet.kubelet.pod_worker import STARTED_PHASES, PodWorker, WorkerState
 from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.pod_admission import PodAdmission
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
@@ -139,8 +139,6 @@ class NodePods:
         elif timer is Timer.POD_KILL:
             if syncer.on_kill_timeout(worker, turn):
                 self.admission.give_up(worker.pod.uid, turn)
-        elif timer is Timer.RUNTIME and worker.stage is SyncStage.ORPHAN:
-            adopted_pods.on_orphan_timer(syncer, worker, turn)
         elif timer is Timer.RUNTIME:
             syncer.on_runtime_timer(worker, turn)
         elif timer is Timer.PROBES:

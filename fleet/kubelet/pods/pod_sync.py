@@ -1,31 +1,47 @@
-"""What the worker of a pod does: SyncPod, SyncTerminatingPod, SyncTerminatedPod.
+"""What the worker of a pod does: SyncPod, SyncTerminatingPod, SyncTerminatedPod, as one table.
 
-    sync_pod: status -> watches -> volumes -> kuberuntime_manager.sync_pod -> relist
-    its end: see pod_termination.py
+    IDLE -> SYNC_POD -> MOUNT -> SECRETS -> PREPARE -> RUNTIME -> SANDBOX -> PLAN -> KILL
+         -> CONFIGURE -> NEXT -> (CREDENTIALS, PULL, CREATE, START, POST_START)* -> COMPLETE -> IDLE
+    IDLE -> SYNC_TERMINATING -> STOP -> IDLE -> SYNC_TERMINATED -> UNMOUNT -> IDLE
 
-A sync that has to wait leaves its stage in the worker and one timer in the wheel. A healthy pod
-that runs has neither; a container that will end has one, at the relist that will see it.
-Source: pkg/kubelet/kubelet.go, SyncPod, OnPodSandboxReady, rejectPod.
-Differs: in `light` there are no volumes and no first status, and the relist is not waited for.
+`PodSyncer.TRANSITIONS` says for each stage and for what happened which step is taken and where that
+may lead. `PodSyncer.advance` is the only door: a step returns the stage that follows at once, or
+None once it rests in one that waits, with one timer in the wheel. What has no row does not move a
+worker: a sync that is asked for while one runs is `pending`. A healthy pod that runs has neither a
+stage nor a timer; a container that will end has a timer, at the relist that will see it.
+
+Until the last status is sent the object of a pod stays, with its deletionTimestamp.
+Source: pkg/kubelet/kubelet.go, SyncPod, SyncTerminatingPod, SyncTerminatedPod, OnPodSandboxReady,
+rejectPod; pod_workers.go, podWorkerLoop, completeWork; kubelet_volumes.go, podVolumesExist: what
+could not be unmounted counts as mounted, and is waited for without an end.
+Differs: in `light` there are no volumes and no first status, and the relist is not waited for; a
+pod that is deleted goes without a last status unless a finalizer or an owner waits for one.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import ClassVar, NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Milestone, Timer, WatchKind
 from fleet.k8s.pods import Pod, PodStatus
 from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.allocation_manager import AllocationManager
-from fleet.kubelet.containers.container_kill import go_on_killing
+from fleet.kubelet.containers.container_kill import (
+    go_on_killing,
+    kill_containers,
+    kill_orphan,
+    outcome,
+    sandbox_problem,
+)
 from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import (
     ANSWER_POLL_NS,
     KubeRuntimeManager,
-    Progress,
 )
 from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
-from fleet.kubelet.counts import MOUNTED, VERIFIED
+from fleet.kubelet.counts import MOUNTED, UNMOUNTED, VERIFIED
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
@@ -37,6 +53,7 @@ from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import (
     RUNTIME_STAGES,
     TERMINAL_PHASES,
+    Happened,
     PodKill,
     PodWorker,
     Rejection,
@@ -49,12 +66,17 @@ from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
 from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
 from fleet.kubelet.pods.pod_status import StatusGenerator
-from fleet.kubelet.pods.pod_termination import EndStep, PodTermination
-from fleet.kubelet.pods.status_generate import apply_updates, untolerated_key, with_sandbox_ready
+from fleet.kubelet.pods.status_generate import (
+    apply_updates,
+    terminate_pod_status,
+    untolerated_key,
+    with_sandbox_ready,
+)
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
-from fleet.kubelet.volumes.volume_manager import VolumeManager
+from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS, MountResult, mount_seen_ns
+from fleet.kubelet.volumes.unmounts import Unmounts
+from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.profile.probe_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
@@ -65,12 +87,35 @@ BUG_REASON = "FleetError"
 MESSAGE_MAX = 1024
 """Of an event. Source: pkg/apis/core/validation/events.go, NoteLengthLimit."""
 GRACE_EXCEEDED = "Container runtime did not kill the pod within specified grace period."
-_BEFORE_RUNTIME = frozenset((SyncStage.MOUNT, SyncStage.MOUNTED, SyncStage.SECRETS))
-"""Stages in which a pod that is to end gives up its sync."""
+EXIST_POLL_NS = LOOP_NS
+"""How often a pod looks whether what could not be unmounted is: kubelet.go, SyncTerminatedPod."""
 _STREAM_REQUEUE = 0x5E90
 _STREAM_RESYNC = 0x5E91
 _STREAM_ORPHAN = 0x04FA4
 _STREAM_CLEANUP = 0x04FA5
+_STREAM_RETRY = 0x04FA6
+
+
+_At, _On = SyncStage, Happened
+_SYNC_OF = {
+    WorkerState.SYNC: SyncStage.SYNC_POD,
+    WorkerState.TERMINATING: SyncStage.SYNC_TERMINATING,
+    WorkerState.TERMINATED: SyncStage.SYNC_TERMINATED,
+}
+_SYNCS = tuple(_SYNC_OF.values())
+
+
+class _Row(NamedTuple):
+    """A transition: the step that is taken, and the stages that it may return."""
+
+    step: "Callable[[PodSyncer, PodWorker, Turn], SyncStage | None]"
+    leads_to: tuple[SyncStage, ...] = ()
+
+
+def _of_runtime(
+    step: Callable[[KubeRuntimeManager, PodWorker, Turn], SyncStage | None], *leads_to: SyncStage
+) -> _Row:
+    return _Row(lambda syncer, worker, turn: step(syncer.kuberuntime, worker, turn), leads_to)
 
 
 class PodSyncer:
@@ -79,7 +124,6 @@ class PodSyncer:
     __slots__ = (
         "allocations",
         "dra",
-        "ending",
         "kuberuntime",
         "mirrors",
         "pleg",
@@ -88,6 +132,7 @@ class PodSyncer:
         "runtime",
         "runtime_state",
         "statuses",
+        "unmounts",
         "volumes",
     )
 
@@ -113,9 +158,7 @@ class PodSyncer:
         self.reports = StatusGenerator(
             self.statuses, self.runtime, self.probes, self.allocations, self.dra, devices
         )
-        self.ending = PodTermination(
-            self.runtime, self.volumes, self.probes, self.statuses, self.reports
-        )
+        self.unmounts = Unmounts()
 
     def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
         """Report that a pod may not run; housekeeping ends what runs of it. Source: rejectPod."""
@@ -183,39 +226,50 @@ class PodSyncer:
         turn.event(worker.pod, Reason.EXCEEDED_GRACE_PERIOD, GRACE_EXCEEDED)
         return True
 
+    def advance(self, worker: PodWorker, happened: Happened, turn: Turn) -> None:
+        """Take what happened to a pod: the only way by which the stage of its worker changes."""
+        row = self.TRANSITIONS.get((worker.stage, happened))
+        if row is None:
+            worker.pending = worker.pending or happened <= Happened.ENDED
+            return
+        stage = row.step(self, worker, turn)
+        while stage is not None:
+            assert stage in row.leads_to, (happened, worker.stage, stage)
+            worker.stage = stage
+            row = self.TRANSITIONS[stage, Happened.ENTERED]
+            stage = row.step(self, worker, turn)
+
     def sync(self, worker: PodWorker, turn: Turn) -> None:
         """Ask for a sync of a pod, with the mirror that it has now. Source: UpdatePod."""
         self.mirrors.ask(worker.pod)
-        self.go_on(worker, turn)
+        self.advance(worker, Happened.ASKED, turn)
 
-    def go_on(self, worker: PodWorker, turn: Turn) -> None:
-        """Run the sync that was asked for, at once if none runs and the pod cache is fresh enough.
+    def _begin(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Begin the sync that was asked for, if the pod cache is fresh enough.
 
         Source: podWorkerLoop, podCache.GetNewerThan: a sync waits for a relist after the last one.
         """
-        if worker.stage is not SyncStage.IDLE:
-            worker.pending = True
-            return
         if worker.state is WorkerState.FINISHED:
-            return
+            return None
         now_ns = turn.now_ns
         waits = not worker.fresh and turn.env.fidelity.waits_for_relist
         if waits and self.pleg.last_cached_ns(now_ns) <= worker.last_sync_ns:
             self.mirrors.begin(worker.pod)
             turn.enqueue(worker, self.pleg.next_cached_ns(now_ns + 1))
-            return
+            return None
         worker.sync_ns = 0
         worker.pending = False
         worker.began_ns = now_ns
-        if worker.state is WorkerState.SYNC:
-            self._sync_pod(worker, turn)
-        elif worker.state is WorkerState.TERMINATING:
-            sandbox = self.runtime.sandbox(worker.pod.uid)
-            if sandbox is not None:
-                self.pleg.relist(worker.pod.uid, sandbox)  # what this sync sees is no news any more
-            self._take_end(worker, self.ending.sync_terminating(worker, turn), turn)
-        else:
-            self._forget_if_over(worker, self.ending.sync_terminated(worker, turn), turn)
+        return _SYNC_OF[worker.state]
+
+    def _begin_again(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        self.mirrors.ask(worker.pod)
+        return self._begin(worker, turn)
+
+    def _give_up(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """End a sync that only waits for volumes or secrets, and begin the one that ends a pod."""
+        worker.end_sync(turn.now_ns, relisted=False)
+        return self._begin(worker, turn)
 
     def may_run(self, worker: PodWorker, env: Environment) -> bool:
         """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
@@ -235,10 +289,8 @@ class PodSyncer:
         Source: kubelet.go, SyncPod (WithoutCancel), SyncTerminatingPod (context.TODO).
         """
         self.volumes.abort(worker.pod.uid)
-        is_no_orphan_yet = worker.stage is SyncStage.ORPHAN and not worker.had_actions
-        if worker.stage in _BEFORE_RUNTIME or is_no_orphan_yet:
-            worker.end_sync(turn.now_ns, relisted=False)
-        self.sync(worker, turn)
+        self.mirrors.ask(worker.pod)
+        self.advance(worker, Happened.ENDED, turn)
 
     def on_sync_timer(self, worker: PodWorker, turn: Turn) -> None:
         """Take a call of the work queue."""
@@ -249,7 +301,7 @@ class PodSyncer:
         if worker.stage in RUNTIME_STAGES and not turn.env.fidelity.reports_each_step:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         elif self.mirrors.has_begun(worker.pod):
-            self.go_on(worker, turn)
+            self.advance(worker, Happened.ASKED, turn)
         else:
             self.sync(worker, turn)
 
@@ -266,27 +318,10 @@ class PodSyncer:
             turn.arm(self.pleg.next_relist_ns(due_ns), Timer.POD_SYNC, pod.uid)
 
     def on_runtime_timer(self, worker: PodWorker, turn: Turn) -> None:
-        """Go on with what the runtime has done by now."""
-        if not worker.due_ns or turn.now_ns < worker.due_ns:
-            return
-        worker.due_ns = 0
-        stage = worker.stage
-        if stage in RUNTIME_STAGES or (
-            stage is SyncStage.STOP and worker.state is WorkerState.SYNC
-        ):
-            self._go_on(worker, self.kuberuntime.on_due(worker, turn), turn)
-        elif stage is SyncStage.MOUNTED:
-            worker.volumes_ready = True
-            turn.facts.counts().on_volumes(worker.pod.spec.volumes, VERIFIED, MOUNTED)
-            self._sync_runtime(worker, turn)
-        elif stage is SyncStage.SECRETS:
-            self._sync_runtime(worker, turn)
-        elif stage is SyncStage.STOP:
-            self._take_end(worker, self.ending.on_stop_due(worker, turn), turn)
-        elif stage is SyncStage.UNMOUNT:
-            self._forget_if_over(worker, self.ending.on_unmount_due(worker, turn), turn)
-        elif worker.state is WorkerState.SYNC:
-            self._relist(worker, turn)
+        """Go on if the instant has come that the worker waits for; an older timer is stale."""
+        if worker.due_ns and turn.now_ns >= worker.due_ns:
+            worker.due_ns = 0
+            self.advance(worker, Happened.DUE, turn)
 
     def on_volumes(self, worker: PodWorker, turn: Turn) -> None:
         """Go on with the volumes of a pod, whether its sync waits for them or not."""
@@ -299,14 +334,10 @@ class PodSyncer:
             self.reject(worker, Rejection(reason.text, message), turn)
         for reason, message in events:
             turn.event(worker.pod, reason, message)
-        if worker.stage is not SyncStage.MOUNT:
-            return
-        if result is MountResult.GIVEN_UP:
-            worker.end_sync(turn.now_ns, relisted=False)
-            self._requeue(worker, 0, turn)
-        elif result is MountResult.MOUNTED:
-            worker.stage = SyncStage.MOUNTED
-            turn.wait(worker, mount_seen_ns(worker.last_sync_ns, turn.now_ns))
+        if worker.stage is SyncStage.MOUNT and result is MountResult.GIVEN_UP:
+            self.advance(worker, Happened.FAILED, turn)
+        elif worker.stage is SyncStage.MOUNT and result is MountResult.MOUNTED:
+            self.advance(worker, Happened.DONE, turn)
 
     def on_probes(self, worker: PodWorker, turn: Turn) -> None:
         """Take what the probes of a pod found."""
@@ -325,9 +356,9 @@ class PodSyncer:
         if needs_sync and worker.state is WorkerState.SYNC:
             self.sync(worker, turn)
 
-    def _sync_pod(self, worker: PodWorker, turn: Turn) -> None:
-        pod = worker.pod
-        fidelity = turn.env.fidelity
+    def sync_pod(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Report a pod that should run, and begin to have what it needs. Source: SyncPod."""
+        pod, fidelity = worker.pod, turn.env.fidelity
         captured = self.mirrors.begun(pod)
         sandbox = self.runtime.sandbox(pod.uid)
         self.allocations.look(pod, sandbox, turn)
@@ -339,8 +370,7 @@ class PodSyncer:
                 self.reports.set_status(worker, status, turn)
             worker.complete_sync()
             worker.end_sync(turn.now_ns, relisted=False)
-            self.sync(worker, turn)
-            return
+            return self._begin_again(worker, turn)
         if fidelity.reports_each_step:
             self.reports.set_status(worker, status, turn)
         else:
@@ -352,55 +382,96 @@ class PodSyncer:
             turn.event(pod, Reason.NETWORK_NOT_READY, f"network is not ready: {network_error}")
             worker.end_sync(turn.now_ns, relisted=False)
             self._requeue(worker, turn.now_ns + TRANSIENT_NS, turn)
-            return
+            return None
         self.mirrors.reconcile(pod, captured, turn)
         if not fidelity.mounts_volumes:
-            self._sync_runtime(worker, turn)
-            return
+            return SyncStage.SECRETS
         if not worker.registered:
             worker.registered = True
             self.volumes.register_pod(pod, turn)
         if pod.spec.volumes and not worker.volumes_ready:
-            worker.stage = SyncStage.MOUNT
-            worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
-            self.volumes.begin(pod, turn)
-        else:
-            turn.facts.counts().on_resync(pod.spec.volumes)
-            self._sync_runtime(worker, turn)
+            return SyncStage.MOUNT
+        turn.facts.counts().on_resync(pod.spec.volumes)
+        return SyncStage.SECRETS
 
-    def _sync_runtime(self, worker: PodWorker, turn: Turn) -> None:
-        """Begin with the runtime's half of SyncPod: everything before it is there."""
-        if worker.pod.spec.pull_secrets and turn.env.fidelity.reads_objects:
-            if self._awaits_secrets(worker, turn):
-                return
-            self.kuberuntime.look_for_secrets(worker.pod, turn)
-        status = self.statuses.last_status(worker.pod)
-        self.probes.add_pod(worker.pod, status, turn)
-        restart_all = could_restart_all(worker.pod) and any(
-            each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
-        )
-        sandbox = self.runtime.sandbox(worker.pod.uid)
-        has_sandbox = sandbox is not None and sandbox.ready
-        needs_claims = worker.pod.spec.admission.claims and not has_sandbox
-        if needs_claims and turn.env.fidelity.prepares_claims:
-            worker.stage = SyncStage.PREPARE
-            self.on_prepared(worker, self.dra.prepare(worker.pod, turn), turn)
-            return
-        progress = self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
-        self._go_on(worker, progress, turn)
+    def _mount(self, worker: PodWorker, turn: Turn) -> None:
+        worker.last_sync_ns = turn.now_ns  # since when the volumes are waited for
+        self.volumes.begin(worker.pod, turn)
 
-    def _awaits_secrets(self, worker: PodWorker, turn: Turn) -> bool:
+    def _on_mounted(self, worker: PodWorker, turn: Turn) -> None:
+        """Have the sync see the volumes when it looks at them next."""
+        worker.stage = SyncStage.MOUNTED
+        turn.wait(worker, mount_seen_ns(worker.last_sync_ns, turn.now_ns))
+
+    def _on_unmounted(self, worker: PodWorker, turn: Turn) -> None:
+        """Fail a sync whose volumes were not mounted in time."""
+        worker.end_sync(turn.now_ns, relisted=False)
+        self._requeue(worker, 0, turn)
+
+    def _take_volumes(self, worker: PodWorker, turn: Turn) -> SyncStage:
+        worker.volumes_ready = True
+        turn.facts.counts().on_volumes(worker.pod.spec.volumes, VERIFIED, MOUNTED)
+        return SyncStage.SECRETS
+
+    def _begin_secrets(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        if not (worker.pod.spec.pull_secrets and turn.env.fidelity.reads_objects):
+            return SyncStage.PREPARE
+        worker.last_sync_ns = turn.now_ns  # since when they are waited for
+        return self._await_secrets(worker, turn)
+
+    def _await_secrets(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Wait until the pull secrets are known, for a second at most where they are watched.
 
         Source: secret_manager.go, GetSecret; watch_based_manager.go, objectCache.Get.
         """
-        if worker.stage is not SyncStage.SECRETS:
-            worker.last_sync_ns = turn.now_ns  # since when they are waited for
-        if not self.volumes.objects.awaits_secrets(worker.pod, worker.last_sync_ns, turn):
-            return False
-        worker.stage = SyncStage.SECRETS
-        turn.wait(worker, turn.now_ns + ANSWER_POLL_NS)
-        return True
+        if self.volumes.objects.awaits_secrets(worker.pod, worker.last_sync_ns, turn):
+            turn.wait(worker, turn.now_ns + ANSWER_POLL_NS)
+            return None
+        self.kuberuntime.look_for_secrets(worker.pod, turn)
+        return SyncStage.PREPARE
+
+    def _prepare(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Have the claims of a pod prepared before its sandbox is made."""
+        pod = worker.pod
+        self.probes.add_pod(pod, self.statuses.last_status(pod), turn)
+        sandbox = self.runtime.sandbox(pod.uid)
+        has_sandbox = sandbox is not None and sandbox.ready
+        claims = pod.spec.admission.claims
+        if not claims or has_sandbox or not turn.env.fidelity.prepares_claims:
+            return SyncStage.RUNTIME
+        prepared = self.dra.prepare(pod, turn)
+        if not prepared.is_done:
+            return None
+        if not prepared.error:
+            return SyncStage.RUNTIME
+        self._on_unprepared(worker, prepared, turn)
+        return SyncStage.COMPLETE
+
+    def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
+        """Go on with a pod whose claims are ready, or leave it to its next resync."""
+        if worker.stage is not SyncStage.PREPARE or not prepared.is_done:
+            return
+        if prepared.error:
+            self._on_unprepared(worker, prepared, turn)
+        self.advance(worker, Happened.FAILED if prepared.error else Happened.DONE, turn)
+
+    def _on_unprepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
+        turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
+        worker.fail(turn.now_ns + turn.env.model.kubelet.sync_frequency_ns)
+
+    def _sync_runtime(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Begin with the runtime's half of SyncPod: everything before it is there."""
+        status = self.statuses.last_status(worker.pod)
+        restart_all = could_restart_all(worker.pod) and any(
+            each.type == ALL_RESTARTING and each.status == "True" for each in status.conditions
+        )
+        return self.kuberuntime.sync_pod(worker, turn, restart_all=restart_all)
+
+    def _on_stopped(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Go on once everything has ended that is stopped, by SyncPod or for the pod is to end."""
+        if worker.state is WorkerState.SYNC:
+            return self.kuberuntime.on_stopped(worker, turn)
+        return self._on_pod_stopped(worker, turn)
 
     def on_object_lost(self, worker: PodWorker, key: ObjectKey, turn: Turn) -> None:
         """Have the next resync of a pod see that an object has gone, or a key of it."""
@@ -415,31 +486,13 @@ class PodSyncer:
             share = turn.draw(_STREAM_RESYNC, pod.uid)
             self._requeue(worker, turn.now_ns + int(share * period_ns), turn)
 
-    def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
-        """Go on with a pod whose claims are ready, or leave it to its next resync."""
-        if worker.stage is not SyncStage.PREPARE or not prepared.is_done:
-            return
-        if prepared.error:
-            turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
-            worker.fail(turn.now_ns + turn.env.model.kubelet.sync_frequency_ns)
-            self._complete(worker, turn)
-        else:
-            self._go_on(worker, self.kuberuntime.sync_pod(worker, turn), turn)
-
-    def _go_on(self, worker: PodWorker, progress: Progress, turn: Turn) -> None:
-        """Take how far the runtime came."""
-        if progress is Progress.SANDBOX_READY:
-            self._on_sandbox_ready(worker, turn)
-            progress = self.kuberuntime.plan(worker, turn)
-        if progress is Progress.DONE:
-            self._complete(worker, turn)
-
-    def _on_sandbox_ready(self, worker: PodWorker, turn: Turn) -> None:
+    def _on_sandbox_ready(self, worker: PodWorker, turn: Turn) -> SyncStage:
         """Report it before images are pulled. Source: kubelet.go, OnPodSandboxReady."""
         pod = worker.pod
         status = self.statuses.status(pod.uid)
         if status is not None and turn.env.fidelity.reports_each_step:
             self.reports.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
+        return SyncStage.PLAN
 
     def _complete(self, worker: PodWorker, turn: Turn) -> None:
         """End a SyncPod. One that did something, without an error, asks for a relist at once.
@@ -466,7 +519,7 @@ class PodSyncer:
         if events:
             self.sync(worker, turn)
         elif worker.pending or self.mirrors.is_asked(worker.pod):
-            self.go_on(worker, turn)
+            self.advance(worker, Happened.ASKED, turn)
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
             if turn.env.fidelity.resyncs_pods and self._is_resynced(worker.pod, turn):
@@ -503,7 +556,7 @@ class PodSyncer:
         """Look at the runtime as the periodic relist does; sync the pod if something changed."""
         uid = worker.pod.uid
         sandbox = self.runtime.sandbox(uid)
-        if sandbox is None:
+        if sandbox is None or worker.state is not WorkerState.SYNC:
             return
         self.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
         if self.pleg.relist(uid, sandbox):
@@ -512,32 +565,141 @@ class PodSyncer:
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
 
-    def _take_end(self, worker: PodWorker, step: EndStep, turn: Turn) -> None:
-        """Take how far the end of a pod came; try what failed again, as completeWork does.
+    def sync_terminating_pod(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Begin to stop what runs of a pod; each try reports Killing again of what still runs.
 
-        Of a pod whose object is gone housekeeping has it tried again. What was killed beside the
-        rest is seen by the next relist, and has it tried again then.
+        Source: SyncTerminatingPod.
+        """
+        pod = worker.pod
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None:
+            self.pleg.relist(pod.uid, sandbox)  # what this sync sees is no news any more
+        if turn.env.fidelity.reports_each_step:
+            self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
+        self.probes.stop_liveness_and_startup(pod)
+        if sandbox is not None and sandbox.is_running():
+            worker.stage = SyncStage.STOP
+            kill_containers(self.runtime, worker, sandbox, turn)
+            return None
+        if sandbox_problem(self.runtime, pod, turn):
+            worker.stage = SyncStage.STOP
+            return self._on_pod_stopped(worker, turn)
+        return self._terminated(worker, turn)
+
+    def _on_pod_stopped(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Go on once what is stopped has ended; else report why it cannot be, and try again.
+
+        Of a pod whose object is gone housekeeping has it tried again. What was killed alongside
+        the rest is seen by the next relist, and has it tried again then.
         Source: pod_workers.go, completeWork, removeTerminatedWorker.
         """
-        if step is EndStep.DONE:
-            self.sync(worker, turn)
-        if step is not EndStep.FAILED:
-            return
+        error = outcome(self.runtime, worker, turn)
+        if error is None:
+            return None
+        if not error:
+            return self._terminated(worker, turn)
+        pod = worker.pod
+        turn.event(pod, Reason.FAILED_KILL_POD, f"error killing pod: {error}")
         worker.end_sync(turn.now_ns, relisted=False)
         self._requeue(worker, 0, turn)
-        sandbox = self.runtime.sandbox(worker.pod.uid)
-        if sandbox is not None and self.pleg.is_stale(worker.pod.uid, sandbox):
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None and self.pleg.is_stale(pod.uid, sandbox):
             turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
         elif worker.removed:
-            share = turn.draw(_STREAM_CLEANUP, worker.pod.uid)
+            share = turn.draw(_STREAM_CLEANUP, pod.uid)
             turn.enqueue(worker, turn.now_ns + int(HOUSEKEEPING_NS * share) + 1)
-        if worker.pending:
-            self.go_on(worker, turn)
+        return self._begin(worker, turn) if worker.pending else None
 
-    def _forget_if_over(self, worker: PodWorker, step: EndStep, turn: Turn) -> None:
-        """Drop what is kept of a pod that is finished."""
-        if step is EndStep.DONE:
-            self._forget(worker.pod, turn)
+    def _terminated(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Report how the containers ended; the pod is now terminated."""
+        pod, offset_ns = worker.pod, turn.env.wall_offset_ns
+        self.probes.remove_pod(pod.uid)
+        sandbox = self.runtime.sandbox(pod.uid)
+        if sandbox is not None:
+            self.runtime.advance(pod.uid, turn.now_ns, offset_ns)
+            assert not sandbox.is_running(), pod.uid
+            self.runtime.stop_sandbox(pod.uid)
+        if _tells_end(worker, turn):
+            status = self.reports.generate(worker, turn, is_terminal=True)
+            self.reports.set_status(worker, status, turn)
+        worker.complete_terminating()
+        worker.end_sync(turn.now_ns, relisted=False)
+        share = turn.draw(_STREAM_REQUEUE)
+        worker.due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)  # volumes are unmounted then
+        return self._begin_again(worker, turn)
+
+    def sync_terminated_pod(self, worker: PodWorker, turn: Turn) -> None:
+        """Begin to wait until the volumes of a pod are unmounted. Source: SyncTerminatedPod."""
+        if not turn.env.fidelity.mounts_volumes:
+            self._finish(worker, turn)
+            return
+        is_mounted = worker.volumes_ready and turn.now_ns < worker.due_ns
+        status = self.reports.generate(worker, turn, is_terminal=True)
+        self.reports.set_status(worker, status, turn)
+        worker.stage = SyncStage.UNMOUNT
+        if is_mounted:
+            turn.wait(worker, turn.now_ns + MOUNT_POLL_NS)
+        else:
+            self._unmount(worker, turn)
+
+    def _unmount(self, worker: PodWorker, turn: Turn) -> None:
+        """Try what is mounted, and finish once nothing is."""
+        due_ns = self.unmounts.attempt(worker.pod, turn) if worker.volumes_ready else 0
+        if due_ns:
+            turn.wait(worker, due_ns + int(EXIST_POLL_NS * turn.draw(_STREAM_REQUEUE)))
+        else:
+            self._finish(worker, turn)
+
+    def _finish(self, worker: PodWorker, turn: Turn) -> None:
+        """Let everything of the pod go but its status. Source: SyncTerminatedPod, TerminatePod."""
+        pod = worker.pod
+        if worker.registered:
+            worker.registered = False
+            self.volumes.unregister_pod(pod, turn)
+        if worker.volumes_ready:
+            turn.facts.counts().on_volumes(pod.spec.volumes, UNMOUNTED)
+        status = self.statuses.last_status(pod)
+        if _tells_end(worker, turn):
+            status = terminate_pod_status(pod, status, worker.told or pod.status)
+        self.reports.set_status(worker, status, turn, finished=True)
+        worker.end_sync(turn.now_ns, relisted=False)
+        worker.complete_terminated()
+        if status.phase == "Failed" and not pod.deleting and not worker.removed:
+            turn.report(Milestone.POD_FAILED)
+        self._forget(pod, turn)
+
+    def _end_orphan(self, worker: PodWorker, turn: Turn) -> None:
+        """End what runs of a pod that was refused; the relist that sees its end has it synced.
+
+        Its status then says how its containers ended. Source: HandlePodCleanups.
+        """
+        uid = worker.pod.uid
+        sandbox = self.runtime.sandbox(uid)
+        assert sandbox is not None, uid
+        if not worker.had_actions:
+            worker.had_actions = True
+            self.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
+            kill_orphan(self.runtime, worker, sandbox, turn)
+            return
+        error = outcome(self.runtime, worker, turn)
+        if error:
+            pod = dataclasses.replace(worker.pod, resource_version="")
+            turn.event(pod, Reason.FAILED_KILL_POD, f"error killing pod: {error}")
+            worker.had_actions = False
+            turn.wait(worker, requeue_ns(turn.now_ns, 0, turn.draw(_STREAM_RETRY, uid)))
+        elif error is not None:
+            worker.end_sync(turn.now_ns, relisted=False)
+            if worker.state is WorkerState.SYNC:
+                self.on_runtime_changed(worker, turn)
+            else:
+                self.sync(worker, turn)
+
+    def _leave_orphan(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """End a pod that was refused by a sync of its own, unless housekeeping has begun."""
+        if not worker.had_actions:
+            return self._give_up(worker, turn)
+        worker.pending = True
+        return None
 
     def _forget(self, pod: Pod, turn: Turn) -> None:
         release_images(pod, turn)
@@ -552,3 +714,62 @@ class PodSyncer:
         due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
         if not worker.sync_ns or due_ns < worker.sync_ns:
             turn.enqueue(worker, due_ns)
+
+    TRANSITIONS: ClassVar[dict[tuple[SyncStage, Happened], "_Row"]] = {
+        (_At.IDLE, _On.ASKED): _Row(_begin, _SYNCS),
+        (_At.IDLE, _On.ENDED): _Row(_begin, _SYNCS),
+        (_At.IDLE, _On.DUE): _Row(_relist),
+        (_At.SYNC_POD, _On.ENTERED): _Row(sync_pod, (_At.MOUNT, _At.SECRETS, _At.SYNC_TERMINATING)),
+        (_At.MOUNT, _On.ENTERED): _Row(_mount),
+        (_At.MOUNT, _On.DONE): _Row(_on_mounted),
+        (_At.MOUNT, _On.FAILED): _Row(_on_unmounted),
+        (_At.MOUNT, _On.ENDED): _Row(_give_up, _SYNCS),
+        (_At.MOUNT, _On.DUE): _Row(_relist),
+        (_At.MOUNTED, _On.DUE): _Row(_take_volumes, (_At.SECRETS,)),
+        (_At.MOUNTED, _On.ENDED): _Row(_give_up, _SYNCS),
+        (_At.SECRETS, _On.ENTERED): _Row(_begin_secrets, (_At.PREPARE,)),
+        (_At.SECRETS, _On.DUE): _Row(_await_secrets, (_At.PREPARE,)),
+        (_At.SECRETS, _On.ENDED): _Row(_give_up, _SYNCS),
+        (_At.PREPARE, _On.ENTERED): _Row(_prepare, (_At.RUNTIME, _At.COMPLETE)),
+        (_At.PREPARE, _On.DONE): _Row(lambda *_: _At.RUNTIME, (_At.RUNTIME,)),
+        (_At.PREPARE, _On.FAILED): _Row(lambda *_: _At.COMPLETE, (_At.COMPLETE,)),
+        (_At.PREPARE, _On.DUE): _Row(_relist),
+        (_At.RUNTIME, _On.ENTERED): _Row(
+            _sync_runtime, (_At.SANDBOX, _At.KILL, _At.PLAN, _At.CONFIGURE)
+        ),
+        (_At.SANDBOX, _On.ENTERED): _of_runtime(KubeRuntimeManager.begin_sandbox),
+        (_At.SANDBOX, _On.DUE): _of_runtime(
+            KubeRuntimeManager.make_sandbox, _At.SANDBOX_READY, _At.COMPLETE
+        ),
+        (_At.SANDBOX_READY, _On.ENTERED): _Row(_on_sandbox_ready, (_At.PLAN,)),
+        (_At.PLAN, _On.ENTERED): _of_runtime(KubeRuntimeManager.plan, _At.KILL),
+        (_At.KILL, _On.ENTERED): _of_runtime(
+            KubeRuntimeManager.kill_next, _At.CONFIGURE, _At.NEXT, _At.COMPLETE
+        ),
+        (_At.KILL, _On.DUE): _of_runtime(KubeRuntimeManager.on_stopped, _At.KILL, _At.COMPLETE),
+        (_At.STOP, _On.DUE): _Row(_on_stopped, (_At.SANDBOX, _At.CONFIGURE, _At.COMPLETE, *_SYNCS)),
+        (_At.CONFIGURE, _On.ENTERED): _of_runtime(KubeRuntimeManager.configure, _At.NEXT),
+        (_At.NEXT, _On.ENTERED): _of_runtime(KubeRuntimeManager.next_container, _At.COMPLETE),
+        (_At.CREDENTIALS, _On.DUE): _of_runtime(KubeRuntimeManager.on_lookup, _At.NEXT),
+        (_At.PULL, _On.DUE): _of_runtime(KubeRuntimeManager.on_pulled, _At.NEXT),
+        (_At.CREATE, _On.DUE): _of_runtime(KubeRuntimeManager.on_environment, _At.NEXT),
+        (_At.START, _On.DUE): _of_runtime(KubeRuntimeManager.on_created, _At.NEXT),
+        (_At.POST_START, _On.DUE): _of_runtime(
+            KubeRuntimeManager.on_post_start, _At.NEXT, _At.KILL
+        ),
+        (_At.COMPLETE, _On.ENTERED): _Row(_complete),
+        (_At.SYNC_TERMINATING, _On.ENTERED): _Row(
+            sync_terminating_pod, (_At.SYNC_TERMINATING, _At.SYNC_TERMINATED)
+        ),
+        (_At.SYNC_TERMINATED, _On.ENTERED): _Row(sync_terminated_pod),
+        (_At.UNMOUNT, _On.DUE): _Row(_unmount),
+        (_At.ORPHAN, _On.DUE): _Row(_end_orphan),
+        (_At.ORPHAN, _On.ENDED): _Row(_leave_orphan, _SYNCS),
+    }
+
+
+def _tells_end(worker: PodWorker, turn: Turn) -> bool:
+    """Return whether the last status of a pod is reported before its object goes."""
+    if turn.env.fidelity.reports_each_step:
+        return True
+    return worker.pod.end_matters if worker.pod.deleting else not worker.removed

@@ -16,7 +16,7 @@ from fleet.k8s.pods import Pod, PodUid
 from fleet.k8s.static_pods import StaticPod, with_uid
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pod_worker import PodWorker, Workers, WorkerState
+from fleet.kubelet.pod_worker import Happened, PodWorker, Workers, WorkerState
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
 from fleet.kubelet.pods.pod_manager import is_mirror_of
 from fleet.kubelet.pods.pod_sync import PodSyncer
@@ -86,7 +86,7 @@ class StaticPodSync:
         worker = self._workers.get(static.uid)
         is_reconcile = update.op is PodOp.RECONCILE
         if worker is not None and not is_reconcile and self.manager.ask_about(static, mirror):
-            self._syncer.go_on(worker, turn)
+            self._syncer.advance(worker, Happened.ASKED, turn)
         if not is_mirror_of(mirror, static):
             return
         if is_gone:
@@ -106,7 +106,7 @@ class StaticPodSync:
         pod = self.manager.on_reply(call, reply, turn)
         worker = None if pod is None else self._workers.get(pod.uid)
         if worker is not None:
-            self._syncer.go_on(worker, turn)
+            self._syncer.advance(worker, Happened.ASKED, turn)
 
     def api_pod(self, worker: PodWorker) -> Pod | None:
         """Return what the API shows of a static pod: its mirror, under the static pod's uid.
