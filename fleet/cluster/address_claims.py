@@ -19,7 +19,7 @@ from fleet.cluster.runs import ADDRESSES_ANNOTATION, RunLease, find_leases
 from fleet.errors import SetupError
 from fleet.k8s.addresses import each_of
 from fleet.k8s.well_known import MANAGED_ANNOTATION
-from fleet.profile.address_plan import AddressPlan, AddressRange, range_of
+from fleet.profile.addresses import AddressPlan, AddressRange, range_of
 from fleet.profile.settings import Settings
 
 TRIES_MAX = 20

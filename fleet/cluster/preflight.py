@@ -19,7 +19,7 @@ from fleet.cluster.ownership import NODES, RUN_LABEL, FoundNode, find_nodes, ref
 from fleet.cluster.runs import RunHolder, check_free, holder_of
 from fleet.errors import SetupError, UsageError
 from fleet.k8s.well_known import MANAGED_ANNOTATION
-from fleet.profile.address_plan import POD_POOL_V4, POD_POOL_V6
+from fleet.profile.addresses import POD_POOL_V4, POD_POOL_V6
 
 KUBE_SYSTEM = "/api/v1/namespaces/kube-system"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId
-from fleet.profile.host_schedule import Share
+from fleet.profile.machine import Share
 from fleet.profile.schema import DurationNs, Spec, key_of
 from fleet.quantity import format_duration, parse_duration
 

@@ -12,10 +12,10 @@ from fleet.faults.fault import FaultSpec, FaultType
 from fleet.kubelet.containers.stats_provider import node_capacity
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pressure.eviction_signals import threshold_amount, thresholds_of
+from fleet.profile.container_behavior import HANGS
 from fleet.profile.distribution import ZERO
-from fleet.profile.host_schedule import Broken, Happening, OutageKind
 from fleet.profile.image_behavior import NoRegistry
-from fleet.profile.lifecycle_behavior import HANGS
+from fleet.profile.machine import Broken, Happening, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import Usage, constant_curve
 

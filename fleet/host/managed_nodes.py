@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fleet.k8s.effects import NodeId
-from fleet.profile.managed_model import Resources, managed_model
-from fleet.profile.node_model import NodeModel
+from fleet.profile.node_model import NodeModel, Resources, managed_model
 
 
 class ManagedNode(NamedTuple):

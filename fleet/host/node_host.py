@@ -49,10 +49,9 @@ from fleet.kubelet.environment import CATALOG_KINDS, KUBELET, LIGHT, Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
 from fleet.metrics import FleetCounts
-from fleet.profile.controller_preset import ControllerPreset
+from fleet.profile.addresses import ControllerPreset
 from fleet.profile.loader import NodeMix
-from fleet.profile.managed_model import Resources
-from fleet.profile.node_model import NodeModel
+from fleet.profile.node_model import NodeModel, Resources
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.report.host_state import HostState

@@ -12,7 +12,7 @@ from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView
 from fleet.k8s.static_pods import NO_STATIC_PODS
 from fleet.k8s.volumes import CSIDriverView
-from fleet.profile.address_plan import pod_cidrs as planned_pod_cidrs
+from fleet.profile.addresses import pod_cidrs as planned_pod_cidrs
 from fleet.profile.node_model import NodeModel
 from fleet.runtime.image_store import ImageStore
 from fleet.runtime.runtime import Runtime

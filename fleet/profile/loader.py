@@ -16,18 +16,16 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from fleet.errors import UsageError
-from fleet.profile.address_plan import AddressPlan
+from fleet.profile.addresses import AddressPlan, Serving
 from fleet.profile.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel, NodeAgent
 from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice, provider_template
-from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest
+from fleet.profile.pod_behavior import DEFAULT_DRIVER, CSIDriver, PodBehavior, PodBehaviorManifest
 from fleet.profile.schema import API_VERSION, explain
-from fleet.profile.serving import Serving
 from fleet.profile.settings import Fidelity, Settings
-from fleet.profile.volume_behavior import DEFAULT_DRIVER, CSIDriver
 from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import Quantity
 

@@ -67,11 +67,6 @@ def import_nodes(text: str, name: str = "") -> Imported:
     return Imported(made, tuple(_notices(groups)))
 
 
-def import_profile(text: str, name: str = "") -> str:
-    """Return the text alone."""
-    return import_nodes(text, name).text
-
-
 def _notices(groups: Mapping[str, list[Mapped]]) -> Iterator[str]:
     versions = [
         str(version)

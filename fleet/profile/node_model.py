@@ -2,11 +2,13 @@
 
 What differs is a function of a node's index and name alone, so that a restarted process makes the
 same node again: labels of the topology, the address, the providerID and the machine's identifiers.
+Nodes that others make share a model by the resources that they declare.
 """
 
 import hashlib
 import ipaddress
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -14,26 +16,70 @@ from typing import NamedTuple
 from fleet.k8s.addresses import each_of, first_of, is_ipv6
 from fleet.k8s.pods import Pod
 from fleet.k8s.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
-from fleet.profile.address_plan import AddressPool
+from fleet.profile.addresses import NOWHERE, SERVER_FEATURES, AddressPool, Serving
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
-from fleet.profile.credential_provider import CredentialProvider
-from fleet.profile.device_behavior import DeviceModel, DraDriver
-from fleet.profile.host_schedule import NOTHING_BROKEN, Broken, Outage, ShutdownSchedule
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
-from fleet.profile.kubelet_configuration import KubeletConfiguration, Taint
-from fleet.profile.kubelet_labels import forbidden_labels
-from fleet.profile.machine_paths import MachinePath
+from fleet.profile.kubelet_configuration import CredentialProvider, KubeletConfiguration, Taint
+from fleet.profile.machine import (
+    NOTHING_BROKEN,
+    Broken,
+    DeviceModel,
+    DraDriver,
+    MachinePath,
+    Outage,
+    ShutdownSchedule,
+)
 from fleet.profile.pod_behavior import (
     USUAL_RUN_TIMES,
+    CSIDriver,
     Labels,
     PodBehavior,
     RunTimes,
     select_behavior,
 )
 from fleet.profile.schema import PLACEHOLDER
-from fleet.profile.serving import NOWHERE, SERVER_FEATURES, Serving
 from fleet.profile.usage import Usage
-from fleet.profile.volume_behavior import CSIDriver
+from fleet.quantity import parse_quantity
+
+KUBELET_LABELS = frozenset(
+    {
+        "beta.kubernetes.io/arch",
+        "beta.kubernetes.io/instance-type",
+        "beta.kubernetes.io/os",
+        "failure-domain.beta.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "kubernetes.io/arch",
+        "kubernetes.io/hostname",
+        "kubernetes.io/os",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/zone",
+    }
+)
+KUBELET_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
+RESTRICTED = "node-restriction.kubernetes.io"
+KUBERNETES_NAMESPACES = ("kubernetes.io", "k8s.io")
+
+
+def forbidden_labels(keys: Iterable[str]) -> frozenset[str]:
+    """Return the labels for which NodeRestriction refuses a kubelet's Node."""
+    return frozenset(filter(_is_forbidden, keys))
+
+
+def _is_forbidden(key: str) -> bool:
+    namespace, slash, _ = key.partition("/")
+    if not slash:
+        return False
+    if _is_within(namespace, (RESTRICTED,)):
+        return True
+    if not _is_within(namespace, KUBERNETES_NAMESPACES) or key in KUBELET_LABELS:
+        return False
+    return not _is_within(namespace, KUBELET_NAMESPACES)
+
+
+def _is_within(namespace: str, parents: tuple[str, ...]) -> bool:
+    return any(namespace == each or namespace.endswith(f".{each}") for each in parents)
+
 
 ZONE_LABELS = frozenset(
     {
@@ -384,3 +430,46 @@ def _as_uuid(digits: str) -> str:
     """Shape 32 hexadecimal digits as a version 4 UUID."""
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:32]}"
+
+
+NATIVE = ("cpu", "ephemeral-storage", "memory", "pods")
+"""What every kubelet reports; of all else a Node has what it says."""
+
+Amounts = tuple[tuple[str, str], ...]
+
+
+class Resources(NamedTuple):
+    """What a Node declares, sorted by name; a Node that others made may say nothing yet."""
+
+    capacity: Amounts = ()
+    allocatable: Amounts = ()
+
+    @classmethod
+    def of(cls, status: Mapping[str, object]) -> "Resources":
+        """Read them from the status of a Node as JSON shows it."""
+        return cls(_amounts(status.get("capacity")), _amounts(status.get("allocatable")))
+
+
+def managed_model(model: NodeModel, found: Resources) -> NodeModel:
+    """Return a model with these resources; what a Node does not say of them is the profile's.
+
+    Without allocatable all of the capacity is, as a scheduler takes it. The device plugins of the
+    profile would say otherwise, and are left out.
+    """
+    capacity = {name: model.capacity[name] for name in NATIVE} | dict(found.capacity)
+    free = dict(found.allocatable or found.capacity)
+    allocatable = {name: model.allocatable[name] for name in NATIVE} | free
+    return replace(
+        model,
+        capacity=dict(sorted(capacity.items())),
+        allocatable=dict(sorted(allocatable.items())),
+        pods_max=parse_quantity(capacity["pods"]).value,
+        pods_memory_bytes=model.kubelet.pods_memory(parse_quantity(capacity["memory"])),
+        image_disk_bytes=parse_quantity(capacity["ephemeral-storage"]).value,
+        devices=(),
+    )
+
+
+def _amounts(found: object) -> Amounts:
+    listed = found if isinstance(found, dict) else {}
+    return tuple(sorted((str(name), str(amount)) for name, amount in listed.items()))

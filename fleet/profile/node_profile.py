@@ -15,24 +15,22 @@ from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
 from fleet.k8s.well_known import HOSTNAME_LABEL, OS_LABEL, PROVIDED_ADDRESS
-from fleet.profile.address_plan import AddressPool
+from fleet.profile.addresses import AddressPool
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,
     USER_AGENT_PLACEHOLDERS,
     AgentChoice,
     AgentModel,
 )
-from fleet.profile.credential_provider import CredentialProvider
-from fleet.profile.device_behavior import DeviceModel, DraDriver
-from fleet.profile.host_schedule import RuntimeSpec, ShutdownSchedule
 from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.kubelet_configuration import (
+    CredentialProvider,
     KubeletConfiguration,
     Taint,
     TaintSpec,
     cpus_in,
 )
-from fleet.profile.machine_paths import MachinePath
+from fleet.profile.machine import DeviceModel, DraDriver, MachinePath, RuntimeSpec, ShutdownSchedule
 from fleet.profile.node_model import (
     DEFAULT_ADDRESS_POOL,
     USER_AGENT,
@@ -43,7 +41,7 @@ from fleet.profile.node_model import (
     declared_features,
     parse_version,
 )
-from fleet.profile.pod_behavior import USUAL_RUN_TIMES, PodBehavior, RunTimes
+from fleet.profile.pod_behavior import USUAL_RUN_TIMES, CSIDriver, PodBehavior, RunTimes
 from fleet.profile.schema import (
     PLACEHOLDER,
     PLACEHOLDERS,
@@ -53,7 +51,6 @@ from fleet.profile.schema import (
     check_placeholders,
 )
 from fleet.profile.usage import Usage
-from fleet.profile.volume_behavior import CSIDriver
 from fleet.quantity import Quantity, parse_quantity, whole_quantity
 
 KUBELET_PORT = 10250

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from fleet.errors import UsageError
+from fleet.profile.addresses import PORT_MAX
 from fleet.profile.option_types import (
     DEFAULT_PROFILES,
     DEFAULT_STOP_RULES,
@@ -32,7 +33,6 @@ from fleet.profile.option_types import (
     rate_text,
 )
 from fleet.profile.schema import DnsLabel, explain
-from fleet.profile.serving import PORT_MAX
 
 NODES_MAX = 100_000
 """Slots have five digits."""

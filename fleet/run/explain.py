@@ -16,6 +16,7 @@ from fleet.kubelet.containers.hooks import ENDLESS_NS, HookPlace, run_hook
 from fleet.kubelet.containers.kuberuntime_container import GRACE_MIN_S
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
+from fleet.profile.container_behavior import FOREVER, ProbeBehavior, ProbeKind
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import (
@@ -24,7 +25,6 @@ from fleet.profile.pod_behavior import (
     RUN_TIME_ANNOTATION,
     PodBehavior,
 )
-from fleet.profile.probe_behavior import FOREVER, ProbeBehavior, ProbeKind
 from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import format_duration
 from fleet.runtime.command import CommandRun, command_of

@@ -37,7 +37,7 @@ from fleet.cluster.preflight import SHOWN_MAX
 from fleet.errors import SetupError
 from fleet.host.node_host import STEP_S, NodeHost
 from fleet.k8s.holds import RENEWED
-from fleet.profile.managed_model import Resources
+from fleet.profile.node_model import Resources
 from fleet.wire.api.watch import label_selector
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from fleet.cluster.api_client import Cluster
 from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import find_holders
 from fleet.controlplane.options import CONTROLLER_MANAGER, ControlPlaneInfo
-from fleet.profile.controller_preset import ClusterRange, ControllerPreset
+from fleet.profile.addresses import ClusterRange, ControllerPreset
 from fleet.profile.settings import Fidelity, Settings
 
 NODE_MASKS = {4: 24, 6: 64}

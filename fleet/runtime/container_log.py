@@ -16,7 +16,7 @@ import orjson
 from fleet.clock import NS_PER_S, mix
 from fleet.k8s.streams import LogChunk, LogOptions
 from fleet.k8s.times import rfc3339_micro, rfc3339_nano
-from fleet.profile.log_behavior import LogBehavior
+from fleet.profile.container_behavior import LogBehavior
 from fleet.runtime.shell.process import Process
 from fleet.runtime.shell.surroundings import Written
 

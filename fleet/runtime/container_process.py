@@ -2,7 +2,7 @@
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod
-from fleet.profile.log_behavior import LogBehavior
+from fleet.profile.container_behavior import LogBehavior
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.command import command_of, process_of
 from fleet.runtime.container_log import DeclaredLines, Lines, ScriptLines

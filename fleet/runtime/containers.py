@@ -19,7 +19,7 @@ from fleet.k8s.pods import (
     RunningState,
     TerminatedState,
 )
-from fleet.profile.image_reference import digest_name, parse_image
+from fleet.profile.image_behavior import digest_name, parse_image
 from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, spent
 

@@ -9,7 +9,7 @@ import contextlib
 import posixpath
 from collections.abc import Mapping
 
-from fleet.profile.machine_paths import DIRECTORY, real_path
+from fleet.profile.machine import DIRECTORY, real_path
 from fleet.runtime.files import NodeFiles
 from fleet.runtime.shell import surroundings
 from fleet.runtime.shell.syntax import UnknownScriptError

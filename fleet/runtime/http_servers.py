@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec
-from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
+from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.runtime.known_images import is_agnhost_image
 
 LIVENESS_PORT = 8080

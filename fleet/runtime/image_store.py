@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.profile.image_reference import digest_name, parse_image
+from fleet.profile.image_behavior import digest_name, parse_image
 from fleet.profile.node_model import NodeModel
 
 NAMES_MAX = 5

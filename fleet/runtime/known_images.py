@@ -7,7 +7,7 @@ and folder. It knows an interpreter's image only at the top of a registry or in 
 
 from collections.abc import Mapping, Sequence
 
-from fleet.profile.image_reference import parse_image
+from fleet.profile.image_behavior import parse_image
 from fleet.runtime.shell.agnhost import SETUID_PROGRAM, is_agnhost
 
 DISTRIBUTIONS = frozenset(

@@ -11,8 +11,8 @@ Differs: files in volumes are taken to be the container's own.
 import posixpath
 from functools import lru_cache
 
+from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.profile.distribution import constant
-from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.runtime.command import KEPT_CHARACTERS_MAX
 from fleet.runtime.shell.budget import Budget
 from fleet.runtime.shell.process import run_words

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, VolumeSpec
 from fleet.k8s.well_known import START_ERROR
+from fleet.profile.container_behavior import Stop
 from fleet.profile.distribution import ZERO, constant
-from fleet.profile.lifecycle_behavior import Stop
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, Outcome, PodBehavior, RunTimes
 from fleet.runtime.command import command_of, run_around, run_of_command
 from fleet.runtime.container_usage import (

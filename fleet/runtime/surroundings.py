@@ -26,7 +26,7 @@ from fleet.k8s.pods import (
 )
 from fleet.k8s.scripts import EnvRef, MountSpec, ScriptSpec
 from fleet.profile.kubelet_configuration import DNSSettings
-from fleet.profile.machine_paths import real_path
+from fleet.profile.machine import real_path
 from fleet.quantity import parse_quantity
 from fleet.runtime.command import command_of
 from fleet.runtime.env_file import env_file_value

@@ -29,9 +29,9 @@ from fleet.host.certificate_store import CertificateStore
 from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
+from fleet.profile.addresses import NOWHERE, Serving
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
-from fleet.profile.serving import NOWHERE, Serving
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.auth import AccessControl
 from fleet.server.counts import HttpCounts

@@ -43,8 +43,8 @@ from fleet.cluster.leftovers import (
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError
 from fleet.profile.node_model import NodeModel
+from fleet.profile.pod_behavior import CSIDriver
 from fleet.profile.settings import Fidelity, Settings
-from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_objects import (
     Json,
     claim_event,

@@ -44,8 +44,8 @@ from fleet.k8s.pods import (
     Token,
 )
 from fleet.k8s.volumes import CSINodeUpdate
-from fleet.profile.device_behavior import DraDriver
 from fleet.profile.loader import load_mix
+from fleet.profile.machine import DraDriver
 from fleet.quantity import parse_quantity
 from fleet.wire.api import codec
 from fleet.wire.api.codec import JSON, Codec, decode_reply

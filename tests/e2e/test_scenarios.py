@@ -19,7 +19,7 @@ from lateness import assert_done
 from real_machine import real_machine
 
 from fleet.cluster.leftovers import APPLIED_BY
-from fleet.profile.volume_behavior import DEFAULT_DRIVER
+from fleet.profile.pod_behavior import DEFAULT_DRIVER
 from fleet.quantity import format_duration, parse_duration
 from fleet.scenario.scenario import shipped
 

@@ -19,7 +19,7 @@ from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions
 from fleet.kubelet.containers.container_exec import ExecSession
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.profile.probe_behavior import PROBE_ANNOTATIONS
+from fleet.profile.container_behavior import PROBE_ANNOTATIONS
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.files import NodeFiles
 from fleet.runtime.session import Session

@@ -30,7 +30,7 @@ from real_kubelet import (
 )
 from recording import ENDED_WELL, Stage
 
-from fleet.profile.node_import import import_profile
+from fleet.profile.node_import import import_nodes
 
 REAL, OWN = "real-00000", "oracle-00000"
 OWN_PREFIX = OWN.rpartition("-")[0]
@@ -230,7 +230,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
 
 def measured(node: Json) -> Json:
     """Return what a kubelet found of its machine, as a profile says it."""
-    imported = yaml.safe_load(import_profile(yaml.safe_dump(node)))
+    imported = yaml.safe_load(import_nodes(yaml.safe_dump(node)).text)
     status: Json = imported["spec"]["template"]["status"]
     return {key: status[key] for key in OF_THE_MACHINE}
 

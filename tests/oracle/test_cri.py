@@ -15,7 +15,7 @@ from cri_client import CREATED, EXITED, IMAGE, MACHINE, NETWORK, RUNNING, Client
 
 from fleet.clock import NS_PER_S
 from fleet.profile.distribution import ZERO, constant
-from fleet.profile.host_schedule import Outage, OutageKind
+from fleet.profile.machine import Outage, OutageKind
 
 
 def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from objects_of_scenes import SHELL, exec_probe, grpc_probe, http_probe, tcp_pro
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.prober import behavior_of, run_probe
-from fleet.profile.probe_behavior import FOREVER, ProbeAnswer, ProbeKind
+from fleet.profile.container_behavior import FOREVER, ProbeAnswer, ProbeKind
 
 AGES_S = (0, 3, 7, 12, 30)
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.59"

@@ -20,7 +20,7 @@ from world.transport import Sent
 from fleet.k8s.effects import NodeId
 from fleet.k8s.holds import RENEWED, SENT_MAX, Hold
 from fleet.k8s.well_known import MANAGED_ANNOTATION
-from fleet.profile.managed_model import Resources, managed_model
+from fleet.profile.node_model import Resources, managed_model
 
 pytest_plugins = ("sim_encodings",)
 

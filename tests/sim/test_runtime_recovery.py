@@ -6,7 +6,7 @@ from world.sim_faults import ConnectionsDropped, VersionsExpired
 from world.simulation import Simulation, seeds
 
 from fleet.clock import Draws
-from fleet.profile.host_schedule import OutageKind
+from fleet.profile.machine import OutageKind
 
 pytest_plugins = ("sim_encodings",)
 

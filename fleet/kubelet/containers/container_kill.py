@@ -22,7 +22,7 @@ from fleet.kubelet.containers.kuberuntime_container import problem_of, stop_cont
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import PodWorker, Survivor, SyncStage, effective_grace_s
 from fleet.kubelet.turn import Turn
-from fleet.profile.lifecycle_behavior import HANGS
+from fleet.profile.container_behavior import HANGS
 from fleet.runtime.containers import ID_PREFIX, Container, RunState, Sandbox, container_id
 from fleet.runtime.pod_addresses import tear_down_failed
 from fleet.runtime.runtime import Runtime

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Hook, Pod
 from fleet.kubelet.environment import Environment
-from fleet.profile.lifecycle_behavior import HookBehavior
+from fleet.profile.container_behavior import HookBehavior
 from fleet.runtime.command import run_around, run_of_command
 from fleet.runtime.containers import Container
 from fleet.runtime.runtime import Runtime

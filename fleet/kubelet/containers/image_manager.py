@@ -23,11 +23,12 @@ from fleet.kubelet.turn import Turn
 from fleet.profile.image_behavior import (
     TIMEOUT_NS,
     ImageBehavior,
+    ImageReference,
     PullError,
     default_size,
+    parse_image,
     pull_error_text,
 )
-from fleet.profile.image_reference import ImageReference, parse_image
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.containers import Sandbox

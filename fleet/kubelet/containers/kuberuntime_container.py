@@ -17,7 +17,7 @@ from fleet.kubelet.containers.hooks import HookPlace, HookRun, run_hook
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.pod_worker import ContainerKill, KillReason, Survivor
 from fleet.kubelet.turn import Turn
-from fleet.profile.lifecycle_behavior import HANGS
+from fleet.profile.container_behavior import HANGS
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.runtime import Runtime

@@ -41,8 +41,8 @@ from fleet.kubelet.pod_worker import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
-from fleet.profile.image_reference import parse_image
-from fleet.profile.lifecycle_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
+from fleet.profile.container_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
+from fleet.profile.image_behavior import parse_image
 from fleet.runtime.back_off import BackOff
 from fleet.runtime.containers import RunState, Sandbox
 from fleet.runtime.runtime import OVER_BUDGET, Runtime

@@ -48,7 +48,7 @@ from fleet.kubelet.containers.prober import (
 )
 from fleet.kubelet.pod_worker import TERMINAL_PHASES, KillReason
 from fleet.kubelet.turn import Turn
-from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeKind
+from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox
 from fleet.runtime.shell.surroundings import Surroundings
 

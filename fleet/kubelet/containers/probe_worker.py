@@ -22,8 +22,7 @@ from fleet.k8s.pods import ContainerSpec, PodUid, ProbeSpec
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.prober import run_probe
 from fleet.kubelet.turn import Turn
-from fleet.profile.distribution import Shape
-from fleet.profile.probe_behavior import (
+from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
     FOREVER,
     ProbeAnswer,
@@ -31,6 +30,7 @@ from fleet.profile.probe_behavior import (
     ProbeBehavior,
     ProbeKind,
 )
+from fleet.profile.distribution import Shape
 
 NEVER = FOREVER
 LOOK_AHEAD_MAX = 256

@@ -10,7 +10,7 @@ volume; what is not understood succeeds, as ever.
 from collections.abc import Callable
 
 from fleet.k8s.pods import ProbeSpec
-from fleet.profile.probe_behavior import ProbeBehavior, ProbePhase
+from fleet.profile.container_behavior import ProbeBehavior, ProbePhase
 from fleet.runtime.files import ContainerFiles
 from fleet.runtime.ports import ROOTS
 from fleet.runtime.probe_script import NOT_FOUND, phase_of

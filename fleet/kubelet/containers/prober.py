@@ -8,7 +8,7 @@ Differs: nothing is connected to: the behaviour of the pod says how an attempt e
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.kubelet.events import Reason
-from fleet.profile.probe_behavior import (
+from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
     ProbeAnswer,
     ProbeAttempt,

@@ -16,7 +16,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
 from fleet.k8s.pods import Pod, PodUid, ServiceAccountView, Token
 from fleet.kubelet.turn import Turn
-from fleet.profile.credential_provider import CredentialProvider
+from fleet.profile.kubelet_configuration import CredentialProvider
 from fleet.profile.node_model import NodeModel
 
 GATE = "KubeletServiceAccountTokenForCredentialProviders"

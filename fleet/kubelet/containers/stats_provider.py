@@ -15,9 +15,8 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.profile.node_model import NodeModel
-from fleet.profile.pod_behavior import PodBehavior
+from fleet.profile.pod_behavior import PodBehavior, volume_behavior
 from fleet.profile.usage import Curve, Term, constant_curve, sum_at
-from fleet.profile.volume_behavior import volume_behavior
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import ContainerUsage, container_usage
 from fleet.runtime.containers import RunState, Sandbox

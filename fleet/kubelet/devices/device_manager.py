@@ -29,7 +29,7 @@ from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.devices.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint
 from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.turn import Turn
-from fleet.profile.device_behavior import (
+from fleet.profile.machine import (
     UNHEALTHY_ANNOTATION,
     DeviceModel,
     fate,

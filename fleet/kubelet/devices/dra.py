@@ -20,7 +20,7 @@ from fleet.k8s.effects import Op, PodTarget, Reply
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices.node_resources import reports_health
 from fleet.kubelet.turn import Turn
-from fleet.profile.device_behavior import DraDriver, outage_begin_ns
+from fleet.profile.machine import DraDriver, outage_begin_ns
 
 FAILED = "FailedPrepareDynamicResources"
 FAILED_TEXT = "Failed to prepare dynamic resources: prepare dynamic resources: %s"

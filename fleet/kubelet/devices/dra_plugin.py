@@ -27,7 +27,7 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.pods import EventType
 from fleet.kubelet.turn import Turn
-from fleet.profile.device_behavior import DraDriver
+from fleet.profile.machine import DraDriver
 
 SYNC_DELAY_NS = 30 * NS_PER_S
 """Source: resourceslicecontroller.go, DefaultSyncDelay."""

@@ -17,7 +17,7 @@ from fleet.kubelet.devices.dra import registration_ns
 from fleet.kubelet.devices.dra_plugin import DRAPlugin, PluginState
 from fleet.kubelet.devices.node_resources import Wanted
 from fleet.kubelet.turn import Turn
-from fleet.profile.device_behavior import DraDriver, outage_begin_ns
+from fleet.profile.machine import DraDriver, outage_begin_ns
 from fleet.profile.node_model import NodeModel
 
 

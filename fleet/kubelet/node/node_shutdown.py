@@ -24,7 +24,7 @@ from fleet.kubelet.pod_worker import (
     disruption_target,
 )
 from fleet.kubelet.turn import Turn
-from fleet.profile.host_schedule import POWER_OFF_DELAY
+from fleet.profile.machine import POWER_OFF_DELAY
 
 ERROR = "node is shutting down"
 REASON = "Terminated"

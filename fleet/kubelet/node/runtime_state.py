@@ -21,7 +21,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, Timer, WatchEvent
 from fleet.kubelet.turn import Turn
-from fleet.profile.host_schedule import Happening, Outage, OutageKind
+from fleet.profile.machine import Happening, Outage, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER

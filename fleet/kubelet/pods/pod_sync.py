@@ -78,7 +78,7 @@ from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS, MountResult, mount_se
 from fleet.kubelet.volumes.unmounts import Unmounts
 from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
-from fleet.profile.probe_behavior import ProbeKind
+from fleet.profile.container_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
 
 TRANSIENT_NS = 1 * NS_PER_S

@@ -56,9 +56,8 @@ from fleet.kubelet.pressure.oom_watcher import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.profile.node_model import NodeModel
-from fleet.profile.pod_behavior import OOM_REASON, PodBehavior
+from fleet.profile.pod_behavior import EMPTY_DIR_ANNOTATION, OOM_REASON, PodBehavior
 from fleet.profile.usage import UNDECLARED
-from fleet.profile.volume_behavior import EMPTY_DIR_ANNOTATION
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import oom_kill_ns
 from fleet.runtime.containers import NEVER, RunState

@@ -36,7 +36,7 @@ from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.kubelet.pods import active_deadline
 from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, pod_phase
 from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
-from fleet.profile.probe_behavior import ProbeKind
+from fleet.profile.container_behavior import ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json

@@ -6,7 +6,7 @@ from fleet.k8s.effects import Reply
 from fleet.k8s.pods import Pod, VolumeSpec
 from fleet.k8s.volumes import ClaimView, VolumeView
 from fleet.kubelet.turn import Turn
-from fleet.profile.volume_behavior import VolumeBehavior, volume_behavior
+from fleet.profile.pod_behavior import VolumeBehavior, volume_behavior
 
 AT_ONCE = -1  # due before any instant; 0 means that something is awaited
 

@@ -32,7 +32,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
 from fleet.kubelet.volumes.volume_texts import expansion_failed, unread_secret
-from fleet.profile.volume_behavior import RpcError, VolumeBehavior
+from fleet.profile.pod_behavior import RpcError, VolumeBehavior
 from fleet.quantity import parse_quantity
 
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod

@@ -14,7 +14,7 @@ from fleet.k8s.pods import Pod, PodUid, VolumeSpec
 from fleet.kubelet.counts import UNMOUNT_FAILED
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import LOOP_NS, RETRY_FIRST_NS, RETRY_MAX_NS
-from fleet.profile.volume_behavior import volume_behavior
+from fleet.profile.pod_behavior import volume_behavior
 
 _STREAM_UNMOUNT = 0x70107
 _STEPS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS

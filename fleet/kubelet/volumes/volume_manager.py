@@ -53,7 +53,7 @@ from fleet.kubelet.volumes.watched_objects import (
     reads_of,
     sources_of,
 )
-from fleet.profile.machine_paths import types_by_path
+from fleet.profile.machine import types_by_path
 from fleet.runtime.runtime import Runtime
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler

@@ -32,8 +32,8 @@ from fleet.k8s.strategic_merge import Json, two_way_patch
 from fleet.k8s.times import rfc3339
 from fleet.k8s.volumes import NODE_RESIZE_ERROR, RESIZE_CONDITIONS, ClaimStatusPatch
 from fleet.k8s.well_known import MIRROR_ANNOTATION
-from fleet.profile.controller_preset import TTL_ANNOTATION, ControllerPreset
-from fleet.profile.device_behavior import DraDriver
+from fleet.profile.addresses import TTL_ANNOTATION, ControllerPreset
+from fleet.profile.machine import DraDriver
 from fleet.profile.node_model import NodeIdentity, NodeModel, daemon_endpoints
 from fleet.quantity import format_duration
 from fleet.wire.http2.messages import ContentType, Request

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from fleet.k8s.pods import ContainerSpec, Pod
-from fleet.profile.probe_behavior import ProbeKind
+from fleet.profile.container_behavior import ProbeKind
 from fleet.wire.api.decode_pod import decode_pod
 
 Json = dict[str, Any]

@@ -16,10 +16,10 @@ from cri.pods import Pods
 from cri.records import CriContainer
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.kubelet.containers.prober import behavior_of
-from fleet.profile.lifecycle_behavior import HookBehavior
-from fleet.profile.probe_behavior import (
+from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
     FOREVER,
+    HookBehavior,
     ProbeAnswer,
     ProbeAttempt,
     ProbeBehavior,

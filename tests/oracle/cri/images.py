@@ -16,9 +16,9 @@ from fleet.profile.image_behavior import (
     ImageBehavior,
     PullError,
     default_size,
+    parse_image,
     pull_error_text,
 )
-from fleet.profile.image_reference import parse_image
 from fleet.runtime.image_store import Image, ImageStore
 from fleet.runtime.known_images import is_shell_image
 from fleet.runtime.security_context import UNKNOWN_UID

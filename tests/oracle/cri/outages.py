@@ -13,7 +13,7 @@ from cri.machine import Machine
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.node.runtime_state import UNAVAILABLE, RuntimeState
-from fleet.profile.host_schedule import Outage, OutageKind
+from fleet.profile.machine import Outage, OutageKind
 
 
 class Outages:

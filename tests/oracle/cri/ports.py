@@ -25,7 +25,7 @@ from cri.pods import Pods
 from cri.records import CriContainer, PodSandbox
 from cri.tls import server_context
 from fleet.clock import NS_PER_S
-from fleet.profile.probe_behavior import FOREVER, ProbeAnswer, ProbeAttempt, ProbeKind
+from fleet.profile.container_behavior import FOREVER, ProbeAnswer, ProbeAttempt, ProbeKind
 
 logger = logging.getLogger(__name__)
 ELSEWHERE = "http://elsewhere.invalid/"

@@ -10,7 +10,7 @@ from cri.outages import Outages
 from cri.pods import Pods, user_of
 from cri.records import CriContainer, Message, PodSandbox
 from cri.stats import container_stats, pod_sandbox_stats
-from fleet.profile.host_schedule import OutageKind
+from fleet.profile.machine import OutageKind
 from fleet.runtime.containers import RunState
 
 API_VERSION = "v1"

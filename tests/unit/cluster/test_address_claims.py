@@ -14,7 +14,7 @@ from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import RUN_LEASES, RunLease
 from fleet.errors import SetupError
 from fleet.k8s.well_known import MANAGED_ANNOTATION
-from fleet.profile.address_plan import AddressPlan, range_of
+from fleet.profile.addresses import AddressPlan, range_of
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import Settings
 

@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from fleet.profile.address_plan import AddressPlan, pod_cidrs, range_of
+from fleet.profile.addresses import AddressPlan, pod_cidrs, range_of
 
 BOTH = (ipaddress.ip_network("198.18.0.0/15"), ipaddress.ip_network("fd00:c6:12::/108"))
 

@@ -5,7 +5,7 @@ import yaml
 from test_config_profiles import profile, refusal
 
 from fleet.clock import NS_PER_S
-from fleet.profile.device_behavior import Attribute, HealthChange, unhealthy_in
+from fleet.profile.machine import Attribute, HealthChange, unhealthy_in
 
 
 def test_a_plugins_resource_is_not_on_the_node_that_registers() -> None:

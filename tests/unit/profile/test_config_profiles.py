@@ -12,7 +12,7 @@ import yaml
 
 from fleet import KUBERNETES_VERSION
 from fleet.errors import UsageError
-from fleet.profile.image_reference import parse_image
+from fleet.profile.image_behavior import parse_image
 from fleet.profile.loader import (
     NodeMix,
     json_schema,
@@ -24,7 +24,7 @@ from fleet.profile.loader import (
     parse_documents,
     show_profile,
 )
-from fleet.profile.node_import import import_nodes, import_profile
+from fleet.profile.node_import import import_nodes
 from fleet.profile.node_model import NodeModel, cap_version
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
@@ -114,7 +114,7 @@ def test_a_pasted_node_keeps_the_kind_of_machine_and_drops_the_machine() -> None
 
 
 def test_an_imported_node_makes_a_valid_profile() -> None:
-    text = import_profile(REAL_NODE)
+    text = import_nodes(REAL_NODE).text
     (found,) = parse_documents(text, "imported")
     assert isinstance(found, NodeProfile)
     model = found.compiled()
@@ -125,8 +125,8 @@ def test_an_imported_node_makes_a_valid_profile() -> None:
     assert (model.labels, model.taints) == (pasted.labels, pasted.taints)
     for gone in ("5b4f2b8e", "i-0123", "ip-10-0-0-1", "unreachable", "10.0.0.1", "ec2d"):
         assert gone not in text
-    assert import_profile(REAL_NODE, "mine").count("name: mine") == 1
-    assert "name: imported" in import_profile("{kind: Node, metadata: {name: '..'}}")
+    assert import_nodes(REAL_NODE, "mine").text.count("name: mine") == 1
+    assert "name: imported" in import_nodes("{kind: Node, metadata: {name: '..'}}").text
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_an_imported_node_makes_a_valid_profile() -> None:
 )
 def test_only_a_node_can_be_imported(text: str) -> None:
     with pytest.raises(UsageError, match="node"):
-        import_profile(text)
+        import_nodes(text)
 
 
 KWOK_NODE = """
@@ -222,7 +222,7 @@ def test_nodes_of_a_cluster_become_a_profile_for_each_kind_of_machine(form: str)
 def test_kinds_of_machines_with_one_name_are_told_apart() -> None:
     other = yaml.safe_load(REAL_NODE)
     other["spec"]["taints"] = []
-    text = import_profile(yaml.safe_dump_all([yaml.safe_load(REAL_NODE), other]))
+    text = import_nodes(yaml.safe_dump_all([yaml.safe_load(REAL_NODE), other])).text
     names = [each.metadata.name for each in parse_documents(text, "imported")]
     assert names == ["m7g-2xlarge", "m7g-2xlarge-2"]
 

@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from fleet.profile.controller_preset import ClusterRange, ControllerPreset
+from fleet.profile.addresses import ClusterRange, ControllerPreset
 
 FOUR = ClusterRange(ipaddress.IPv4Network("10.0.0.0/22"), 24)
 SIX = ClusterRange(ipaddress.IPv6Network("fd00:10::/62"), 64)

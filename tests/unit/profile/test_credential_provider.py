@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.profile.credential_provider import CredentialProvider
+from fleet.profile.kubelet_configuration import CredentialProvider
 
 
 @pytest.mark.parametrize(

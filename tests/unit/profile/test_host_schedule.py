@@ -7,8 +7,8 @@ import yaml
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
-from fleet.profile.host_schedule import NETWORK_MESSAGE, NETWORK_REASON, OutageKind
 from fleet.profile.loader import parse_documents
+from fleet.profile.machine import NETWORK_MESSAGE, NETWORK_REASON, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 

@@ -1,6 +1,6 @@
 import pytest
 
-from fleet.profile.image_reference import ImageReference, digest_name, parse_image
+from fleet.profile.image_behavior import ImageReference, digest_name, parse_image
 
 HEX = "7cc4b5aefd1d0cadf8d97d4350462ba51c694ebca145b08d7d41b41acc8db5aa"
 

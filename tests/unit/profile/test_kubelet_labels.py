@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.profile.kubelet_labels import forbidden_labels
+from fleet.profile.node_model import forbidden_labels
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import constant
-from fleet.profile.lifecycle_behavior import (
+from fleet.profile.container_behavior import (
     FAILURE_MESSAGES,
     HANGS,
     HookBehavior,
@@ -16,6 +15,7 @@ from fleet.profile.lifecycle_behavior import (
     StartFailure,
     Stop,
 )
+from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import select_behavior
 
 S = NS_PER_S

@@ -1,7 +1,7 @@
 """What nodes are like that others make, by what their Nodes declare."""
 
 from fleet.profile.loader import load_mix
-from fleet.profile.managed_model import NATIVE, Resources, managed_model
+from fleet.profile.node_model import NATIVE, Resources, managed_model
 from fleet.profile.option_types import ProfileChoice
 from fleet.quantity import parse_quantity
 

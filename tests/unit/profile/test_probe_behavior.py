@@ -3,10 +3,7 @@
 import pytest
 
 from fleet.errors import UsageError
-from fleet.profile.distribution import constant
-from fleet.profile.loader import parse_documents
-from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest, select_behavior
-from fleet.profile.probe_behavior import (
+from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
     FOREVER,
     TEXT_MAX,
@@ -17,6 +14,9 @@ from fleet.profile.probe_behavior import (
     attempt,
     parse_timeline,
 )
+from fleet.profile.distribution import constant
+from fleet.profile.loader import parse_documents
+from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest, select_behavior
 
 S = 1_000_000_000
 TIMEOUT_NS = 2 * S

@@ -5,9 +5,9 @@ import ipaddress
 
 import pytest
 
+from fleet.profile.addresses import NOWHERE, Serving
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.profile.serving import NOWHERE, Serving
 
 SOCKETS = "ExtendWebSocketsToKubelet"
 

@@ -5,10 +5,10 @@ from fleet.errors import UsageError
 from fleet.profile.distribution import constant
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_profile import NodeProfile
-from fleet.profile.pod_behavior import PodBehaviorManifest
-from fleet.profile.volume_behavior import (
+from fleet.profile.pod_behavior import (
     DEFAULT_DRIVER,
     CSIDriver,
+    PodBehaviorManifest,
     RpcError,
     VolumeBehavior,
     volume_behavior,

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from fleet.errors import UsageError
+from fleet.profile.container_behavior import LOGS_ANNOTATION, logs_with_annotations, parse_timeline
 from fleet.profile.loader import load_file
-from fleet.profile.log_behavior import LOGS_ANNOTATION, logs_with_annotations
-from fleet.profile.probe_behavior import parse_timeline
 from fleet.profile.yaml_text import (
     NESTING_MAX,
     REPEATED_MAX,

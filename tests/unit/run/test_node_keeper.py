@@ -21,7 +21,7 @@ from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import NodeId
 from fleet.k8s.holds import Hold
 from fleet.k8s.well_known import MANAGED_ANNOTATION
-from fleet.profile.managed_model import Resources
+from fleet.profile.node_model import Resources
 from fleet.reactor.reactor import Reactor
 from fleet.run.node_keeper import NodeKeeper
 from fleet.wire.http2.messages import Request, Response, StreamOpened

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.streams import LogOptions
-from fleet.profile.log_behavior import LogBehavior
+from fleet.profile.container_behavior import LogBehavior
 from fleet.runtime.container_log import DeclaredLines, Lines, LogReader, Rotation, ScriptLines
 from fleet.runtime.shell.process import Process
 from fleet.runtime.shell.surroundings import Surroundings

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.clock import Draws
 from fleet.k8s.pods import VolumeSpec
-from fleet.profile.machine_paths import MachinePath, real_path, types_by_path
+from fleet.profile.machine import MachinePath, real_path, types_by_path
 from fleet.runtime.runtime import Runtime
 
 DISK = MachinePath(path="/mnt/disks/ssd0/", type="BlockDevice")

@@ -6,7 +6,7 @@ import pytest
 from world.pod_world import container
 
 from fleet.clock import NS_PER_S
-from fleet.profile.probe_behavior import ALWAYS_GOOD, ProbeAnswer
+from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeAnswer
 from fleet.runtime.http_servers import behavior_of_server
 
 IMAGE = "registry.k8s.io/e2e-test-images/agnhost:2.59"

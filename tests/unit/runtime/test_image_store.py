@@ -14,9 +14,10 @@ from fleet.profile.image_behavior import (
     ImagePulls,
     PullError,
     default_size,
+    digest_name,
+    parse_image,
     pull_error_text,
 )
-from fleet.profile.image_reference import digest_name, parse_image
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel

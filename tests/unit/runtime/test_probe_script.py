@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.profile.probe_behavior import ALWAYS_GOOD
+from fleet.profile.container_behavior import ALWAYS_GOOD
 from fleet.runtime.probe_script import PHASES_MAX, behavior_of_script
 
 S = 1_000_000_000

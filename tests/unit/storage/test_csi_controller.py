@@ -26,8 +26,8 @@ from fleet.cluster.leftovers import (
 from fleet.errors import SetupError
 from fleet.profile.distribution import ZERO
 from fleet.profile.loader import load_mix
+from fleet.profile.pod_behavior import CSIDriver
 from fleet.profile.settings import Fidelity
-from fleet.profile.volume_behavior import CSIDriver
 from fleet.storage.csi_controller import CLAIMS, CLASSES, CSIController, check_drivers, drivers_of
 from fleet.storage.csi_objects import persistent_volume
 from fleet.wire.http2.messages import Request, Response, StreamOpened

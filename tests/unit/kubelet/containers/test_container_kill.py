@@ -7,7 +7,7 @@ from world.pod_world import UID, World, container, make_pod
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import EventObject, Op
 from fleet.k8s.pods import Pod, RunningState, TerminatedState
-from fleet.profile.lifecycle_behavior import HANGS
+from fleet.profile.container_behavior import HANGS
 
 REFUSED = "fleet.emulator/stop-error"
 NO_ANSWER = '"rpc error: code = DeadlineExceeded desc = context deadline exceeded"'

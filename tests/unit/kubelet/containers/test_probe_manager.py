@@ -26,8 +26,8 @@ from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import KillReason
 from fleet.kubelet.pods.status_generate import apply_updates
 from fleet.kubelet.turn import Turn
+from fleet.profile.container_behavior import PROBE_ANNOTATIONS, ProbeKind
 from fleet.profile.loader import load_mix
-from fleet.profile.probe_behavior import PROBE_ANNOTATIONS, ProbeKind
 from fleet.runtime.containers import Container, RunState
 
 MODEL = load_mix().model_of(0)

@@ -6,7 +6,7 @@ from world.pod_world import container, make_pod
 from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.containers.prober import EXEC_ERROR, behavior_of, probe_event, run_probe
 from fleet.kubelet.events import Reason
-from fleet.profile.probe_behavior import (
+from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
     ProbeAnswer,
     ProbeBehavior,

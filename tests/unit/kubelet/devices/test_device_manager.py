@@ -18,8 +18,8 @@ from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.admission import Devices
 from fleet.kubelet.turn import Turn
-from fleet.profile.device_behavior import UNHEALTHY_ANNOTATION
 from fleet.profile.loader import load_mix
+from fleet.profile.machine import UNHEALTHY_ANNOTATION
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 

@@ -8,7 +8,7 @@ from fleet.k8s.effects import ApiCall, Op, Outbox, ResourceSlices, StartWatch, S
 from fleet.k8s.pods import EventType
 from fleet.kubelet.devices.dra_plugin import DRAPlugin, PluginState
 from fleet.kubelet.turn import Turn
-from fleet.profile.device_behavior import DraDriver
+from fleet.profile.machine import DraDriver
 
 S = NS_PER_S
 DRIVER = DraDriver(driver="gpu.example.com")

@@ -15,7 +15,7 @@ from fleet.k8s.pods import (
     RunningState,
     TerminatedState,
 )
-from fleet.profile.probe_behavior import PROBE_ANNOTATIONS
+from fleet.profile.container_behavior import PROBE_ANNOTATIONS
 
 COMMANDS = (
     (),

@@ -9,7 +9,7 @@ from fleet.k8s.pods import Pod, VolumeSpec
 from fleet.kubelet.counts import UNMOUNT_FAILED
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.volumes.unmounts import Unmounts
-from fleet.profile.volume_behavior import VolumeBehavior
+from fleet.profile.pod_behavior import VolumeBehavior
 
 STUCK = (("fleet.emulator/unmount-fails", "true"),)
 HOST = VolumeSpec("logs", "hostPath", host_path="/var/log")

@@ -27,7 +27,7 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.pods import NodeCondition, ObjectRef
 from fleet.k8s.volumes import ObjectTarget
-from fleet.profile.controller_preset import ClusterRange, ControllerPreset
+from fleet.profile.addresses import ClusterRange, ControllerPreset
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel

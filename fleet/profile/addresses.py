@@ -1,8 +1,13 @@
-"""Which addresses the nodes of one process have, so that no two fleets of a cluster share one.
+"""Which addresses the nodes of one process have, where their servers are, and their pods' ranges.
 
 A node has a position: its index in the whole fleet plus the shift of its process. Position p is the
-address p + 1 of every pool, and block p of the ranges for pods of Nodes without podCIDRs. A process
-claims the positions of all nodes that it may have; see cluster/address_claims.py.
+address p + 1 of every pool, and block p of the ranges for pods of Nodes without podCIDRs. No two
+fleets of a cluster share one: a process claims the positions of all nodes that it may have; see
+cluster/address_claims.py. The servers of its kubelets are
+
+NOWHERE      no port and no feature that needs a server is declared
+loopback     at one address of 127.128.0.0/9 for each node, one port for all
+ports        at one address for all, one port for each node
 """
 
 import ipaddress
@@ -10,7 +15,40 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.k8s.addresses import each_of, is_ipv6
-from fleet.profile.serving import LOOPBACK_POOL
+
+LOOPBACK_POOL = ipaddress.IPv4Network("127.128.0.0/9")
+"""All of it is on `lo` already; the lower half is left to resolvers and other programs."""
+SERVER_FEATURES = frozenset({"ExtendWebSocketsToKubelet"})
+"""Of `status.declaredFeatures`: what only a kubelet with a server can do."""
+PORT_MAX = 65535
+
+
+class Serving(NamedTuple):
+    """Where the kubelets of one process answer. Without an address: as the profile says."""
+
+    address: str = ""  # of all nodes; "" for one of the pool each
+    port: int = 0  # of all nodes; with an address, that of the node `first`
+    first: int = 0  # the lowest index of the process
+    shift: int = 0  # within LOOPBACK_POOL, see address_plan.py
+
+    def address_of(self, index: int) -> str:
+        """Return the address of a node."""
+        return self.address or str(LOOPBACK_POOL[index + self.shift + 1])
+
+    def port_of(self, index: int) -> int:
+        """Return the port of a node, 0 for none."""
+        return self.port + index - self.first if self.address else self.port
+
+    def index_of(self, address: str, port: int) -> int:
+        """Return the index of the node that answers there; of no node if there is none."""
+        if self.address:
+            return port - self.port + self.first
+        first = int(LOOPBACK_POOL.network_address) + 1 + self.shift
+        return int(ipaddress.IPv4Address(address)) - first
+
+
+NOWHERE = Serving()
+
 
 AddressPool = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -128,3 +166,46 @@ def _block(position: int, pool: AddressPool) -> str:
     # Nodes of others (`--manage`) and those of tests have addresses of no pool.
     first = pool.network_address + (position % (pool.num_addresses >> bits) << bits)
     return f"{first}/{pool.max_prefixlen - bits}"
+
+
+TTL_ANNOTATION = "node.alpha.kubernetes.io/ttl"
+_TTLS = ((100, "0"), (500, "15"), (1000, "30"), (2000, "60"))
+_TTL_MOST = "300"
+
+
+class ClusterRange(NamedTuple):
+    """A range that a cluster has for its pods, in parts for its nodes."""
+
+    whole: ipaddress.IPv4Network | ipaddress.IPv6Network
+    mask: int  # of a node's part
+
+    def part_of(self, index: int) -> str:
+        """Return the part of a node, "" for none: from the end, as controllers begin in front."""
+        size = 1 << (self.whole.max_prefixlen - self.mask)
+        first = int(self.whole.broadcast_address) + 1 - (index + 1) * size
+        if first < int(self.whole.network_address):
+            return ""
+        address = type(self.whole.network_address)(first)
+        return f"{address}/{self.mask}"
+
+
+class ControllerPreset(NamedTuple):
+    """How the controllers of a cluster were told to allocate."""
+
+    ranges: tuple[ClusterRange, ...]  # of one family each, in their order
+
+    def pod_cidrs(self, index: int) -> list[str]:
+        """Return the parts of a node, none if a range has no more.
+
+        Source: pkg/controller/nodeipam/ipam/range_allocator.go, AllocateOrOccupyCIDR: a range that
+        a Node has is taken as occupied; without one of each, a Node gets none.
+        """
+        parts = [each.part_of(index) for each in self.ranges]
+        return parts if all(parts) else []
+
+    def ttl(self, index: int) -> str:
+        """Return for how many seconds kubelets keep Secrets in a cluster with so many Nodes.
+
+        Source: pkg/controller/ttl/ttl_controller.go, ttlBoundaries.
+        """
+        return next((ttl for size, ttl in _TTLS if index < size), _TTL_MOST)

@@ -1,19 +1,118 @@
-"""The devices of a node and the plugins that offer them, declared in a NodeProfile.
+"""What the machine of a node has and what happens to it: devices, paths, outages, shutdown.
 
-Times count from the start of the node's kubelet. What happens to devices and plugins is an input
-of the simulation: capacity, allocation and the statuses of pods follow from it.
+All of it is declared in a NodeProfile, and is an input of the simulated runtime. Times count from
+the start of the node's kubelet. `share` picks nodes by a seeded draw, the same ones after a
+restart. A machine is a usual Linux one that runs a kubelet and containerd; `machinePaths` of a
+profile adds to it. runtime/host_paths.py knows what pods make there.
+Differs: the tables of paths list only what everyday pods mount of /proc, /sys and /dev; one disk,
+sda.
 """
 
+import enum
 import hashlib
+import posixpath
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import DistributionField, constant
+from fleet.profile.distribution import ZERO, DistributionField, constant
 from fleet.profile.schema import DurationNs, QuantityField, Spec
+
+POWER_OFF_DELAY = constant(2 * NS_PER_S)
+"""From the end of the inhibitor's lock until the kubelet is stopped too."""
+NETWORK_REASON = "NetworkPluginNotReady"
+NETWORK_MESSAGE = "Network plugin returns error: cni plugin not initialized"
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Broken(NamedTuple):
+    """What of a machine fails whenever it is asked for, and what it says then; "": it works."""
+
+    sandboxes: str = ""
+    mounts: str = ""
+    attachments: str = ""
+    kills: str = ""  # of containers; HANGS: they are not answered
+    sandbox_kills: str = ""
+    devices: tuple[tuple[str, int], ...] = ()
+    """Unhealthy ones: a resource, "" for each, and how many of it, 0 for all."""
+    stuck_mounts: bool = False  # nothing is unmounted; nobody is told why
+
+
+NOTHING_BROKEN = Broken()
+
+
+class OutageKind(enum.Enum):
+    """What is out of order."""
+
+    RUNTIME_DOWN = "RuntimeDown"  # the CRI socket does not answer
+    RUNTIME_NOT_READY = "RuntimeNotReady"  # it answers RuntimeReady=false
+    NETWORK_NOT_READY = "NetworkNotReady"  # it answers NetworkReady=false
+    PLEG_STALL = "PLEGStall"  # it hangs in ListPodSandbox
+
+
+class Outage(Spec):
+    """When the runtime of a node is out of order; `reason` and `message` are what it answers."""
+
+    kind: OutageKind
+    start: Annotated[DistributionField, Field(alias="from")]
+    duration: Annotated[DistributionField, Field(alias="for")]
+    every_ns: DurationNs = 0  # 0: once
+    share: Share = 1.0
+    reason: str = ""
+    message: str = ""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Outage":
+        if "every_ns" in self.model_fields_set and not self.every_ns:
+            raise ValueError("every must be above 0s")
+        answers = {OutageKind.RUNTIME_NOT_READY, OutageKind.NETWORK_NOT_READY}
+        if (self.reason or self.message) and self.kind not in answers:
+            raise ValueError(f"{self.kind.value} takes no reason and no message")
+        return self
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return reason and message of the condition that is false meanwhile."""
+        if self.kind is OutageKind.NETWORK_NOT_READY:
+            return self.reason or NETWORK_REASON, self.message or NETWORK_MESSAGE
+        return self.reason, self.message
+
+
+class Happening(Outage):
+    """An outage that began while the kubelet ran: its instants are known, monotonic."""
+
+    since_ns: int
+    until_ns: int
+
+
+class RuntimeSpec(Spec):
+    """How the container runtime of a node fares."""
+
+    network_ready_delay: DistributionField | None = None
+    outages: tuple[Outage, ...] = ()
+
+    @property
+    def all_outages(self) -> tuple[Outage, ...]:
+        """The outages; a network that comes up late is one from the beginning."""
+        if self.network_ready_delay is None:
+            return self.outages
+        kind, delay = OutageKind.NETWORK_NOT_READY, self.network_ready_delay
+        return (Outage(kind=kind, start=ZERO, duration=delay), *self.outages)
+
+
+class ShutdownSchedule(Spec):
+    """When the machine is told to shut down."""
+
+    after: DistributionField
+    share: Share = 1.0
+    power_off_delay: DistributionField = POWER_OFF_DELAY
+    cancel_after: DistributionField | None = None  # unless the machine is off by then
+    off_for: DistributionField | None = None  # then it boots; None: it stays off
+
 
 DEVICES_MAX = 1024
 NUMA_NODES_MAX = 8
@@ -212,3 +311,80 @@ def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: in
         if now_ns >= begin_ns and not ends:
             return begin_ns
     return -1
+
+
+PathType = Literal["Directory", "File", "Socket", "CharDevice", "BlockDevice"]
+DIRECTORY = "Directory"
+
+_USUAL: dict[PathType, str] = {
+    "Directory": """
+        /boot /dev/disk /dev/hugepages /dev/mapper /dev/mqueue /dev/pts /dev/shm
+        /etc/ca-certificates /etc/cni/net.d /etc/default /etc/kubernetes/manifests
+        /etc/kubernetes/pki /etc/security /etc/ssl/certs /etc/systemd/system /etc/udev /home
+        /media /mnt /opt/cni/bin /proc/1 /proc/self /proc/sys/fs /proc/sys/kernel /proc/sys/net
+        /proc/sys/vm /root /run/containerd /run/lock /run/systemd/system /run/udev /run/user
+        /srv /sys/block /sys/bus /sys/class /sys/dev /sys/devices /sys/firmware /sys/fs/bpf
+        /sys/fs/cgroup /sys/kernel/debug /sys/kernel/security /sys/kernel/tracing /sys/module
+        /tmp /usr/bin /usr/lib/modules /usr/lib64 /usr/libexec /usr/local/bin
+        /usr/local/share/ca-certificates /usr/sbin /usr/share/ca-certificates /usr/src
+        /var/cache /var/lib/cni /var/lib/containerd /var/lib/kubelet/device-plugins
+        /var/lib/kubelet/plugins /var/lib/kubelet/plugins_registry /var/lib/kubelet/pods
+        /var/log/containers /var/log/journal /var/log/pods /var/spool /var/tmp
+        """,
+    "File": """
+        /etc/containerd/config.toml /etc/fstab /etc/group /etc/hostname /etc/hosts
+        /etc/kubernetes/kubelet.conf /etc/localtime /etc/machine-id /etc/nsswitch.conf
+        /etc/os-release /etc/passwd /etc/resolv.conf /etc/shadow /etc/timezone /proc/cmdline
+        /proc/cpuinfo /proc/diskstats /proc/loadavg /proc/meminfo /proc/mounts /proc/stat
+        /proc/uptime /proc/version /run/xtables.lock /usr/lib/os-release
+        /var/lib/kubelet/config.yaml
+        """,
+    "Socket": """
+        /dev/log /run/containerd/containerd.sock /run/dbus/system_bus_socket
+        /run/systemd/journal/socket /run/systemd/notify
+        /var/lib/kubelet/device-plugins/kubelet.sock /var/lib/kubelet/pod-resources/kubelet.sock
+        """,
+    "CharDevice": """
+        /dev/console /dev/full /dev/fuse /dev/kmsg /dev/loop-control /dev/net/tun /dev/null
+        /dev/ptmx /dev/random /dev/tty /dev/urandom /dev/zero
+        """,
+    "BlockDevice": "/dev/loop0 /dev/sda /dev/sda1",
+}
+_LINKS = {
+    "/bin": "/usr/bin",
+    "/lib": "/usr/lib",
+    "/lib64": "/usr/lib64",
+    "/sbin": "/usr/sbin",
+    "/var/lock": "/run/lock",
+    "/var/run": "/run",
+}
+
+
+class MachinePath(Spec):
+    """A path that the machines of a profile have."""
+
+    path: Annotated[str, Field(pattern="^/")]
+    type: PathType = "Directory"
+
+
+@lru_cache(maxsize=64)
+def types_by_path(declared: tuple[MachinePath, ...]) -> dict[str, str]:
+    """Return the type of each path of a machine; what leads to a path is a directory."""
+    usual = [(path, kind) for kind, paths in _USUAL.items() for path in paths.split()]
+    found: dict[str, str] = {}
+    for path, kind in (*usual, *((each.path, each.type) for each in declared)):
+        real = real_path(path)
+        found[real] = kind
+        while real != "/":
+            real = posixpath.dirname(real)
+            found[real] = DIRECTORY
+    return found
+
+
+def real_path(path: str) -> str:
+    """Return a path without the links that a Linux machine has near its root."""
+    path = f"/{posixpath.normpath(path).lstrip('/')}"
+    for link, target in _LINKS.items():
+        if path == link or path.startswith(f"{link}/"):
+            return target + path[len(link) :]
+    return path
