@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from fleet.errors import SetupError
-from fleet.host.light_pools import connections_of
+from fleet.host.transports import connections_of
 from fleet.profile.settings import Fidelity
 
 BASE_BYTES = 120 << 20

@@ -1,28 +1,60 @@
-"""The certificates of the nodes of one process: requested, stored, presented, renewed.
+"""The certificates of the nodes of one process: kept on disk, requested, presented, renewed.
 
+What is kept, as kubelets keep it:
+    DIR/cluster                              the cluster that they are of
+    DIR/NODE/kubelet-client-current.pem      certificate and key in one file, mode 0600
+    DIR/NODE/kubelet-server-current.pem
+A certificate that has expired, and every one of another cluster, is of no use and not looked at.
+
+What a run needs before its nodes have certificates:
+    credentials   --bootstrap-token, --bootstrap-kubeconfig, or a token made on a local cluster
+    approval      by the controller-manager, or by fleet with --approve-csrs
+    a directory   --cert-dir, else the local control plane's, or one for each cluster in the
+                  user's state directory
+
+How a node gets them; each node's `CertificateManager` says when:
     add -> a stored certificate, or: bootstrap connection, request, certificate -> `on_ready`
     70-90 % of its life -> request, certificate, on a connection for that -> old connection closed
+A request goes over a connection with the bootstrap credentials, or, once the node has a
+certificate, over one with that; it is closed when the request is done. Keys are made here, 12 us
+each, and a request takes 75.
 
-Carries out what each node's `CertificateManager` asks for. A request goes over a connection with
-the bootstrap credentials, or, once the node has a certificate, over one with that; it is closed
-when the request is done. Keys are made here, 12 us each, and a request takes 75.
-Source: cmd/kubelet/app/server.go, buildKubeletClientConfig, buildClientCertificateManager;
+Source: client-go/util/certificate/certificate_store.go, Update, Current;
+cmd/kubeadm/app/phases/bootstraptoken/node/token.go; cluster-bootstrap/token/api;
+cmd/kubelet/app/server.go, buildKubeletClientConfig, buildClientCertificateManager;
 pkg/kubelet/certificate/transport.go, addCertRotation.
-Differs: a kubelet starts without waiting, as system:anonymous, and is refused until its
-certificate is there; a refused POST is repeated after the manager's back-off only.
+Differs: one file is replaced, where a kubelet keeps dated ones and a link to the newest; a kubelet
+starts without waiting, as system:anonymous, and is refused until its certificate is there; a
+refused POST is repeated after the manager's back-off only.
 """
 
+import asyncio
+import contextlib
+import datetime as dt
 import enum
 import logging
+import os
+import secrets
+import socket
 import ssl
-from collections.abc import Callable
+import string
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import assert_never
+from pathlib import Path
+from typing import NamedTuple, assert_never
 
+import orjson
+
+from fleet.background import Background
 from fleet.clock import NS_PER_S, Draws
-from fleet.host.certificate_store import CertificateContext, CertificateStore
+from fleet.cluster.api_client import CONCURRENCY, Api, Cluster, expect
+from fleet.cluster.credentials import ClusterSelection
+from fleet.controlplane import ControlPlaneInfo, Layout, state_home
+from fleet.errors import FleetError, SetupError, UsageError, hide
+from fleet.host.transports import endpoint_of
 from fleet.k8s.effects import NodeId, Timer
 from fleet.k8s.objects import CertificateKind, Validity
+from fleet.k8s.well_known import NODE_USER
 from fleet.kubelet.node.certificate_manager import (
     CertificateManager,
     CertificateTurn,
@@ -33,6 +65,8 @@ from fleet.kubelet.node.certificate_manager import (
     WatchRequest,
 )
 from fleet.profile.node_model import NodeModel
+from fleet.profile.secret_variables import BOOTSTRAP_TOKEN_VARIABLE
+from fleet.profile.settings import IdentityMode, Settings
 from fleet.reactor.client_tally import NO_DURATION
 from fleet.reactor.reactor import Reactor
 from fleet.reactor.tokens import Errand
@@ -46,7 +80,250 @@ from fleet.wire.api.requests import (
 )
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.sockets.connection import prepare_context
-from fleet.wire.sockets.transport import Transport
+from fleet.wire.sockets.transport import Endpoint, Transport
+
+FILES = {
+    CertificateKind.CLIENT: "kubelet-client-current.pem",
+    CertificateKind.SERVING: "kubelet-server-current.pem",
+}
+CLUSTER = "cluster"
+EXPIRED_FOR = dt.timedelta(hours=1)
+
+
+class CertificateStore:
+    """One directory for the nodes of one cluster."""
+
+    def __init__(self, directory: Path, cluster_uid: str) -> None:
+        """Make the directory. Raises SetupError if it cannot be written."""
+        self.directory = directory
+        mark = directory / CLUSTER
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            was = mark.read_text().strip() if mark.exists() else cluster_uid
+            if was != cluster_uid:
+                self._drop_all()
+            mark.write_text(f"{cluster_uid}\n")
+        except OSError as error:
+            raise SetupError(f"--cert-dir {directory}: {error.strerror}") from error
+
+    def path(self, node_name: str, kind: CertificateKind) -> Path:
+        """Name the file of one certificate."""
+        return self.directory / node_name / FILES[kind]
+
+    def current(self, node_name: str, kind: CertificateKind, now_s: float) -> Validity | None:
+        """Return the life of a stored certificate that can be used now, None if there is none."""
+        from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
+
+        try:
+            content = self.path(node_name, kind).read_bytes()
+            names, validity = pki.read_pair(content)
+        except (OSError, ValueError):
+            return None
+        is_ours = names == [NODE_USER + node_name]
+        return validity if is_ours and now_s < validity.not_after_s else None
+
+    def update(
+        self, node_name: str, kind: CertificateKind, certificate: bytes, key: bytes
+    ) -> Validity:
+        """Store an issued certificate with its key. Raises OSError, and ValueError if it is none.
+
+        The file is complete at every moment.
+        """
+        from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
+
+        validity = pki.validity_of(certificate)
+        path = self.path(node_name, kind)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        fresh = path.with_suffix(".tmp")
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(certificate)
+            file.write(key)
+        fresh.replace(path)
+        return validity
+
+    def expire(self, node_name: str, now_s: float) -> bool:
+        """Put a client certificate in place of a stored one that was over an hour before `now_s`.
+
+        Its issuer is the same by name only, as nobody here can sign for the authority; a server
+        refuses it all the same, with 401. Returns whether there was one. Raises OSError.
+        """
+        held = self.current(node_name, CertificateKind.CLIENT, now_s)
+        if held is None:
+            return False
+        path = self.path(node_name, CertificateKind.CLIENT)
+        from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
+
+        over = dt.datetime.fromtimestamp(now_s, dt.UTC) - EXPIRED_FOR
+        key_pem, pem = pki.expired(path.read_bytes(), over - EXPIRED_FOR, over)
+        self.update(node_name, CertificateKind.CLIENT, pem, key_pem)
+        return True
+
+    def _drop_all(self) -> None:
+        for name in FILES.values():
+            for path in self.directory.glob(f"*/{name}"):
+                path.unlink()
+
+
+class CertificateContext:
+    """A TLS context for one node: its certificate is read at every handshake, as Go's client does.
+
+    All nodes share one `ssl.SSLContext`. OpenSSL gives a new connection what the context has at
+    that moment and keeps that, so 6 KB a connection do where a context each takes 23.
+    """
+
+    __slots__ = ("_path", "_shared")
+
+    def __init__(self, shared: ssl.SSLContext, path: Path) -> None:
+        self._shared = shared
+        self._path = str(path)
+
+    def wrap_socket(
+        self, sock: socket.socket, *, do_handshake_on_connect: bool, server_hostname: str
+    ) -> ssl.SSLSocket:
+        """Begin a TLS connection. Raises OSError, also without a usable certificate."""
+        self._shared.load_cert_chain(self._path)
+        return self._shared.wrap_socket(
+            sock,
+            do_handshake_on_connect=do_handshake_on_connect,
+            server_hostname=server_hostname,
+        )
+
+
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+SIGNING_REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+TOKEN_LIFE = dt.timedelta(days=30)  # should the run be killed
+DIRECTORY_VARIABLE = "FLEET_CERT_DIR"
+TOKEN_LETTERS = string.ascii_lowercase + string.digits
+ID_LENGTH, SECRET_LENGTH = 6, 16
+
+log = logging.getLogger(__name__)
+
+
+class Bootstrap(NamedTuple):
+    """How nodes ask for their first certificate, and where all of them are kept."""
+
+    endpoint: Endpoint
+    context: ssl.SSLContext
+    authorization: bytes | None
+    store: CertificateStore
+    approver: "Approver | None"
+
+
+class Approver:
+    """Approves requests that nodes of this process have made, and no others."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def approve(self, body: bytes) -> None:
+        """Take a request as the server returned it to its node."""
+        self._waiting.put_nowait(body)
+
+    def start(self, background: Background) -> None:
+        """Begin to approve; a request that cannot be read harms no other."""
+        for _ in range(CONCURRENCY):
+            background.keep("the approval of certificates", self._work)
+
+    async def _work(self) -> None:
+        while True:
+            request = orjson.loads(await self._waiting.get())
+            name = request["metadata"]["name"]
+            del request["metadata"]["resourceVersion"]  # the approver beside us may have written
+            approved = {
+                "type": "Approved",
+                "status": "True",
+                "reason": "ApprovedByFleet",
+                "message": "One of fleet's own nodes asked for it.",
+            }
+            request["status"] = {"conditions": [approved]}
+            path = f"{SIGNING_REQUESTS}/{name}/approval"
+            try:
+                expect(await self._api.request("PUT", path, body=request), f"no approval of {name}")
+            except FleetError as error:
+                log.warning("%s", error)
+
+
+@contextlib.asynccontextmanager
+async def open_bootstrap(
+    settings: Settings,
+    cluster: Cluster,
+    cluster_uid: str,
+    local: ControlPlaneInfo | None,
+    background: Background,
+) -> AsyncIterator[Bootstrap | None]:
+    """Provide what bootstrapping needs; None unless nodes have certificates of their own.
+
+    Raises UsageError for an unusable kubeconfig, SetupError if the directory cannot be written.
+    """
+    if settings.identity is not IdentityMode.CSR:
+        yield None
+        return
+    directory = state_home() / "certificates" / cluster_uid
+    if local is not None:
+        directory = Layout(local.directory).certificates
+    directory = (settings.cert_dir or directory).absolute()
+    store = CertificateStore(directory, cluster_uid)
+    approver = Approver(cluster.api("approve")) if settings.approve_csrs else None
+    async with contextlib.AsyncExitStack() as stack:
+        if settings.bootstrap_kubeconfig is not None:
+            try:
+                user = await ClusterSelection(kubeconfig=settings.bootstrap_kubeconfig).load()
+            except UsageError as error:
+                text = str(error).replace("--kubeconfig", "--bootstrap-kubeconfig", 1)
+                raise UsageError(text) from error
+            endpoint = endpoint_of(user)
+            context, authorization = user.ssl_context(), user.authorization()
+        else:
+            user = cluster.credentials
+            endpoint = endpoint_of(user)
+            context = user.ssl_context(with_client_certificate=False)
+            token = settings.bootstrap_token.get_secret_value()
+            if not token:
+                assert not settings.names_cluster, "checked by Settings"
+                token = await stack.enter_async_context(own_token(cluster.api("bootstrap")))
+            hide(token)
+            authorization = f"Bearer {token}".encode()
+            if settings.processes > 1:
+                os.environ[BOOTSTRAP_TOKEN_VARIABLE] = token
+        if settings.processes > 1:  # the other processes inherit it
+            os.environ[DIRECTORY_VARIABLE] = str(directory)
+        if approver is not None:
+            approver.start(background)
+        yield Bootstrap(endpoint, context, authorization, store, approver)
+
+
+@contextlib.asynccontextmanager
+async def own_token(api: Api) -> AsyncIterator[str]:
+    """Create a bootstrap token that lives as long as the run. Raises SetupError."""
+    number, secret = (
+        "".join(secrets.choice(TOKEN_LETTERS) for _ in range(length))
+        for length in (ID_LENGTH, SECRET_LENGTH)
+    )
+    name = f"bootstrap-token-{number}"
+    body = {
+        "metadata": {"name": name},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "description": "Nodes of a fleet join with it, until its run is over.",
+            "token-id": number,
+            "token-secret": secret,
+            "expiration": (dt.datetime.now(dt.UTC) + TOKEN_LIFE).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "usage-bootstrap-authentication": "true",
+        },
+    }
+    answer = await api.request("POST", SECRETS, body=body)
+    made = expect(answer, f"cannot create the Secret {name}")
+    try:
+        yield f"{number}.{secret}"
+    finally:
+        with contextlib.suppress(FleetError):
+            options = {"preconditions": {"uid": made["metadata"]["uid"]}}
+            await api.request("DELETE", f"{SECRETS}/{name}", body=options)
+
 
 CHECK_NS = 10 * NS_PER_S
 """How often a kubelet looks for a new certificate. Source: transport.go, UpdateTransport."""
@@ -57,8 +334,6 @@ WATCH_S = (300, 600)  # of a reflector
 RESOURCE = "certificatesigningrequests"
 PRESENT, SERVE = "present", "serve"
 _STREAM = 0xCE57
-
-log = logging.getLogger(__name__)
 
 
 class Step(enum.Enum):
@@ -208,11 +483,6 @@ class NodeCertificates:
     def has_begun(self, node: NodeId) -> bool:
         """Return whether the kubelet of a node has started."""
         return self._nodes[node][0].begun_ns > 0
-
-    async def close(self) -> None:
-        """Close every connection."""
-        await self._bootstrap.close()
-        await self._renewal.close()
 
     def on_timer(self, node: NodeId, key: str, now_ns: int) -> None:
         """Take a timer of a node: of one of its managers, or to present a new certificate."""

@@ -28,19 +28,13 @@ from fleet.cluster.ownership import (
 )
 from fleet.cluster.runs import RunLease
 from fleet.errors import FleetError, SetupError
-from fleet.host.admin_labels import AdminLabels
-from fleet.host.agent_connections import AgentConnections
-from fleet.host.certificate_store import CertificateContext
-from fleet.host.light_pools import WATCH_LIMITS, LightPools
 from fleet.host.managed_nodes import ManagedNodes
-from fleet.host.node_bootstrap import Bootstrap
-from fleet.host.node_certificates import NodeCertificates
-from fleet.host.pacing import Pacing, StartStage
+from fleet.host.node_certificates import Bootstrap, CertificateContext, NodeCertificates
+from fleet.host.observed_nodes import AdminLabels, Readiness
+from fleet.host.pacing import Pacing, StartLimit, StartStage
 from fleet.host.reactor_loop import ReactorLoop
-from fleet.host.readiness import Readiness
-from fleet.host.start_limit import StartLimit
-from fleet.host.static_sources import StaticSource, run_static_sources
-from fleet.host.transports import Transports
+from fleet.host.static_pods import StaticSource, run_static_sources
+from fleet.host.transports import WATCH_LIMITS, LightPools, Transports
 from fleet.k8s.effects import NodeId, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.objects import CertificateKind
@@ -114,7 +108,9 @@ class NodeHost:
         self.reactor.watches.are_shared = self._shares_watches
         self.reactor.watches.subscriptions.own_prefix = settings.node_name(0).removesuffix("00000")
         self.reactor_loop = ReactorLoop(self.reactor, self._loop)
-        self._transports = Transports(cluster.credentials, self.reactor, self.reactor_loop, health)
+        self.transports = Transports(
+            cluster.credentials, identity, self.reactor, self.reactor_loop, health
+        )
         self.run_id = lease.run_id
         self._own_label = settings.manage or f"{RUN_LABEL}={self.run_id}"
         self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
@@ -136,21 +132,18 @@ class NodeHost:
         )
         accept, group = self.reactor.codec.accept, identity.group
         user_agent = f"fleet/{__version__} (observer)".encode()
-        self.observer = self._transports.own(user_agent, accept, group)
+        self.observer = self.transports.own(user_agent, accept, group)
         self.certificates: NodeCertificates | None = None  # if nodes have their own
         if bootstrap is None:
-            self.transport = self._transports.own(self._user_agent_of, accept, group)
+            self.transport = self.transports.own(self._user_agent_of, accept, group)
         else:
-            self.transport = self._transports.anonymous(self._user_agent_of, accept)
+            self.transport = self.transports.anonymous(self._user_agent_of, accept)
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
-        self.reactor.wires.authority = self._transports.authority
-        self.agent_connections = AgentConnections(
-            identity, self._model_of, self._transports.own, self.reactor.wires.all
-        )
+        self.reactor.wires.authority = self.transports.authority
         self.reactor.run_agents(
             agents_of(mix.models),
-            self.agent_connections.new,
+            self.transports.of_agents,
             impersonates=identity.mode is not IdentityMode.SHARED,
         )
         self._static_sources: list[StaticSource] = []
@@ -186,7 +179,7 @@ class NodeHost:
         kinds = agents.kinds.values() if agents is not None else ()
         took_ns = readiness.ready_at_ns - self.started_ns if readiness.ready_at_ns else None
         stats = self.transport.stats
-        own_limits = self._transports.own_limits() + self.counts.own_limits
+        own_limits = self.transports.own_limits() + self.counts.own_limits
         return HostState(
             requested=self.settings.nodes if self.managed is None else self.readiness.wanted,
             wanted=self.wanted if self.managed is None else self.size,
@@ -198,8 +191,8 @@ class NodeHost:
             held_by=self._held_by(own_limits),
             own_limits=own_limits,
             connections=stats,
-            closed_slow=stats.closed_slow + self.agent_connections.closed_slow(),
-            agents=self.agent_connections.figures(agents) if agents is not None else {},
+            closed_slow=stats.closed_slow + self.transports.agents_closed_slow(),
+            agents=self.transports.agent_figures(agents) if agents is not None else {},
             unregistered=Counter(self.unregistered().values()),
             rejected=sum((each.counts.rejected for each in kinds), Counter(self.counts.rejected)),
         )
@@ -232,10 +225,10 @@ class NodeHost:
             self._draws,
             bootstrap.store,
             self._cluster.credentials.ssl_context(with_client_certificate=False),
-            bootstrap=self._transports.to(
+            bootstrap=self.transports.to(
                 bootstrap.endpoint, bootstrap.context, bootstrap.authorization, user_agent
             ),
-            renewal=self._transports.anonymous(user_agent, JSON.accept),
+            renewal=self.transports.anonymous(user_agent, JSON.accept),
             on_ready=self._begin_node,
             on_renewed=lambda node: self.transport.drop_connections(node, RENEWED),
             approve=bootstrap.approver.approve if bootstrap.approver else None,
@@ -551,10 +544,7 @@ class NodeHost:
         if authorization is None or authorization == self._authorization:
             return
         self._authorization = authorization
-        self.observer.set_authorization(authorization)
-        if self.certificates is None:
-            self.transport.set_authorization(authorization)
-        self.agent_connections.set_authorization(authorization)
+        self.transports.set_authorization(authorization)
 
     async def _probe_again(self) -> None:
         """Name the nodes' group too, if the server wants it since the run began."""
@@ -578,8 +568,4 @@ class NodeHost:
     async def close(self) -> None:
         """Stop turning and close every connection."""
         self.reactor_loop.stop()
-        await self.transport.close()
-        if self.certificates is not None:
-            await self.certificates.close()
-        await self.observer.close()
-        await self.agent_connections.close()
+        await self.transports.close()

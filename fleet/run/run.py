@@ -33,7 +33,7 @@ from fleet.controlplane import ComponentDeath
 from fleet.controlplane.options import KUBECTL
 from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.host.machine import check_memory, check_ports, raise_descriptors
-from fleet.host.node_bootstrap import Bootstrap, open_bootstrap
+from fleet.host.node_certificates import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
 from fleet.profile.loader import NodeMix, mix_of

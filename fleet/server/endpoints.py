@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 from aiohttp import web
 
 from fleet.clock import NS_PER_S
-from fleet.host.certificate_store import CertificateStore
+from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal

@@ -25,7 +25,7 @@ from yarl import URL
 
 from fleet.background import Background
 from fleet.cluster.api_client import Cluster
-from fleet.host.certificate_store import CertificateStore
+from fleet.host.node_certificates import CertificateStore
 from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind

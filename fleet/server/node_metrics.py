@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.host.certificate_store import CertificateStore
+from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
 from fleet.k8s.static_pods import StaticPod

@@ -18,10 +18,8 @@ from fleet.clock import TICK_NS, Draws, SystemClock
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.controlplane import ControlPlane
-from fleet.host.certificate_store import CertificateContext
 from fleet.host.machine import raise_descriptors
-from fleet.host.node_bootstrap import open_bootstrap
-from fleet.host.node_certificates import NodeCertificates
+from fleet.host.node_certificates import CertificateContext, NodeCertificates, open_bootstrap
 from fleet.host.reactor_loop import ReactorLoop
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -72,13 +70,14 @@ async def bench(nodes: int, at_once: int) -> None:
                 loop=loop,
             )
 
+        first, renewal = transport(bootstrap.authorization), transport(None)
         certificates = NodeCertificates(
             reactor,
             Draws(1),
             bootstrap.store,
             user.ssl_context(with_client_certificate=False),
-            bootstrap=transport(bootstrap.authorization),
-            renewal=transport(None),
+            bootstrap=first,
+            renewal=renewal,
             on_ready=on_ready,
             on_renewed=lambda _node: None,
             approve=None,
@@ -102,7 +101,8 @@ async def bench(nodes: int, at_once: int) -> None:
         took_s = issued[-1] - began_s
         cpu_s, server_s = cpu(process) - cpu_s, cpu(server) - server_s
         driver.stop()
-        await certificates.close()
+        for each in (first, renewal):
+            await each.close()
     lags.sort()
     print(f"{nodes} nodes, {at_once} at a time, {psutil.cpu_count()} cores")
     print(f"  certificates  {took_s:.1f} s, {nodes / took_s:.0f}/s")

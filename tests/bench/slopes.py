@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fleet.host.light_pools import LIGHT_CONNECTIONS
+from fleet.host.transports import LIGHT_CONNECTIONS
 
 PORTS = 28_232
 """What net.ipv4.ip_local_port_range spares by default, of one source address to one server."""

@@ -24,7 +24,7 @@ from world.transport import SimTransport
 from world.virtual_time import World
 
 from fleet.clock import NS_PER_S, Draws, SimClock
-from fleet.host.static_sources import LOOK_S, StaticSource
+from fleet.host.static_pods import LOOK_S, StaticSource
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet

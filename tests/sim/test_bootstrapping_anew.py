@@ -19,8 +19,7 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.controlplane.pki import new_request
 from fleet.errors import UsageError
 from fleet.faults.injector import Injector
-from fleet.host.certificate_store import CertificateContext, CertificateStore
-from fleet.host.node_certificates import NodeCertificates
+from fleet.host.node_certificates import CertificateContext, CertificateStore, NodeCertificates
 from fleet.k8s.effects import NodeId, Op
 from fleet.k8s.objects import CertificateKind
 from fleet.profile.node_model import NodeModel

@@ -9,7 +9,7 @@ from world.simulation import Simulation
 from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S
-from fleet.host.static_manifest import parse_manifests
+from fleet.host.static_pods import parse_manifests
 from fleet.k8s.static_pods import FILE, HTTP, StaticPods
 
 pytest_plugins = ("sim_encodings",)

@@ -7,7 +7,7 @@ from world.sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRe
 from world.simulation import Simulation, seeds
 
 from fleet.clock import Draws
-from fleet.host.static_manifest import parse_manifests
+from fleet.host.static_pods import parse_manifests
 from fleet.k8s.static_pods import FILE, StaticManifest
 
 pytest_plugins = ("sim_encodings",)

@@ -162,10 +162,7 @@ def test_a_plugin_that_hangs_stops_nobody_whose_token_is_good(
 
 def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None:
     world = World(tmp_path, fails=0)
-    told: list[tuple[str, bytes]] = []
-
-    def taker(name: str) -> SimpleNamespace:
-        return SimpleNamespace(set_authorization=lambda value: told.append((name, value)))
+    told: list[bytes] = []
 
     async def play() -> None:
         renewal, credentials = await world.load()
@@ -174,10 +171,7 @@ def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None
             SimpleNamespace(
                 _cluster=SimpleNamespace(credentials=credentials),
                 _authorization=credentials.authorization(),
-                observer=taker("observer"),
-                transport=taker("nodes"),
-                agent_connections=taker("agents"),
-                certificates=None,
+                transports=SimpleNamespace(set_authorization=told.append),
             ),
         )
         NodeHost._pass_authorization_on(fleet)
@@ -187,4 +181,4 @@ def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None
         NodeHost._pass_authorization_on(fleet)
 
     asyncio.run(play())
-    assert told == [(name, b"Bearer second") for name in ("observer", "nodes", "agents")]
+    assert told == [b"Bearer second"]

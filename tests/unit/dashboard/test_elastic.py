@@ -13,7 +13,7 @@ from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.dashboard import elastic
 from fleet.dashboard.elastic import ElasticFleet
 from fleet.host.node_host import NodeHost
-from fleet.host.readiness import Readiness
+from fleet.host.observed_nodes import Readiness
 from fleet.metrics import FleetCounts
 from fleet.profile.settings import Settings
 from fleet.reactor.reactor import Reactor

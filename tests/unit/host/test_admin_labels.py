@@ -10,7 +10,7 @@ from world.cluster_fakes import FakeApi
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES
 from fleet.errors import SetupError
-from fleet.host.admin_labels import TRIES_MAX, AdminLabels
+from fleet.host.observed_nodes import TRIES_MAX, AdminLabels
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeView
 

@@ -12,7 +12,7 @@ from issued_certificates import issue
 
 from fleet.controlplane.pki import new_request
 from fleet.errors import SetupError
-from fleet.host.certificate_store import CertificateStore
+from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.objects import CertificateKind, Validity
 
 NOW_S = 1_800_000_000

@@ -10,8 +10,7 @@ from issued_certificates import issue
 
 from fleet.clock import NS_PER_S, Draws, SimClock
 from fleet.controlplane.pki import new_request
-from fleet.host.certificate_store import CertificateContext, CertificateStore
-from fleet.host.node_certificates import NodeCertificates
+from fleet.host.node_certificates import CertificateContext, CertificateStore, NodeCertificates
 from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
 from fleet.kubelet.kubelet import VirtualKubelet

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.host.light_pools import (
+from fleet.host.transports import (
     LIGHT_CONNECTIONS,
     WATCH_LIMITS,
     WATCH_POOL_NODES,

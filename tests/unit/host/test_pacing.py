@@ -2,8 +2,15 @@
 
 import pytest
 
-from fleet.host.pacing import LOOK_S, PATIENCE_S, UNSETTLED_MAX, Pacing, StartStage
-from fleet.host.start_limit import FIRST, StartLimit
+from fleet.host.pacing import (
+    FIRST,
+    LOOK_S,
+    PATIENCE_S,
+    UNSETTLED_MAX,
+    Pacing,
+    StartLimit,
+    StartStage,
+)
 from fleet.k8s.effects import NodeId
 from fleet.profile.settings import Fidelity
 

@@ -1,4 +1,4 @@
-from fleet.host.readiness import NOT_READY_TAINT, Readiness, is_ready
+from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness, is_ready
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeCondition, NodeView
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.host.start_limit import (
+from fleet.host.pacing import (
     BRAKE_PAUSE_S,
     FIRST,
     LEAST,

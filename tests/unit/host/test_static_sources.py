@@ -14,8 +14,7 @@ import yaml
 
 from fleet.clock import Draws
 from fleet.errors import UsageError
-from fleet.host.static_manifest import ManifestError, parse_manifests
-from fleet.host.static_sources import StaticSource
+from fleet.host.static_pods import ManifestError, StaticSource, parse_manifests
 from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
 from fleet.k8s.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
 from fleet.kubelet.environment import Environment

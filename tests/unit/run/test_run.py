@@ -16,7 +16,7 @@ import uvloop
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import is_tenth
 from fleet.errors import RunInterruptedError, SetupError, UsageError
-from fleet.host.readiness import NOT_READY_TAINT, Readiness
+from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings

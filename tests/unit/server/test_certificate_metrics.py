@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.controlplane import pki
-from fleet.host.certificate_store import CertificateStore
+from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.objects import CertificateKind
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.server.exposition import page_text

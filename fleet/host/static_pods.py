@@ -1,0 +1,330 @@
+"""Static pods: the manifests of a directory and a URL per profile, read once for all its nodes.
+
+    look -> what is there differs -> Environment.static -> each node looks within its own period
+
+Source: pkg/kubelet/config/common.go, tryDecodeSinglePod, tryDecodePodList; file.go, listConfig,
+extractFromDir; http.go, extractFromURL; pkg/api/pod/util.go, HasAPIObjectReference;
+pkg/apis/core/v1/defaults.go.
+Differs: a manifest has at most 1 MiB, not 10: no API server takes a larger mirror pod, and all
+nodes wait while it is read. What the API server would refuse is not found here, the mirror pod is
+just not made; only the defaults that a kubelet reads are set.
+A real kubelet also gets inotify events; here every node sees a change at its own next look, as the
+nodes of a fleet do whose files are written one after the other. A profile is data, perhaps of
+somebody else: only files below its own directory are read, and a URL does not lead to another
+server than the one that was confirmed.
+"""
+
+import asyncio
+import http.client
+import logging
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, cast
+from urllib.parse import urlsplit
+
+import orjson
+
+from fleet.clock import NS_PER_S
+from fleet.k8s.static_pods import FILE, HTTP, StaticManifest, fnv128a
+from fleet.kubelet.environment import Environment
+from fleet.profile.loader import below
+from fleet.profile.node_model import NodeModel
+from fleet.profile.yaml_text import YAMLTextError, read_document
+from fleet.wire.api.decode_pod import decode_pod
+
+MANIFEST_BYTES_MAX = 1 << 20
+NO_EXECUTE = {"operator": "Exists", "effect": "NoExecute"}
+_VOLUME_REFERENCES = {
+    "configMap": "configmaps (via configmap volumes)",
+    "secret": "secrets (via secret volumes)",
+    "csi": "csidrivers (via CSI volumes)",
+    "persistentVolumeClaim": "persistentvolumeclaims",
+    "ephemeral": "persistentvolumeclaims (via ephemeral volumes)",
+    "azureFile": "secrets (via azureFile volumes)",
+    "glusterfs": "endpoints (via glusterFS volumes)",
+}
+_PROJECTED_REFERENCES = {
+    "configMap": "configmaps (via projected volumes)",
+    "secret": "secrets (via projected volumes)",
+    "serviceAccountToken": "serviceaccounts (via projected volumes)",
+    "clusterTrustBundle": "clustertrustbundles",
+    "podCertificate": "podcertificates",
+}
+
+
+class ManifestError(ValueError):
+    """A manifest that cannot be used; says why, in upstream's words where there are some."""
+
+
+def parse_manifests(data: bytes, source: str, origin: str) -> tuple[StaticManifest, ...]:
+    """Return the pods of one file (exactly one) or of one URL (one, or a list).
+
+    Raises ManifestError.
+    """
+    try:
+        document = read_document(data)
+    except YAMLTextError as error:
+        raise ManifestError(f"{origin}: couldn't parse as pod({error})") from error
+    if not isinstance(document, dict):
+        raise ManifestError(f"{origin}: couldn't parse as pod, please check config file")
+    if document.get("kind") == "PodList" and source != FILE:
+        return tuple(_manifest(item, source, origin) for item in document.get("items") or ())
+    if document.get("kind") != "Pod":
+        raise ManifestError(f"invalid pod: {origin} holds another kind than Pod")
+    return (_manifest(document, source, origin),)
+
+
+def _manifest(pod: object, source: str, origin: str) -> StaticManifest:
+    """Return one pod. What has not the form of a pod is refused without a word of it."""
+    try:
+        return _read_pod(cast("dict[str, Any]", pod), source, origin)
+    except ManifestError:
+        raise
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
+        raise ManifestError(f"{origin}: couldn't parse as pod, please check its fields") from None
+
+
+def _read_pod(pod: dict[str, Any], source: str, origin: str) -> StaticManifest:
+    meta, spec = dict(pod.get("metadata") or {}), dict(pod.get("spec") or {})
+    if not meta.get("name"):
+        raise ManifestError("invalid pod: name is needed for the pod")
+    if not spec.get("containers"):
+        raise ManifestError("invalid pod: spec.containers: Required value")
+    resource = api_reference(spec)
+    if resource:
+        raise ManifestError(f"static pods may not reference {resource}")
+    meta.setdefault("namespace", "default")
+    _set_defaults(spec)
+    original = orjson.dumps({"metadata": meta, "spec": spec}, option=orjson.OPT_SORT_KEYS)
+    if source == FILE and NO_EXECUTE not in spec.get("tolerations", ()):
+        spec["tolerations"] = [*spec.get("tolerations", ()), NO_EXECUTE]
+    body = {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
+    template = decode_pod({**body, "metadata": {**meta, "uid": meta.get("uid", "")}})
+    return StaticManifest(
+        source, origin, meta.get("uid", ""), fnv128a(original), template, orjson.dumps(body)
+    )
+
+
+def api_reference(spec: dict[str, Any]) -> str:
+    """Return which API objects a pod's spec refers to, "" if to none."""
+    if spec.get("serviceAccountName") or spec.get("serviceAccount"):
+        return "serviceaccounts"
+    if spec.get("imagePullSecrets"):
+        return "secrets"
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        for container in spec.get(field) or ():
+            found = _environment_reference(container)
+            if found:
+                return found
+    if spec.get("resourceClaims"):
+        return "resourceclaims"
+    for volume in spec.get("volumes") or ():
+        found = _volume_reference(volume)
+        if found:
+            return found
+    return ""
+
+
+def _environment_reference(container: dict[str, Any]) -> str:
+    sources = [*(container.get("envFrom") or ())]
+    sources += [each.get("valueFrom") or {} for each in container.get("env") or ()]
+    for source in sources:
+        if "secretRef" in source or "secretKeyRef" in source:
+            return "secrets"
+        if "configMapRef" in source or "configMapKeyRef" in source:
+            return "configmaps"
+    return ""
+
+
+def _volume_reference(volume: dict[str, Any]) -> str:
+    for kind, source in volume.items():
+        if kind in _VOLUME_REFERENCES:
+            return _VOLUME_REFERENCES[kind]
+        if kind == "projected":
+            for each in source.get("sources") or ():
+                for field, resource in _PROJECTED_REFERENCES.items():
+                    if field in each:
+                        return resource
+    return ""
+
+
+def _set_defaults(spec: dict[str, Any]) -> None:
+    """Set the defaults of the API that a kubelet reads."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    for field in ("initContainers", "containers"):
+        containers = []
+        for each in spec.get(field) or ():
+            container = dict(each)
+            container.setdefault("imagePullPolicy", _pull_policy(container.get("image", "")))
+            resources = dict(container.get("resources") or {})
+            if resources.get("limits"):
+                resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
+                container["resources"] = resources
+            containers.append(container)
+        if containers:
+            spec[field] = containers
+
+
+def _pull_policy(image: str) -> str:
+    """Source: pkg/apis/core/v1/defaults.go, SetDefaults_Container."""
+    tail = image.rpartition("/")[2]
+    latest = "@" not in tail and (":" not in tail or tail.endswith(":latest"))
+    return "Always" if latest else "IfNotPresent"
+
+
+LOOK_S = 1.0
+"""How often the process looks; a node acts on it at its own period."""
+HTTP_TIMEOUT_S = 10.0
+TOO_LONG = f"contents exceed the limit of {MANIFEST_BYTES_MAX >> 20} MiB"
+
+log = logging.getLogger(__name__)
+
+
+class StaticSource:
+    """The file and the URL of one profile."""
+
+    def __init__(self, env: Environment, on_change: Callable[[Environment], None]) -> None:
+        self._env = env
+        self._on_change = on_change
+        self._files: dict[Path, tuple[bytes, StaticManifest | None]] = {}
+        self._url_data = b""
+        self._url_due_s = 0.0
+        self._complaints: set[str] = set()
+
+    def read_file(self) -> None:
+        """Look at the directory or file. One that does not exist has no pods."""
+        model = self._env.model
+        if not model.kubelet.static_pod_path:
+            return
+        found: dict[Path, tuple[bytes, StaticManifest | None]] = {}
+        for path in self._manifest_paths():
+            try:
+                data = _read(path, model.directory)
+            except OSError as error:
+                self._complain(f"could not process manifest file {path}: {error}")
+                continue
+            known = self._files.get(path)
+            found[path] = known if known and known[0] == data else (data, self._parse(data, path))
+        self._files = found
+        manifests = tuple(each for _, each in found.values() if each is not None)
+        if manifests != self._env.static.file:
+            self._env.static = self._env.static._replace(file=manifests)
+            self._on_change(self._env)
+
+    async def read_url(self, now_s: float) -> None:
+        """Ask the URL, if it is time to; what cannot be read changes nothing."""
+        model = self._env.model
+        if not model.kubelet.static_pod_url or now_s < self._url_due_s:
+            return
+        self._url_due_s = now_s + model.kubelet.http_check_frequency_ns / NS_PER_S
+        try:
+            data = await asyncio.to_thread(_fetch, model)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = str(error)
+            if isinstance(error, urllib.error.HTTPError):
+                reason = f"HTTP {error.code}"
+            elif isinstance(error, http.client.HTTPException):  # its text is the server's
+                reason = type(error).__name__
+            self._complain(f"failed to read pods from URL {model.kubelet.static_pod_url}: {reason}")
+            return
+        if data and data == self._url_data:
+            return
+        manifests: tuple[StaticManifest, ...] = ()
+        if data:
+            self._url_data = data
+            try:
+                manifests = parse_manifests(data, HTTP, model.kubelet.static_pod_url)
+            except ManifestError as error:
+                self._complain(f"failed to read pods from URL: {error}")
+                return
+        if manifests != self._env.static.http:
+            self._env.static = self._env.static._replace(http=manifests)
+            self._on_change(self._env)
+
+    def _manifest_paths(self) -> list[Path]:
+        """Return the manifests of a directory, sorted; hidden files and directories are none."""
+        model = self._env.model
+        try:
+            path = below(model.directory, model.kubelet.static_pod_path)
+            if path.is_dir():
+                found = (each for each in path.iterdir() if not each.name.startswith("."))
+                return sorted(each for each in found if each.is_file())
+            return [path] if path.is_file() else []
+        except (OSError, ValueError) as error:
+            self._complain(f"could not read staticPodPath: {error}")
+            return []
+
+    def _parse(self, data: bytes, path: Path) -> StaticManifest | None:
+        try:
+            return parse_manifests(data, FILE, str(path))[0]
+        except ManifestError as error:
+            self._complain(f"could not process manifest file {path}: {error}")
+            return None
+
+    def _complain(self, text: str) -> None:
+        """Log each complaint once."""
+        if text not in self._complaints:
+            self._complaints.add(text)
+            log.warning("%s", text)
+
+
+async def run_static_sources(sources: list[StaticSource]) -> None:
+    """Look at all sources again and again, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for source in sources:
+            source.read_file()
+            await source.read_url(loop.time())
+
+
+def _read(path: Path, directory: Path | None) -> bytes:
+    """Return a file that is below a directory, also where its links lead. Raises OSError."""
+    if directory is None or not path.resolve().is_relative_to(directory.resolve()):
+        raise OSError("is a link that leads out of the profile's directory")
+    descriptor = os.open(path.resolve(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - of a descriptor
+        data = file.read(MANIFEST_BYTES_MAX + 1)
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise OSError(TOO_LONG)
+    return data
+
+
+class _SameServer(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within one server: another one was never confirmed."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the next request, or raise ValueError."""
+        before, after = urlsplit(req.full_url), urlsplit(newurl)
+        if (before.scheme, before.netloc) != (after.scheme, after.netloc):
+            raise ValueError("it redirects to another server")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetch(model: NodeModel) -> bytes:
+    kubelet = model.kubelet
+    request = urllib.request.Request(  # noqa: S310 - the profile's check allows http and https only
+        kubelet.static_pod_url,
+        headers={
+            name: values[-1] for name, values in kubelet.static_pod_url_header.items() if values
+        },
+    )
+    opener = urllib.request.build_opener(_SameServer)
+    with opener.open(request, timeout=HTTP_TIMEOUT_S) as answer:
+        data: bytes = answer.read(MANIFEST_BYTES_MAX + 1)
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise ValueError(TOO_LONG)
+    return data
