@@ -16,8 +16,8 @@ from fleet.clock import NS_PER_S
 from fleet.faults.fault import ConditionStatus, FaultSpec, FaultType
 from fleet.k8s.effects import NodeId, Timer
 from fleet.profile.node_model import NodeModel
+from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.tokens import Errand
 from fleet.wire.http2.messages import Response
 
 HEARTBEAT_NS = 300 * NS_PER_S

@@ -562,7 +562,7 @@ class NodeHost:
     def silence(self) -> None:
         """Let every kubelet fall silent, so that what is deleted is not reported again."""
         self._is_silent = True
-        for _, kubelet in self.reactor.roster.living():
+        for _, kubelet in self.reactor.kubelets.living():
             self.reactor.silence(kubelet.node)
 
     async def close(self) -> None:

@@ -1,6 +1,20 @@
 """The calls of the fleet: sent, put off for a client-side limit, sent again when told to.
 
-Source: client-go/rest/request.go, with_retry.go.
+What a request leaves with says whose its answer is. An `ApiCall` is a kubelet's; `Delayed` and
+`Unsent` carry one. An `Opening` is of a list-watch, an `AgentCall` of an agent, and an `Errand` of
+nobody but itself.
+
+ClientLimits are the token buckets of a kubelet's API clients:
+    main        kubeAPIQPS, kubeAPIBurst (50, 100)         all but what follows
+    events      eventRecordQPS, eventBurst (50, 100)       events
+    heartbeat   no limit                                   Lease, node status
+A bucket is one number, when it will be full again, and kept only until then: a node that asks for
+little costs nothing. Who finds it empty has to wait for a token of its own, so that requests leave
+in the order in which they came.
+
+Source: client-go/rest/request.go, tryThrottle, with_retry.go, config.go,
+RESTClientForConfigAndClient; cmd/kubelet/app/server.go, run; golang.org/x/time/rate,
+Limiter.reserveN.
 Differs: a watch that is asked for again after Retry-After takes no token of its client.
 """
 
@@ -23,14 +37,62 @@ from fleet.k8s.effects import (
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts
-from fleet.reactor.calm import HEARTBEATS
-from fleet.reactor.client_limits import ClientLimits
-from fleet.reactor.roster import Entry, Process
+from fleet.profile.node_model import NodeModel
+from fleet.reactor.process import HEARTBEATS, NOBODY, Entry, Process
 from fleet.reactor.watch_delays import OK, WATCHED_WRITES, WatchDelays
 from fleet.wire.api.codec import decode_reply, lost_reply
 from fleet.wire.api.operations import OPERATIONS, Operation, build
-from fleet.wire.api.watch import RETRIES_MAX, RETRY_LEAST_S, reject
+from fleet.wire.api.watch import RETRIES_MAX, RETRY_LEAST_S, Opening, Reflector, reject
 from fleet.wire.http2.messages import Failure, Response
+
+QPS_DEFAULT = 5  # client-go/rest/config.go, DefaultQPS: what a configured 0 means
+BURST_DEFAULT = 10  # DefaultBurst
+UNLIMITED = frozenset((Client.HEARTBEAT, Client.DRIVER))
+
+
+class ClientLimits:
+    """The buckets of all nodes of a process that are not full."""
+
+    __slots__ = ("_full_ns",)
+
+    def __init__(self) -> None:
+        self._full_ns: dict[int, int] = {}  # by node and client
+
+    def wait_ns(self, call: ApiCall, model: NodeModel, now_ns: int) -> int:
+        """Take a token for a call; return how long it has to wait for it, 0 for not at all."""
+        return self.take(call.node, OPERATIONS[call.op].client, model, now_ns)
+
+    def take(self, node: int, client: Client, model: NodeModel, now_ns: int) -> int:
+        """Take a token of a client; return how long it has to wait for it."""
+        if client in UNLIMITED:
+            return 0
+        if client is Client.EVENTS:
+            qps, burst = model.kubelet.event_record_qps, model.kubelet.event_burst
+        else:
+            qps, burst = model.kubelet.kube_api_qps, model.kubelet.kube_api_burst
+            if qps:
+                client = Client.CORE
+        interval_ns = NS_PER_S // (qps or QPS_DEFAULT)
+        bucket = node * len(Client) + client
+        full_ns = max(self._full_ns.get(bucket, 0), now_ns) + interval_ns
+        self._full_ns[bucket] = full_ns
+        return max(0, full_ns - now_ns - interval_ns * (burst or BURST_DEFAULT))
+
+    def forget(self, now_ns: int) -> None:
+        """Drop the buckets that are full again."""
+        if self._full_ns:
+            self._full_ns = {key: at for key, at in self._full_ns.items() if at > now_ns}
+
+    def drop(self, nodes: Container[int]) -> None:
+        """Forget the clients of nodes whose kubelets restart: new ones begin with full buckets."""
+        self._full_ns = {
+            key: at for key, at in self._full_ns.items() if key // len(Client) not in nodes
+        }
+
+    def __len__(self) -> int:
+        """Return how many buckets are kept."""
+        return len(self._full_ns)
+
 
 CALL_TRIES_MAX = 1 + RETRIES_MAX  # the first one included: on 429 and 5xx with Retry-After
 LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
@@ -75,7 +137,7 @@ class Calls:
 
     def call(self, call: ApiCall) -> Response | None:
         """Send a call as soon as its client may; return the answer to one that cannot be sent."""
-        entry = self._process.roster.entries[call.node]
+        entry = self._process.kubelets.entries[call.node]
         if entry.kubelet is None:
             return None
         now_ns = self._process.clock.now_ns()
@@ -105,7 +167,7 @@ class Calls:
         call, tries = (token, 1) if isinstance(token, ApiCall) else (token.call, token.tries)
         row = OPERATIONS[call.op]
         counts = self._process.counts
-        entry = self._process.roster.entries[call.node]
+        entry = self._process.kubelets.entries[call.node]
         if response.failure is not Failure.OWN_LIMIT:  # the transport has counted it
             count_answer(self._process, entry, row, response)
         if entry.kubelet is None:  # silenced since; what the server did is counted all the same
@@ -137,7 +199,7 @@ class Calls:
         if delayed is None:
             return None  # of a kubelet that ended meanwhile
         call, tries, has_token, deadline_ns = delayed
-        entry = self._process.roster.entries[call.node]
+        entry = self._process.kubelets.entries[call.node]
         if entry.kubelet is None:
             return None
         now_ns = self._process.clock.now_ns()
@@ -180,7 +242,7 @@ class Calls:
         if reply.ok:
             process.unregistered.pop(call.node, None)
         elif reply.kind not in (ReplyKind.EXISTS, ReplyKind.NOT_FOUND):
-            name = process.roster.entries[call.node].caller.name.decode()
+            name = process.kubelets.entries[call.node].caller.name.decode()
             text = (reply.message or f"HTTP {reply.code}").replace(name, "NODE")
             process.unregistered[call.node] = sys.intern(text[:REASON_MAX])
 
@@ -197,9 +259,9 @@ class Calls:
         process.wires.nodes.send(entry.pool, request, token)
         now_ns = process.clock.now_ns()
         if call.op not in HEARTBEATS:
-            process.calm.stir(now_ns)
+            process.idle.note_activity(now_ns)
         if call.op in WATCHED_WRITES:
-            self.delays.on_sent(call, entry, now_ns, timed=process.calm.is_timed(now_ns))
+            self.delays.on_sent(call, entry, now_ns, timed=process.idle.is_timed(now_ns))
         return None
 
     def _version_in(self, response: Response) -> str:
@@ -237,7 +299,7 @@ def count_answer(process: Process, entry: Entry, row: Operation, response: Respo
     """Count an answer, whatever it says, and how long it took."""
     route = row.verb, row.resource
     code, took_us = response.code, response.took_us
-    timed = process.calm.is_timed(response.sent_ns)
+    timed = process.idle.is_timed(response.sent_ns)
     process.counts.requests.record(route, code, took_us, len(response.body), timed=timed)
     process.clients.count(entry.client, row.verb, code, took_us)
 
@@ -283,3 +345,24 @@ def told_again_s(response: Response, tries: int) -> int:
     if not is_told or response.retry_after_s < 0:
         return -1
     return max(response.retry_after_s, RETRY_LEAST_S)
+
+
+class Errand:
+    """A request that no kubelet made: the token takes the answer itself."""
+
+    __slots__ = ()
+
+    def on_message(self, message: object, now_ns: int) -> None:
+        """Take what the transport brought."""
+        raise NotImplementedError
+
+
+def owner_of(token: object) -> int:
+    """Return the node whose kubelet a request is of, NOBODY for none."""
+    if type(token) is ApiCall:
+        return token.node
+    if type(token) is Delayed or type(token) is Unsent:
+        return token.call.node
+    if type(token) is Opening and isinstance(token.reflector, Reflector):
+        return token.reflector.node
+    return NOBODY

@@ -14,7 +14,7 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op, Outbox, Timer
 from fleet.k8s.pods import LeaseView
 from fleet.reactor.calls import Calls, count_answer, count_renewal
-from fleet.reactor.roster import Entry, Process
+from fleet.reactor.process import Entry, Process
 from fleet.wire.http2.messages import Response
 
 

@@ -39,13 +39,10 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.pod_worker import PodWorker
 from fleet.profile.agent_behavior import AgentModel
-from fleet.reactor.calls import Calls, Delayed, Unsent
-from fleet.reactor.environments import Environments
+from fleet.reactor.calls import Calls, Delayed, Errand, Unsent, owner_of
 from fleet.reactor.heartbeats import Heartbeats
-from fleet.reactor.milestones import count
+from fleet.reactor.process import NOBODY, STORY_MAX, Entry, Process, count_report
 from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
-from fleet.reactor.roster import NOBODY, STORY_MAX, Entry, Process
-from fleet.reactor.tokens import Errand, owner_of
 from fleet.reactor.watches import Deliveries, Watches
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.operations import OPERATIONS
@@ -79,6 +76,55 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+class Environments:
+    """Those of the profiles, and of machines that are not as their profile says."""
+
+    __slots__ = ("_all", "_process", "_restarts", "_watches")
+
+    def __init__(self, process: Process, watches: Watches, restarts: Restarts) -> None:
+        self._process = process
+        self._watches = watches
+        self._restarts = restarts
+        self._all: list[Environment] = []
+
+    def add(self, env: Environment) -> None:
+        """Take the environment of a profile, before its kubelets."""
+        self._all.append(env)
+        env.csi_drivers = self._watches.csi_drivers
+        env.services = self._watches.services
+        env.runtime_classes = self._watches.runtime_classes
+        clock = self._process.clock
+        env.wall_offset_ns = clock.wall_ns() - clock.now_ns()
+
+    def use(self, env: Environment) -> None:
+        """Take that of machines which are not as their profile says, if it is not known yet."""
+        if env not in self._all:
+            env.wall_offset_ns = env.origin.wall_offset_ns + env.skew_ns
+            self._all.append(env)
+
+    def forget(self, env: Environment) -> None:
+        """Drop one that no node has any more."""
+        self._all.remove(env)
+
+    def of(self, node: NodeId) -> Environment | None:
+        """Return what a node's kubelet, or the one that will follow, sees of its machine."""
+        kubelet = self._process.kubelets.entries[node].kubelet or self._restarts.successor(node)
+        return kubelet.env if kubelet is not None else None
+
+    def in_use(self) -> Iterable[Environment]:
+        """Yield those of all kubelets, of the ones that will follow too."""
+        for node in range(len(self._process.kubelets.entries)):
+            env = self.of(NodeId(node))
+            if env is not None:
+                yield env
+
+    def set_clocks(self, now_ns: int) -> None:
+        """Let their time be that of the wall clock, which may be set while we run."""
+        offset_ns = self._process.clock.wall_ns() - now_ns
+        for env in self._all:
+            env.wall_offset_ns = offset_ns + env.skew_ns
+
+
 class Reactor:
     """Owns the kubelets, their timers and the inbox of one process."""
 
@@ -96,8 +142,8 @@ class Reactor:
         self.codec = codec
         self.clients = process.clients
         self.counts = process.counts
-        self.roster = process.roster
-        self.entries = process.roster.entries  # looked up for each input
+        self.kubelets = process.kubelets
+        self.entries = process.kubelets.entries  # looked up for each input
         self.wires = process.wires
         self.inbox: list[tuple[object, object]] = []
         self.calls = Calls(process)
@@ -111,7 +157,7 @@ class Reactor:
         self._unregistered = process.unregistered
         self._draws = draws
         self._wheel = process.wheel
-        self._calm = process.calm
+        self._idle = process.idle
         self._restarts = Restarts(process)
         self.environments = Environments(process, self.watches, self._restarts)
         self._raise_bugs = raise_bugs
@@ -161,7 +207,7 @@ class Reactor:
         entry = Entry(kubelet, caller, pool, watch_pool=watch_pool)
         if kubelet.name in self._story:
             entry.story = deque(maxlen=STORY_MAX)
-        self.roster.add(entry)
+        self.kubelets.add(entry)
 
     def start(self, node: NodeId) -> None:
         """Start a kubelet that is registered, unless it was silenced meanwhile."""
@@ -248,7 +294,7 @@ class Reactor:
     def static_pods_changed(self, env: Environment) -> None:
         """Tell the nodes of a profile that its static pods changed."""
         out: Outbox = []
-        for _, kubelet in self.roster.living():
+        for _, kubelet in self.kubelets.living():
             if kubelet.env.origin is env:
                 kubelet.env.static = env.static
                 kubelet.on_static_pods_changed(self.clock.now_ns(), out)
@@ -263,14 +309,14 @@ class Reactor:
 
     def _turn(self, now_ns: int, timers: bool) -> bool:  # noqa: FBT001 - by `_guard`
         out: Outbox = []
-        rests = timers and self._calm.rests(now_ns)
+        rests = timers and self._idle.may_rest(now_ns)
         if timers:
             self.wires.on_edge(rests=rests)
         # Timers first: they are late already, while an answer was stamped as it arrived.
         more = timers and self._expire(now_ns, out)
         more = self._drain(now_ns, out) or more
         self._execute(out)
-        if rests and not self._calm.rests(now_ns):
+        if rests and not self._idle.may_rest(now_ns):
             self.wires.on_edge(rests=False)  # a pod has come: whoever sees to it waits for answers
         if now_ns - self._swept_ns >= NS_PER_S:
             self._sweep(now_ns)
@@ -411,7 +457,7 @@ class Reactor:
             if entry.kubelet is None:
                 continue
             if event.kind is not WatchKind.NODE:
-                self._calm.stir(now_ns)
+                self._idle.note_activity(now_ns)
             if entry.story is not None:
                 entry.story.append(f"{now_ns} watch {event.kind.name} {event.type.name}")
             self._guard(entry, entry.kubelet.on_watch_event, event, now_ns, out)
@@ -524,7 +570,7 @@ class Reactor:
 
     def _on_report(self, report: Report) -> None:
         """Count what a kubelet has come to, and do what follows from it here."""
-        count(self.counts, report)
+        count_report(self.counts, report)
         kubelet = self.entries[report.node].kubelet
         if kubelet is None:
             return

@@ -10,9 +10,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId, Outbox, Timer
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.restart import boot, can_restart, restarted
-from fleet.reactor.client_tally import ClientTally
-from fleet.reactor.milestones import uncount
-from fleet.reactor.roster import Entry, Process
+from fleet.reactor.process import Entry, Process, RequestCounts, uncount_reports
 
 RESTART_NS_MAX = 1 * NS_PER_S
 """A process is back within a second: each at its own moment, else all would tick in step."""
@@ -41,19 +39,19 @@ class Restarts:
         """
         ended = set()
         for node in nodes:
-            kubelet = self._process.roster.entries[node].kubelet
+            kubelet = self._process.kubelets.entries[node].kubelet
             if kubelet is not None and node not in ended and can_restart(kubelet):
                 self._end_process(kubelet)
                 ended.add(node)
         return ended
 
     def _end_process(self, kubelet: VirtualKubelet) -> None:
-        uncount(self._process.counts, kubelet)
+        uncount_reports(self._process.counts, kubelet)
         self._waiting[kubelet.node] = restarted(kubelet)
 
     def power_off(self, node: NodeId, now_ns: int, off_ns: int) -> None:
         """Let a machine be off for a time, and boot then."""
-        entry = self._process.roster.entries[node]
+        entry = self._process.kubelets.entries[node]
         assert entry.kubelet is not None, node
         self._end_process(entry.kubelet)
         self._hang_up(entry)
@@ -62,7 +60,7 @@ class Restarts:
 
     def end(self, node: NodeId, now_ns: int, *, is_held: bool) -> None:
         """Close what a stopped kubelet had open, and say when its successor starts, if it may."""
-        entry = self._process.roster.entries[node]
+        entry = self._process.kubelets.entries[node]
         self._hang_up(entry)
         if is_held:
             self._held.add(node)
@@ -105,9 +103,9 @@ class Restarts:
             return False
         if down_ns is not None:
             boot(kubelet.env, node, down_ns, now_ns)
-        entry = self._process.roster.entries[node]
+        entry = self._process.kubelets.entries[node]
         entry.kubelet = kubelet
-        entry.client = ClientTally()  # it counts anew
+        entry.client = RequestCounts()  # it counts anew
         self._process.counts.restarts += 1
         kubelet.start(now_ns, out)
         return down_ns is not None

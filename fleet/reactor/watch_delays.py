@@ -14,12 +14,13 @@ Differs: SIG Scalability's watch latency ends in the API server, where an event 
 """
 
 from collections.abc import Container
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, NodeId, Op, PodStatusPatch, WatchKind
 from fleet.k8s.pods import NodeView, Pod
 from fleet.metrics import FleetCounts
-from fleet.reactor.roster import NOBODY, Entry
+from fleet.reactor.process import NOBODY, Entry
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response
 
@@ -39,21 +40,17 @@ WATCHED_WRITES = {
 """What is looked for, and on which watch."""
 
 
+@dataclass(slots=True, eq=False)
 class _Sample:
     """One write that is looked for."""
 
-    __slots__ = ("began_ns", "call", "seen", "sent_ns", "taken_ns", "version", "watcher")
-
-    def __init__(self, call: ApiCall, watcher: NodeId, now_ns: int) -> None:
-        self.call = call
-        self.watcher = watcher  # whose watch brings the event: NOBODY's is the process's
-        self.began_ns = now_ns
-        self.version = 0  # that was committed, 0 until the answer
-        self.sent_ns = 0
-        self.taken_ns = 0  # when the answer was
-        self.seen: tuple[
-            tuple[int, int], ...
-        ] = ()  # versions of events before the answer, and when
+    call: ApiCall
+    watcher: NodeId  # whose watch brings the event: NOBODY's is the process's
+    began_ns: int
+    version: int = 0  # that was committed, 0 until the answer
+    sent_ns: int = 0
+    taken_ns: int = 0  # when the answer was
+    seen: tuple[tuple[int, int], ...] = ()  # versions of events before the answer, and when
 
 
 class WatchDelays:

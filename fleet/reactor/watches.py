@@ -3,26 +3,27 @@
 A node's own reflectors serve its kubelet. Shared ones, on fleet's own connection, serve whom an
 object names: NODE events decide what counts as Ready, PODS reach the kubelets in `light`. Nothing
 is handed to a kubelet here: each input returns the events that follow from it, by node.
+
+With `--watches shared` a kubelet that asks for a watch becomes a subscriber of the process's one:
+    nodes, pods                             one watch each; an object goes to the node that it names
+    services, runtimeclasses, csidrivers    one watch each; no kubelet reads what they bring
+    configmaps, secrets                     one watch per object, for all nodes that refer to it
+Events for a node that has not subscribed yet are kept until it does: nodes that exist before their
+kubelet starts have pods already.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
 from fleet.k8s.objects import RuntimeClassView, ServiceView
-from fleet.k8s.pods import EventType
+from fleet.k8s.pods import EventType, NodeView, Pod
 from fleet.k8s.volumes import CSIDriverView
 from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import ObjectKey
-from fleet.reactor.roster import NOBODY, Entry, Process
-from fleet.reactor.shared_watches import (
-    OBJECT_KINDS,
-    SHARED_KINDS,
-    SharedObject,
-    Subscriptions,
-    node_name,
-)
+from fleet.reactor.process import NOBODY, Entry, Process
 from fleet.reactor.watch_delays import WatchDelays
 from fleet.wire.api.requests import slices_selector
 from fleet.wire.api.watch import (
@@ -42,6 +43,99 @@ from fleet.wire.api.watch import (
     open_watch,
 )
 from fleet.wire.http2.messages import Response, StreamOpened
+
+OBJECT_KINDS = frozenset((WatchKind.CONFIG_MAP, WatchKind.SECRET))
+SHARED_KINDS = CATALOG_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
+"""All but the watches of simulated DRA drivers, which are no kubelet's."""
+
+
+@dataclass(slots=True, eq=False)
+class SharedObject:
+    """One ConfigMap or Secret that several nodes refer to."""
+
+    reflector: Reflector
+    nodes: dict[NodeId, None] = field(default_factory=dict)
+    record: object = None  # as it was seen last, None if there is none
+
+
+class Subscriptions:
+    """The books of the shared watches of one process."""
+
+    def __init__(self) -> None:
+        self.own_prefix = ""  # of the names of this process's nodes
+        self.objects: dict[ObjectKey, SharedObject] = {}
+        self._nodes: dict[WatchKind, dict[NodeId, None]] = {}
+        self._unclaimed: dict[tuple[WatchKind, str], dict[str, WatchEvent]] = {}
+
+    def has(self, kind: WatchKind, node: NodeId) -> bool:
+        """Return whether a node has subscribed."""
+        return node in self._nodes.get(kind, ())
+
+    def add(self, kind: WatchKind, node: NodeId) -> None:
+        """Note a subscriber."""
+        self._nodes.setdefault(kind, {})[node] = None
+
+    def remove(self, node: NodeId) -> list[ObjectKey]:
+        """Forget a node; return the objects that nobody refers to any more."""
+        for nodes in self._nodes.values():
+            nodes.pop(node, None)
+        return [key for key in self.objects if self.leave(node, key)]
+
+    def leave(self, node: NodeId, key: ObjectKey) -> bool:
+        """Forget that a node refers to an object; return whether nobody does any more."""
+        shared = self.objects.get(key)
+        if shared is None or node not in shared.nodes:
+            return False
+        del shared.nodes[node]
+        return not shared.nodes
+
+    def on_object(self, event: WatchEvent) -> list[NodeId]:
+        """Remember how an object is now; return the nodes that refer to it."""
+        shared = self.objects.get((event.kind, event.namespace, event.name))
+        if shared is None:
+            return []
+        if event.type is not EventType.SYNCED:
+            shared.record = None if event.type is EventType.DELETED else event.record
+        return list(shared.nodes)
+
+    def keep(self, event: WatchEvent, name: str) -> None:
+        """Keep the newest state of an object for a node that has not subscribed yet."""
+        if not name.startswith(self.own_prefix):
+            return
+        key = (event.kind, name)
+        found = self._unclaimed.setdefault(key, {})
+        if event.type is EventType.DELETED:
+            found.pop(_object_key(event.record), None)
+        else:
+            found[_object_key(event.record)] = event._replace(type=EventType.ADDED)
+        if not found:
+            del self._unclaimed[key]
+
+    def claim(self, kind: WatchKind, name: str) -> list[WatchEvent]:
+        """Return what was kept for a node, pods in the order of creation, and keep it no longer."""
+        found = list(self._unclaimed.pop((kind, name), {}).values())
+        return sorted(found, key=_created_s) if kind is WatchKind.PODS else found
+
+
+def node_name(record: object) -> str:
+    """Return the node that an object is about."""
+    if isinstance(record, Pod):
+        return record.node_name
+    assert isinstance(record, NodeView), record
+    return record.name
+
+
+def _created_s(event: WatchEvent) -> int:
+    assert isinstance(event.record, Pod), event
+    return event.record.created_s
+
+
+def _object_key(record: object) -> str:
+    if isinstance(record, Pod):
+        return record.uid
+    assert isinstance(record, NodeView), record
+    return record.name
+
 
 _ONE_BOOKMARK = [(EventType.BOOKMARK, None)]
 
@@ -86,7 +180,7 @@ class Watches:
     def start(self, want: StartWatch) -> Deliveries:
         """Open a watch of a kubelet, or give it its part of the process's."""
         node, kind, namespace, name = want
-        entry = self._process.roster.entries[node]
+        entry = self._process.kubelets.entries[node]
         kubelet = entry.kubelet
         if kubelet is None:
             return []
@@ -108,7 +202,7 @@ class Watches:
         key = (kind, namespace, name)
         if self.subscriptions.leave(node, key):
             self._close_object(key)
-        entry = self._process.roster.entries[node]
+        entry = self._process.kubelets.entries[node]
         for reflector in entry.reflectors:
             if (reflector.kind, reflector.namespace, reflector.name) == key:
                 entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
@@ -119,7 +213,7 @@ class Watches:
         """End all watches of a node; its connection is closed by others, unless `hangs_up`."""
         for key in self.subscriptions.remove(node):
             self._close_object(key)
-        entry = self._process.roster.entries[node]
+        entry = self._process.kubelets.entries[node]
         for reflector in entry.reflectors:
             if hangs_up:
                 hang_up(reflector, self._lane(reflector))
@@ -202,13 +296,16 @@ class Watches:
         """Count an answer to a kubelet's own list-watch; the end of a stream is none."""
         if reflector.node == NOBODY:
             return
-        clients, tally = self._process.clients, self._process.roster.entries[reflector.node].client
+        clients, counts = (
+            self._process.clients,
+            self._process.kubelets.entries[reflector.node].client,
+        )
         if isinstance(message, StreamOpened):
-            clients.count(tally, "WATCH", 200)
+            clients.count(counts, "WATCH", 200)
         elif reflector.phase is WatchPhase.LIST:
-            clients.count(tally, "LIST", message.code, message.took_us)
+            clients.count(counts, "LIST", message.code, message.took_us)
         elif message.code != 200:
-            clients.count(tally, "WATCH", message.code)
+            clients.count(counts, "WATCH", message.code)
 
     def on_due(self, number: int) -> Deliveries:
         """Open what had to wait, unless it was stopped, or begun anew, meanwhile."""
@@ -224,7 +321,7 @@ class Watches:
         process = self._process
         if reflector.node == NOBODY:
             return Lane(process.wires.observer, 0, process.counts, process.draws)
-        entry = process.roster.entries[reflector.node]
+        entry = process.kubelets.entries[reflector.node]
         caller = entry.caller
         user = caller.user if caller.template.impersonate else b""
         return Lane(process.wires.nodes, entry.watch_pool, process.counts, process.draws, user)
@@ -239,7 +336,7 @@ class Watches:
             return [(NodeId(reflector.node), begins)]
         return [
             (kubelet.node, begins)
-            for _, kubelet in self._process.roster.living()
+            for _, kubelet in self._process.kubelets.living()
             if not kubelet.env.own_watches
         ]
 
@@ -295,7 +392,7 @@ class Watches:
             return self._to_csi_nodes(event) if kind is WatchKind.CSI_DRIVERS else []
         if event.type is EventType.SYNCED:
             self._relisting.discard(kind)
-            entries: Iterator[Entry] = iter(self._process.roster.entries)
+            entries: Iterator[Entry] = iter(self._process.kubelets.entries)
         else:
             entries = self._named_by(event)
         takers = (self._taker(entry, kind) for entry in entries)
@@ -306,7 +403,7 @@ class Watches:
         """Send what a CSIDriver says to the nodes that have some driver."""
         if event.record is None:
             return []
-        kubelets = (entry.kubelet for entry in self._process.roster.entries)
+        kubelets = (entry.kubelet for entry in self._process.kubelets.entries)
         return [
             (kubelet.node, event)
             for kubelet in kubelets
@@ -319,8 +416,8 @@ class Watches:
     def _named_by(self, event: WatchEvent) -> Iterator[Entry]:
         """Return the entry of the node that an object names; keep what nobody can take yet."""
         name = node_name(event.record)
-        node = self._process.roster.by_name.get(name)
-        entry = self._process.roster.entries[node] if node is not None else None
+        node = self._process.kubelets.by_name.get(name)
+        entry = self._process.kubelets.entries[node] if node is not None else None
         if entry is not None and self._taker(entry, event.kind) is not None:
             yield entry
         elif self.are_shared and (entry is None or entry.kubelet is not None):

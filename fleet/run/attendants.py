@@ -97,7 +97,11 @@ async def serve_metrics(background: Background, node_host: NodeHost) -> None:
 
     settings, all_ready = node_host.settings, node_host.readiness.all_ready
     server = MetricsServer(
-        [FleetCollector(node_host.counts, node_host.state, node_host.reactor.roster.pods_by_phase)],
+        [
+            FleetCollector(
+                node_host.counts, node_host.state, node_host.reactor.kubelets.pods_by_phase
+            )
+        ],
         settings.metrics_host,
         settings.metrics_port,
         is_ready=lambda: settings.is_on_dashboard or all_ready.is_set(),

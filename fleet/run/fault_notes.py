@@ -16,8 +16,8 @@ from fleet.faults.note import FAULT_ANNOTATION, NotedFault, read_note
 from fleet.k8s.effects import WatchEvent
 from fleet.k8s.pods import EventType, NodeView
 from fleet.profile.agent_behavior import AgentEvent
+from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.tokens import Errand
 
 REFUSED = "FaultRefused"
 """The reason of the event about a Node whose annotation cannot be."""
@@ -117,7 +117,8 @@ class FaultNotes:
         """Say what is wrong with an annotation: in the log, and by an event about the Node."""
         log.warning("node %s: %s", name, message)
         entry = next(
-            (each for each, kubelet in self._reactor.roster.living() if kubelet.name == name), None
+            (each for each, kubelet in self._reactor.kubelets.living() if kubelet.name == name),
+            None,
         )
         if entry is None:
             return

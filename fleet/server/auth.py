@@ -27,9 +27,8 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Client, NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.reactor.calls import told_again_s
+from fleet.reactor.calls import Errand, told_again_s
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.tokens import Errand
 from fleet.server.http import NodeProtocol, User, text
 from fleet.server.reactor_thread import ReactorThread
 from fleet.wire.api.codec import JSON, Codec
@@ -194,10 +193,10 @@ class Review(Errand):
         """Take the answer."""
         if isinstance(message, Response):
             took_us = max((message.arrived_ns - message.sent_ns) // 1000, 0)
-            counts = self._reactor.counts.requests
-            counts.record(("POST", self._resource), message.code, took_us)
-            tally = self._reactor.entries[self._node].client
-            self._reactor.clients.count(tally, "POST", message.code, took_us)
+            route = "POST", self._resource
+            self._reactor.counts.requests.record(route, message.code, took_us)
+            counts = self._reactor.entries[self._node].client
+            self._reactor.clients.count(counts, "POST", message.code, took_us)
             self._done(message)
 
 

@@ -26,7 +26,7 @@ from fleet.k8s.times import parse_rfc3339_nano
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
-from fleet.reactor.roster import Entry
+from fleet.reactor.process import Entry
 from fleet.runtime.container_log import LogReader
 from fleet.server.configz import configz
 from fleet.server.counts import HttpCounts

@@ -287,7 +287,7 @@ class KubeletServers:
         """Return the node of a name, None if it is none that answers."""
         assert self._node_host is not None
         reactor = self._node_host.reactor
-        node = reactor.roster.by_name.get(name)
+        node = reactor.kubelets.by_name.get(name)
         if node is None or not self._serves(reactor.entries[node].caller.template.model):
             return None
         return node
@@ -295,7 +295,7 @@ class KubeletServers:
     def _configuration_of(self, node_name: str) -> KubeletConfiguration:
         assert self._node_host is not None
         reactor = self._node_host.reactor
-        node = reactor.roster.by_name[node_name]
+        node = reactor.kubelets.by_name[node_name]
         return reactor.entries[node].caller.template.model.kubelet
 
     def _client_ca_of(self, node_name: str) -> str:

@@ -337,17 +337,17 @@ def client_rows(reactor: Reactor, node: NodeId) -> Rows:
     Differs: durations are kept from the first time that the node's /metrics was asked, since a node
     that nobody asks is to hold nothing of them.
     """
-    tally = reactor.entries[node].client
-    if tally.took is None:
-        tally.took = {}
+    counts = reactor.entries[node].client
+    if counts.took is None:
+        counts.took = {}
     host = reactor.wires.authority
     return {
         "request": [
             {"code": code, "host": host, "method": method, "count": count}
-            for code, method, count in sorted(reactor.clients.rows(tally))
+            for code, method, count in sorted(reactor.clients.rows(counts))
         ],
         "request_time": [
-            {"host": host, "verb": verb, "took": took} for verb, took in sorted(tally.took.items())
+            {"host": host, "verb": verb, "took": took} for verb, took in sorted(counts.took.items())
         ],
     }
 

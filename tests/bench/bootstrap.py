@@ -25,8 +25,8 @@ from fleet.k8s.effects import NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import IdentityMode, Settings
+from fleet.reactor.process import Entry
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.roster import Entry
 from fleet.wire.api.requests import Caller
 from fleet.wire.sockets.transport import Endpoint, Transport
 
@@ -83,7 +83,7 @@ async def bench(nodes: int, at_once: int) -> None:
             approve=None,
         )
         kubelet, caller = cast("VirtualKubelet", object()), cast("Caller", None)
-        reactor.roster.entries += [Entry(kubelet, caller, node) for node in range(nodes)]
+        reactor.kubelets.entries += [Entry(kubelet, caller, node) for node in range(nodes)]
         lags: list[float] = []
         driver.start()
         watch = asyncio.create_task(measure_lag(lags))

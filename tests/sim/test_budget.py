@@ -52,7 +52,7 @@ def test_an_idle_node_fits_its_budget(*, light: bool) -> None:
         forgotten = before - used()
         before = used()
         sim.reactor.entries.clear()
-        sim.reactor.roster.by_name.clear()
+        sim.reactor.kubelets.by_name.clear()
         del entry
         idle = (before - used() - lease_bytes) // NODES
         young = idle + forgotten // NODES

@@ -67,7 +67,7 @@ def test_light_nodes_with_watches_of_their_own() -> None:
 def test_pods_that_are_there_before_their_kubelet_are_found(light: bool) -> None:  # noqa: FBT001
     """As after a restart of fleet: the shared watch brings them before the nodes start."""
     sim = Simulation(nodes=2, seed=1, light=light, own_watches=False)
-    late = sim.reactor.roster.by_name.pop("n-1")
+    late = sim.reactor.kubelets.by_name.pop("n-1")
     entry = sim.reactor.entries[late]
     kubelet, entry.kubelet = entry.kubelet, None
     sim.reactor._forget({late})
@@ -77,7 +77,7 @@ def test_pods_that_are_there_before_their_kubelet_are_found(light: bool) -> None
     sim.run_for(5)
     sim.server.delete_pod("gone", grace_s=0)
     sim.run_for(5)
-    sim.reactor.roster.by_name["n-1"] = late
+    sim.reactor.kubelets.by_name["n-1"] = late
     entry.kubelet = kubelet
     sim.reactor.start(late)
     sim.run_for(30)

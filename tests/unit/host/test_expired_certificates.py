@@ -15,8 +15,8 @@ from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
+from fleet.reactor.process import Entry
 from fleet.reactor.reactor import Reactor
-from fleet.reactor.roster import Entry
 from fleet.wire.api.requests import Caller
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 from fleet.wire.sockets.transport import Transport
@@ -56,7 +56,7 @@ class World:
         self.clock = SimClock()
         self.store = CertificateStore(directory, "uid")
         self.reactor = Reactor(self.clock, Draws(1))
-        self.reactor.roster.entries.append(
+        self.reactor.kubelets.entries.append(
             Entry(cast("VirtualKubelet", object()), cast("Caller", None), 0)
         )
         self.bootstrap, self.renewal = NotedTransport(), NotedTransport()

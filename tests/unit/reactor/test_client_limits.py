@@ -10,7 +10,7 @@ from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
-from fleet.reactor.client_limits import ClientLimits
+from fleet.reactor.calls import ClientLimits
 
 NODE = NodeId(7)
 GET_POD = ApiCall(NODE, Op.GET_POD)

@@ -586,7 +586,7 @@ def test_a_server_that_refuses_renewals_does_not_make_them_sent_late() -> None:
     assert counts.lease_late.max_us == 20_000
 
 
-def test_milestones_are_counted() -> None:
+def test_reports_are_counted() -> None:
     world = World()
     world.asks(*(Report(NodeId(0), each, 5_000_000) for each in Milestone))
     counts = world.reactor.counts

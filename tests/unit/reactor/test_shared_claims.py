@@ -4,7 +4,7 @@ from world.pod_world import make_pod
 
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, Pod
-from fleet.reactor.shared_watches import Subscriptions
+from fleet.reactor.watches import Subscriptions
 
 
 def test_a_kubelet_takes_the_pods_that_were_there_by_age() -> None:

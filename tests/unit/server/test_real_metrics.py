@@ -16,7 +16,7 @@ from world.pod_world import container, make_pod
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ProbeSpec
-from fleet.reactor.client_tally import ClientColumns, ClientTally
+from fleet.reactor.process import RequestColumns, RequestCounts
 from fleet.reactor.reactor import Reactor
 from fleet.server.counts import HttpCounts
 from fleet.server.exposition import Rows
@@ -138,17 +138,17 @@ def page(path: str) -> str:
 
 def served() -> Rows:
     """Return what a server adds of requests: its own, and those of its node."""
-    counts = HttpCounts()
-    counts.end(counts.begin(NodeId(0), "GET", "/metrics", is_read_only=False), 0.02)
-    columns, tally = ClientColumns(), ClientTally()
-    tally.took = {}
-    columns.count(tally, "PUT", 200, 3_000)
+    served = HttpCounts()
+    served.end(served.begin(NodeId(0), "GET", "/metrics", is_read_only=False), 0.02)
+    columns, counts = RequestColumns(), RequestCounts()
+    counts.took = {}
+    columns.count(counts, "PUT", 200, 3_000)
     reactor = SimpleNamespace(
-        entries=[SimpleNamespace(client=tally)],
+        entries=[SimpleNamespace(client=counts)],
         clients=columns,
         wires=SimpleNamespace(authority="10.0.0.1:6443"),
     )
-    return {**counts.rows(NodeId(0)), **client_rows(cast("Reactor", reactor), NodeId(0))}
+    return {**served.rows(NodeId(0)), **client_rows(cast("Reactor", reactor), NodeId(0))}
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -17,7 +17,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import EventType
 from fleet.metrics import QUICK_US, Requests
 from fleet.reactor.calls import Delayed
-from fleet.reactor.calm import CALM_NS, PROMPT_NS, TIMED_NS, Calm
+from fleet.reactor.process import BUSY_NS, PROMPT_NS, TIMED_NS, IdleDetector
 from fleet.wire.http2.messages import Response
 
 ROW = ("PUT", "leases")
@@ -26,21 +26,21 @@ LATE = 20 * NS_PER_S + 500 * NS_PER_MS
 
 
 def test_nine_tenths_of_each_second_are_rested() -> None:
-    calm = Calm()
-    rested = [calm.rests(NS_PER_S + at * NS_PER_MS) for at in range(1_000)]
+    idle = IdleDetector()
+    rested = [idle.may_rest(NS_PER_S + at * NS_PER_MS) for at in range(1_000)]
     assert rested == [False] * 100 + [True] * 900
     assert PROMPT_NS == 100 * NS_PER_MS
 
 
 def test_whatever_stirs_it_keeps_it_awake_for_a_second_and_timed() -> None:
-    calm = Calm()
-    calm.stir(LATE)
-    assert not calm.rests(LATE + CALM_NS - 1)
-    assert calm.is_timed(LATE + CALM_NS - 1)
-    assert calm.rests(LATE + CALM_NS)
-    assert not calm.is_timed(LATE + CALM_NS)
-    assert calm.is_timed(21 * NS_PER_S + TIMED_NS - 1 + CALM_NS)
-    assert not calm.is_timed(21 * NS_PER_S + TIMED_NS + CALM_NS)
+    idle = IdleDetector()
+    idle.note_activity(LATE)
+    assert not idle.may_rest(LATE + BUSY_NS - 1)
+    assert idle.is_timed(LATE + BUSY_NS - 1)
+    assert idle.may_rest(LATE + BUSY_NS)
+    assert not idle.is_timed(LATE + BUSY_NS)
+    assert idle.is_timed(21 * NS_PER_S + TIMED_NS - 1 + BUSY_NS)
+    assert not idle.is_timed(21 * NS_PER_S + TIMED_NS + BUSY_NS)
 
 
 class RestingWire(NotedWire):
@@ -80,7 +80,7 @@ def test_what_comes_for_pods_wakes_it() -> None:
     for kind in (WatchKind.NODE, WatchKind.PODS):
         event = WatchEvent(kind, EventType.SYNCED)
         world.reactor._deliver([(NodeId(0), event)], LATE, [])
-        assert world.reactor._calm.rests(LATE) is (kind is WatchKind.NODE)
+        assert world.reactor._idle.may_rest(LATE) is (kind is WatchKind.NODE)
 
 
 def test_an_untimed_answer_counts_as_the_last_timed_one() -> None:
