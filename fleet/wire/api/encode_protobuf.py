@@ -1,10 +1,10 @@
 """What kubelets send, in protobuf: the same requests as in `operations.py`, with other bodies.
 
-What is sent often is put together from byte templates, with the zero fields that Go writes, too;
+Renewals and events are put together from byte templates, with the zero fields that Go writes, too;
 the rest is built as JSON and turned into its message. Patches stay JSON, as a kubelet's do.
 Source: k8s.io/api/*/generated.proto for the numbers of fields; generated.pb.go for their order.
-Differs: Node, mirror pod, ResourceSlice and the CSINode of an update leave zero fields out. A
-mirror pod with a field that proto/*.proto do not have goes as JSON.
+Differs: what goes by way of JSON leaves zero fields out. A mirror pod with a field that
+proto/*.proto do not have goes as JSON.
 """
 
 from functools import lru_cache
@@ -15,21 +15,14 @@ from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import (
     ApiCall,
-    CSINodeObject,
     EventObject,
-    LeaseObject,
     LeaseRenewal,
-    MirrorTarget,
     Op,
-    PodTarget,
-    TokenRequest,
 )
 from fleet.k8s.pods import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
 from fleet.wire.api.operations import (
-    DELETE,
-    MIGRATED_PLUGINS,
     OPERATIONS,
     POST,
     PUT,
@@ -48,27 +41,15 @@ from fleet.wire.api.protobuf import (
 )
 from fleet.wire.api.requests import (
     CALL_TIMEOUT_NS,
-    CSI_NODES,
-    LEASES,
     Caller,
     event_namespace,
     events_path,
     lease_path,
-    pod_path,
-    token_path,
 )
 from fleet.wire.http2.messages import ContentType, Request
 
 LEASE = envelope_head("coordination.k8s.io/v1", "Lease")
-CSI_NODE = envelope_head("storage.k8s.io/v1", "CSINode")
 EVENT = envelope_head("v1", "Event")
-TOKEN_REQUEST = envelope_head("authentication.k8s.io/v1", "TokenRequest")
-DELETE_OPTIONS = envelope_head("v1", "DeleteOptions")
-_MIGRATED = field(
-    12, field(1, b"storage.alpha.kubernetes.io/migrated-plugins") + field(2, MIGRATED_PLUGINS)
-)
-_NO_META = b"\x0a\x10\x0a\x00\x12\x00\x1a\x00\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00"
-_NO_TOKEN = b"\x1a\x04\x0a\x00\x12\x00"  # status: no token, no time
 NO_LEASE = "a Lease that cannot be read"
 SPEC_TAG = 0x12  # field 2 of a Lease, and field 4 of its spec: both of wire type 2, a length
 RENEW_TIME_TAG = 0x22
@@ -76,9 +57,7 @@ RENEW_LEAD = 3  # that tag, the length, the tag of the seconds
 PROTOBUF = ContentType.PROTOBUF
 
 
-def _meta(
-    name: bytes, namespace: bytes = b"", annotations: bytes = b"", owners: bytes = b""
-) -> bytes:
+def _meta(name: bytes, namespace: bytes, annotations: bytes) -> bytes:
     """Return the metadata of an object that is to be created."""
     return field(
         1,
@@ -89,16 +68,9 @@ def _meta(
                 field(3, namespace),
                 b"\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00",  # selfLink to creationTimestamp
                 annotations,
-                owners,
             )
         ),
     )
-
-
-def _owned_by(node: bytes, uid: str) -> bytes:
-    """Return the reference to the Node that owns an object."""
-    owner = field(1, b"Node") + field(3, node) + field(4, uid.encode()) + field(5, b"v1")
-    return field(13, owner)
 
 
 @lru_cache(maxsize=64)
@@ -117,24 +89,6 @@ def _micro_time(wall_ns: int) -> bytes:
     seconds, rest = divmod(wall_ns, NS_PER_S)
     time = _seconds(seconds) + varint(rest // 1000 * 1000)
     return b"\x22%c%b" % (len(time), time)
-
-
-def _create_lease(call: ApiCall, caller: Caller) -> Request:
-    payload = call.payload
-    assert isinstance(payload, LeaseObject), payload
-    name = caller.name
-    meta = _meta(name, b"kube-node-lease", owners=_owned_by(name, payload.node_uid))
-    spec = b"".join(
-        (
-            field(1, name),
-            number_field(2, payload.duration_s),
-            _micro_time(payload.renew_ns),
-        )
-    )
-    body = enveloped(LEASE, meta + field(2, spec))
-    template = caller.template
-    path = b"%b?timeout=%b" % (LEASES, template.timeout)
-    return Request(POST, path, body, PROTOBUF, timeout_ns=template.timeout_ns)
 
 
 def _renew_lease(call: ApiCall, caller: Caller) -> Request:
@@ -187,72 +141,12 @@ def _with_renew_time(base: bytes, time: bytes) -> bytes:
     return enveloped(LEASE, base[meta_at:spec_at] + field(2, spec))
 
 
-def _create_csinode(call: ApiCall, caller: Caller) -> Request:
-    payload = call.payload
-    assert isinstance(payload, CSINodeObject), payload
-    owner = _owned_by(caller.name, payload.node_uid)
-    spec = b"\x12\x00"
-    body = enveloped(CSI_NODE, _meta(caller.name, annotations=_MIGRATED, owners=owner) + spec)
-    return Request(POST, CSI_NODES, body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
-
-
 def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     update = call.payload
     assert isinstance(update, CSINodeUpdate), update
     base = orjson.dumps(object_to_json(update.base))
     as_json = call._replace(payload=update._replace(base=base))
     return _from_json(OPERATIONS[call.op].build(as_json, caller))
-
-
-def _create_token(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    payload = call.payload
-    assert isinstance(payload, TokenRequest), payload
-    pod = b"".join(
-        (
-            field(1, b"Pod"),
-            field(2, b"v1"),
-            field(3, payload.pod_name.encode()),
-            field(4, payload.pod_uid.encode()),
-        )
-    )
-    spec = b"".join(
-        (
-            field(1, payload.audience.encode()) if payload.audience else b"",
-            field(3, pod),
-            number_field(4, payload.expiration_s) if payload.expiration_s else b"",
-        )
-    )
-    meta = _NO_META
-    if payload.account_uid:  # the rest of it as Go writes an empty one
-        meta = field(1, _NO_META[2:10] + field(5, payload.account_uid.encode()) + _NO_META[12:])
-    body = enveloped(TOKEN_REQUEST, meta + field(2, spec) + _NO_TOKEN)
-    return Request(POST, token_path(payload), body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
-
-
-def _delete_pod(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    payload = call.payload
-    assert isinstance(payload, PodTarget), payload
-    return _delete(payload.namespace, payload.name, call.key)
-
-
-def _delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    target = call.payload
-    assert isinstance(target, MirrorTarget), target
-    return _delete(target.namespace, target.name, target.uid)
-
-
-def _delete(namespace: str, name: str, uid: str) -> Request:
-    path, body = pod_path(namespace, name), delete_options(uid)
-    return Request(DELETE, path, body, PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
-
-
-def delete_options(uid: str) -> bytes:
-    """Return the options of a DELETE without grace; the uid is a precondition if there is one."""
-    preconditions = field(2, field(1, uid.encode()) if uid else b"")
-    return enveloped(DELETE_OPTIONS, number_field(1, 0) + preconditions)
 
 
 def _create_event(call: ApiCall, caller: Caller) -> Request:
@@ -314,18 +208,11 @@ def _translated(call: ApiCall, caller: Caller) -> Request:
 
 
 _BUILDERS: dict[Op, Builder] = {
-    Op.CREATE_LEASE: _create_lease,
     Op.RENEW_LEASE: _renew_lease,
-    Op.CREATE_CSINODE: _create_csinode,
     Op.UPDATE_CSINODE: _update_csinode,
-    Op.CREATE_TOKEN: _create_token,
-    Op.CREATE_CSI_TOKEN: _create_token,
-    Op.CREATE_PULL_TOKEN: _create_token,
-    Op.DELETE_POD: _delete_pod,
-    Op.DELETE_MIRROR_POD: _delete_mirror_pod,
     Op.CREATE_EVENT: _create_event,
 }
-"""What is sent often, or is made of an answer."""
+"""What is sent most often, or is made of an answer."""
 
 
 def builder_of(op: Op, row: Operation) -> Builder:

@@ -46,12 +46,12 @@ from fleet.wire.api.decode_volumes import (
 )
 from fleet.wire.api.requests import (
     CALL_TIMEOUT_NS,
+    CLAIM,
     CSI_NODES,
     LEASES,
     NODES,
     SLICES,
     Caller,
-    claim_path,
     create_event,
     create_mirror_pod,
     decode_resource_claim,
@@ -222,12 +222,26 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     return Request(PUT, path, body, ContentType.JSON, user, False, template.timeout_ns)  # noqa: FBT003
 
 
-def _get_pod(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    payload = call.payload
-    assert isinstance(payload, PodTarget), payload
-    path = pod_path(payload.namespace, payload.name)
-    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
+def _get_named(path: bytes) -> Builder:
+    """Return what builds the GET of an object by its name, in its namespace if it has one."""
+    is_namespaced = path.count(b"%b") > 1
+
+    def build_get(call: ApiCall, caller: Caller) -> Request:
+        del caller
+        target = call.payload
+        assert isinstance(target, PodTarget | ClaimTarget), target
+        name = target.name.encode()
+        names = (target.namespace.encode(), name) if is_namespaced else (name,)
+        return Request(GET, path % names, timeout_ns=CALL_TIMEOUT_NS)
+
+    return build_get
+
+
+_get_pod = _get_named(b"/api/v1/namespaces/%b/pods/%b")
+_get_secret = _get_named(b"/api/v1/namespaces/%b/secrets/%b")
+_get_resource_claim = _get_named(CLAIM)
+_get_claim = _get_named(b"/api/v1/namespaces/%b/persistentvolumeclaims/%b")
+_get_attachment = _get_named(b"/apis/storage.k8s.io/v1/volumeattachments/%b")
 
 
 def _patch_pod_status(call: ApiCall, caller: Caller) -> Request:
@@ -279,39 +293,6 @@ def _create_resource_slice(call: ApiCall, caller: Caller) -> Request:
     drivers = caller.template.model.dra_drivers
     body = resource_slice_json(caller.name.decode(), slices, drivers)
     return Request(POST, SLICES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
-
-
-def _get_claim(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    target = call.payload
-    assert isinstance(target, PodTarget), target
-    return Request(GET, claim_path(target), timeout_ns=CALL_TIMEOUT_NS)
-
-
-def _get_service_account(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    target = call.payload
-    assert isinstance(target, PodTarget), target
-    path = b"/api/v1/namespaces/%b/serviceaccounts/%b"
-    names = (target.namespace.encode(), target.name.encode())
-    return Request(GET, path % names, timeout_ns=CALL_TIMEOUT_NS)
-
-
-def _get_target(call: ApiCall, caller: Caller) -> Request:
-    del caller
-    target = call.payload
-    assert isinstance(target, ClaimTarget), target
-    name = target.name.encode()
-    if call.op is Op.GET_CLAIM:
-        namespace = target.namespace.encode()
-        path = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b" % (namespace, name)
-    elif call.op is Op.GET_VOLUME:
-        path = b"/api/v1/persistentvolumes/%b" % name
-    elif call.op is Op.GET_CSI_SECRET:
-        path = b"/api/v1/namespaces/%b/secrets/%b" % (target.namespace.encode(), name)
-    else:
-        path = b"/apis/storage.k8s.io/v1/volumeattachments/%b" % name
-    return Request(GET, path, timeout_ns=CALL_TIMEOUT_NS)
 
 
 def _get_object(call: ApiCall, caller: Caller) -> Request:
@@ -399,7 +380,14 @@ OPERATIONS = {
     Op.GET_NODE_ADMISSION: Operation(
         Owner.ADMISSION, Client.CORE, "GET", "nodes", _get_node, decode_node
     ),
-    Op.GET_POD: Operation(Owner.POD_STATUS, Client.CORE, "GET", "pods", _get_pod, decode_pod_view),
+    Op.GET_POD: Operation(
+        Owner.POD_STATUS,
+        Client.CORE,
+        "GET",
+        "pods",
+        _get_named(b"/api/v1/namespaces/%b/pods/%b"),
+        decode_pod_view,
+    ),
     Op.PATCH_POD_STATUS: Operation(
         Owner.POD_STATUS, Client.CORE, "PATCH", "pods/status", _patch_pod_status
     ),
@@ -421,17 +409,22 @@ OPERATIONS = {
         Client.CORE,
         "GET",
         "serviceaccounts",
-        _get_service_account,
+        _get_named(b"/api/v1/namespaces/%b/serviceaccounts/%b"),
         decode_service_account,
     ),
     Op.CREATE_PULL_TOKEN: Operation(
         Owner.IMAGES, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
     ),
     Op.GET_RESOURCE_CLAIM: Operation(
-        Owner.DRA, Client.RESOURCE, "GET", "resourceclaims", _get_claim, decode_resource_claim
+        Owner.DRA,
+        Client.RESOURCE,
+        "GET",
+        "resourceclaims",
+        _get_named(CLAIM),
+        decode_resource_claim,
     ),
     Op.GET_CLAIM: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "persistentvolumeclaims", _get_target, decode_claim
+        Owner.VOLUMES, Client.CORE, "GET", "persistentvolumeclaims", _get_claim, decode_claim
     ),
     Op.PATCH_CLAIM_STATUS: Operation(
         Owner.VOLUMES,
@@ -446,11 +439,16 @@ OPERATIONS = {
         Client.CORE,
         "GET",
         "persistentvolumes",
-        _get_target,
+        _get_named(b"/api/v1/persistentvolumes/%b"),
         decode_persistent_volume,
     ),
     Op.GET_ATTACHMENT: Operation(
-        Owner.VOLUMES, Client.STORAGE, "GET", "volumeattachments", _get_target, decode_attachment
+        Owner.VOLUMES,
+        Client.STORAGE,
+        "GET",
+        "volumeattachments",
+        _get_named(b"/apis/storage.k8s.io/v1/volumeattachments/%b"),
+        decode_attachment,
     ),
     Op.GET_CONFIG_MAP: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "configmaps", _get_object, decode_config_map
@@ -459,7 +457,7 @@ OPERATIONS = {
         Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_object, decode_secret
     ),
     Op.GET_CSI_SECRET: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_target, decode_secret
+        Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_secret, decode_secret
     ),
     Op.GET_NODE_ATTACHED: Operation(
         Owner.VOLUMES, Client.CORE, "GET", "nodes", _get_node, decode_node

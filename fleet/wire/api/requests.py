@@ -21,7 +21,6 @@ from fleet.k8s.effects import (
     NodeObject,
     NodeStatusPatch,
     PodStatusPatch,
-    PodTarget,
     ResourceSlices,
     TokenRequest,
 )
@@ -451,11 +450,6 @@ def _view(found: dict[str, Any]) -> SigningRequestView:
 
 SLICES = b"/apis/resource.k8s.io/v1/resourceslices"
 CLAIM = b"/apis/resource.k8s.io/v1/namespaces/%b/resourceclaims/%b"
-
-
-def claim_path(target: PodTarget) -> bytes:
-    """Return the path of a ResourceClaim."""
-    return CLAIM % (target.namespace.encode(), target.name.encode())
 
 
 def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
