@@ -4,8 +4,12 @@ Nearly every field of nearly every pod is the default, and a pod whose fields al
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import convert
+
+from fleet.k8s.objects import Owner, controller_uid
+from fleet.k8s.schema import Record, kind, member
 from fleet.k8s.well_known import HOSTNAME_LABEL
 
 
@@ -43,6 +47,20 @@ class NodeRequirement(NamedTuple):
 
 
 NodeTerms = tuple[tuple[NodeRequirement, ...], ...]
+
+
+def node_terms(required: dict[str, Any]) -> NodeTerms:
+    """Return the terms of a NodeSelector."""
+    return tuple(
+        tuple(
+            NodeRequirement(
+                each["key"], each["operator"], tuple(each.get("values") or ()), is_field
+            )
+            for member, is_field in (("matchExpressions", False), ("matchFields", True))
+            for each in term.get(member) or ()
+        )
+        for term in required.get("nodeSelectorTerms") or ()
+    )
 
 
 def selects(terms: NodeTerms, name: str, labels: Mapping[str, str]) -> bool:
@@ -120,7 +138,7 @@ class NodeState(NamedTuple):
 NO_STATE = NodeState()
 
 
-class ClaimDevice(NamedTuple):
+class ClaimDevice(Record, frozen=True):
     """A device that the scheduler allocated to a claim."""
 
     request: str
@@ -129,22 +147,40 @@ class ClaimDevice(NamedTuple):
     device: str
 
 
-class ResourceClaimView(NamedTuple):
+def _devices(allocation: dict[str, Any]) -> tuple[ClaimDevice, ...]:
+    results = allocation.get("devices", {}).get("results", ())
+    return convert(results, tuple[ClaimDevice, ...])
+
+
+if TYPE_CHECKING:
+    Devices = tuple[ClaimDevice, ...] | None
+    Uids = tuple[str, ...]
+else:
+    Devices = kind(_devices)
+    Uids = kind(lambda listed: tuple(each["uid"] for each in listed))
+
+
+class ResourceClaimView(Record, frozen=True):
     """What is read of a ResourceClaim."""
 
-    name: str
-    uid: str
-    owner_uid: str  # of its controller, "" without one
-    reserved_for: tuple[str, ...]  # uids
-    devices: tuple[ClaimDevice, ...] | None  # None: not allocated
+    name: str = member("metadata/name")
+    uid: str = member("metadata/uid")
+    owners: tuple[Owner, ...] = member("metadata/ownerReferences", ())
+    reserved_for: Uids = member("status/reservedFor", ())
+    devices: Devices = member("status/allocation", None)  # None: not allocated
+
+    @property
+    def owner_uid(self) -> str:
+        """Return the uid of the controller, "" without one."""
+        return controller_uid(self.owners)
 
 
-class ResourceSliceView(NamedTuple):
+class ResourceSliceView(Record, frozen=True):
     """What is read of a ResourceSlice."""
 
-    name: str
-    resource_version: str
-    generation: int
+    name: str = member("metadata/name")
+    resource_version: str = member("metadata/resourceVersion")
+    generation: int = member("spec/pool/generation", 0)
 
 
 def is_extended(resource: str) -> bool:

@@ -391,7 +391,7 @@ class Reply(NamedTuple):
 
 
 class WatchEvent(NamedTuple):
-    """One event of a reflector. `record` is a Pod, NodeView, ObjectMeta; None around a snapshot."""
+    """One event of a reflector. `record` is a Pod, NodeView, ObjectData; None around a snapshot."""
 
     kind: WatchKind
     type: EventType

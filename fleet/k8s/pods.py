@@ -18,12 +18,13 @@ from fleet.k8s.schema import (
     Addresses,
     Count,
     Flag,
-    Kind,
+    Keys,
     Record,
     Rendered,
     Seconds,
     Shown,
     Text,
+    kind,
     member,
     read_kind,
     share,
@@ -182,39 +183,22 @@ class LeaseView(NamedTuple):
     renewed: bytes = b""  # its renewTime, only for GET_LEASE
 
 
-class CSINodeView(NamedTuple):
-    """The owner of a CSINode decides whether it is ours."""
-
-    resource_version: str
-    owner_uid: str
-    body: bytes = b""  # the whole of it, for a PUT
-    drivers: tuple[tuple[str, str, frozenset[str], int], ...] = ()
-    """Name, the node's ID, topology keys, how many volumes a node takes or 0."""
-
-
-class Token(NamedTuple):
+class Token(Record, frozen=True):
     """A service-account token, and until when it is good."""
 
-    expires_s: int
-    text: str = ""
+    expires_s: Seconds = member("status/expirationTimestamp", 0)
+    text: str = member("status/token", "")
 
     def __repr__(self) -> str:
         """Say nothing of the secret: stories of nodes are kept and shown."""
         return f"Token(expires_s={self.expires_s})"
 
 
-class ServiceAccountView(NamedTuple):
+class ServiceAccountView(Record, frozen=True):
     """What is read of a ServiceAccount."""
 
-    uid: str
-    annotations: frozenset[str]  # their keys
-
-
-class ObjectMeta(NamedTuple):
-    """Any object of which only the version matters (ConfigMap, Secret, Event)."""
-
-    name: str
-    resource_version: str
+    uid: str = member("metadata/uid")
+    annotations: Keys = member("metadata/annotations", frozenset())
 
 
 class EnvSource(NamedTuple):
@@ -365,16 +349,16 @@ _STATES: dict[str, type[Record]] = {
     "waiting": WaitingState,
     "terminated": TerminatedState,
 }
-_MEMBERS = {kind: name for name, kind in _STATES.items()}
+_MEMBERS = {record: name for name, record in _STATES.items()}
 NEVER = "1970-01-01T00:00:00Z"
 
 
 def read_state(obj: dict[str, Any] | None) -> Any:
     """Return the state of a container; one that says nothing waits."""
-    for name, kind in _STATES.items():
+    for name, record in _STATES.items():
         if obj and (found := obj.get(name)) is not None:
-            state = convert(found, kind, dec_hook=read_kind)
-            return share(state) if kind is RunningState else state
+            state = convert(found, record, dec_hook=read_kind)
+            return share(state) if record is RunningState else state
     return WaitingState()
 
 
@@ -392,20 +376,10 @@ if TYPE_CHECKING:
     State = ContainerState
     LastState = TerminatedState | None
 else:
-
-    class State(metaclass=Kind):
-        """The state of a container: the one member that its object has."""
-
-        read = staticmethod(read_state)
-        show = staticmethod(show_state)
-        is_written = True
-
-    class LastState(metaclass=Kind):
-        """How a container ended before, if it did."""
-
-        read = staticmethod(lambda obj: read_state(obj) if "terminated" in (obj or ()) else None)
-        show = staticmethod(show_state)
-        is_written = True
+    State = kind(read_state, show_state, is_written=True)
+    LastState = kind(
+        lambda obj: read_state(obj) if "terminated" in obj else None, show_state, is_written=True
+    )
 
 
 class ContainerStatus(Record, frozen=True):

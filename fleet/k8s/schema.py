@@ -70,6 +70,29 @@ class Kind(type):
     __instancecheck__ = partial(operator.is_not, object())
 
 
+def kind(
+    read: Callable[[Any], Any],
+    show: Callable[[Any], Any] | None = None,
+    *,
+    is_written: bool = False,
+) -> Any:
+    """Return a kind of fields by how its value is read from JSON, and shown in it.
+
+    One that `is_written` is there even at its default. None of them is ever made.
+    """
+    show = None if show is None else staticmethod(show)
+    return Kind("kind", (), {"read": staticmethod(read), "show": show, "is_written": is_written})
+
+
+def read_kind(kind: Any, value: Any) -> Any:
+    """Return a value of one of the kinds, from its JSON: the `dec_hook` of every decoder."""
+    return kind.read(value)
+
+
+def _addresses(listed: list[dict[str, str]]) -> str:
+    return sys.intern(",".join([each["ip"] for each in listed]))
+
+
 if TYPE_CHECKING:
     Text = str
     Seconds = int
@@ -80,64 +103,21 @@ if TYPE_CHECKING:
     Rendered = bytes
     Presence = bool
     Storage = str
+    Keys = frozenset[str]
 else:
-
-    class Text(metaclass=Kind):
-        """A text that repeats over a fleet: interned."""
-
-        read = staticmethod(sys.intern)
-
-    class Seconds(metaclass=Kind):
-        """A time, as seconds since the epoch; 0 for null. API objects keep no fractions."""
-
-        read = staticmethod(parse_rfc3339)
-        show = staticmethod(lru_cache(maxsize=SHOWN_MAX)(show_time))
-        is_written = True
-
-    class Flag(metaclass=Kind):
-        """A truth value that kubelets always write and others may leave out."""
-
-        read = show = staticmethod(bool)
-        is_written = True
-
-    class Count(Flag):
-        """A number that kubelets always write and others may leave out."""
-
-        read = show = staticmethod(int)
-
-    class Shown(Flag):
-        """A text of the same kind."""
-
-        read = show = staticmethod(sys.intern)
-
-    class Addresses(metaclass=Kind):
-        """The addresses of a list of `{"ip": ...}`, as fleet.k8s.addresses has them."""
-
-        read = staticmethod(
-            lambda value: sys.intern(",".join([each["ip"] for each in value or ()]))
-        )
-        show = staticmethod(lambda ips: [{"ip": each} for each in ips.split(",")])
-
-    class Rendered(metaclass=Kind):
-        """A part that a kubelet only passes on: its JSON with sorted keys."""
-
-        read = staticmethod(lambda value: share(render(value)))
-        show = staticmethod(lru_cache(maxsize=SHOWN_MAX)(orjson.loads))
-
-    class Presence(metaclass=Kind):
-        """Whether the object has a member at all, such as a deletionTimestamp."""
-
-        read = staticmethod(lambda value: value is not None)
-
-    class Storage(metaclass=Kind):
-        """The amount of storage in a map of resources, "" for none."""
-
-        read = staticmethod(lambda value: sys.intern((value or {}).get("storage", "")))
-
-
-def read_kind(kind: Any, value: Any) -> Any:
-    """Return a value of one of the kinds, from its JSON: the `dec_hook` of every decoder."""
-    return kind.read(value)
+    Text = kind(sys.intern)  # that repeats over a fleet
+    Seconds = kind(parse_rfc3339, lru_cache(SHOWN_MAX)(show_time), is_written=True)
+    """A time since the epoch, 0 for null: API objects keep no fractions."""
+    # What kubelets always write and others may leave out.
+    Flag = kind(bool, bool, is_written=True)
+    Count = kind(int, int, is_written=True)
+    Shown = kind(sys.intern, sys.intern, is_written=True)
+    Addresses = kind(_addresses, lambda ips: [{"ip": each} for each in ips.split(",")])
+    Rendered = kind(lambda value: share(render(value)), lru_cache(SHOWN_MAX)(orjson.loads))
+    """A part that a kubelet only passes on: its JSON with sorted keys."""
+    Presence = kind(lambda value: value is not None)  # such as that of a deletionTimestamp
+    Storage = kind(lambda amounts: sys.intern(amounts.get("storage", "")))
+    Keys = kind(frozenset)
 
 
 # ---- reading ----
@@ -150,9 +130,9 @@ def without_nulls(value: Any) -> Any:
     return list(map(without_nulls, value)) if isinstance(value, list) else value
 
 
-def decoder(kind: type[_T]) -> Callable[[bytes], _T]:
+def decoder(record: type[_T]) -> Callable[[bytes], _T]:
     """Return what reads a record from JSON. It raises ValidationError, which is a ValueError."""
-    read = msgspec.json.Decoder(kind, dec_hook=read_kind).decode
+    read = msgspec.json.Decoder(record, dec_hook=read_kind).decode
 
     def decode(body: bytes) -> _T:
         try:
@@ -163,10 +143,10 @@ def decoder(kind: type[_T]) -> Callable[[bytes], _T]:
     return decode
 
 
-def read(kind: type[_R], obj: dict[str, Any]) -> _R:
+def read(record: type[_R], obj: dict[str, Any]) -> _R:
     """Return a record of the members that its fields name, from a decoded object."""
     found = {}
-    for path, steps in _paths(kind):
+    for path, steps in _paths(record):
         value: Any = obj
         for each in steps:
             value = value.get(each)
@@ -174,12 +154,12 @@ def read(kind: type[_R], obj: dict[str, Any]) -> _R:
                 break
         else:
             found[path] = without_nulls(value)
-    return msgspec.convert(found, kind, dec_hook=read_kind)
+    return msgspec.convert(found, record, dec_hook=read_kind)
 
 
 @cache
-def _paths(kind: type[Record]) -> list[tuple[str, list[str]]]:
-    return [(each.encode_name, each.encode_name.split("/")) for each in structs.fields(kind)]
+def _paths(record: type[Record]) -> list[tuple[str, list[str]]]:
+    return [(each.encode_name, each.encode_name.split("/")) for each in structs.fields(record)]
 
 
 # ---- showing ----
@@ -209,14 +189,14 @@ def differing(old: Record, new: Record) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 @cache
-def _plan(kind: type[Record]) -> list[tuple[str, Any, Callable[[Any], Any] | None]]:
+def _plan(record: type[Record]) -> list[tuple[str, Any, Callable[[Any], Any] | None]]:
     """Return member, the value that is left out, and how to show it, of each field."""
     plan = []
-    for each in structs.fields(kind):
+    for each in structs.fields(record):
         show = getattr(each.type, "show", None)
         if get_origin(each.type) is tuple and issubclass(get_args(each.type)[0], Record):
             show = shown_all
-        left_out = msgspec.NODEFAULT if hasattr(each.type, "is_written") else each.default
+        left_out = msgspec.NODEFAULT if getattr(each.type, "is_written", False) else each.default
         plan.append((each.encode_name, left_out, show))
     return plan
 

@@ -2,9 +2,12 @@
 
 import enum
 import hashlib
-from typing import NamedTuple
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fleet.k8s.admission import NodeTerms, selects
+from fleet.k8s.admission import NodeTerms, node_terms, selects
+from fleet.k8s.objects import Owner, controller_uid
+from fleet.k8s.schema import Keys, Presence, Record, Storage, Text, kind, member
 
 CSI_PLUGIN = "kubernetes.io/csi/"
 PVC_PROTECTION = "kubernetes.io/pvc-protection"
@@ -40,22 +43,45 @@ NO_NODE_EXPANSION = "volume.kubernetes.io/node-expansion-not-required"
 """An annotation of a claim."""
 
 
-class ClaimView(NamedTuple):
+if TYPE_CHECKING:
+    Types = tuple[str, ...]
+else:
+    Types = kind(lambda listed: tuple(sys.intern(each["type"]) for each in listed))
+
+
+class ClaimView(Record, frozen=True):
     """What is read of a PersistentVolumeClaim."""
 
-    uid: str
-    phase: str
-    volume_name: str
-    deleting: bool = False
-    protected: bool = False  # has the finalizer kubernetes.io/pvc-protection
-    owner_uid: str = ""  # of the controller, a pod for generic ephemeral volumes
-    resource_version: str = ""
-    requested: str = ""  # storage, as the next two
-    capacity: str = ""  # of the status
-    allocated: str | None = None  # allocatedResources, None from an older external resizer
-    resize_status: str = ""  # allocatedResourceStatuses: a ResizeStatus
-    conditions: tuple[str, ...] = ()  # their types
-    is_shared: bool = False  # ReadWriteMany, and each node may have to expand it
+    uid: str = member("metadata/uid")
+    phase: Text = member("status/phase", "")
+    volume_name: str = member("spec/volumeName", "")
+    deleting: Presence = member("metadata/deletionTimestamp", default=False)
+    finalizers: tuple[str, ...] = member("metadata/finalizers", ())
+    owners: tuple[Owner, ...] = member("metadata/ownerReferences", ())
+    resource_version: str = member("metadata/resourceVersion", "")
+    requested: Storage = member("spec/resources/requests", "")
+    capacity: Storage = member("status/capacity", "")
+    allocated: Storage | None = member("status/allocatedResources", None)
+    """None from an older external resizer."""
+    resize_status: Storage = member("status/allocatedResourceStatuses", "")  # a ResizeStatus
+    conditions: Types = member("status/conditions", ())
+    access_modes: tuple[str, ...] = member("spec/accessModes", ())
+    annotations: Keys = member("metadata/annotations", frozenset())
+
+    @property
+    def protected(self) -> bool:
+        """Return whether it has the finalizer kubernetes.io/pvc-protection."""
+        return PVC_PROTECTION in self.finalizers
+
+    @property
+    def owner_uid(self) -> str:
+        """Return the uid of the controller, a pod for generic ephemeral volumes."""
+        return controller_uid(self.owners)
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether each node that mounts it may have to expand it."""
+        return "ReadWriteMany" in self.access_modes and NO_NODE_EXPANSION not in self.annotations
 
 
 SecretRef = tuple[str, str]
@@ -72,24 +98,56 @@ class VolumeSecrets(NamedTuple):
 
 
 NO_SECRETS = VolumeSecrets()
+RESOURCE_EXHAUSTED = 8  # of gRPC
 POD_SCOPED = frozenset(("hostPath", "nfs", "flexVolume"))
 """Plug-ins that mount no device: each pod mounts the volume by itself."""
+_PLUGINS = ("csi", "hostPath", "nfs", "iscsi", "fc", "flexVolume", "local")
+MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
+"""An annotation of PersistentVolumes, before `mountOptions`."""
 
 
-class VolumeView(NamedTuple):
+def _secrets(csi: dict[str, Any]) -> VolumeSecrets:
+    refs = (csi.get(f"node{each}SecretRef", {}) for each in ("Stage", "Publish", "Expand"))
+    return VolumeSecrets(*((each.get("namespace", ""), each.get("name", "")) for each in refs))
+
+
+if TYPE_CHECKING:
+    Affinity = NodeTerms | None
+    Plugin = str
+    Secrets = VolumeSecrets
+else:
+    Affinity = kind(node_terms)
+    Plugin = kind(lambda spec: next((each for each in _PLUGINS if each in spec), ""))
+    Secrets = kind(_secrets)
+
+
+class VolumeView(Record, frozen=True):
     """What is read of a PersistentVolume. `driver` and `handle` are "" unless it is a CSI one."""
 
-    name: str
-    claim_uid: str | None  # None without a claimRef
-    mode: str = "Filesystem"
-    driver: str = ""
-    handle: str = ""
-    access_modes: tuple[str, ...] = ()
-    affinity: NodeTerms | None = None
-    capacity: str = ""  # storage
-    plugin: str = ""  # the API's field name of its source, "" of one that is not known
-    has_mount_options: bool = False
-    secrets: VolumeSecrets = NO_SECRETS
+    name: str = member("metadata/name")
+    claim: Owner | None = member("spec/claimRef", None)
+    mode: str = member("spec/volumeMode", "Filesystem")
+    driver: str = member("spec/csi/driver", "")
+    handle: str = member("spec/csi/volumeHandle", "")
+    access_modes: tuple[str, ...] = member("spec/accessModes", ())
+    affinity: Affinity = member("spec/nodeAffinity/required", None)
+    capacity: Storage = member("spec/capacity", "")
+    plugin: Plugin = member("spec", "")
+    """The API's field name of its source, "" of one that is not known."""
+    mount_options: tuple[str, ...] = member("spec/mountOptions", ())
+    annotations: dict[str, str] | None = member("metadata/annotations", None)
+    secrets: Secrets = member("spec/csi", NO_SECRETS)
+
+    @property
+    def claim_uid(self) -> str | None:
+        """Return the uid of its claim, None without a claimRef."""
+        return self.claim.uid if self.claim else None
+
+    @property
+    def has_mount_options(self) -> bool:
+        """Return whether it is mounted with options. Source: MountOptionFromSpec."""
+        noted = (self.annotations or {}).get(MOUNT_OPTIONS)
+        return any(self.mount_options) if noted is None else bool(noted)
 
     @property
     def maps_blocks(self) -> bool:
@@ -121,25 +179,40 @@ class VolumeView(NamedTuple):
         return self.affinity is None or selects(self.affinity, "", labels)
 
 
-class AttachmentView(NamedTuple):
+class AttachmentView(Record, frozen=True):
     """What is read of a VolumeAttachment."""
 
-    attached: bool
-    deleting: bool = False
-    error: str = ""  # status.attachError
-    is_exhausted: bool = False  # its errorCode is gRPC's ResourceExhausted
+    attached: bool = member("status/attached", default=False)
+    deleting: Presence = member("metadata/deletionTimestamp", default=False)
+    error: str = member("status/attachError/message", "")
+    error_code: int = member("status/attachError/errorCode", 0)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether the driver says that the node takes no more volumes."""
+        return self.error_code == RESOURCE_EXHAUSTED
 
 
-class CSIDriverView(NamedTuple):
+if TYPE_CHECKING:
+    TokenRequests = tuple[tuple[str, int], ...]
+else:
+    TokenRequests = kind(
+        lambda listed: tuple(
+            (each.get("audience", ""), each.get("expirationSeconds", 0)) for each in listed
+        )
+    )
+
+
+class CSIDriverView(Record, frozen=True):
     """What is read of a CSIDriver."""
 
-    name: str
-    resource_version: str
-    attach_required: bool = True
-    modes: tuple[str, ...] = ("Persistent",)  # volumeLifecycleModes
-    allocatable_period_s: int = 0  # nodeAllocatableUpdatePeriodSeconds
-    tokens: tuple[tuple[str, int], ...] = ()  # tokenRequests: audience and life, 0 if it has none
-    requires_republish: bool = False
+    name: str = member("metadata/name")
+    resource_version: str = member("metadata/resourceVersion", "")
+    attach_required: bool = member("spec/attachRequired", default=True)
+    modes: tuple[str, ...] = member("spec/volumeLifecycleModes", ("Persistent",))
+    allocatable_period_s: int = member("spec/nodeAllocatableUpdatePeriodSeconds", 0)
+    tokens: TokenRequests = member("spec/tokenRequests", ())  # audience and life, 0 if it has none
+    requires_republish: bool = member("spec/requiresRepublish", default=False)
 
 
 class ObjectTarget(NamedTuple):

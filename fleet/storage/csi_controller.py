@@ -42,6 +42,7 @@ from fleet.cluster.leftovers import (
 )
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError
+from fleet.k8s.volumes import RESOURCE_EXHAUSTED
 from fleet.profile.node_model import NodeModel
 from fleet.profile.pod_behavior import CSIDriver
 from fleet.profile.settings import Fidelity, Settings
@@ -58,7 +59,6 @@ from fleet.storage.csi_objects import (
     volume_of,
     wants_resize,
 )
-from fleet.wire.api.decode_volumes import RESOURCE_EXHAUSTED
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"

@@ -32,7 +32,6 @@ from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     EventType,
-    ObjectMeta,
     ObjectSource,
     Pod,
     PodCondition,
@@ -44,6 +43,7 @@ from fleet.k8s.pods import (
     TokenSource,
     VolumeSpec,
 )
+from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.environment import KUBELET, LIGHT, Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_facts import NodeFacts
@@ -297,7 +297,7 @@ class World:
         if key not in self.watched:
             return
         if key in self.objects:
-            meta = ObjectMeta(effect.name, "1")
+            meta = ObjectData(effect.name, "1")
             self.deliver(WatchEvent(effect.kind, EventType.ADDED, meta, key[1], key[2]))
         self.deliver(WatchEvent(effect.kind, EventType.SYNCED, None, key[1], key[2]))
 

@@ -21,7 +21,8 @@ from fleet.k8s.effects import (
     ReplyKind,
     Timer,
 )
-from fleet.k8s.pods import CSINodeView, NodeView
+from fleet.k8s.objects import CSINodeView
+from fleet.k8s.pods import NodeView
 from fleet.kubelet.turn import Turn
 
 PROBE_NS = 1 * NS_PER_S  # waitForAPIServerForever polls so often

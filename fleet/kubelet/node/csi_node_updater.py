@@ -13,7 +13,7 @@ Differs: what NodeGetInfo says comes from the profile; a CSINode that is gone is
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, CSINodeObject, Op, Reply, ReplyKind, Timer
-from fleet.k8s.pods import CSINodeView
+from fleet.k8s.objects import CSINodeView
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.kubelet.node.csi_node import CSINode
 from fleet.kubelet.node.csi_registration import (

@@ -22,7 +22,8 @@ from fleet.k8s.effects import (
     Reply,
     Timer,
 )
-from fleet.k8s.pods import CSINodeView, NodeView
+from fleet.k8s.objects import CSINodeView
+from fleet.k8s.pods import NodeView
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.kubelet.turn import Turn
 

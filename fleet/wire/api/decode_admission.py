@@ -17,11 +17,10 @@ from fleet.k8s.admission import (
     ContainerClaim,
     DeviceRequest,
     HostPort,
-    NodeRequirement,
     NodeState,
-    NodeTerms,
     PodClaim,
     is_extended,
+    node_terms,
 )
 from fleet.k8s.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.quantity import parse_quantity
@@ -128,20 +127,6 @@ def _host_ports(spec: dict[str, Any]) -> Iterator[HostPort]:
             if each.get("hostPort", 0) > 0:
                 ip = _intern(each.get("hostIP") or ALL_ADDRESSES)
                 yield HostPort(_intern(each.get("protocol", "TCP")), ip, each["hostPort"])
-
-
-def node_terms(required: dict[str, Any]) -> NodeTerms:
-    """Return the terms of a NodeSelector."""
-    return tuple(
-        tuple(
-            NodeRequirement(
-                each["key"], each["operator"], tuple(each.get("values") or ()), is_field
-            )
-            for member, is_field in (("matchExpressions", False), ("matchFields", True))
-            for each in term.get(member) or ()
-        )
-        for term in required.get("nodeSelectorTerms") or ()
-    )
 
 
 def _wants_app_armor(spec: dict[str, Any], security: dict[str, Any]) -> bool:

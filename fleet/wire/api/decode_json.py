@@ -5,36 +5,33 @@ metadata first, so the first version in a body is its object's own.
 Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
 """
 
-import sys
+import base64
 from collections.abc import Callable
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 import orjson
 from msgspec import convert
 
 from fleet.errors import RemoteProtocolError
+from fleet.k8s.admission import ResourceClaimView, ResourceSliceView
 from fleet.k8s.effects import WatchKind
-from fleet.k8s.objects import RuntimeClassView
+from fleet.k8s.objects import CSINodeView, RuntimeClassView, ServiceView
 from fleet.k8s.pods import (
-    CSINodeView,
     EventType,
     LeaseView,
     NodeCondition,
     NodeDetails,
     NodeReport,
     NodeView,
-    ObjectMeta,
     ServiceAccountView,
     Token,
 )
-from fleet.k8s.schema import read_kind, share
-from fleet.k8s.times import RENEW_TIME, parse_rfc3339, rfc3339_micro
+from fleet.k8s.schema import read, read_kind, share
+from fleet.k8s.times import RENEW_TIME, rfc3339_micro
+from fleet.k8s.volumes import AttachmentView, ClaimView, CSIDriverView, ObjectData, VolumeView
 from fleet.wire.api.decode_admission import node_state
-from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_pod import MANAGED_FIELDS, decode_pod, decode_pod_view, without_managers
-from fleet.wire.api.decode_service import decode_service
-from fleet.wire.api.decode_volumes import decode_config_map, decode_csi_driver, decode_secret
-from fleet.wire.api.requests import decode_resource_slice
 from fleet.wire.http2.messages import MALFORMED
 
 __all__ = [
@@ -43,7 +40,6 @@ __all__ = [
     "decode_existing_node",
     "decode_lease",
     "decode_list",
-    "decode_meta",
     "decode_node",
     "decode_pod",
     "decode_pod_view",
@@ -58,7 +54,10 @@ UNREADABLE_LIST = "a LIST that cannot be read"
 INITIAL_EVENTS_END = b'"k8s.io/initial-events-end":"true"'
 EVENT_START = b'{"type":"'
 OBJECT = b',"object":'
-RUNTIME_CLASSES_MAX = 256
+OBJECTS_MAX = 1024  # of ConfigMaps and of Secrets: replicas ask for the same ones
+SERVICES_MAX = 4096
+_R = TypeVar("_R")
+Json = dict[str, Any]
 REPORTED = (
     *("capacity", "allocatable", "addresses", "daemonEndpoints", "nodeInfo"),
     *("runtimeHandlers", "features", "declaredFeatures"),
@@ -97,7 +96,7 @@ def _decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, o
     if event is EventType.ERROR:
         return event, "", orjson.loads(line)["object"].get("code", 0)
     start = line.index(OBJECT) + len(OBJECT)
-    record = _RECORDS[kind](line[start : line.rindex(b"}")])
+    record = RECORDS[kind](line[start : line.rindex(b"}")])
     return event, checked_text(record.resource_version), record
 
 
@@ -116,7 +115,7 @@ def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
     obj = orjson.loads(body)
     meta = obj["metadata"]
     items = obj.get("items") or ()
-    decode = _RECORDS[kind]
+    decode = RECORDS[kind]
     records: list[object] = [decode(each) for each in items]
     version, token = meta.get("resourceVersion", ""), meta.get("continue", "")
     return checked_text(version), checked_text(token), records
@@ -217,36 +216,7 @@ def decode_csinode(body: bytes) -> CSINodeView:
 
 def csinode_view(obj: dict[str, Any], body: bytes) -> CSINodeView:
     """Return the record of a CSINode; `body` is what a PUT begins with."""
-    meta = obj["metadata"]
-    owners = [each["uid"] for each in meta.get("ownerReferences", ()) if each["kind"] == "Node"]
-    drivers = tuple(
-        (
-            each["name"],
-            each.get("nodeID", ""),
-            frozenset(each.get("topologyKeys") or ()),
-            (each.get("allocatable") or {}).get("count") or 0,
-        )
-        for each in obj.get("spec", {}).get("drivers") or ()
-    )
-    return CSINodeView(meta["resourceVersion"], owners[0] if owners else "", body, drivers)
-
-
-def decode_token(body: bytes) -> Token:
-    """Return a service-account token, and until when it is good."""
-    status = orjson.loads(body).get("status", {})
-    return Token(parse_rfc3339(status.get("expirationTimestamp") or ""), status.get("token") or "")
-
-
-def decode_service_account(body: bytes | dict[str, Any]) -> ServiceAccountView:
-    """Return what is read of a ServiceAccount."""
-    meta = _object(body)["metadata"]
-    return ServiceAccountView(meta["uid"], frozenset(meta.get("annotations") or ()))
-
-
-def decode_meta(body: bytes | dict[str, Any]) -> ObjectMeta:
-    """Return name and version of any object."""
-    meta = _object(body)["metadata"]
-    return ObjectMeta(meta["name"], meta.get("resourceVersion", ""))
+    return read(CSINodeView, obj)._replace(body=body)
 
 
 def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
@@ -265,16 +235,60 @@ def version_in(line: bytes) -> str:
     return line[start : line.index(b'"', start)].decode()
 
 
-@decoded_once(RUNTIME_CLASSES_MAX)
-def decode_runtime_class(obj: dict[str, Any]) -> RuntimeClassView:
-    """Return what kubelets read of a RuntimeClass; the same bytes come to every node."""
-    meta = obj["metadata"]
-    return RuntimeClassView(
-        meta["name"], meta.get("resourceVersion", ""), sys.intern(obj.get("handler", ""))
-    )
+def _reader(of: Callable[[Json], _R], kept: int = 0) -> Callable[[bytes | Json], _R]:
+    """Return what reads objects of a kind, whole or as JSON; that many are kept by their bytes.
+
+    Those that come to every node are the same bytes, and are read for the first one.
+    """
+
+    def of_bytes(body: bytes) -> _R:
+        return of(orjson.loads(body))
+
+    found = lru_cache(maxsize=kept)(of_bytes) if kept else of_bytes
+
+    def of_both(body: bytes | Json) -> _R:
+        return found(body) if isinstance(body, bytes) else of(body)
+
+    return of_both
 
 
-_RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
+def _config_map(obj: Json) -> ObjectData:
+    return _object_data(obj, {**(obj.get("data") or {}), **_binary(obj.get("binaryData"))})
+
+
+def _secret(obj: Json) -> ObjectData:
+    return _object_data(obj, _binary(obj.get("data")))
+
+
+def _binary(values: dict[str, str] | None) -> dict[str, str]:
+    """Return values of base64 as text; what is no UTF-8 is kept in surrogates."""
+    return {
+        key: base64.b64decode(text).decode("utf-8", "surrogateescape")
+        for key, text in (values or {}).items()
+    }
+
+
+def _object_data(obj: Json, texts: dict[str, str]) -> ObjectData:
+    meta, immutable = obj["metadata"], obj.get("immutable") or False
+    version = meta.get("resourceVersion", "")
+    return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()))
+
+
+decode_attachment = _reader(partial(read, AttachmentView))
+decode_claim = _reader(partial(read, ClaimView))
+decode_persistent_volume = _reader(partial(read, VolumeView))
+decode_resource_claim = _reader(partial(read, ResourceClaimView))
+decode_resource_slice = _reader(partial(read, ResourceSliceView))
+decode_service_account = _reader(partial(read, ServiceAccountView))
+decode_token = _reader(partial(read, Token))
+decode_csi_driver = _reader(partial(read, CSIDriverView), 256)
+decode_runtime_class = _reader(partial(read, RuntimeClassView), 256)
+decode_service = _reader(partial(read, ServiceView), SERVICES_MAX)
+decode_config_map = _reader(_config_map, OBJECTS_MAX)
+decode_secret = _reader(_secret, OBJECTS_MAX)
+
+
+RECORDS: dict[WatchKind, Callable[[Any], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
     WatchKind.CSI_DRIVERS: decode_csi_driver,

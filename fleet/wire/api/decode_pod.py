@@ -13,6 +13,7 @@ import msgspec
 import orjson
 from msgspec import convert, structs
 
+from fleet.k8s.objects import Owner
 from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
@@ -90,19 +91,6 @@ class SpecTable:
 _specs = SpecTable()
 
 
-class Owner(Record, frozen=True):
-    """What is read of an owner. Source: meta/v1 OwnerReference."""
-
-    kind: str = ""
-    api_version: str = ""
-    controller: bool = False
-
-    @property
-    def waits_for_end(self) -> bool:
-        """Return whether the owner waits for the last status of the pod."""
-        return (self.api_version, self.kind) not in PATIENT_OWNERS
-
-
 class PodMeta(Record, frozen=True):
     """What is read of a Pod's metadata."""
 
@@ -160,13 +148,18 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
         spec,
         _with_shared_parts(found.status),
         any(each.controller for each in meta.owner_references),
-        bool(meta.finalizers) or any(each.waits_for_end for each in meta.owner_references),
+        bool(meta.finalizers) or any(map(waits_for_end, meta.owner_references)),
     )
 
 
 def with_claims(spec: PodSpec, status: dict[str, Any]) -> PodSpec:
     """Return the spec of a pod whose status names the claims that were made for it."""
     return spec._replace(admission=with_claim_names(spec.admission, status))
+
+
+def waits_for_end(owner: Owner) -> bool:
+    """Return whether the owner waits for the last status of the pod."""
+    return (owner.api_version, owner.kind) not in PATIENT_OWNERS
 
 
 def kept_annotations(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -14,24 +14,14 @@ from google.protobuf.message import DecodeError
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.k8s.admission import NodeState, ResourceSliceView
+from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import WatchKind
-from fleet.k8s.objects import RuntimeClassView, ServiceView
-from fleet.k8s.pods import (
-    CSINodeView,
-    EventType,
-    LeaseView,
-    NodeCondition,
-    NodeReport,
-    NodeView,
-    PodView,
-    Token,
-)
+from fleet.k8s.objects import CSINodeView
+from fleet.k8s.pods import EventType, LeaseView, NodeCondition, NodeReport, NodeView, PodView
 from fleet.k8s.schema import share
 from fleet.k8s.times import rfc3339_micro
-from fleet.k8s.volumes import CSIDriverView, ObjectData
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
-from fleet.wire.api import decode_json, decode_service, decode_volumes, requests
+from fleet.wire.api import decode_json
 from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.encode_protobuf import LEASE
@@ -228,59 +218,34 @@ def _amounts(entries: tuple[bytes, ...]) -> dict[str, str]:
     return {each.key: each.value.string for each in found}
 
 
-@lru_cache(maxsize=decode_volumes.OBJECTS_MAX)
-def decode_config_map(raw: bytes) -> ObjectData:
-    """Return a ConfigMap, its keys in the order of Go's maps."""
-    return decode_volumes.decode_config_map(to_json(message_class("ConfigMap").FromString(raw)))
+def _kept(message: str, read: Callable[[Json], Any]) -> Callable[[bytes], Any]:
+    """Return what reads objects that come to every node, each for the first one."""
 
+    @lru_cache(maxsize=CACHED_MAX)
+    def of_bytes(raw: bytes) -> Any:
+        return read(to_json(message_class(message).FromString(raw)))
 
-@lru_cache(maxsize=decode_volumes.OBJECTS_MAX)
-def decode_secret(raw: bytes) -> ObjectData:
-    """Return a Secret, its keys in the order of Go's maps."""
-    return decode_volumes.decode_secret(to_json(message_class("Secret").FromString(raw)))
-
-
-@lru_cache(maxsize=decode_service.SERVICES_MAX)
-def _decode_service(raw: bytes) -> ServiceView:
-    """Return what kubelets read of a Service."""
-    return decode_service.decode_service(to_json(message_class("Service").FromString(raw)))
-
-
-@lru_cache(maxsize=256)
-def _decode_csi_driver(raw: bytes) -> CSIDriverView:
-    return decode_volumes.decode_csi_driver(to_json(message_class("CSIDriver").FromString(raw)))
-
-
-@lru_cache(maxsize=decode_json.RUNTIME_CLASSES_MAX)
-def _decode_runtime_class(raw: bytes) -> RuntimeClassView:
-    message = message_class("RuntimeClass").FromString(raw)
-    return decode_json.decode_runtime_class(to_json(message))
-
-
-def _decode_resource_slice(raw: bytes) -> ResourceSliceView:
-    message = message_class("ResourceSlice").FromString(raw)
-    return requests.decode_resource_slice(to_json(message))
+    return of_bytes
 
 
 def _decode_csinode(body: bytes) -> CSINodeView:
     return decode_json.csinode_view(object_to_json(body), body)
 
 
-def _decode_token(body: bytes) -> Token:
-    """Return a token, and until when it is good."""
-    message = message_class("TokenRequest").FromString(contents(body))
-    return Token(message.status.expirationTimestamp.seconds, message.status.token)
-
-
 _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
     WatchKind.NODE: decode_node,
     WatchKind.PODS: decode_pod,
-    WatchKind.CSI_DRIVERS: _decode_csi_driver,
-    WatchKind.SERVICES: _decode_service,
-    WatchKind.RUNTIME_CLASSES: _decode_runtime_class,
-    WatchKind.RESOURCE_SLICES: _decode_resource_slice,
-    WatchKind.CONFIG_MAP: decode_config_map,
-    WatchKind.SECRET: decode_secret,
+    **{
+        kind: _kept(message, decode_json.RECORDS[kind])
+        for kind, message in (
+            (WatchKind.CSI_DRIVERS, "CSIDriver"),
+            (WatchKind.SERVICES, "Service"),
+            (WatchKind.RUNTIME_CLASSES, "RuntimeClass"),
+            (WatchKind.RESOURCE_SLICES, "ResourceSlice"),
+            (WatchKind.CONFIG_MAP, "ConfigMap"),
+            (WatchKind.SECRET, "Secret"),
+        )
+    },
 }
 
 
@@ -313,7 +278,6 @@ _READERS: dict[Reader, Reader] = {
     decode_json.decode_lease: LeaseView,
     decode_json.decode_found_lease: _found_lease,
     decode_json.decode_pod_view: _reply_pod,
-    decode_json.decode_token: _decode_token,
 }
 """By what reads the same in JSON: those that come often, or want the bytes."""
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec import convert, structs
 
+from fleet.k8s.objects import Owner
 from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
@@ -30,11 +31,11 @@ from fleet.k8s.schema import Rendered, read_kind, render, share
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
     SHOWS_ANNOTATIONS,
-    Owner,
     SpecTable,
     decode_spec,
     digest,
     kept_annotations,
+    waits_for_end,
     with_claims,
 )
 from fleet.wire.api.kubernetes_messages import message_class, to_json
@@ -94,7 +95,7 @@ def decode_pod(raw: bytes) -> Pod:
         spec,
         _status(status),
         any(each.controller for each in owners),
-        bool(meta.finalizers) or any(each.waits_for_end for each in owners),
+        bool(meta.finalizers) or any(map(waits_for_end, owners)),
     )
 
 

@@ -1,6 +1,5 @@
 """Volumes of a pod, and the objects behind them, from JSON."""
 
-import base64
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,22 +13,7 @@ from fleet.k8s.pods import (
     TokenSource,
     VolumeSpec,
 )
-from fleet.k8s.volumes import (
-    NO_NODE_EXPANSION,
-    NO_SECRET,
-    NO_SECRETS,
-    PVC_PROTECTION,
-    AttachmentView,
-    ClaimView,
-    CSIDriverView,
-    ObjectData,
-    SecretRef,
-    VolumeSecrets,
-    VolumeView,
-)
 from fleet.quantity import parse_quantity
-from fleet.wire.api.decode_admission import node_terms
-from fleet.wire.api.decode_once import decoded_once
 from fleet.wire.api.decode_script import env_reference
 
 DEFAULT_MODE = 0o644
@@ -169,11 +153,6 @@ def _volume_secret(kind: str, source: dict[str, Any]) -> str:
     return str((ref or {}).get("name", "")) if kind in _SECRET_PLUGINS else ""
 
 
-def _object(body: bytes | dict[str, Any]) -> dict[str, Any]:
-    obj: dict[str, Any] = body if isinstance(body, dict) else orjson.loads(body)
-    return obj
-
-
 def _source(ref: dict[str, Any], field: str) -> ObjectSource:
     items = ref.get("items") or ()
     keys = tuple(_intern(each["key"]) for each in items)
@@ -186,123 +165,3 @@ def _source(ref: dict[str, Any], field: str) -> ObjectSource:
 def _downward(ref: dict[str, Any]) -> Iterator[DownwardFile]:
     for each in ref.get("items") or ():
         yield DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))
-
-
-@decoded_once(OBJECTS_MAX)
-def decode_config_map(obj: dict[str, Any]) -> ObjectData:
-    """Return a ConfigMap; the same bytes come to every node that refers to it."""
-    binary = {key: _binary(value) for key, value in (obj.get("binaryData") or {}).items()}
-    return object_data(obj, {**(obj.get("data") or {}), **binary})
-
-
-@decoded_once(OBJECTS_MAX)
-def decode_secret(obj: dict[str, Any]) -> ObjectData:
-    """Return a Secret; the same bytes come to every node that refers to it."""
-    return object_data(obj, {key: _binary(value) for key, value in (obj.get("data") or {}).items()})
-
-
-def _binary(text: str) -> str:
-    return base64.b64decode(text).decode("utf-8", "surrogateescape")
-
-
-def object_data(obj: dict[str, Any], texts: dict[str, str]) -> ObjectData:
-    """Return the record of a ConfigMap or Secret."""
-    meta = obj["metadata"]
-    immutable = obj.get("immutable") or False
-    version = meta.get("resourceVersion", "")
-    return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()))
-
-
-@decoded_once(256)
-def decode_csi_driver(obj: dict[str, Any]) -> CSIDriverView:
-    """Return what kubelets read of a CSIDriver; the same bytes come to every node."""
-    meta = obj["metadata"]
-    spec = obj.get("spec", {})
-    return CSIDriverView(
-        meta["name"],
-        meta.get("resourceVersion", ""),
-        spec.get("attachRequired", True),
-        tuple(spec.get("volumeLifecycleModes") or ("Persistent",)),
-        allocatable_period_s=int(spec.get("nodeAllocatableUpdatePeriodSeconds") or 0),
-        tokens=tuple(
-            (each.get("audience", ""), int(each.get("expirationSeconds") or 0))
-            for each in spec.get("tokenRequests") or ()
-        ),
-        requires_republish=bool(spec.get("requiresRepublish")),
-    )
-
-
-def decode_claim(body: bytes | dict[str, Any]) -> ClaimView:
-    """Return what is read of a PersistentVolumeClaim."""
-    obj = _object(body)
-    meta = obj["metadata"]
-    spec, status = obj.get("spec", {}), obj.get("status", {})
-    owners = [each["uid"] for each in meta.get("ownerReferences") or () if each.get("controller")]
-    allocated = status.get("allocatedResources")
-    is_shared = "ReadWriteMany" in (spec.get("accessModes") or ())
-    return ClaimView(
-        meta["uid"],
-        status.get("phase", ""),
-        spec.get("volumeName", ""),
-        deleting="deletionTimestamp" in meta,
-        protected=PVC_PROTECTION in (meta.get("finalizers") or ()),
-        owner_uid=owners[0] if owners else "",
-        resource_version=meta.get("resourceVersion", ""),
-        requested=_storage((spec.get("resources") or {}).get("requests")),
-        capacity=_storage(status.get("capacity")),
-        allocated=_storage(allocated) if allocated else None,
-        resize_status=_storage(status.get("allocatedResourceStatuses")),
-        conditions=tuple(_intern(each["type"]) for each in status.get("conditions") or ()),
-        is_shared=is_shared and NO_NODE_EXPANSION not in (meta.get("annotations") or {}),
-    )
-
-
-def _storage(amounts: dict[str, str] | None) -> str:
-    return _intern((amounts or {}).get("storage", ""))
-
-
-def decode_persistent_volume(body: bytes | dict[str, Any]) -> VolumeView:
-    """Return what is read of a PersistentVolume."""
-    obj = _object(body)
-    spec = obj.get("spec", {})
-    csi = spec.get("csi") or {}
-    ref = spec.get("claimRef")
-    required = (spec.get("nodeAffinity") or {}).get("required")
-    noted = (obj["metadata"].get("annotations") or {}).get(MOUNT_OPTIONS)
-    options = spec.get("mountOptions") or () if noted is None else noted.split(",")
-    return VolumeView(
-        obj["metadata"]["name"],
-        ref.get("uid", "") if ref else None,
-        mode=spec.get("volumeMode", "Filesystem"),
-        driver=csi.get("driver", ""),
-        handle=csi.get("volumeHandle", ""),
-        access_modes=tuple(spec.get("accessModes") or ()),
-        affinity=node_terms(required) if required else None,
-        capacity=_storage(spec.get("capacity")),
-        plugin=next((each for each in _PLUGINS if each in spec), ""),
-        has_mount_options=any(options),
-        secrets=_secrets(csi),
-    )
-
-
-def _secrets(csi: dict[str, Any]) -> VolumeSecrets:
-    refs = (csi.get(f"node{each}SecretRef") for each in ("Stage", "Publish", "Expand"))
-    found = [_secret_ref(ref) for ref in refs]
-    return VolumeSecrets(*found) if any(each is not NO_SECRET for each in found) else NO_SECRETS
-
-
-def _secret_ref(ref: dict[str, str] | None) -> SecretRef:
-    return NO_SECRET if ref is None else (ref.get("namespace", ""), ref.get("name", ""))
-
-
-def decode_attachment(body: bytes | dict[str, Any]) -> AttachmentView:
-    """Return what is read of a VolumeAttachment."""
-    obj = _object(body)
-    status = obj.get("status", {})
-    error = status.get("attachError") or {}
-    return AttachmentView(
-        status.get("attached", False),
-        deleting="deletionTimestamp" in obj["metadata"],
-        error=error.get("message", ""),
-        is_exhausted=error.get("errorCode") == RESOURCE_EXHAUSTED,
-    )

@@ -28,21 +28,20 @@ from fleet.k8s.effects import (
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
 from fleet.wire.api.decode_json import (
+    decode_attachment,
+    decode_claim,
+    decode_config_map,
     decode_csinode,
     decode_existing_node,
     decode_found_lease,
     decode_lease,
     decode_node,
+    decode_persistent_volume,
     decode_pod_view,
+    decode_resource_claim,
+    decode_secret,
     decode_service_account,
     decode_token,
-)
-from fleet.wire.api.decode_volumes import (
-    decode_attachment,
-    decode_claim,
-    decode_config_map,
-    decode_persistent_volume,
-    decode_secret,
 )
 from fleet.wire.api.requests import (
     CALL_TIMEOUT_NS,
@@ -54,7 +53,6 @@ from fleet.wire.api.requests import (
     Caller,
     create_event,
     create_mirror_pod,
-    decode_resource_claim,
     delete_mirror_pod,
     lease_path,
     node_json,

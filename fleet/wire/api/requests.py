@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.admission import ClaimDevice, ResourceClaimView, ResourceSliceView
 from fleet.k8s.effects import (
     ApiCall,
     EventObject,
@@ -502,30 +501,3 @@ def _device(node: str, driver: DraDriver, index: int) -> dict[str, object]:
             name: {"value": str(amount)} for name, amount in sorted(driver.capacity.items())
         }
     return device
-
-
-def decode_resource_claim(body: bytes | dict[str, Any]) -> ResourceClaimView:
-    """Return what the DRA manager reads of a ResourceClaim."""
-    obj = orjson.loads(body) if isinstance(body, bytes) else body
-    meta, status = obj["metadata"], obj.get("status") or {}
-    owners = (each for each in meta.get("ownerReferences") or () if each.get("controller"))
-    allocation = status.get("allocation")
-    results = ((allocation or {}).get("devices") or {}).get("results") or ()
-    devices = tuple(
-        ClaimDevice(each["request"], each["driver"], each["pool"], each["device"])
-        for each in results
-    )
-    return ResourceClaimView(
-        name=meta["name"],
-        uid=meta["uid"],
-        owner_uid=next((each["uid"] for each in owners), ""),
-        reserved_for=tuple(each["uid"] for each in status.get("reservedFor") or ()),
-        devices=None if allocation is None else devices,
-    )
-
-
-def decode_resource_slice(body: bytes | dict[str, Any]) -> ResourceSliceView:
-    """Return what a driver reads of its ResourceSlices."""
-    obj = orjson.loads(body) if isinstance(body, bytes) else body
-    meta, pool = obj["metadata"], obj["spec"]["pool"]
-    return ResourceSliceView(meta["name"], meta["resourceVersion"], pool["generation"])

@@ -21,7 +21,7 @@ from fleet.k8s.effects import (
     SetTimer,
     Timer,
 )
-from fleet.k8s.pods import CSINodeView
+from fleet.k8s.objects import CSINodeView, Owner
 from fleet.kubelet.node.csi_node import CSINode, CSINodeState
 
 ENV = environment()
@@ -45,7 +45,7 @@ def fire(csi: CSINode, now_ns: int) -> Outbox:
 
 
 def owned_by(uid: str) -> Reply:
-    return Reply(ReplyKind.OK, CSINodeView("5", uid), 200)
+    return Reply(ReplyKind.OK, CSINodeView("5", (Owner(uid, "Node"),)), 200)
 
 
 def test_a_missing_one_is_made() -> None:

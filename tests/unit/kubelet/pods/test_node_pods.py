@@ -35,7 +35,6 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import (
     EnvSource,
     EventType,
-    ObjectMeta,
     Pod,
     PodUid,
     RunningState,
@@ -43,6 +42,7 @@ from fleet.k8s.pods import (
     Toleration,
     WaitingState,
 )
+from fleet.k8s.volumes import ObjectData
 
 START = [
     "WATCH kube-root-ca.crt",
@@ -393,7 +393,7 @@ def test_a_missing_config_map_holds_the_pod_until_it_appears() -> None:
     assert log.count("CREATE_EVENT FailedMount") == 1
     assert log.count("PATCH_EVENT FailedMount") == 3  # after 0.5, 1, 2 s
     assert world.pods[UID].status.phase == "Pending"
-    meta = ObjectMeta("kube-root-ca.crt", "2")
+    meta = ObjectData("kube-root-ca.crt", "2")
     world.deliver(
         WatchEvent(WatchKind.CONFIG_MAP, EventType.ADDED, meta, "default", "kube-root-ca.crt")
     )
@@ -421,7 +421,7 @@ def test_an_environment_that_is_missing_keeps_one_container_waiting() -> None:
     waiting = world.container().state
     assert waiting == WaitingState("CreateContainerConfigError", 'secret "password" not found')
     assert "CREATE_EVENT Failed" in world.log
-    meta = ObjectMeta("password", "2")
+    meta = ObjectData("password", "2")
     world.deliver(WatchEvent(WatchKind.SECRET, EventType.ADDED, meta, "default", "password"))
     world.run(20)
     assert world.pods[UID].status.phase == "Running"

@@ -6,7 +6,7 @@ from world.strategic_merge import merge
 
 from fleet.k8s.effects import ApiCall, NodeId, Op
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimView, ResizeStatus
-from fleet.wire.api.decode_volumes import decode_claim
+from fleet.wire.api.decode_json import decode_claim
 from fleet.wire.api.requests import patch_claim_status
 from fleet.wire.http2.messages import ContentType
 
