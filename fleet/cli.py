@@ -381,10 +381,10 @@ def schema() -> None:
 @run_dir
 def inject(fault: str, run_dir: Path | None, **given: object) -> None:
     """Let something go wrong on a running fleet: docs/how-to/faults.md has the FAULTs."""
-    from fleet.run import fault_commands  # noqa: PLC0415
+    from fleet.run import control_socket  # noqa: PLC0415
 
-    order = fault_commands.order_of(fault, given)
-    click.echo(_run(fault_commands.inject(run_dir, order)))
+    order = control_socket.order_of(fault, given)
+    click.echo(_run(control_socket.inject(run_dir, order)))
 
 
 @cli.command()
@@ -393,9 +393,9 @@ def inject(fault: str, run_dir: Path | None, **given: object) -> None:
 @run_dir
 def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
     """End faults of a running fleet: FAULT is a number or a type; without it list what is on."""
-    from fleet.run import fault_commands  # noqa: PLC0415
+    from fleet.run import control_socket  # noqa: PLC0415
 
-    click.echo(_run(fault_commands.heal(run_dir, fault, is_all=all_faults)))
+    click.echo(_run(control_socket.heal(run_dir, fault, is_all=all_faults)))
 
 
 @cli.command(cls=SettingsCommand, fields=CLUSTER, context_settings=VARIABLES)

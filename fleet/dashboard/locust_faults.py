@@ -12,43 +12,31 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from flask import Blueprint, Response, request
 from gevent.event import Event
 
 from fleet.dashboard.locust_dispatcher import shard_of
 from fleet.dashboard.locust_protocol import FAULT_ORDER, FAULT_TOLD
-from fleet.faults.fault import FAULTS, PARAMETERS, FaultSpec
+from fleet.faults.fault import (
+    FAULTS,
+    FLAT_KEYS,
+    ConditionStatus,
+    Heartbeat,
+    PartitionMode,
+    PlaneComponent,
+)
 from fleet.profile.schema import key_of
 
 ANSWER_S_MAX = 40.0
 """Somewhat more than a fleet of several processes waits for those."""
 FIELD_CHARACTERS_MAX = 4_096
-WHOM = ("selector", "share", "zone", "nodes")
-WHEN = ("for", "every")
 SCRIPT = Path(__file__).with_name("faults.js")
 
 Json = dict[str, Any]
-
-
-class Runner(Protocol):
-    """What is used of Locust's MasterRunner."""
-
-    @property
-    def clients(self) -> Mapping[str, Any]:
-        """Return the workers by their id."""
-        ...
-
-    def send_message(self, msg_type: str, data: Json, client_id: str) -> object:
-        """Send one message to one worker."""
-        ...
-
-    def register_message(self, msg_type: str, listener: Callable[..., None]) -> object:
-        """Call `listener` with each message of a kind."""
-        ...
 
 
 class Told(NamedTuple):
@@ -69,7 +57,8 @@ class Asked(NamedTuple):
 class FaultDesk:
     """Hands orders to fleet workers and knows what is on; see the top of this file."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Any) -> None:
+        """Take Locust's MasterRunner."""
         self._runner = runner
         self._told: dict[str, Told] = {}
         self._asked: dict[int, Asked] = {}
@@ -133,8 +122,8 @@ class FaultDesk:
             del self._asked[number]
         silent = ", ".join(map(shard_of, sorted(asked.missing)))
         answers = [asked.answers[each] for each in sorted(asked.answers)]
-        errors = [each["error"] for each in answers if "error" in each]
-        done = [each["told"] for each in answers if "told" in each]
+        errors = [each["error"].removeprefix("--") for each in answers if "error" in each]
+        done = [each["told"].replace("\n", ", ") for each in answers if "told" in each]
         words = [*dict.fromkeys(done or errors)]
         if silent:
             words.append(f"no answer within {ANSWER_S_MAX:.0f} s of {silent}")
@@ -144,7 +133,6 @@ class FaultDesk:
 @functools.cache
 def form() -> Json:
     """Return what the page makes its form of: the types, and what each takes."""
-    schema = FaultSpec.model_json_schema()
     return {
         "types": [
             {
@@ -158,48 +146,26 @@ def form() -> Json:
             for kind, told in FAULTS.items()
         ],
         "choices": {
-            key_of(each): choices
-            for each in PARAMETERS
-            if (choices := _choices(schema, schema["properties"][key_of(each)]))
+            key: [each.value for each in kind]
+            for key, kind in {
+                "heartbeats": Heartbeat,
+                "mode": PartitionMode,
+                "component": PlaneComponent,
+                "status": ConditionStatus,
+            }.items()
         },
     }
 
 
-def _choices(schema: Json, told: Json) -> list[str]:
-    """Return the values of an enumeration, or of the items of a list of them."""
-    for inner in (told, told.get("items", {}), *told.get("anyOf", ())):
-        name = inner.get("$ref", "").removeprefix("#/$defs/")
-        if name:
-            return list(schema["$defs"][name].get("enum", ()))
-    return []
-
-
 def order_of(given: Mapping[str, str]) -> Json:
-    """Return the order that a form means. Raises ValueError."""
-    known = {"type", *WHOM, *WHEN, *map(key_of, PARAMETERS)}
-    strange = sorted(set(given) - known)
-    if strange:
+    """Return the order that a form means; the run reads its fields. Raises ValueError."""
+    if strange := sorted(given.keys() - {"type", "for", *FLAT_KEYS}):
         raise ValueError(f"the form has no {', '.join(strange)}")
-    filled: Json = {key: value.strip() for key, value in given.items() if value.strip()}
+    filled = {key: value.strip() for key, value in given.items() if value.strip()}
     for key, value in filled.items():
         if len(value) > FIELD_CHARACTERS_MAX:
             raise ValueError(f"{key}: more than {FIELD_CHARACTERS_MAX:,} characters")
-        if _properties().get(key, {}).get("type") == "integer":
-            filled[key] = _integer(key, value)
     return {"do": "inject", "form": filled}
-
-
-def _integer(key: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"{key}: {value!r} is no whole number") from None
-
-
-@functools.cache
-def _properties() -> Json:
-    found: Json = FaultSpec.model_json_schema()["properties"]
-    return found
 
 
 def add_routes(routes: Blueprint, desk: FaultDesk) -> None:

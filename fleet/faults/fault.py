@@ -1,16 +1,22 @@
-"""The faults that users write: their types, what each takes, and which nodes it hits."""
+"""The faults that users write: their types, what each takes, and which nodes it hits.
+
+A file has a `FaultSpec`. Commands, forms and annotations give the same in flat words, which
+`read_fault` reads.
+"""
 
 import enum
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.errors import UsageError
 from fleet.k8s.effects import NodeId
 from fleet.profile.machine import Share
-from fleet.profile.schema import DurationNs, Spec, key_of
-from fleet.quantity import format_duration, parse_duration
+from fleet.profile.schema import DurationNs, Spec, explain, key_of
+from fleet.quantity import format_duration, parse_duration, parse_positive_duration, parse_share
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _STREAM_CHOOSE = 0xFA017
@@ -223,6 +229,13 @@ PARAMETERS = (
     *("resource", "count", "condition", "status"),
 )
 _WHOM = ("node_selector", "zone", "nodes", "share")
+FAULT_ANNOTATION = "fleet.emulator/fault"
+"""Of a Node: `Partition:8m mode=Reset; ClockSkew by=1h`."""
+NOTE_FAULTS_MAX = 16
+NOTE_CHARACTERS_MAX = 4096
+NOTE_KEYS = (*map(key_of, PARAMETERS), "every")
+FLAT_KEYS = ("selector", "zone", "nodes", "share", *NOTE_KEYS)
+"""What `read_fault` takes."""
 _EXAMPLES = {"by_ns": "25s", "component": "etcd", "condition": "KernelDeadlock"}
 OF_KUBELET = frozenset(("Ready", "MemoryPressure", "DiskPressure", "PIDPressure"))
 """Conditions that the kubelet says itself, and puts right at each report."""
@@ -360,3 +373,87 @@ def document_of(spec: FaultSpec) -> dict[str, object]:
     if spec.every_ns:
         found["every"] = f"{spec.every_ns}ns"
     return found
+
+
+def read_fault(kind: str, given: Mapping[str, object]) -> FaultSpec:
+    """Return a fault as commands, forms and annotations describe it. Raises UsageError.
+
+    The keys are the options of `fleet inject`; None and "" were not given.
+    """
+    known = [each.value for each in FAULTS]
+    if kind not in known:
+        raise UsageError(f"{kind!r} is no fault; these are: {', '.join(known)}")
+    fault: dict[str, object] = {key: value for key, value in given.items() if value}
+    if "selector" in fault:
+        fault["nodeSelector"] = {"matchLabels": _labels(str(fault.pop("selector")))}
+    for key in ("nodes", "heartbeats"):
+        if key in fault:
+            fault[key] = str(fault[key]).split(",")
+    try:
+        if "share" in fault:
+            fault["share"] = parse_share(fault["share"])
+        return FaultSpec.model_validate({"type": kind, **fault})
+    except ValidationError as error:
+        raise UsageError(explain(error, FaultSpec)) from error
+    except ValueError as error:
+        raise UsageError(f"--share: {error}") from None
+
+
+def _labels(text: str) -> dict[str, str]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    if not all(key and equals for key, equals, _ in pairs):
+        raise UsageError(f"--selector: {text!r} is not KEY=VALUE[,KEY=VALUE...]")
+    return {key: value for key, _, value in pairs}
+
+
+def read_lasting(spec: FaultSpec, text: object, about: str) -> int | None:
+    """Return how long a fault lasts, None until it is healed. UsageError begins with `about`."""
+    if not text:
+        return None
+    if spec.is_instant:
+        raise UsageError(f"{about}: {spec.type.value} is over at once")
+    try:
+        for_ns = parse_positive_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{about}: {error}") from error
+    if not for_ns:
+        raise UsageError(f"{about}: {text!r} must be above 0s")
+    return for_ns
+
+
+class NotedFault(NamedTuple):
+    """One fault of an annotation; `for_ns` is None where it lasts until the annotation goes."""
+
+    spec: FaultSpec
+    for_ns: int | None
+
+
+def read_note(text: str, node: str) -> tuple[NotedFault, ...]:
+    """Return the faults that an annotation asks for on its node, none if it is empty.
+
+    Raises UsageError in one line.
+    """
+    if len(text) > NOTE_CHARACTERS_MAX:
+        raise UsageError(f"{FAULT_ANNOTATION}: is over {NOTE_CHARACTERS_MAX} characters")
+    parts = [each.strip() for each in text.split(";") if each.strip()]
+    if len(parts) > NOTE_FAULTS_MAX:
+        raise UsageError(f"{FAULT_ANNOTATION}: names over {NOTE_FAULTS_MAX} faults")
+    try:
+        return tuple(_noted(part, node) for part in parts)
+    except (UsageError, ValueError) as error:
+        raise UsageError(f"{FAULT_ANNOTATION}: {error}") from error
+
+
+def _noted(part: str, node: str) -> NotedFault:
+    head, *pairs = shlex.split(part)
+    name, colon, duration = head.partition(":")
+    given: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or key not in NOTE_KEYS:
+            raise UsageError(f"{pair!r} is not KEY=VALUE with one of: {', '.join(NOTE_KEYS)}")
+        given[key] = value
+    if any(each.value == name and kind.of_control_plane for each, kind in FAULTS.items()):
+        raise UsageError(f"{name} hits no node, but the control plane: use `fleet inject`")
+    spec = read_fault(name, {"nodes": node, **given})
+    return NotedFault(spec, read_lasting(spec, duration or "0s", head) if colon else None)

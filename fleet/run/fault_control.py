@@ -1,110 +1,112 @@
-"""The faults of a run: injected in all of its processes, healed in time, written down as phases.
+"""The one door for faults of a run: begun in all of its processes, ended in time, kept as phases.
 
-A request and its answer are one JSON object each, so that they go over a socket as they are:
+Commands, the dashboard and the other processes of the run give orders; a scenario and the
+annotations of Nodes call `inject`, `inject_here` and `heal`:
 
     {"do": "inject", "fault": {...}, "for": "8m"}  -> {"number": 1, "nodes": 5, "of": 20, ...}
+    {"do": "inject", "form": {"type": "Partition", "zone": "b", "for": "8m"}}   in flat words
     {"do": "heal", "what": "1" | "Partition" | ""} -> {"healed": [...]}   "" is all
     {"do": "list"}                                 -> {"active": [...]}
     what cannot be done                            -> {"error": "...", "code": 2}
+
+An answer has as `told` what to show to a person.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Annotated, Literal, Protocol
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from signal import SIGCONT, SIGSTOP
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from fleet.clock import Draws
+from fleet.agents.agent import create_event
+from fleet.controlplane import COMPONENTS, ControlPlane
 from fleet.errors import FleetError, UsageError
-from fleet.faults.fault import FAULTS, FaultSpec, FaultType, document_of, words_of
+from fleet.faults.fault import (
+    FAULT_ANNOTATION,
+    FaultSpec,
+    FaultType,
+    NotedFault,
+    document_of,
+    read_fault,
+    read_lasting,
+    read_note,
+    words_of,
+)
 from fleet.faults.injector import Injector
-from fleet.host.node_certificates import NodeCertificates
+from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
+from fleet.k8s.effects import WatchEvent
+from fleet.k8s.pods import EventType, NodeView
+from fleet.profile.agent_behavior import AgentEvent
 from fleet.profile.schema import DurationNs, Spec, explain
-from fleet.profile.settings import Settings
+from fleet.quantity import format_duration
+from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
 from fleet.report.report import Phase
-from fleet.run.component_faults import ComponentFaults, Plane
-from fleet.run.fault_notes import FaultNotes
-from fleet.run.fault_socket import Json, ask
+from fleet.run.control_socket import Json, ask
 
 ACTIVE_MAX = 1_000
 NOTED_FIRST = 1_000_000
 """From here on faults of annotations are numbered: each process begins those of its own nodes."""
+REFUSED = "FaultRefused"
+"""The reason of the event about a Node whose annotation cannot be."""
 
 log = logging.getLogger(__name__)
 
 
 class Inject(Spec):
-    """Let something go wrong."""
+    """An order to begin a fault. `number`: as the first process counts; 0: this one does."""
 
     do: Literal["inject"]
     fault: FaultSpec
     for_ns: Annotated[DurationNs | None, Field(alias="for")] = None  # None: until it is healed
-    number: int = 0  # as the first process of the run counts; 0: it is this one
+    number: int = 0
 
 
-class Heal(Spec):
-    """Let faults end: a number, a type, or "" for all."""
+@dataclass(slots=True)
+class _Fault:
+    """A fault that was begun. One that comes and goes is not `is_on` in between."""
 
-    do: Literal["heal"]
-    what: str = ""
-
-
-class List(Spec):
-    """Tell what is on."""
-
-    do: Literal["list"]
-
-
-Order = Inject | Heal | List
-_ORDERS: dict[str, type[Order]] = {"inject": Inject, "heal": Heal, "list": List}
-
-
-class Hosted(Protocol):
-    """The nodes that faults hit."""
-
-    settings: Settings
-    reactor: Reactor
-    certificates: NodeCertificates | None
+    number: int
+    spec: FaultSpec
+    begun_s: float
+    hit: int = 0  # nodes, of so many
+    of: int = 0
+    end: asyncio.TimerHandle | None = None
+    turn: asyncio.TimerHandle | None = None
+    is_on: bool = True
 
     @property
-    def draws(self) -> Draws:
-        """What is drawn with the seed of the run."""
-        ...
-
-    @property
-    def has_own_connections(self) -> bool:
-        """Whether all that reaches a node comes by connections of its own."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """How many nodes there are."""
-        ...
+    def words(self) -> str:
+        """Name it and what it hits, for people."""
+        return f"fault {self.number}: {words_of(self.spec)}{reach_words(self.hit, self.of)}"
 
 
 class FaultControl:
-    """Takes orders for the nodes of this process, and hands them on to the others of the run."""
+    """Takes orders for the nodes of this process, and hands them on to the others of the run.
+
+    `plane` returns the control plane if the run has started it: no other one is ever touched.
+    """
 
     def __init__(
         self,
-        node_host: Hosted,
+        node_host: NodeHost,
         elapsed_s: Callable[[], float],
         note: Callable[[str], None],
         siblings: Callable[[], Siblings | None],
-        plane: Callable[[], Plane | None] = lambda: None,
+        plane: Callable[[], ControlPlane | None] = lambda: None,
     ) -> None:
-        has_own = node_host.has_own_connections
         certificates = node_host.certificates
         self._injector = Injector(
             node_host.reactor,
             node_host.draws,
-            has_own_connections=has_own,
+            has_own_connections=node_host.has_own_connections,
             expire=certificates.expire if certificates is not None else None,
         )
-        self._components = ComponentFaults(plane)
+        self._plane = plane
         self._node_host = node_host
         self._elapsed_s = elapsed_s
         self._note = note
@@ -113,9 +115,8 @@ class FaultControl:
         self._numbers = 0
         self._noted = NOTED_FIRST
         self._phases: dict[int, Phase] = {}
-        self._reach: dict[int, tuple[int, int]] = {}  # by number: nodes hit, of how many
-        self._ends: dict[int, asyncio.TimerHandle] = {}
-        self._turns: dict[int, asyncio.TimerHandle] = {}  # of those that come and go
+        self._faults: dict[int, _Fault] = {}  # those that have not ended
+        self._tasks: set[asyncio.Task[None]] = set()
         FaultNotes(node_host.reactor, self)
 
     @property
@@ -127,72 +128,33 @@ class FaultControl:
         """Return when which fault was on, for the summary."""
         return list(self._phases.values())
 
+    def on(self) -> list[Json]:
+        """Return what is on: its number, name, nodes, and the seconds that are left."""
+        return [self._shown(self._faults[number]) for number in sorted(self._faults)]
+
     async def answer(self, order: Json) -> Json:
         """Carry an order out; what cannot be done is told in the answer."""
         try:
-            found = _read(order)
-            if isinstance(found, Inject):
-                return await self._inject(found)
-            if isinstance(found, Heal):
-                return await self._heal(found.what)
+            match order.get("do"):
+                case "inject":
+                    found = _read(order)
+                    fault = await self.inject(found.fault, found.for_ns, found.number)
+                    for_ns = found.for_ns
+                    until = "" if for_ns is None else f" for {format_duration(for_ns)}"
+                    return {**self._shown(fault), "told": f"{fault.words}{until}"}
+                case "heal":
+                    return await self._heal(str(order.get("what", "")))
+                case "list":
+                    return {"active": self.on()}
+            raise UsageError(f"do: {order.get('do')!r} is not one of inject, heal, list")
         except FleetError as error:
             return {"error": str(error), "code": int(error.exit_code)}
-        return {"active": self.on()}
 
-    def on(self) -> list[Json]:
-        """Return what is on: its number, name, nodes, and the seconds that are left."""
-        return [self._told(number) for number in self._active()]
-
-    def _active(self) -> dict[int, FaultSpec]:
-        """Return what is on, by number; the components of a control plane in order."""
-        of_nodes = {number: each.spec for number, each in self._injector.active.items()}
-        of_plane = {each: self._components.active[each] for each in self._components.in_order()}
-        return dict(sorted((of_nodes | of_plane).items()))
-
-    async def inject(self, spec: FaultSpec, for_ns: int | None = None) -> int:
-        """Let something go wrong in the whole run; return its number.
+    async def inject(self, spec: FaultSpec, for_ns: int | None = None, number: int = 0) -> _Fault:
+        """Let something go wrong in the whole run.
 
         Raises UsageError if it hits no node, or nodes that cannot have it.
         """
-        order = Inject.model_construct(do="inject", fault=spec, for_ns=for_ns)
-        answer = await self._inject(order)
-        return int(answer["number"])
-
-    def inject_here(self, spec: FaultSpec, for_ns: int | None) -> int:
-        """Let something go wrong in this process; return its number, 0 if it hits no node.
-
-        Raises UsageError if the nodes cannot have it.
-        """
-        self._check_room()
-        number = self._noted
-        hit = len(self._injector.inject(spec, number).nodes)
-        if not hit:
-            if not spec.is_instant:
-                self._injector.heal(number)
-            return 0
-        self._noted += 1
-        order = Inject.model_construct(do="inject", fault=spec, for_ns=for_ns, number=0)
-        self._keep(number, order, (hit, self._node_host.size), self._elapsed_s())
-        return number
-
-    async def heal(self, number: int) -> None:
-        """End a fault everywhere, unless it has ended: a user may have healed it."""
-        await self._end(number)
-
-    async def close(self) -> None:
-        """Let faults end with the run: what is to be cleaned up needs the control plane."""
-        for handles in (self._ends, self._turns):
-            for handle in handles.values():
-                handle.cancel()
-            handles.clear()
-        for number in self._components.in_order():
-            try:
-                await self._end(number)
-            except FleetError as error:
-                log.error("fault %d could not be healed: %s", number, error)  # noqa: TRY400
-
-    async def _inject(self, order: Inject) -> Json:
-        spec, number = order.fault, order.number or self._numbers + 1
         self._check_room()
         settings = self._node_host.settings
         if spec.type is FaultType.ATTACH_FAILURE and (self._siblings() or settings.shard):
@@ -200,141 +162,205 @@ class FaultControl:
                 "AttachFailure: CSI drivers are simulated in the first process of a run; "
                 "it needs a run of one process"
             )
-        begun_s = self._elapsed_s()
-        if FAULTS[spec.type].of_control_plane:
-            await self._components.begin(number, spec)
+        is_ours, number = not number, number or self._numbers + 1
+        fault = _Fault(number, spec, self._elapsed_s())
+        if spec.component is not None:
+            self._check_component(spec)
+            self._faults[number] = fault  # while it begins: a second one of it is refused
             self._numbers = number
-            self._keep(number, order, (0, 0), begun_s)
-            return self._told(number)
-        hit = len(self._injector.inject(spec, number).nodes)
-        of = self._node_host.size
-        self._numbers = number
-        for answer in await self._pass_on(order.model_copy(update={"number": number})):
-            hit, of = hit + answer.get("nodes", 0), of + answer.get("of", 0)
-        if not hit and not order.number:
-            if not spec.is_instant:
-                await self._end(number)
-            raise UsageError(f"{words_of(spec)} hits none of {of} nodes: no node matches")
-        self._keep(number, order, (hit, of), begun_s)
-        return self._told(number)
-
-    def _check_room(self) -> None:
-        if len(self._active()) >= ACTIVE_MAX:
-            raise UsageError(f"{ACTIVE_MAX} faults are on; heal some first")
-
-    def _keep(self, number: int, order: Inject, reach: tuple[int, int], begun_s: float) -> None:
-        """Write a fault down that has begun, and set its timers."""
-        spec = order.fault
-        words, is_instant = words_of(spec), spec.is_instant
-        until_s = begun_s if is_instant else None
-        self._phases[number] = Phase(name=words, kind="fault", from_s=begun_s, until_s=until_s)
-        self._reach[number] = reach
-        if order.for_ns is not None and not is_instant and not order.number:
-            self._ends[number] = asyncio.get_running_loop().call_later(
-                order.for_ns / 1e9, self._heal_soon, number
-            )
-        if spec.every_ns:
-            self._turn_at(number, self._first_turn_ns(number, spec))
-        if self._is_first:
-            self._note(f"fault {number}: {words}{reach_words(*reach)}")
-
-    def _first_turn_ns(self, number: int, spec: FaultSpec) -> int:
-        if number in self._components.active:
-            return self._node_host.reactor.clock.now_ns() + spec.every_ns // 2
-        return self._injector.first_turn_ns(number)
-
-    def _turn_at(self, number: int, due_ns: int) -> None:
-        """Let a fault come or go at an instant; each process of the run does so by itself."""
-        left_s = (due_ns - self._node_host.reactor.clock.now_ns()) / 1e9
-        self._turns[number] = asyncio.get_running_loop().call_later(
-            max(left_s, 0), self._turn, number
-        )
-
-    def _turn(self, number: int) -> None:
-        if number in self._components.active:
-            task = asyncio.get_running_loop().create_task(self._turn_component(number))
-            task.add_done_callback(_log_failure)
+            await self._switch(fault)
         else:
-            self._turn_at(number, self._injector.turn(number))
+            fault.hit = len(self._injector.inject(spec, number).nodes)
+            fault.of, self._numbers = self._node_host.size, number
+            order = {"do": "inject", "fault": document_of(spec), "number": number}
+            for answer in await self._pass_on(order):
+                fault.hit += answer.get("nodes", 0)
+                fault.of += answer.get("of", 0)
+            if not fault.hit and is_ours:
+                if not spec.is_instant:
+                    self._injector.heal(number)
+                    await self._pass_on({"do": "heal", "what": str(number)})
+                raise UsageError(f"{words_of(spec)} hits none of {fault.of} nodes: no node matches")
+        self._keep(fault, for_ns if is_ours else None)  # the first process keeps the time
+        return fault
 
-    async def _turn_component(self, number: int) -> None:
-        spec = self._components.active[number]
-        due_ns = self._node_host.reactor.clock.now_ns() + spec.every_ns // 2
-        await self._components.turn(number)
-        if number in self._components.active:  # it may have been healed meanwhile
-            self._turn_at(number, due_ns)
+    def inject_here(self, spec: FaultSpec, for_ns: int | None) -> int:
+        """Let something go wrong in this process; return its number, 0 if it hits no node.
 
-    def _heal_soon(self, number: int) -> None:
-        """End a fault whose time is over."""
-        task = asyncio.get_running_loop().create_task(self._end(number))
-        task.add_done_callback(_log_failure)
+        Raises UsageError if the nodes cannot have it.
+        """
+        self._check_room()
+        number, begun_s = self._noted, self._elapsed_s()
+        hit = len(self._injector.inject(spec, number).nodes)
+        if not hit:
+            if not spec.is_instant:
+                self._injector.heal(number)
+            return 0
+        self._noted += 1
+        self._keep(_Fault(number, spec, begun_s, hit, self._node_host.size), for_ns)
+        return number
 
-    async def _heal(self, what: str) -> Json:
-        active = self._active()
-        numbers = [
-            number for number, each in active.items() if what in {"", str(number), each.type.value}
-        ]
-        of_plane = [each for each in self._components.in_order() if each in numbers]
-        numbers = [*of_plane, *(each for each in numbers if each not in of_plane)]
-        if what and not numbers:
-            known = ", ".join(f"{n} ({each.type.value})" for n, each in active.items())
-            raise UsageError(f"no fault {what!r} is on; these are: {known or 'none'}")
-        told = [self._told(number) for number in numbers]
-        for number in numbers:
-            await self._end(number)
-        return {"healed": told}
-
-    async def _end(self, number: int) -> None:
-        """End a fault here and in the other processes, unless it has ended meanwhile."""
-        for handles in (self._ends, self._turns):
-            handle = handles.pop(number, None)
+    async def heal(self, number: int) -> None:
+        """End a fault here and in the other processes, unless it has ended."""
+        fault = self._faults.pop(number, None)
+        if fault is None:
+            return
+        for handle in (fault.end, fault.turn):
             if handle is not None:
                 handle.cancel()
-        is_of_plane = number in self._components.active
-        if is_of_plane:
-            await self._components.end(number)
-        elif number in self._injector.active:
+        if fault.spec.component is None:
             self._injector.heal(number)
-        else:
-            return
-        phase = self._phases.get(number)
-        if phase is not None:
-            ended = Phase(
-                name=phase.name, kind=phase.kind, from_s=phase.from_s, until_s=self._elapsed_s()
-            )
-            self._phases[number] = ended
+        elif fault.is_on and self._plane() is not None:
+            fault.is_on = False
+            await self._switch(fault)
+        if number in self._phases:
+            self._phases[number] = replace(self._phases[number], until_s=self._elapsed_s())
             if self._is_first:
-                self._note(f"fault {number}: {phase.name} is healed")
-        if not is_of_plane and number < NOTED_FIRST:
-            await self._pass_on(Heal(do="heal", what=str(number)))
+                self._note(f"fault {number}: {words_of(fault.spec)} is healed")
+        if fault.spec.component is None and number < NOTED_FIRST:
+            await self._pass_on({"do": "heal", "what": str(number)})
 
-    def _told(self, number: int) -> Json:
-        phase, (hit, of) = self._phases[number], self._reach[number]
-        handle = self._ends.get(number)
-        left_s = None if handle is None else handle.when() - asyncio.get_running_loop().time()
-        on_s = self._elapsed_s() - phase.from_s
+    async def close(self) -> None:
+        """Let faults end with the run: what is to be cleaned up needs the control plane."""
+        for fault in self._faults.values():
+            for handle in (fault.end, fault.turn):
+                if handle is not None:
+                    handle.cancel()
+        for number in self._in_order():
+            if self._faults[number].spec.component is None:
+                continue
+            try:
+                await self.heal(number)
+            except FleetError as error:
+                log.error("fault %d could not be healed: %s", number, error)  # noqa: TRY400
+
+    def _check_room(self) -> None:
+        if len(self._faults) >= ACTIVE_MAX:
+            raise UsageError(f"{ACTIVE_MAX} faults are on; heal some first")
+
+    def _keep(self, fault: _Fault, for_ns: int | None) -> None:
+        """Write a fault down that has begun, and set its timers."""
+        spec, number = fault.spec, fault.number
+        until_s = fault.begun_s if spec.is_instant else None
+        self._phases[number] = Phase(
+            name=words_of(spec), kind="fault", from_s=fault.begun_s, until_s=until_s
+        )
+        if self._is_first:
+            self._note(fault.words)
+        if spec.is_instant:
+            return
+        self._faults[number] = fault
+        if for_ns is not None:
+            fault.end = asyncio.get_running_loop().call_later(
+                for_ns / 1e9, lambda: self._soon(self.heal(number))
+            )
+        if spec.every_ns and spec.component is None:
+            self._turn_at(fault, self._injector.first_turn_ns(number))
+        elif spec.every_ns:
+            self._turn_at(fault, self._now_ns() + spec.every_ns // 2)
+
+    def _turn_at(self, fault: _Fault, due_ns: int) -> None:
+        """Let a fault come or go at an instant; each process of the run does so by itself."""
+        left_s = max((due_ns - self._now_ns()) / 1e9, 0)
+        fault.turn = asyncio.get_running_loop().call_later(left_s, self._turn, fault)
+
+    def _turn(self, fault: _Fault) -> None:
+        if fault.spec.component is None:
+            self._turn_at(fault, self._injector.turn(fault.number))
+        else:
+            self._soon(self._turn_component(fault))
+
+    async def _turn_component(self, fault: _Fault) -> None:
+        due_ns = self._now_ns() + fault.spec.every_ns // 2
+        fault.is_on = not fault.is_on
+        await self._switch(fault)
+        if fault.number in self._faults:  # it may have been healed meanwhile
+            self._turn_at(fault, due_ns)
+
+    def _now_ns(self) -> int:
+        return self._node_host.reactor.clock.now_ns()
+
+    def _soon(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a fault could not be healed: %r", error, exc_info=error)
+
+    def _check_component(self, spec: FaultSpec) -> None:
+        """Raise UsageError if a component of the control plane cannot have a fault."""
+        assert spec.component is not None, spec
+        name, kind, plane = spec.component.value, spec.type.value, self._plane()
+        if plane is None:
+            raise UsageError(f"{kind}: it needs a local control plane that the run has started")
+        if name not in plane.pids:
+            raise UsageError(f"{kind}: {name} does not run")
+        for number, each in self._faults.items():
+            if each.spec.component is spec.component:
+                have = f"{number} ({each.spec.type.value})"
+                raise UsageError(f"{kind}: {name} has fault {have} already")
+
+    async def _switch(self, fault: _Fault) -> None:
+        """Have a component fail or work, as `is_on` says. Raises SetupError if it stays down."""
+        plane, component = self._plane(), fault.spec.component
+        assert plane is not None, fault
+        assert component is not None, fault
+        if fault.spec.type is FaultType.COMPONENT_STALL:
+            plane.signal(component.value, SIGSTOP if fault.is_on else SIGCONT)
+        elif fault.is_on:
+            await plane.kill(component.value)
+        else:
+            await plane.revive(component.value)
+
+    def _in_order(self) -> list[int]:
+        """Return the numbers as faults end: a component that others need comes first."""
+
+        def place(number: int) -> tuple[int, int]:
+            component = self._faults[number].spec.component
+            last = len(COMPONENTS)
+            return (COMPONENTS.index(component.value) if component else last), number
+
+        return sorted(self._faults, key=place)
+
+    async def _heal(self, what: str) -> Json:
+        numbers = [
+            number
+            for number in self._in_order()
+            if what in {"", str(number), self._faults[number].spec.type.value}
+        ]
+        if what and not numbers:
+            active = sorted(self._faults.items())
+            known = ", ".join(f"{number} ({each.spec.type.value})" for number, each in active)
+            raise UsageError(f"no fault {what!r} is on; these are: {known or 'none'}")
+        healed = [self._shown(self._faults[number]) for number in numbers]
+        for number in numbers:
+            await self.heal(number)
+        lines = [f"fault {each['number']}: {each['fault']} is healed" for each in healed]
+        return {"healed": healed, "told": "\n".join(lines) or "no fault is on"}
+
+    def _shown(self, fault: _Fault) -> Json:
+        left_s = None
+        if fault.end is not None:
+            left_s = round(fault.end.when() - asyncio.get_running_loop().time(), 1)
         return {
-            "number": number,
-            "fault": phase.name,
-            "nodes": hit,
-            "of": of,
-            "for_s": round(on_s, 1),
-            "left_s": None if left_s is None else round(left_s, 1),
+            "number": fault.number,
+            "fault": words_of(fault.spec),
+            "nodes": fault.hit,
+            "of": fault.of,
+            "for_s": round(self._elapsed_s() - fault.begun_s, 1),
+            "left_s": left_s,
         }
 
-    async def _pass_on(self, order: Inject | Heal) -> list[Json]:
+    async def _pass_on(self, order: Json) -> list[Json]:
         """Hand an order to the other processes; one that has just died misses it."""
         siblings = self._siblings()
-        if siblings is None:
-            return []
-        document = order.model_dump(mode="json", by_alias=True, exclude_none=True)
-        if isinstance(order, Inject):
-            document["fault"] = document_of(order.fault)
-            document.pop("for", None)  # the first process keeps the time
         found = []
-        for directory in siblings.run_directories():
+        for directory in siblings.run_directories() if siblings is not None else ():
             try:
-                found.append(await ask(directory, document))
+                found.append(await ask(directory, order))
             except FleetError as error:
                 log.warning("%s misses a fault: %s", directory, error)
         return found
@@ -345,18 +371,119 @@ def reach_words(hit: int, of: int) -> str:
     return f" on {hit} of {of} nodes" if of else ""
 
 
-def _read(order: Json) -> Order:
-    """Read an order. Raises UsageError in one line."""
-    model = _ORDERS.get(str(order.get("do")))
-    if model is None:
-        raise UsageError(f"do: {order.get('do')!r} is not one of {', '.join(_ORDERS)}")
+def _read(order: Json) -> Inject:
+    """Read an order to begin a fault. Raises UsageError in one line."""
+    if isinstance(form := order.get("form"), dict):
+        given: dict[str, Any] = dict(form)
+        lasts = given.pop("for", None)
+        spec = read_fault(str(given.pop("type", "")), given)
+        for_ns = read_lasting(spec, lasts, "for")
+        return Inject.model_construct(do="inject", fault=spec, for_ns=for_ns)
     try:
-        return model.model_validate(order)
+        return Inject.model_validate(order)
     except ValidationError as error:
-        told = explain(error, model)
+        told = explain(error, Inject)
         raise UsageError(told.removeprefix("fault: ").removeprefix("fault.")) from error
 
 
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("a fault could not be healed: %r", error, exc_info=error)
+class _Taken(NamedTuple):
+    """An annotation as it was taken, and the faults that came of it so far."""
+
+    text: str = ""
+    begun: tuple[tuple[NotedFault, int], ...] = ()  # with their numbers; some may have ended
+    is_whole: bool = True  # else some of its faults found no node yet
+
+
+class FaultNotes:
+    """What the annotations of the Nodes of one process say, and the faults that came of it.
+
+    A fault begins when its annotation appears, and ends when it goes or changes. Fleet's own watch
+    of its Nodes shows it, not that of the node itself: so a node that a fault has cut off is healed
+    as well.
+    """
+
+    def __init__(self, reactor: Reactor, control: FaultControl) -> None:
+        self._reactor = reactor
+        self._control = control
+        self._taken: dict[str, _Taken] = {}  # by node
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next = reactor.on_observed
+        reactor.on_observed = self.on_event
+
+    def on_event(self, event: WatchEvent) -> None:
+        """Take one event of fleet's own watch, and hand it on."""
+        if self._next is not None:
+            self._next(event)
+        view = event.record
+        if not isinstance(view, NodeView):
+            return
+        text = ""
+        if event.type is not EventType.DELETED:
+            text = dict(view.state.annotations).get(FAULT_ANNOTATION, "")
+        taken = self._taken.get(view.name, _Taken())
+        if text != taken.text or not taken.is_whole:
+            # Outside of the reactor's turn: a fault may end the kubelet that it is at.
+            task = asyncio.get_running_loop().create_task(self._take(view.name, text))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, name: str, text: str) -> None:
+        """Heal what an annotation names no more, and begin what it names and did not before.
+
+        What stays in a list goes on: a kubelet that was restarted for it is not restarted again.
+        """
+        taken = self._taken.pop(name, _Taken())
+        error = ""
+        try:
+            missing = list(read_note(text, name))
+        except FleetError as refused:
+            missing, error = [], str(refused)
+        begun: list[tuple[NotedFault, int]] = []
+        for fault, number in taken.begun:
+            if fault in missing:
+                missing.remove(fault)
+                begun.append((fault, number))
+            else:
+                await self._control.heal(number)
+        try:
+            for fault in missing.copy():
+                number = self._control.inject_here(fault.spec, fault.for_ns)
+                if not number:
+                    break  # it has not registered: its next status brings us back
+                begun.append((fault, number))
+                missing.remove(fault)
+        except FleetError as refused:
+            error, missing = str(refused), []
+            while begun:
+                await self._control.heal(begun.pop()[1])
+        if error:
+            self._tell(name, error)
+        if text:
+            self._taken[name] = _Taken(text, tuple(begun), is_whole=not missing)
+
+    def _tell(self, name: str, message: str) -> None:
+        """Say what is wrong with an annotation: in the log, and by an event about the Node."""
+        log.warning("node %s: %s", name, message)
+        entry = next(
+            (each for each, kubelet in self._reactor.kubelets.living() if kubelet.name == name),
+            None,
+        )
+        if entry is None:
+            return
+        event = AgentEvent(
+            reason=REFUSED, message=message, component="fleet", type="Warning", api_version="v1"
+        )
+        caller = entry.caller
+        request = create_event(caller.name, event, self._reactor.clock.wall_ns())
+        if caller.template.impersonate:
+            request = request._replace(user=caller.user)
+        self._reactor.wires.nodes.send(entry.pool, request, Unanswered())
+
+
+class Unanswered(Errand):
+    """An event on its way; nobody waits for the answer."""
+
+    __slots__ = ()
+
+    def on_message(self, message: object, now_ns: int) -> None:
+        """Leave it at that."""

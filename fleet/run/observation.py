@@ -26,8 +26,8 @@ from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import Evidence, expectations, measure, tell_scheduling
 from fleet.report.slo_file import Objective
+from fleet.run.control_socket import Json
 from fleet.run.fault_control import reach_words
-from fleet.run.fault_socket import Json
 from fleet.run.scenario_player import ScenarioPlayer
 
 LAST_SAMPLE_S = 5.0

@@ -49,10 +49,9 @@ from fleet.run.applied import Applied
 from fleet.run.attendants import attend, failures, serve_metrics
 from fleet.run.autoscaler import start_autoscaler
 from fleet.run.bring_up import bring_up
+from fleet.run.control_socket import Listed, open_socket
 from fleet.run.ending import Ending
-from fleet.run.fault_commands import FaultForms
 from fleet.run.fault_control import FaultControl
-from fleet.run.fault_socket import open_socket
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation
 from fleet.run.outcome import RunOutcome, exit_code_of, how_longer
@@ -60,7 +59,6 @@ from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
 from fleet.run.presets import find_preset
 from fleet.run.restart_signal import RestartSignal
-from fleet.run.running import Listed
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command
@@ -467,7 +465,7 @@ class Run:
             adopted,
             self._background,
             self._run_id,
-            FaultForms(faults) if settings.shared is None else None,
+            faults if settings.shared is None else None,
         )
         self._display.phase("following the dashboard")
         self._background.keep("the look for a steady part", self._observation.follow)

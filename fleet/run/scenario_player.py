@@ -180,11 +180,11 @@ class ScenarioPlayer:
         """Let a fault begin when it is due; those that the phase ends are added to `on`."""
         await self._sleep(fault.at_ns / 1e9)
         try:
-            number = await stage.faults.inject(fault.fault(), fault.duration_ns)
+            begun = await stage.faults.inject(fault.fault(), fault.duration_ns)
         except UsageError as error:
             raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
         if fault.duration_ns is None:
-            on.append(number)
+            on.append(begun.number)
 
     async def _apply(self, where: str, spec: ApplySpec, stage: Stage) -> None:
         """Create objects at a rate, or change those that were created before."""

@@ -6,7 +6,7 @@ import yaml
 from e2e_world import Json, Running, World
 
 from fleet.profile.loader import show_profile
-from fleet.run.fault_socket import ask
+from fleet.run.control_socket import ask
 
 
 def lively(world: World, name: str = "lively", **spec: object) -> str:

@@ -8,9 +8,10 @@ import pytest
 from world.simulation import RUN, Simulation
 
 from fleet.clock import NS_PER_S
-from fleet.faults.note import FAULT_ANNOTATION
+from fleet.faults.fault import FAULT_ANNOTATION
+from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import WatchKind
-from fleet.run.fault_control import FaultControl, Hosted
+from fleet.run.fault_control import FaultControl
 
 pytest_plugins = ("sim_encodings",)
 HOUR_NS = 3600 * NS_PER_S
@@ -34,7 +35,7 @@ class Noted:
         )
         self.said: list[str] = []
         self.control = FaultControl(
-            cast("Hosted", hosted), lambda: self.sim.now_s, self.said.append, lambda: None
+            cast("NodeHost", hosted), lambda: self.sim.now_s, self.said.append, lambda: None
         )
 
     async def run(self, *texts: str, seconds: float = 30) -> None:
@@ -124,3 +125,63 @@ def test_what_cannot_be_ends_what_was_begun(noted: Noted) -> None:
     asyncio.run(noted.run(SKEW, "Earthquake"))
     assert not noted.on
     assert noted.skew_ns() == 0
+
+
+def test_commands_and_forms_come_through_the_same_door(noted: Noted) -> None:
+    """An order has a fault as files have it, a form has flat words; both are told alike."""
+    answer = noted.control.answer
+
+    async def play() -> None:
+        await noted.run()
+        form = {"type": "ClockSkew", "by": "1h", "nodes": "n-0", "for": "90s"}
+        first = await answer({"do": "inject", "form": form})
+        assert first["told"] == "fault 1: ClockSkew on 1 of 2 nodes for 1m30s"
+        assert 89 <= first["left_s"] <= 90
+        fault = {"type": "RuntimeDown", "share": 0.5}
+        second = await answer({"do": "inject", "fault": fault})
+        assert second["told"] == "fault 2: RuntimeDown on 1 of 2 nodes"
+        assert (await answer({"do": "list"}))["active"] == noted.control.on()
+        assert noted.on == ["ClockSkew", "RuntimeDown"]
+        assert (noted.skew_ns(), noted.skew_ns(1)) == (HOUR_NS, 0)
+        healed = await answer({"do": "heal", "what": "ClockSkew"})
+        assert healed["told"] == "fault 1: ClockSkew is healed"
+        assert noted.skew_ns() == 0
+        assert [each["number"] for each in (await answer({"do": "heal"}))["healed"]] == [2]
+        assert (await answer({"do": "heal"}))["told"] == "no fault is on"
+        assert [each.until_s is None for each in noted.control.phases()] == [False, False]
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ({"do": "break"}, "do: 'break' is not one of inject, heal, list"),
+        ({"do": "heal", "what": "7"}, "no fault '7' is on; these are: none"),
+        ({"do": "inject", "form": {}}, "'' is no fault; these are: HeartbeatLoss"),
+        ({"do": "inject", "form": {"type": "NodeDown", "html_file": "/a"}}, "html_file"),
+        (
+            {"do": "inject", "form": {"type": "NodeDown", "selector": "zone"}},
+            "--selector: 'zone' is not KEY=VALUE[,KEY=VALUE...]",
+        ),
+        (
+            {"do": "inject", "form": {"type": "NodeDown", "for": "0s"}},
+            "for: '0s' must be above 0s",
+        ),
+        (
+            {"do": "inject", "fault": {"type": "NodeDown", "nodes": ["n-9"]}},
+            "NodeDown hits none of 2 nodes: no node matches",
+        ),
+        (
+            {"do": "inject", "fault": {"type": "ComponentStall", "component": "etcd"}},
+            "ComponentStall: it needs a local control plane that the run has started",
+        ),
+    ],
+)
+def test_an_order_that_cannot_be_carried_out_is_told(
+    noted: Noted, order: dict[str, object], told: str
+) -> None:
+    found = asyncio.run(noted.control.answer(order))
+    assert found["error"].startswith(told) or told in found["error"]
+    assert found["code"] == 2
+    assert not noted.on

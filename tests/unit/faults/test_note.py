@@ -4,8 +4,13 @@ import pytest
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
-from fleet.faults.fault import FaultType, Heartbeat, PartitionMode
-from fleet.faults.note import NOTE_CHARACTERS_MAX, read_note
+from fleet.faults.fault import (
+    NOTE_CHARACTERS_MAX,
+    FaultType,
+    Heartbeat,
+    PartitionMode,
+    read_note,
+)
 
 
 def test_a_note_names_faults_of_its_node() -> None:
@@ -32,9 +37,9 @@ def test_a_note_names_faults_of_its_node() -> None:
         ("Earthquake:8m", "'Earthquake' is no fault; these are: HeartbeatLoss, "),
         ("ComponentDown component=etcd", "ComponentDown hits no node, but the control plane"),
         ("Partition:soon", "soon"),
-        ("Partition:0s", "Partition:0s: must be above 0s"),
+        ("Partition:0s", "Partition:0s: '0s' must be above 0s"),
         ("Partition:-5s", "'-5s' is negative"),
-        ("KubeletRestart:8m", "KubeletRestart is over at once; it takes no duration"),
+        ("KubeletRestart:8m", "KubeletRestart:8m: KubeletRestart is over at once"),
         ("Partition 8m", "'8m' is not KEY=VALUE with one of: heartbeats, by, mode"),
         ("Partition zone=a", "'zone=a' is not KEY=VALUE"),
         ("Partition by=5s", "Partition takes no by; it takes mode"),

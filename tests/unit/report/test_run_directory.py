@@ -17,7 +17,7 @@ from fleet.report.figures import LeaseFigures
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import SUMMARY, TIMESERIES, RunDirectory
 from fleet.report.run_record import read_run
-from fleet.run.fault_socket import ask
+from fleet.run.control_socket import ask
 
 FLEET = (sys.executable, "-m", "fleet.cli")
 FULL = Path("/dev/full")

@@ -1,18 +1,18 @@
 """Annotations of Nodes as fleet's own watch shows them, and faults that come and go with them."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from fleet.clock import Draws, SimClock
 from fleet.errors import UsageError
-from fleet.faults.fault import FaultSpec, FaultType, words_of
-from fleet.faults.note import FAULT_ANNOTATION
+from fleet.faults.fault import FAULT_ANNOTATION, FaultSpec, FaultType, words_of
 from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeView
 from fleet.reactor.reactor import Reactor
-from fleet.run.fault_notes import FaultNotes
+from fleet.run.fault_control import FaultControl, FaultNotes
 
 
 class Noted:
@@ -55,7 +55,7 @@ def play(*events: WatchEvent, control: Noted) -> None:
     reactor = Reactor(SimClock(), Draws(1))
     handed: list[WatchEvent] = []
     reactor.on_observed = handed.append
-    FaultNotes(reactor, control)
+    FaultNotes(reactor, cast("FaultControl", control))
     asyncio.run(run())
     assert handed == list(events)
 
