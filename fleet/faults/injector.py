@@ -26,7 +26,6 @@ from fleet.faults.problem_detector import ProblemDetector, condition_of
 from fleet.k8s.effects import NodeId, Op
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.node.node_status import RegistrationPhase
-from fleet.kubelet.restart import boot
 from fleet.reactor.calls import Hindrance
 from fleet.reactor.reactor import Reactor
 from fleet.runtime.containers import NEVER
@@ -249,7 +248,7 @@ class Injector:
         env = self._reactor.environments.of(node)
         if env is None:
             return  # it is gone
-        boot(env, node, down_ns, self._reactor.clock.now_ns())
+        env.boot(node, down_ns, self._reactor.clock.now_ns())
 
     def _kill(self, node: NodeId, kind: FaultType) -> None:
         """Kill the processes of all sandboxes or all containers of a node that runs."""

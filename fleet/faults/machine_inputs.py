@@ -11,7 +11,7 @@ from fleet.errors import UsageError
 from fleet.faults.fault import FaultSpec, FaultType
 from fleet.kubelet.containers.stats_provider import node_capacity
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.pressure.eviction_signals import threshold_amount, thresholds_of
+from fleet.kubelet.pressure.eviction_manager import threshold_amount, thresholds_of
 from fleet.profile.container_behavior import HANGS
 from fleet.profile.distribution import ZERO
 from fleet.profile.image_behavior import NoRegistry

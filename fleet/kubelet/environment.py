@@ -135,6 +135,13 @@ class Environment:
         runtime.use_cidrs(pod_cidrs)
         return runtime
 
+    def boot(self, node: NodeId, down_ns: int, now_ns: int) -> None:
+        """Let a machine boot that was off since an instant: another bootID, and nothing runs."""
+        self.boots[node] = self.boots.get(node, 0) + 1
+        runtime = self.runtimes.get(node)
+        if runtime is not None:
+            runtime.boot(down_ns, now_ns, self.wall_offset_ns)
+
     def wall_ns(self, now_ns: int) -> int:
         """Return the wall time of a monotonic instant."""
         return now_ns + self.wall_offset_ns

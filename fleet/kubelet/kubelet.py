@@ -28,13 +28,11 @@ from fleet.kubelet.containers.image_gc_manager import (
     on_images_reported,
     on_list_timer,
 )
-from fleet.kubelet.devices.dra_plugin import wipe_again
+from fleet.kubelet.devices.dra import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
-from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode
-from fleet.kubelet.node.csi_node_updater import CSIStage, heed_drivers, next_stage
-from fleet.kubelet.node.held_writes import HeldWrites
+from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode, CSIStage, heed_drivers, next_stage
 from fleet.kubelet.node.node_lease import NodeLease
 from fleet.kubelet.node.node_shutdown import BEGIN, ERROR, NodeShutdown, arm_shutdown, power_off
 from fleet.kubelet.node.node_status import NodeStatus, RegistrationPhase
@@ -72,6 +70,8 @@ POD_TIMERS = frozenset(
         Timer.RESIZE,
     )
 )
+NEVER_WITHHELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
+"""Registration itself, and events, which only report what has the node's name."""
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 
 
@@ -80,12 +80,12 @@ class VirtualKubelet:
 
     __slots__ = (
         "_csi",
-        "_held",
         "_is_listing",
         "_node_synced",
         "_recorder",
         "_runtime_state",
         "_saw_node",
+        "_withheld",
         "env",
         "facts",
         "is_ready",
@@ -108,7 +108,7 @@ class VirtualKubelet:
         self._is_listing = False  # of its pods a whole snapshot is coming
         self._node_synced = False
         self._saw_node = not env.fidelity.watches_slices
-        self._held: HeldWrites | None = HeldWrites()  # until it is known that the Node is ours
+        self._withheld: list[ApiCall] | None = []  # until it is known that the Node is ours
         self.is_ready = False
 
     @property
@@ -125,8 +125,7 @@ class VirtualKubelet:
         """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
         begin, turn = len(out), self._turn(now_ns, out)
         self._start(turn)
-        if self._held is not None:
-            self._hold(self._held, begin, turn)
+        self._withhold(begin, turn)
 
     def turn_at(self, now_ns: int) -> Turn:
         """Return what parts need to be asked; what they would have done by it is dropped."""
@@ -166,18 +165,49 @@ class VirtualKubelet:
             return
         turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
 
-    def _hold(self, held: HeldWrites, begin: int, turn: Turn) -> None:
-        """Keep back what is written while it is not known that the Node is ours."""
-        phase = self.status.phase
-        self._held = held.take(begin, turn, is_ours=phase is RegistrationPhase.REGISTERED)
+    def _withhold(self, begin: int, turn: Turn) -> None:
+        """Keep back what is written while it is not known that the Node is ours.
+
+        Once it is, all that was kept back goes out before the effects from `begin` on.
+        Differs: a kubelet renews the Lease of its name, and reports pods, before it has looked.
+        """
+        withheld, out = self._withheld, turn.out
+        if withheld is None:
+            return
+        if self.status.phase is RegistrationPhase.REGISTERED:
+            out[begin:begin] = withheld
+            self._withheld = None
+            return
+        writes = [each for each in out[begin:] if isinstance(each, ApiCall) and _is_write(each)]
+        if writes:
+            out[begin:] = [each for each in out[begin:] if each not in writes]
+            withheld += writes
 
     def stop(self) -> None:
         """Fall silent: nothing is renewed or reported any more."""
         self.lease.stop()
 
+    def restarted(self) -> "VirtualKubelet":
+        """Return the kubelet that follows on the same machine; this one falls silent.
+
+        The container runtime, what it runs and the images outlive a kubelet; so does all that the
+        API server has: Node, Lease, CSINode, the statuses of pods. Back-offs, probe results, the
+        state of volumes, what the event correlator remembers and every connection and watch are
+        the process's and are lost. Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run: nothing
+        but checkpoints is read at a start.
+        """
+        self.stop()
+        if self.pods is not None:
+            self.env.runtimes[self.node] = self.pods.runtime
+        new = VirtualKubelet(self.node, self.name, self.facts.host_ips, self.env)
+        # How the server sees the node and its Lease goes on.
+        new.is_ready = self.is_ready
+        new.lease.renewed_ns = self.lease.renewed_ns
+        return new
+
     def begin_renewal(self, now_ns: int) -> bytes:
         """Begin an ordinary renewal of the Lease; see `NodeLease.begin`."""
-        return b"" if self._held is not None else self.lease.begin(now_ns)
+        return b"" if self._withheld is not None else self.lease.begin(now_ns)
 
     def renewed(self, base: bytes, arrived_ns: int, now_ns: int) -> int:
         """Take the success of that; return when the next one is due."""
@@ -187,8 +217,7 @@ class VirtualKubelet:
         """Take a timer that is due."""
         begin, turn = len(out), self._turn(now_ns, out)
         self._on_timer(timer, key, turn)
-        if self._held is not None:
-            self._hold(self._held, begin, turn)
+        self._withhold(begin, turn)
 
     def _on_timer(self, timer: Timer, key: str, turn: Turn) -> None:
         if timer is Timer.RENEW_LEASE:
@@ -241,8 +270,7 @@ class VirtualKubelet:
         """Take the answer to a call; the table of operations says whose it is."""
         begin, turn = len(out), self._turn(now_ns, out)
         self._on_reply(owner, call, reply, turn)
-        if self._held is not None:
-            self._hold(self._held, begin, turn)
+        self._withhold(begin, turn)
 
     def _on_reply(self, owner: Owner, call: ApiCall, reply: Reply, turn: Turn) -> None:
         match owner:
@@ -270,8 +298,7 @@ class VirtualKubelet:
         """Take one event of a reflector."""
         begin, turn = len(out), self._turn(now_ns, out)
         self._on_watch_event(event, turn)
-        if self._held is not None:
-            self._hold(self._held, begin, turn)
+        self._withhold(begin, turn)
 
     def _on_watch_event(self, event: WatchEvent, turn: Turn) -> None:
         kind, is_restart = event.kind, event.type is EventType.RESTARTED
@@ -349,8 +376,7 @@ class VirtualKubelet:
         if self.pods is not None or is_always_needed(env.model):
             self._pod_side().on_machine_changed(turn)
             self._after_pods(turn)
-        if self._held is not None:
-            self._hold(self._held, begin, turn)
+        self._withhold(begin, turn)
 
     def fail_pod(self, uid: str, why: str, now_ns: int, out: Outbox) -> bool:
         """Fail a pod that fleet cannot go on with; False if it is over or unknown."""
@@ -537,3 +563,8 @@ class VirtualKubelet:
         """Record what the setters found to have flipped."""
         for reason in reasons:
             turn.node_event(reason, f"Node {self.name} status is now: {reason.text}")
+
+
+def _is_write(call: ApiCall) -> bool:
+    """Return whether a call changes what has the node's name."""
+    return not call.op.name.startswith(("GET_", "PROBE_")) and call.op not in NEVER_WITHHELD

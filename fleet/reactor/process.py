@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Clock, Draws, TimerWheel
 from fleet.k8s.effects import Milestone, NodeId, Op, Report
-from fleet.kubelet.counts import Durations
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
+from fleet.kubelet.node_facts import Durations
 from fleet.metrics import FleetCounts
 from fleet.wire.api.codec import Codec
 from fleet.wire.api.requests import Caller

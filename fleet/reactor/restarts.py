@@ -1,6 +1,6 @@
 """Kubelets that restart: the old one ends at once, its successor waits for its moment.
 
-What the new process knows and what it must learn anew is said in `kubelet.restart`.
+What the new process knows and what it must learn anew is said in `VirtualKubelet.restarted`.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,6 @@ from collections.abc import Set as AbstractSet
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId, Outbox, Timer
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.restart import boot, can_restart, restarted
 from fleet.reactor.process import Entry, Process, RequestCounts, uncount_reports
 
 RESTART_NS_MAX = 1 * NS_PER_S
@@ -40,14 +39,14 @@ class Restarts:
         ended = set()
         for node in nodes:
             kubelet = self._process.kubelets.entries[node].kubelet
-            if kubelet is not None and node not in ended and can_restart(kubelet):
+            if kubelet is not None and node not in ended and not kubelet.is_shutting_down:
                 self._end_process(kubelet)
                 ended.add(node)
         return ended
 
     def _end_process(self, kubelet: VirtualKubelet) -> None:
         uncount_reports(self._process.counts, kubelet)
-        self._waiting[kubelet.node] = restarted(kubelet)
+        self._waiting[kubelet.node] = kubelet.restarted()
 
     def power_off(self, node: NodeId, now_ns: int, off_ns: int) -> None:
         """Let a machine be off for a time, and boot then."""
@@ -102,7 +101,7 @@ class Restarts:
         if kubelet is None:
             return False
         if down_ns is not None:
-            boot(kubelet.env, node, down_ns, now_ns)
+            kubelet.env.boot(node, down_ns, now_ns)
         entry = self._process.kubelets.entries[node]
         entry.kubelet = kubelet
         entry.client = RequestCounts()  # it counts anew

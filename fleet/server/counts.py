@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId
-from fleet.kubelet.counts import DEFAULT_BOUNDS, Durations
+from fleet.kubelet.node_facts import DEFAULT_BOUNDS, Durations
 from fleet.server.exposition import Row, Rows
 from fleet.server.routes import Endpoint
 

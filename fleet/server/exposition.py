@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from fleet.clock import NS_PER_S
-from fleet.kubelet.counts import Durations
+from fleet.kubelet.node_facts import Durations
 
 FAMILIES = Path(__file__).with_name("families.toml")
 PLAIN_FROM, PLAIN_BELOW = 1e-4, 1_000_000

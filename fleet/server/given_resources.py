@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fleet.k8s.admission import AssignedDevice, ContainerResources, PodResources
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
-from fleet.kubelet.devices.static_policies import exclusive_cpus, exclusive_memory, memory_of
+from fleet.kubelet.devices.container_manager import exclusive_cpus, exclusive_memory, memory_of
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.pod_worker import TERMINAL_PHASES
 

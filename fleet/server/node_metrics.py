@@ -21,14 +21,8 @@ from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
 from fleet.k8s.static_pods import StaticPod
-from fleet.kubelet.counts import (
-    CONTAINER_TYPES,
-    DEFAULT_BOUNDS,
-    MOUNTED,
-    Durations,
-    NodeCounts,
-)
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.node_facts import CONTAINER_TYPES, DEFAULT_BOUNDS, MOUNTED, Durations, NodeCounts
 from fleet.kubelet.pod_worker import WorkerState
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.quantity import parse_quantity

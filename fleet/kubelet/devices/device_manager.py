@@ -25,9 +25,14 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import NO_TOPOLOGY, AssignedDevice, DeviceRequest
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
-from fleet.kubelet.devices.node_resources import reports_health
-from fleet.kubelet.devices.topology_manager import ALIGNING_POLICIES, Hint, Supply, best_hint
-from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
+from fleet.kubelet.devices.container_manager import (
+    ALIGNING_POLICIES,
+    Hint,
+    Supply,
+    best_hint,
+    reports_health,
+)
+from fleet.kubelet.devices.container_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import (
     UNHEALTHY_ANNOTATION,

@@ -12,10 +12,9 @@ from fleet.clock import Draws
 from fleet.k8s.admission import ResourceSliceView
 from fleet.k8s.effects import ApiCall, NodeId, Reply, Timer, WatchEvent
 from fleet.k8s.pods import PodUid
+from fleet.kubelet.devices.container_manager import Wanted
 from fleet.kubelet.devices.device_manager import DeviceManager
-from fleet.kubelet.devices.dra import registration_ns
-from fleet.kubelet.devices.dra_plugin import DRAPlugin, PluginState
-from fleet.kubelet.devices.node_resources import Wanted
+from fleet.kubelet.devices.dra import DRAPlugin, PluginState, registration_ns
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import DraDriver, outage_begin_ns
 from fleet.profile.node_model import NodeModel

@@ -1,21 +1,37 @@
-"""The node's CSINode object: without it the node does not become Ready.
+"""The node's CSINode object, one machine after another: made, drivers register, limits follow.
 
-    PROBE --any answer--> NODE --uid--> GET --404--> CREATE --ok--> DONE
-                            |404           |other owner: DELETE, then the next try
-                            v
-                 back-off: 4 tries 10 ms x5, then 30 ms x8 between six such rounds
+    CSINode: PROBE --any answer--> NODE --uid--> GET --404--> CREATE --ok--> DONE
+                                     |404           |other owner: DELETE, then the next try
+                                     v
+                          back-off: 4 tries 10 ms x5, then 30 ms x8 between six such rounds
 
-Source: pkg/volume/csi/csi_plugin.go, initializeCSINode;
-pkg/volume/csi/nodeinfomanager/nodeinfomanager.go, tryInitializeCSINodeWithAnnotation.
+    CSIRegistration: WAIT --> NODE --GET--> LABELS --PATCH status--> CSINODE --GET--> DRIVER --PUT
+                       ^ 10 ms x5, four tries                                  | refused     |
+                       +-------------------------------------------------------+-- next driver
+
+    CSINodeUpdater: sync --nodeAllocatableUpdatePeriodSeconds--> due --GET CSINode--> as it was, or
+                      PUT; at once when a pod finds the node full; 10 ms x5, four tries
+
+Without a CSINode the node does not become Ready. Once its drivers have registered, a kubelet asks
+each whose CSIDriver names a period for its NodeGetInfo.
+Source: pkg/volume/csi/csi_plugin.go, initializeCSINode, RegisterPlugin, updateCSIDriver,
+VerifyExhaustedResource; csi_node_updater.go; nodeinfomanager/nodeinfomanager.go,
+tryInitializeCSINodeWithAnnotation, InstallCSIDriver, updateNode, tryUpdateCSINode;
+pkg/kubelet/pluginmanager/reconciler/reconciler.go, whose loop looks for sockets each second.
 Differs: after six rounds a kubelet exits and is restarted; here the rounds begin again at once.
+What a driver's NodeGetInfo would say comes from the profile; the node's ID is its name. A CSINode
+that is gone is created, then read.
 """
 
 import enum
+
+import orjson
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
+    NodeStatusPatch,
     Op,
     Reply,
     ReplyKind,
@@ -23,6 +39,7 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.objects import CSINodeView
 from fleet.k8s.pods import NodeView
+from fleet.k8s.volumes import CSINodeUpdate
 from fleet.kubelet.turn import Turn
 
 PROBE_NS = 1 * NS_PER_S  # waitForAPIServerForever polls so often
@@ -142,3 +159,238 @@ class CSINode:
         self.state = CSINodeState.WAIT
         self._due_ns = due_ns
         turn.arm(due_ns, Timer.CSI_NODE)
+
+
+NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
+RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration
+TRIES_MAX = 4  # updateBackoff: Steps, as in csi_node.py
+TRY_FIRST_NS = 10 * NS_PER_MS
+TRY_FACTOR = 5
+
+
+class RegistrationState(enum.IntEnum):
+    """What the registration waits for."""
+
+    WAIT = 0
+    NODE = 1
+    LABELS = 2
+    CSINODE = 3
+    DRIVER = 4
+    DONE = 5
+
+
+def begin_registration(turn: Turn) -> "CSIRegistration | None":
+    """Return what publishes the drivers of the profile, if it has any."""
+    if not turn.env.model.csi_drivers:
+        return None
+    registration = CSIRegistration()
+    registration.start(turn)
+    return registration
+
+
+class CSIRegistration:
+    """Publish the CSI drivers of one node's profile."""
+
+    __slots__ = ("_due_ns", "_index", "_state", "_topology", "_tries")
+
+    is_initialized = True  # the CSINode is there: the node may be Ready
+
+    def __init__(self) -> None:
+        self._index = 0  # of the driver
+        self._tries = 0
+        self._due_ns = 0
+        self._topology: tuple[tuple[str, str], ...] = ()
+        self._state = RegistrationState.WAIT
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether every driver is published."""
+        return self._state is RegistrationState.DONE
+
+    def start(self, turn: Turn) -> None:
+        """Begin when the plug-in watcher finds the first socket."""
+        self._wait(turn.now_ns + RECONCILE_NS, turn)
+
+    def on_timer(self, turn: Turn, key: str = "") -> None:
+        """Try again once the back-off is over; a `key` is not for us."""
+        del key
+        if self._state is RegistrationState.WAIT and turn.now_ns >= self._due_ns:
+            self._state = RegistrationState.NODE
+            turn.call(Op.GET_NODE_CSI)
+
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take the answer to one of our calls."""
+        driver = turn.env.model.csi_drivers[self._index]
+        if not reply.ok:
+            self._back_off(turn)
+        elif call.op is Op.GET_NODE_CSI and isinstance(reply.record, NodeView):
+            labels = reply.record.labels
+            self._topology = tuple(
+                (key, labels.get(key, turn.facts.name)) for key in driver.topology_keys
+            )
+            self._state = RegistrationState.LABELS
+            missing = tuple(each for each in self._topology if labels.get(each[0]) != each[1])
+            names = sorted(each.name for each in turn.env.model.csi_drivers[: self._index + 1])
+            ids = orjson.dumps(dict.fromkeys(names, turn.facts.name)).decode()
+            patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, ids),))
+            turn.call(Op.PATCH_NODE_CSI, "", patch)
+        elif call.op is Op.PATCH_NODE_CSI:
+            self._state = RegistrationState.CSINODE
+            turn.call(Op.GET_CSINODE)
+        elif call.op is Op.GET_CSINODE and isinstance(reply.record, CSINodeView):
+            self._state = RegistrationState.DRIVER
+            update = CSINodeUpdate(
+                reply.record.body,
+                driver.name,
+                turn.facts.name,
+                driver.topology_keys,
+                driver.count_at(turn.now_ns - turn.facts.started_ns),
+            )
+            turn.call(Op.UPDATE_CSINODE, "", update)
+        elif call.op is Op.UPDATE_CSINODE:
+            self._next(turn)
+
+    def _next(self, turn: Turn) -> None:
+        self._index += 1
+        self._tries = 0
+        if self._index == len(turn.env.model.csi_drivers):
+            self._state = RegistrationState.DONE
+        else:
+            self._state = RegistrationState.NODE
+            turn.call(Op.GET_NODE_CSI)
+
+    def _back_off(self, turn: Turn) -> None:
+        """Wait as wait.ExponentialBackoff does; after four tries the plug-in manager does."""
+        step = self._tries % TRIES_MAX
+        self._tries += 1
+        delay_ns = TRY_FIRST_NS * TRY_FACTOR**step if step < TRIES_MAX - 1 else RECONCILE_NS
+        self._wait(turn.now_ns + delay_ns, turn)
+
+    def _wait(self, due_ns: int, turn: Turn) -> None:
+        self._state = RegistrationState.WAIT
+        self._due_ns = due_ns
+        turn.arm(due_ns, Timer.CSI_NODE)
+
+
+class CSINodeUpdater:
+    """Keep the counts of one node's CSINode up to date."""
+
+    __slots__ = ("_due", "_queue", "_retry_ns", "_tries")
+
+    is_initialized = True  # the CSINode is there: the node may be Ready
+
+    def __init__(self) -> None:
+        self._due: dict[str, tuple[int, int]] = {}  # by driver: its period, and when it is over
+        self._queue: tuple[str, ...] = ()  # drivers to be asked; of the first an answer is awaited
+        self._tries = 0
+        self._retry_ns = 0
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything to do, now or later."""
+        return bool(self._due or self._queue)
+
+    def sync(self, turn: Turn) -> None:
+        """Follow what the CSIDrivers say. Source: onDriverUpdate, syncDriverUpdater."""
+        for driver in turn.env.model.csi_drivers:
+            found = turn.env.csi_drivers.get(driver.name)
+            period_ns = found.allocatable_period_s * NS_PER_S if found is not None else 0
+            known_ns, _ = self._due.get(driver.name, (0, 0))
+            if period_ns == known_ns:
+                continue
+            self._due.pop(driver.name, None)
+            if period_ns:
+                self._due[driver.name] = (period_ns, turn.now_ns + period_ns)
+                turn.arm(turn.now_ns + period_ns, Timer.CSI_NODE)
+
+    def on_timer(self, turn: Turn, key: str = "") -> None:
+        """Ask what is due, or the driver `key`: a volume of it was refused."""
+        if self._retry_ns and turn.now_ns >= self._retry_ns:
+            self._retry_ns = 0
+            turn.call(Op.GET_CSINODE)
+        for name, (period_ns, due_ns) in self._due.items():
+            if turn.now_ns >= due_ns:
+                self._due[name] = (period_ns, due_ns + period_ns)
+                turn.arm(due_ns + period_ns, Timer.CSI_NODE)
+                self._ask(name, turn)
+        if key in turn.env.model.csi_driver_names:
+            self._ask(key, turn)
+
+    def _ask(self, name: str, turn: Turn) -> None:
+        if name not in self._queue:
+            self._queue += (name,)
+            if len(self._queue) == 1:
+                turn.call(Op.GET_CSINODE)
+
+    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Take the answer to one of our calls. Source: tryUpdateCSINode."""
+        if not self._queue:
+            return
+        view = reply.record
+        if call.op is Op.GET_CSINODE and isinstance(view, CSINodeView):
+            self._compare(view, turn)
+        elif call.op is Op.GET_CSINODE and reply.kind is ReplyKind.NOT_FOUND:
+            turn.call(Op.CREATE_CSINODE, "", CSINodeObject(turn.facts.uid))
+        elif call.op is Op.CREATE_CSINODE and reply.ok:
+            turn.call(Op.GET_CSINODE)
+        elif call.op is Op.UPDATE_CSINODE and reply.ok:
+            self._next(turn)
+        else:
+            self._back_off(turn)
+
+    def _compare(self, view: CSINodeView, turn: Turn) -> None:
+        """Write what differs. Source: ensureNodeOwnsCSINode, installDriverToCSINode."""
+        if not turn.facts.uid:  # a Node that is gone takes its CSINode along
+            self._next(turn)
+            return
+        if view.owner_uid != turn.facts.uid:
+            turn.call(Op.DELETE_CSINODE)
+            return
+        driver = turn.env.model.csi_driver(self._queue[0])
+        assert driver is not None, self._queue
+        count = driver.count_at(turn.now_ns - turn.facts.started_ns)
+        keys = driver.topology_keys
+        wanted = (driver.name, turn.facts.name, frozenset(keys), count)
+        if wanted in view.drivers:
+            self._next(turn)
+        else:
+            update = CSINodeUpdate(view.body, driver.name, turn.facts.name, keys, count)
+            turn.call(Op.UPDATE_CSINODE, "", update)
+
+    def _next(self, turn: Turn) -> None:
+        self._queue = self._queue[1:]
+        self._tries = 0
+        if self._queue:
+            turn.call(Op.GET_CSINODE)
+
+    def _back_off(self, turn: Turn) -> None:
+        """Wait as wait.ExponentialBackoff does; after four tries it is left for the next period."""
+        self._tries += 1
+        if self._tries == TRIES_MAX:
+            self._next(turn)
+            return
+        self._retry_ns = turn.now_ns + TRY_FIRST_NS * TRY_FACTOR ** (self._tries - 1)
+        turn.arm(self._retry_ns, Timer.CSI_NODE)
+
+
+CSIStage = CSINode | CSIRegistration | CSINodeUpdater
+"""What a kubelet does about its CSINode: make it, publish drivers, keep them up to date."""
+
+
+def next_stage(stage: CSIStage, turn: Turn) -> CSIStage | None:
+    """Return what follows once a stage is over; None when there is nothing more to do."""
+    if isinstance(stage, CSINode):
+        return begin_registration(turn) if stage.is_initialized else stage
+    if isinstance(stage, CSIRegistration):
+        return heed_drivers(None, turn) if stage.is_done else stage
+    return stage or None
+
+
+def heed_drivers(stage: CSIStage | None, turn: Turn) -> CSIStage | None:
+    """Learn that the CSIDrivers of the cluster have changed."""
+    if not (turn.env.fidelity.has_csi_node and turn.env.model.csi_drivers):
+        return stage
+    if isinstance(stage, CSINode | CSIRegistration):  # it looks at them once that is over
+        return stage
+    updater = stage or CSINodeUpdater()
+    updater.sync(turn)
+    return updater or None

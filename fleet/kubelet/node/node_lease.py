@@ -9,6 +9,9 @@
 Of a Node that others make (`--manage`) a Lease that GET shows with a time that fleet never sent is
 another kubelet's: STOPPED, and the node falls silent.
 
+The machine has two callers: the short way of an ordinary renewal (`begin`, `on_success`; see
+`reactor/heartbeats.py`), and the kubelet's inputs, which know all cases (`on_timer`, `on_reply`).
+
 Errors of GET and CREATE wait 200 ms doubling to 7 s and start over with GET.
 Source: component-helpers/apimachinery/lease/controller.go; pkg/kubelet/util/nodelease.go.
 Differs: idle connections are not closed on repeated failures; the transport's pings find dead ones.
@@ -132,12 +135,10 @@ class NodeLease:
 
     def on_timer(self, turn: Turn) -> None:
         """Renew, or look for the Lease if none was seen. A stale timer does nothing."""
-        if self._state is not LeaseState.WAIT or turn.now_ns < self.due_ns:
-            return
-        self._failures = 0
-        if self._base:
+        if self.begin(turn.now_ns):
             self._renew(turn)
-        else:
+        elif self._state is LeaseState.WAIT and turn.now_ns >= self.due_ns:
+            self._failures = 0
             self._ensure(turn)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
@@ -164,8 +165,10 @@ class NodeLease:
     def _on_renewed(self, reply: Reply, turn: Turn) -> None:
         """Source: sync, retryUpdateLease: twice five tries; a conflict needs a newer base first."""
         if reply.ok:
-            self._accept(reply)
-            self._wait(turn)
+            assert isinstance(reply.record, LeaseView), reply
+            body, arrived_ns, env = reply.record.body, reply.arrived_ns, turn.env
+            due_ns = self.on_success(body, arrived_ns, turn.node, env, turn.now_ns)
+            turn.arm(due_ns, Timer.RENEW_LEASE)
             return
         self._failures += 1
         if self._failures == 2 * RETRIES_MAX:
@@ -202,7 +205,8 @@ class NodeLease:
 
     def _on_created(self, reply: Reply, turn: Turn) -> None:
         if reply.ok:
-            self._accept(reply)
+            self._take_base(reply)
+            self.renewed_ns = reply.arrived_ns
             self._backoff_ns = 0
             if self._failures % RETRIES_MAX:  # retryUpdateLease goes on with what it made
                 self._renew(turn)
@@ -214,10 +218,6 @@ class NodeLease:
             self._ensure(turn)
         else:
             self._back_off(turn)
-
-    def _accept(self, reply: Reply) -> None:
-        self._take_base(reply)
-        self.renewed_ns = reply.arrived_ns
 
     def _take_base(self, reply: Reply) -> None:
         assert isinstance(reply.record, LeaseView), reply

@@ -29,7 +29,6 @@ from fleet.k8s.effects import (
     Timer,
 )
 from fleet.k8s.pods import NodeCondition, NodeView
-from fleet.kubelet.devices.node_resources import differing_resources
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_reconcile import (
@@ -41,7 +40,12 @@ from fleet.kubelet.node.node_reconcile import (
     rebooted,
     reconcile,
 )
-from fleet.kubelet.node.setters import NodeInputs, compute_conditions, has_changed
+from fleet.kubelet.node.setters import (
+    NodeInputs,
+    compute_conditions,
+    differing_resources,
+    has_changed,
+)
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.turn import Turn
 

@@ -4,10 +4,14 @@ Source: pkg/kubelet/nodestatus/setters.go; kubelet_node_status.go, defaultNodeSt
 nodeStatusHasChanged.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
+import orjson
+
+from fleet.k8s.admission import NodeState
 from fleet.k8s.pods import NodeCondition
-from fleet.kubelet.devices.node_resources import Wanted
+from fleet.kubelet.devices.container_manager import Wanted
 from fleet.kubelet.events import Reason
 
 
@@ -134,3 +138,36 @@ def has_changed(old: tuple[NodeCondition, ...], new: tuple[NodeCondition, ...]) 
         before._replace(heartbeat_s=0) != after._replace(heartbeat_s=0)
         for before, after in zip(old, new, strict=True)
     )
+
+
+def differing_resources(state: NodeState, wanted: Wanted, stated: Mapping[str, str]) -> bytes:
+    """Render the members of the status that must change, b"" when the Node is as it should be.
+
+    `stated` are the resources of the profile, whose allocatable is as the profile says. A device
+    plugin's resource has what the device manager says, one whose plugin has gone stays with 0; of
+    any other, allocatable is made equal to the capacity that somebody else wrote, and goes with it.
+    Source: pkg/kubelet/nodestatus/setters.go, MachineInfo.
+    """
+    if not state.extended and not wanted:
+        return b""
+    shown = {name: (capacity, allocatable) for name, capacity, allocatable in state.extended}
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str | None] = {}  # None: to be removed
+    for name, has, free in wanted:
+        old = shown.pop(name, None)
+        new = (max(has, 0), max(free, 0))
+        if old is None and has < 0:
+            continue  # not registered yet, and never was
+        if old is None or old[0] != new[0]:
+            capacity[name] = str(new[0])
+        if old is None or old[1] != new[1]:
+            allocatable[name] = str(new[1])
+    for name, (has, free) in shown.items():
+        if name not in stated and has != free:
+            allocatable[name] = str(has) if has >= 0 else None
+    members = []
+    if allocatable:
+        members.append(b'"allocatable":' + orjson.dumps(allocatable, option=orjson.OPT_SORT_KEYS))
+    if capacity:
+        members.append(b'"capacity":' + orjson.dumps(capacity, option=orjson.OPT_SORT_KEYS))
+    return b",".join(members)

@@ -25,8 +25,8 @@ from fleet.k8s.admission import (
 )
 from fleet.k8s.pods import Pod, Toleration
 from fleet.k8s.well_known import ALL_ADDRESSES, OS_LABEL
-from fleet.kubelet.devices import topology_manager
-from fleet.kubelet.devices.static_policies import UNEXPECTED, static_refusal
+from fleet.kubelet.devices import container_manager
+from fleet.kubelet.devices.container_manager import UNEXPECTED, static_refusal
 from fleet.kubelet.pod_worker import Rejection
 from fleet.kubelet.pressure.preemption import is_critical_pod
 from fleet.profile.node_model import NodeModel, parse_version
@@ -136,8 +136,8 @@ def _container_managers(
     pod: Pod, others: Sequence[Pod], inputs: AdmissionInputs, devices: Devices
 ) -> Rejection | None:
     """Source: topologymanager/topology_manager.go, Admit; admission/errors.go."""
-    if devices.error == topology_manager.MESSAGE:
-        return Rejection(topology_manager.REASON, devices.error)
+    if devices.error == container_manager.MESSAGE:
+        return Rejection(container_manager.REASON, devices.error)
     if devices.error:
         message = f"Allocate failed due to {devices.error}, which is unexpected"
         return Rejection(UNEXPECTED, message)

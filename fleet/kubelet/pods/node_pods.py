@@ -35,8 +35,7 @@ from fleet.kubelet.node.node_shutdown import CANCELLED, DETECTED, NodeShutdown
 from fleet.kubelet.node.runtime_state import RuntimeState
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import STARTED_PHASES, PodWorker, WorkerState
-from fleet.kubelet.pods import adopted_pods
-from fleet.kubelet.pods.pod_admission import PodAdmission
+from fleet.kubelet.pods.pod_admission import PodAdmission, adopt, drop_orphans, end_adopted
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.resource_monitor import (
@@ -100,7 +99,7 @@ class NodePods:
         while self._left:
             update = self._left.pop(0)
             if update is None:
-                adopted_pods.drop_orphans(self._syncer, self.workers)
+                drop_orphans(self._syncer, self.workers)
                 self._syncer.allocations.on_synced(turn)
                 self.admission.retry_resizes(turn)
                 self.statics.on_synced(turn.env)
@@ -439,14 +438,14 @@ class NodePods:
     def _add(self, pod: Pod, turn: Turn) -> PodWorker:
         worker = self.workers[pod.uid] = PodWorker(pod, turn.now_ns)
         turn.report(Milestone.POD_ADDED)
-        adopted_pods.adopt(self._syncer, worker, turn)
+        adopt(self._syncer, worker, turn)
         if self.monitor.is_watching or declares_usage(pod, turn.behavior(pod)):
             self.monitor.watch(turn)
         worker.on_pod(pod)
         if worker.state is WorkerState.SYNC:
             self.admission.on_addition(worker, turn)
         else:
-            adopted_pods.end(self._syncer, worker, turn)
+            end_adopted(self._syncer, worker, turn)
         return worker
 
     def _on_new_version(self, worker: PodWorker, update: PodUpdate, turn: Turn) -> None:

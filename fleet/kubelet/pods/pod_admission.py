@@ -1,27 +1,39 @@
 """PodAdmission: what happens to a pod that is new on a node, until it is admitted or refused.
 
     new --handlers--> admitted | refused
-         |only its node affinity fails: the Node is read anew, once--> admitted | refused
+         |only its node affinity fails: the Node is read again, once--> admitted | refused
          |critical, and the node is full: others are killed, one after another--> admitted
          |another pod waits for its Node, or for those that are killed--> looked at afterwards
 
-It exists while the node has pods.
+    left by a kubelet before us: it runs, and is admitted again -> it goes on as it is
+                                                                -> refused: ORPHAN
+                                 it is being deleted: its end goes on
+                                 it was over: only its cleanup is left
+
+A process knows nothing of the one before: what it finds are the statuses of the API and what the
+runtime still has. It exists while the node has pods.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions; allocation/allocation_manager.go, AddPod;
-preemption/preemption.go, evictPodsToFreeRequests.
+preemption/preemption.go, evictPodsToFreeRequests; kubelet_pods.go, HandlePodCleanups.
 Differs: a kubelet's whole sync loop waits for the Node and for the pods it kills. Here the pod
-does, and those that come after it; what happens to other pods goes on.
+does, and those that come after it; what happens to other pods goes on. Of pods that went while no
+kubelet looked what runs ends at once, without an event.
 """
 
+import math
+import zlib
+from collections.abc import Mapping
 from functools import partial
 
+from fleet.clock import NS_PER_MS
 from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import ApiCall, Op, Reply
 from fleet.k8s.pods import NodeView, Pod, PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.allocation_manager import Refusal
+from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.containers.pod_allocation import asks_other, has_other_resources
+from fleet.kubelet.devices.container_manager import CpuAssignments, exclusive_cpus
 from fleet.kubelet.devices.device_manager import DeviceManager
-from fleet.kubelet.devices.static_policies import CpuAssignments, exclusive_cpus
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
 from fleet.kubelet.pod_worker import (
@@ -29,13 +41,12 @@ from fleet.kubelet.pod_worker import (
     PodKill,
     PodWorker,
     Rejection,
+    SyncStage,
     Workers,
     WorkerState,
     disruption_target,
 )
-from fleet.kubelet.pods import adopted_pods
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
-from fleet.kubelet.pods.first_sync import first_sync_ns
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.resource_monitor import ResourceMonitor
 from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
@@ -47,6 +58,7 @@ from fleet.kubelet.pressure.preemption import (
     pods_to_preempt,
 )
 from fleet.kubelet.turn import Turn
+from fleet.profile.distribution import Distribution, Shape
 
 _NODE: tuple[PodUid, ...] = (PodUid(""),)
 """What a pod waits for that waits for its Node."""
@@ -276,7 +288,7 @@ class PodAdmission:
             rejection = self._preempt(worker, verdict, turn)
         if rejection is not None:
             self.forget(worker.pod.uid)
-            adopted_pods.reject(self._syncer, worker, rejection, turn)
+            reject(self._syncer, worker, rejection, turn)
             return
         if exclusive_cpus(turn.env.model):
             self.cpus = self.cpus or CpuAssignments()
@@ -330,3 +342,82 @@ def _runs(worker: PodWorker) -> bool:
 def is_active(worker: PodWorker) -> bool:
     """Return whether a pod still counts on its node. Source: kubelet_pods.go, isPodInactive."""
     return worker.state < WorkerState.TERMINATED
+
+
+def adopt(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
+    """Take over what a kubelet before us left running.
+
+    A pod that had ended only has its cleanup left. Source: UpdatePod, first sync of a pod.
+    """
+    pod, env = worker.pod, turn.env
+    survives = syncer.runtime.sandbox(pod.uid) is not None
+    if survives and (pod.deleting or pod.status.phase in TERMINAL_PHASES):
+        worker.volumes_ready = True  # the kubelet before us had not unmounted them yet
+    if syncer.runtime.adopt(pod, turn.behavior(pod), turn.now_ns, env.wall_offset_ns):
+        sandbox = syncer.runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        syncer.pleg.relist(pod.uid, sandbox)
+        adopt_images(pod, sandbox, turn)
+        worker.seen_ns = -1
+    sandbox = syncer.runtime.sandbox(pod.uid)
+    if pod.status.phase in TERMINAL_PHASES and (sandbox is None or not sandbox.is_running()):
+        worker.state = WorkerState.TERMINATED
+        worker.seen_ns = -1
+
+
+def end_adopted(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
+    """Go on with the end of a pod that is being deleted, or clean up after one that was over."""
+    sandbox = syncer.runtime.sandbox(worker.pod.uid)
+    if sandbox is not None and sandbox.is_running() and turn.env.fidelity.mounts_volumes:
+        _mount_again(syncer, worker, turn)
+    syncer.sync(worker, turn)
+
+
+def reject(syncer: PodSyncer, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
+    """Refuse a pod; what runs of it, housekeeping finds and ends. Source: rejectPod."""
+    syncer.reject(worker, rejection, turn)
+    if worker.stage is SyncStage.ORPHAN:
+        _mount_again(syncer, worker, turn)
+
+
+def drop_orphans(syncer: PodSyncer, workers: Mapping[PodUid, PodWorker]) -> None:
+    """End what runs of pods that went while no kubelet looked. Source: HandlePodCleanups."""
+    for uid in [uid for uid, _ in syncer.runtime if uid not in workers]:
+        syncer.runtime.remove(uid)
+
+
+def _mount_again(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:
+    """Have the volumes of a pod that runs mounted, though it shall not run.
+
+    Source: desired_state_of_world_populator.go, findAndAddNewPods: when pods are looked at for the
+    first time, those that are terminating are not left out.
+    """
+    worker.registered = True
+    syncer.volumes.register_pod(worker.pod, turn)
+    if worker.pod.spec.volumes:
+        syncer.volumes.begin(worker.pod, turn)
+
+
+FIRST_SYNC = Distribution(Shape.LOG_NORMAL, math.log(3 * NS_PER_MS), 0.36)
+"""Median 3 ms, p99 7 ms: what a hollow kubelet takes longer than fleet would without it.
+
+From the answer to POST pods to the first request about the pod, 80 pods one after another, audit
+log, 2 cores; p10, p50, p90, p99 in ms: fleet without it 1.0, 2.5, 5.8, 12.9; a hollow kubelet 3.0,
+5.4, 9.9, 19.5, and 4.9, 7.7, 19.8, 31.2 in the minute in which fleet took 5.8, 13.3, 22.7, 25.9.
+"""
+_STREAM_FIRST = 0xF125
+
+
+def first_sync_ns(uid: PodUid, turn: Turn) -> int:
+    """Return when a pod that arrives now is synced first.
+
+    On the way lie the reflector's store, the merge of PodConfig, two channels, the admission with
+    the checkpoint of what was allocated, and the start of the goroutines of worker and watches. A
+    kubelet that skipped them would often ask for a pod before the node authorizer has heard of it.
+    Source: pkg/kubelet/config/config.go; pkg/kubelet/kubelet.go, HandlePodAdditions;
+    pkg/kubelet/allocation/allocation_manager.go, AddPod; pkg/kubelet/pod_workers.go, UpdatePod.
+    Differs: pods that arrive together do not wait for one another; the reactor looks at timers each
+    20 ms if nothing else happens. A pod that an earlier kubelet left running is synced at once.
+    """
+    draw = turn.env.draws.uniform(turn.node, _STREAM_FIRST, zlib.crc32(uid.encode()))
+    return turn.now_ns + FIRST_SYNC.sample(draw)

@@ -21,11 +21,11 @@ from fleet.kubelet.pod_worker import (
     PodWorker,
     WorkerState,
 )
-from fleet.kubelet.pods import active_deadline
-from fleet.kubelet.pods.active_deadline import is_past_deadline
 from fleet.kubelet.pods.status_generate import (
+    DEADLINE_MESSAGE,
     PodInputs,
     generate_pod_status,
+    is_past_deadline,
     untolerated_key,
 )
 from fleet.kubelet.pods.status_manager import StatusManager
@@ -74,7 +74,7 @@ class StatusGenerator:
             old = killed.applied(old)  # as it was told when the kill began; light tells it once
         past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
         if past:
-            turn.event(pod, Reason.DEADLINE_EXCEEDED, active_deadline.MESSAGE)
+            turn.event(pod, Reason.DEADLINE_EXCEEDED, DEADLINE_MESSAGE)
         resizes = self._allocations
         inputs = PodInputs(
             old=old,

@@ -41,7 +41,6 @@ from fleet.kubelet.containers.kuberuntime_manager import (
 )
 from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
-from fleet.kubelet.counts import MOUNTED, UNMOUNTED, VERIFIED
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
@@ -49,7 +48,7 @@ from fleet.kubelet.devices.dra import DRAManager, Prepared
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.runtime_state import RuntimeState
-from fleet.kubelet.node_facts import NodeFacts
+from fleet.kubelet.node_facts import MOUNTED, UNMOUNTED, VERIFIED, NodeFacts
 from fleet.kubelet.pod_worker import (
     RUNTIME_STAGES,
     TERMINAL_PHASES,
@@ -62,21 +61,21 @@ from fleet.kubelet.pod_worker import (
     kill_timeout_ns,
     requeue_ns,
 )
-from fleet.kubelet.pods.active_deadline import deadline_ns, is_past_deadline
 from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
 from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.status_generate import (
     apply_updates,
+    deadline_ns,
+    is_past_deadline,
     terminate_pod_status,
     untolerated_key,
     with_sandbox_ready,
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.pod_mount import MOUNT_POLL_NS, MountResult, mount_seen_ns
-from fleet.kubelet.volumes.unmounts import Unmounts
-from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
+from fleet.kubelet.volumes.pod_volume import MOUNT_POLL_NS, MountResult, mount_seen_ns
+from fleet.kubelet.volumes.volume_manager import LOOP_NS, Unmounts, VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.profile.container_behavior import ProbeKind
 from fleet.runtime.containers import NEVER

@@ -39,8 +39,11 @@ from fleet.kubelet.pod_worker import (
     disruption_target,
 )
 from fleet.kubelet.pods.pod_sync import PodSyncer
-from fleet.kubelet.pressure.eviction_manager import EVICTED, Eviction, EvictionManager, Reclaim
-from fleet.kubelet.pressure.eviction_signals import (
+from fleet.kubelet.pressure.eviction_manager import (
+    EVICTED,
+    Eviction,
+    EvictionManager,
+    Reclaim,
     is_met,
     observations_of,
     threshold_amount,

@@ -1,16 +1,28 @@
 """The status of a pod, generated from its spec and what the runtime has.
 
 Pure: transition times and the start time are the status manager's.
-Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus, getPhase, convertToAPIContainerStatuses;
-pkg/kubelet/status/generate.go; pkg/kubelet/prober/prober_manager.go, UpdatePodStatus.
-Differs: a pod that does not tolerate the emulator never becomes ready.
+Phase: Pending until every container has started once, Running while any runs or will run again,
+else Succeeded or Failed. Sidecars count while they run, but do not decide how the pod ends.
+Resources of the pod and of its containers: all that was asked for while it is Pending, then CPU and
+memory as its cgroup has them. A kubelet reads them back from the pod's cgroup, and what that cannot
+tell stays as it was shown: a limit that not every container has, and the request of memory, which a
+resize therefore leaves as it was.
+Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus, getPhase, convertToAPIContainerStatuses,
+convertToAPIPodLevelResourcesStatus; pkg/kubelet/status/generate.go;
+pkg/kubelet/prober/prober_manager.go, UpdatePodStatus; pkg/kubelet/active_deadline.go.
+Differs: a pod that does not tolerate the emulator never becomes ready. A cgroup is there until the
+last status; a kubelet may have removed it by then. Nothing looks at every pod's deadline each
+second; the tick that would find one is computed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import orjson
+
+from fleet.clock import NS_PER_S
 from fleet.k8s.addresses import by_family, with_second
 from fleet.k8s.pods import (
     ContainerSpec,
@@ -29,14 +41,13 @@ from fleet.kubelet.containers.pod_actions import (
     could_restart_all,
     is_sidecar,
     is_wanted,
+    should_restart,
 )
 from fleet.kubelet.containers.pod_allocation import limited_json
 from fleet.kubelet.containers.probe_worker import NOT_PROBED, Probed, ProbeResult, ProbeUpdate
 from fleet.kubelet.pod_worker import TERMINAL_PHASES
-from fleet.kubelet.pods import active_deadline
-from fleet.kubelet.pods.pod_phase import RESTARTING_ALL, pod_phase
-from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
 from fleet.profile.container_behavior import ProbeKind
+from fleet.quantity import parse_quantity
 from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 from fleet.runtime.security_context import user_json
@@ -63,6 +74,8 @@ LOST_MESSAGE = (
 )
 NOT_TOLERATED = "EmulatedNodeNotTolerated"
 NOT_TOLERATED_MESSAGE = "the node is emulated and the pod does not tolerate the taint %s by name"
+DEADLINE_REASON = "DeadlineExceeded"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 FINAL_REASONS = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}
 
 
@@ -123,7 +136,7 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
     if inputs.past_deadline:
         if api_phase not in TERMINAL_PHASES:
             phase = "Failed"
-        reason, message = active_deadline.REASON, active_deadline.MESSAGE
+        reason, message = DEADLINE_REASON, DEADLINE_MESSAGE
     resources = resources_shown(pod, inputs.in_cgroup or pod.spec, old)
     pod_ips = by_family(sandbox.ips, inputs.host_ips) if sandbox is not None else old.pod_ips
     if pod.spec.host_network:
@@ -541,3 +554,181 @@ def _ended(status: ContainerStatus) -> ContainerStatus:
         "",
     )
     return status._replace(state=state)
+
+
+RESTARTING_ALL = "RestartingAllContainers"
+
+
+class _Inits(NamedTuple):
+    pending: int  # regular ones that have not ended
+    failed: int  # regular ones that failed for good
+    sidecars_pending: int  # not started yet
+    sidecars_waiting: int  # that never ran
+    sidecars_running: int
+
+
+class _Counts(NamedTuple):
+    running: int
+    waiting: int
+    stopped: int
+    final: int  # stopped for good
+    succeeded: int
+
+
+def pod_phase(
+    pod: Pod,
+    containers: tuple[ContainerStatus, ...],
+    inits: tuple[ContainerStatus, ...],
+    *,
+    is_terminal: bool,
+    has_run: bool,
+) -> str:
+    """Return the phase; `has_run`: a regular container was started in this sandbox."""
+    begun = _count_inits(pod, inits)
+    if begun.failed:
+        return "Failed"
+    counts = _count(pod, containers)
+    starting = begun.sidecars_pending and not has_run
+    if begun.pending or starting or counts.waiting + begun.sidecars_waiting:
+        return "Pending"
+    if counts.running + begun.sidecars_running:
+        return "Running"
+    if not counts.stopped:
+        return "Pending"
+    ends = is_terminal and not isinstance(pod, StaticPod)  # upstream's TODO(#116484)
+    if not ends and counts.stopped != counts.final:
+        return "Running"  # at least one will be restarted
+    return "Succeeded" if counts.stopped == counts.succeeded else "Failed"
+
+
+def _count_inits(pod: Pod, inits: Iterable[ContainerStatus]) -> _Inits:
+    pending = failed = unstarted = waiting = running = 0
+    for spec, status in zip(pod.spec.init_containers, inits, strict=True):
+        state = status.state
+        ended = status.last_state if isinstance(state, WaitingState) else state
+        if is_sidecar(spec):
+            never = isinstance(state, WaitingState) and status.last_state is None
+            runs = isinstance(state, RunningState)
+            waiting += never
+            running += runs
+            unstarted += never or (runs and not status.started)
+        elif isinstance(ended, TerminatedState):
+            failed += bool(ended.exit_code) and not _restarts(spec, pod, ended)
+        else:
+            pending += 1
+    return _Inits(pending, failed, unstarted, waiting, running)
+
+
+def _count(pod: Pod, containers: Iterable[ContainerStatus]) -> _Counts:
+    specs = {spec.name: spec for spec in pod.spec.containers}
+    running = waiting = stopped = final = succeeded = 0
+    for status in containers:
+        state = status.state
+        ended = status.last_state if isinstance(state, WaitingState) else state
+        if isinstance(ended, TerminatedState):
+            stopped += 1
+            final += not _restarts(specs[status.name], pod, ended)
+            succeeded += isinstance(state, TerminatedState) and not ended.exit_code
+        elif isinstance(state, RunningState):
+            running += 1
+        else:
+            waiting += 1
+    return _Counts(running, waiting, stopped, final, succeeded)
+
+
+def _restarts(spec: ContainerSpec, pod: Pod, ended: TerminatedState) -> bool:
+    return ended.reason == RESTARTING_ALL or should_restart(spec, pod, ended.exit_code)
+
+
+RESIZES_MAX = 256
+SHARES_MIN_MILLI = 2
+"""What cpu.shares of 2 are read as, which a container without a request has (MinShares)."""
+QUOTA_MIN_MILLI = 10
+"""A shorter quota than 1 ms of 100 there is not (MinMilliCPULimit)."""
+
+
+def resources_shown(pod: Pod, in_cgroup: PodSpec, old: PodStatus) -> bytes:
+    """Return the resources of a pod as JSON; `in_cgroup` is the spec that its cgroup is by."""
+    phase, shown = pod.status.phase, old.resources_json
+    asked = pod.spec.resources_json
+    # A worker goes on with the pod as it was synced last: the end is not in it yet.
+    has_run = phase == "Running" or (
+        phase in TERMINAL_PHASES and shown and (shown != asked or asked == pod.spec.running_json)
+    )
+    if not has_run:  # the API's phase counts, not the one just made
+        return asked
+    if old.phase != "Running":
+        return in_cgroup.ended_json
+    if shown in {in_cgroup.running_json, in_cgroup.resources_json, b""}:
+        return in_cgroup.running_json
+    return _kept(in_cgroup.running_json, in_cgroup.ended_json, shown)
+
+
+@lru_cache(maxsize=RESIZES_MAX)
+def _kept(running: bytes, ended: bytes, shown: bytes) -> bytes:
+    """Return the resources after a resize. Source: preserveOldResourcesValue."""
+    new, cgroup, old = (_amounts(each) for each in (running, ended, shown))
+    limits, requests = new["limits"], new["requests"]
+    for name in limits.keys() - cgroup["limits"]:
+        limits[name] = old["limits"].get(name)
+    requests["memory"] = old["requests"].get("memory", requests.get("memory"))
+    found = {
+        kind: {name: amount for name, amount in amounts.items() if amount is not None}
+        for kind, amounts in (("limits", limits), ("requests", requests))
+    }
+    told = {kind: amounts for kind, amounts in found.items() if amounts}
+    return bytes(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
+
+
+def _amounts(json: bytes) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = orjson.loads(json)
+    return {"limits": {}, "requests": {}, **found}
+
+
+@lru_cache(maxsize=RESIZES_MAX)
+def container_resources_shown(allocated: bytes, actuated: bytes) -> bytes:
+    """Return what is told of a running container that has not all it was given yet, as JSON.
+
+    What it was given, but for what its cgroup can be asked: so a limit that it never had is told
+    at once, and one that only changes when it is applied.
+    Source: pkg/kubelet/kubelet_pods.go, convertContainerStatusResources;
+    kuberuntime_container.go, toKubeContainerStatus.
+    """
+    if allocated == actuated:
+        return allocated
+    told, had = orjson.loads(allocated), _amounts(actuated)
+    limits, requests = had["limits"], had["requests"]
+    if "limits" in told:
+        _tell_cpu(told["limits"], limits.get("cpu"), QUOTA_MIN_MILLI)
+        if "memory" in limits:
+            told["limits"]["memory"] = limits["memory"]
+    if "requests" in told:
+        shares = requests.get("cpu") or limits.get("cpu") or f"{SHARES_MIN_MILLI}m"
+        _tell_cpu(told["requests"], shares, SHARES_MIN_MILLI)
+        if "memory" in requests:
+            told["requests"]["memory"] = requests["memory"]
+    return bytes(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
+
+
+def _tell_cpu(told: dict[str, Any], had: str | None, least_milli: int) -> None:
+    """Tell of CPU what a container has; up to the least that there is, what it was given."""
+    if had is None:
+        return
+    if parse_quantity(had).milli <= least_milli:
+        if parse_quantity(told.get("cpu", "0")).milli <= least_milli:
+            return
+        had = f"{least_milli}m"
+    told["cpu"] = had
+
+
+def deadline_ns(pod: Pod, status: PodStatus, wall_offset_ns: int) -> int:
+    """Return when a pod has been active for too long, 0 for never or not known yet."""
+    if not pod.spec.active_deadline_s or not status.start_time_s:
+        return 0
+    return (status.start_time_s + pod.spec.active_deadline_s) * NS_PER_S - wall_offset_ns
+
+
+def is_past_deadline(pod: Pod, status: PodStatus, now_ns: int, wall_offset_ns: int) -> bool:
+    """Tell whether a pod has been active for too long. Source: pastActiveDeadline."""
+    due_ns = deadline_ns(pod, status, wall_offset_ns)
+    return due_ns != 0 and now_ns >= due_ns

@@ -34,23 +34,21 @@ from fleet.k8s.volumes import (
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volume import (
+from fleet.kubelet.volumes.node_expander import NodeExpander
+from fleet.kubelet.volumes.pod_volume import (
     AT_ONCE,
     ClaimVolume,
     Step,
     behavior_of,
     claim_problem,
-    volume_problem,
-)
-from fleet.kubelet.volumes.csi_tokens import CSITokens
-from fleet.kubelet.volumes.node_expander import NodeExpander
-from fleet.kubelet.volumes.volume_texts import (
     driver_missing,
     failed,
     unpublished,
     unread_attachment,
     unstaged,
+    volume_problem,
 )
+from fleet.kubelet.volumes.token_cache import CSITokens
 
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
 QUIET = "-"

@@ -30,8 +30,14 @@ from fleet.k8s.volumes import (
 )
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volume import AT_ONCE, ClaimVolume, Step, behavior_of
-from fleet.kubelet.volumes.volume_texts import expansion_failed, unread_secret
+from fleet.kubelet.volumes.pod_volume import (
+    AT_ONCE,
+    ClaimVolume,
+    Step,
+    behavior_of,
+    expansion_failed,
+    unread_secret,
+)
 from fleet.profile.pod_behavior import RpcError, VolumeBehavior
 from fleet.quantity import parse_quantity
 

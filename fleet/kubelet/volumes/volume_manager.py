@@ -6,12 +6,17 @@
                                FailedMount,                  GIVEN_UP: the pod's sync fails
                                0.5 s doubling to 122 s
 
+    UnmountVolume fails -> 0.5 s -> again -> 1 s ... 122 s -> again -> it is unmounted
+
 A local volume needs its tokens, ConfigMaps and Secrets, which are asked for at each resync of a
 pod where they are not watched; how a claim gets there is in
-`claim_volumes.py`. Tokens are renewed at 80 % of their life, at a pod's resync.
-Source: pkg/kubelet/volumemanager/volume_manager.go, reconciler/reconciler.go;
-pkg/kubelet/token/token_manager.go.
-Differs: only what the API sees is emulated. A wait that times out leaves no event, as in 1.36.
+`claim_volumes.py`. Tokens are renewed at 80 % of their life, at a pod's resync. No event reports a
+failed unmount: UnmountVolume has no EventRecorderFunc. Only what fails to unmount is kept.
+Source: pkg/kubelet/volumemanager/volume_manager.go, reconciler/reconciler.go,
+reconciler_common.go, unmountVolumes; pkg/kubelet/token/token_manager.go;
+pkg/volume/util/nestedpendingoperations; pkg/util/goroutinemap/exponentialbackoff.
+Differs: only what the API sees is emulated. A wait that times out leaves no event, as in 1.36. What
+is mounted once for all pods of a node (UnmountDevice) never fails to unmount.
 """
 
 from fleet.clock import NS_PER_MS, NS_PER_S
@@ -31,20 +36,25 @@ from fleet.k8s.pods import (
 )
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.kubelet.events import Reason
+from fleet.kubelet.node_facts import UNMOUNT_FAILED
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.claim_volume import AT_ONCE, Step
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
-from fleet.kubelet.volumes.pod_mount import MountResult, PendingVolume, PodMount, mount_seen_ns
-from fleet.kubelet.volumes.token_cache import TokenCache
-from fleet.kubelet.volumes.volume_texts import (
+from fleet.kubelet.volumes.pod_volume import (
+    AT_ONCE,
     LIMIT_EXCEEDED,
+    MountResult,
+    PendingVolume,
+    PodMount,
+    Step,
     VolumeEvent,
     failed,
     inline_problem,
     mapped_events,
+    mount_seen_ns,
     unread_publish_secret,
     volume_name,
 )
+from fleet.kubelet.volumes.token_cache import TokenCache
 from fleet.kubelet.volumes.watched_objects import (
     SYNC_WAIT_NS,
     ObjectKey,
@@ -54,6 +64,7 @@ from fleet.kubelet.volumes.watched_objects import (
     sources_of,
 )
 from fleet.profile.machine import types_by_path
+from fleet.profile.pod_behavior import volume_behavior
 from fleet.runtime.runtime import Runtime
 
 LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
@@ -507,3 +518,68 @@ class VolumeManager:
                 self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+
+
+_STREAM_UNMOUNT = 0x70107
+_STEPS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS
+
+
+class _Mounted:
+    """A volume that could not be unmounted."""
+
+    __slots__ = ("due_ns", "spec", "tries")
+
+    def __init__(self, spec: VolumeSpec) -> None:
+        self.spec = spec
+        self.due_ns = 0  # when it may be tried again
+        self.tries = 0
+
+
+class Unmounts:
+    """The volumes of one node that do not unmount, by pod."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left: dict[PodUid, list[_Mounted]] | None = None
+
+    def attempt(self, pod: Pod, turn: Turn) -> int:
+        """Unmount what is due; return when it is tried again, 0 once nothing is mounted."""
+        left = (self._left or {}).get(pod.uid)
+        if left is None:
+            left = [_Mounted(each) for each in pod.spec.volumes if each.mounted]
+        left = [each for each in left if not _tear_down(pod, each, turn)]
+        if left:
+            self._left = {**(self._left or {}), pod.uid: left}
+            return min(each.due_ns for each in left)
+        if self._left is not None:
+            self._left.pop(pod.uid, None)
+            self._left = self._left or None
+        return 0
+
+
+def _tear_down(pod: Pod, mounted: _Mounted, turn: Turn) -> bool:
+    """Try to unmount one volume if that is due; return whether it is unmounted."""
+    if turn.now_ns < mounted.due_ns:
+        return False
+    if not _is_stuck(pod, mounted.spec, turn):
+        return True
+    turn.facts.counts().on_volumes((mounted.spec,), UNMOUNT_FAILED)
+    wait_ns = min(RETRY_FIRST_NS << min(mounted.tries, _STEPS_MAX), RETRY_MAX_NS)
+    loop_ns = int(LOOP_NS * turn.draw(_STREAM_UNMOUNT, f"{pod.uid}/{mounted.spec.name}"))
+    mounted.due_ns = turn.now_ns + wait_ns + loop_ns
+    mounted.tries += 1
+    return False
+
+
+def _is_stuck(pod: Pod, spec: VolumeSpec, turn: Turn) -> bool:
+    """Return whether a volume cannot be unmounted now.
+
+    There is nothing to unmount of a path of the host. Source: host_path.go, TearDown.
+    """
+    if spec.host_path:
+        return False
+    if turn.env.model.broken.stuck_mounts:
+        return True
+    declared = turn.behavior(pod).volumes
+    return volume_behavior(declared, spec.name, pod.annotations).unmount_fails

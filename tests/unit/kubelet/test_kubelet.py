@@ -101,7 +101,7 @@ def test_registration_tells_why_the_node_is_not_ready() -> None:
 
 def test_slices_are_wiped_when_the_node_is_seen_and_until_it_worked() -> None:
     kubelet, out = make()
-    kubelet._held = None  # it is known to be ours
+    kubelet._withheld = None  # it is known to be ours
     out.clear()
     kubelet.on_watch_event(node_event(status="False"), 5, out)
     assert SLICES in out

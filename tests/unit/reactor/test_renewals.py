@@ -40,7 +40,7 @@ class World:
         self.reactor.add(self.kubelet, Caller(0, b"n-0", template), 0)
         self.reactor.turn()
         self.wire.sent.clear()
-        self.kubelet._held = None
+        self.kubelet._withheld = None
         lease = self.lease = self.kubelet.lease
         lease._state, lease._base, lease.due_ns = LeaseState.WAIT, LEASE % 1, DUE_NS
         lease.renewed_ns = 1

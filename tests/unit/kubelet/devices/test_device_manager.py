@@ -12,10 +12,10 @@ from world.pod_world import turn_of
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.admission import NodeState
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, RunningState
+from fleet.kubelet.devices.container_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.devices.device_manager import DeviceManager
-from fleet.kubelet.devices.node_resources import differing_resources
-from fleet.kubelet.devices.topology_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.node.setters import differing_resources
 from fleet.kubelet.pods.admission import Devices
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix

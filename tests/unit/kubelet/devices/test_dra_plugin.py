@@ -6,7 +6,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.admission import ResourceSliceView
 from fleet.k8s.effects import ApiCall, Op, Outbox, ResourceSlices, StartWatch, StopWatch
 from fleet.k8s.pods import EventType
-from fleet.kubelet.devices.dra_plugin import DRAPlugin, PluginState
+from fleet.kubelet.devices.dra import DRAPlugin, PluginState
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import DraDriver
 

@@ -7,7 +7,7 @@ from world.admission_world import container, look, make_pod, node
 from world.pod_world import model_of
 
 from fleet.k8s.pods import Pod, PodUid
-from fleet.kubelet.devices.static_policies import (
+from fleet.kubelet.devices.container_manager import (
     CpuAssignments,
     exclusive_cpus,
     exclusive_memory,

@@ -3,7 +3,7 @@
 from world.pod_world import container, make_pod
 
 from fleet.k8s.pods import Pod, PodSpec, PodStatus
-from fleet.kubelet.pods.resources_shown import container_resources_shown, resources_shown
+from fleet.kubelet.pods.status_generate import container_resources_shown, resources_shown
 
 ASKED = b'{"limits":{"cpu":"1","example.com/gpu":"1"},"requests":{"cpu":"1"}}'
 RUNNING = b'{"limits":{"cpu":"1"},"requests":{"cpu":"1"}}'

@@ -13,8 +13,6 @@ from fleet.kubelet.pressure.eviction_manager import (
     Pass,
     Reclaim,
     admits_under_pressure,
-)
-from fleet.kubelet.pressure.eviction_signals import (
     local_storage_message,
     observations_of,
     rank,

@@ -6,9 +6,9 @@ from world.pod_world import TOKEN_VOLUME, World, make_pod, turn_of
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import Pod, VolumeSpec
-from fleet.kubelet.counts import UNMOUNT_FAILED
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.volumes.unmounts import Unmounts
+from fleet.kubelet.node_facts import UNMOUNT_FAILED
+from fleet.kubelet.volumes.volume_manager import Unmounts
 from fleet.profile.pod_behavior import VolumeBehavior
 
 STUCK = (("fleet.emulator/unmount-fails", "true"),)

@@ -35,7 +35,7 @@ from fleet.k8s.pods import (
 )
 from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.events import Reason
-from fleet.kubelet.volumes.pod_mount import MountResult, mount_seen_ns
+from fleet.kubelet.volumes.pod_volume import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.token_cache import TokenKey
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import references

@@ -1,14 +1,17 @@
-"""The static policies of the CPU and memory managers: what Guaranteed pods have for themselves.
+"""What the CPU, memory and topology managers give to pods, or refuse to give.
 
-A container of a Guaranteed pod that asks for whole CPUs has them alone; each one has its memory and
-huge pages. A pod that the node cannot give them to is refused, before the node's resources are
-looked at. How much is given out follows from the pods of the node; which CPUs are whose is kept,
-for those who ask the PodResources service.
+Static policies: a container of a Guaranteed pod that asks for whole CPUs has them alone; each one
+has its memory and huge pages. A pod that the node cannot give them to is refused, before the node's
+resources are looked at. How much is given out follows from the pods of the node; which CPUs are
+whose is kept, for those who ask the PodResources service. Topology: which NUMA nodes the devices of
+a container share.
 Source: pkg/kubelet/cm/cpumanager/policy_static.go, Allocate, guaranteedCPUs, updateCPUsToReuse,
 enforceSMTAlignment; cpu_assignment.go, takeByTopologyNUMAPacked; memorymanager/policy_static.go,
-Allocate, getDefaultHint, updatePodReusableMemory; topologymanager/policy.go, filterProvidersHints.
-Differs: all CPUs and memory are of one NUMA node. An even number of CPUs has two in each core. Of
-cpuManagerPolicyOptions only full-pcpus-only decides whether a pod is taken, as upstream.
+Allocate, getDefaultHint, updatePodReusableMemory; topologymanager/policy.go, filterProvidersHints,
+mergePermutation; policy_restricted.go; policy_single_numa_node.go; devicemanager/topology_hints.go.
+Differs: all CPUs and memory are of one NUMA node, and only devices give hints; the scope is always
+the container. An even number of CPUs has two in each core. Of cpuManagerPolicyOptions only
+full-pcpus-only decides whether a pod is taken, as upstream.
 """
 
 from collections import Counter
@@ -20,10 +23,68 @@ import orjson
 
 from fleet.k8s.pods import Pod, PodUid
 from fleet.kubelet.containers.pod_actions import is_sidecar
-from fleet.kubelet.devices.topology_manager import MESSAGE, REASON, STRICT_POLICIES
 from fleet.profile.kubelet_configuration import cpus_in
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import parse_quantity
+
+Wanted = tuple[tuple[str, int, int], ...]
+"""Resource, capacity, allocatable; both below 0 while no plugin has registered."""
+REASON = "TopologyAffinityError"
+MESSAGE = "Resources cannot be allocated with Topology locality"
+STRICT_POLICIES = frozenset(("restricted", "single-numa-node"))
+ALIGNING_POLICIES = STRICT_POLICIES | {"best-effort"}
+
+
+class Supply(NamedTuple):
+    """The devices of one resource that a container asks for, by NUMA node."""
+
+    amount: int  # asked for
+    devices: tuple[int, ...]  # how many each NUMA node has
+    available: tuple[int, ...]  # of these healthy and free
+
+
+class Hint(NamedTuple):
+    """NUMA nodes as bits, and whether no narrower choice could ever do."""
+
+    nodes: int
+    is_preferred: bool
+
+
+def best_hint(supplies: list[Supply], policy: str) -> Hint | None:
+    """Return the NUMA nodes that a container's devices should be of; None: the policy refuses."""
+    everywhere = (1 << len(supplies[0].devices)) - 1
+    merged = {Hint(everywhere, is_preferred=True)}
+    for supply in supplies:
+        hints = list(_hints(supply))
+        if policy == "single-numa-node":
+            hints = [each for each in hints if each.is_preferred and each.nodes.bit_count() == 1]
+        merged = {
+            Hint(one.nodes & other.nodes, one.is_preferred and other.is_preferred)
+            for one in merged
+            for other in hints
+            if one.nodes & other.nodes
+        }
+    best = min(merged, key=_rank, default=Hint(everywhere, is_preferred=False))
+    return None if policy in STRICT_POLICIES and not best.is_preferred else best
+
+
+def _rank(hint: Hint) -> tuple[bool, int, int]:
+    return not hint.is_preferred, hint.nodes.bit_count(), hint.nodes
+
+
+def _hints(supply: Supply) -> Iterator[Hint]:
+    """Yield every set of NUMA nodes that has what is asked for."""
+    masks = range(1, 1 << len(supply.devices))
+    sizes = (mask.bit_count() for mask in masks if _within(supply.devices, mask) >= supply.amount)
+    narrowest = min(sizes, default=len(supply.devices))
+    for mask in masks:
+        if _within(supply.available, mask) >= supply.amount:
+            yield Hint(mask, mask.bit_count() == narrowest)
+
+
+def _within(counts: tuple[int, ...], mask: int) -> int:
+    return sum(count for node, count in enumerate(counts) if mask >> node & 1)
+
 
 UNEXPECTED, MISALIGNED = "UnexpectedAdmissionError", "SMTAlignmentError"
 _NO_MEMORY = (
@@ -252,3 +313,8 @@ def _supply(model: NodeModel) -> dict[str, int]:
             if name == "memory" or name.startswith(_HUGE_PAGES)
         }
     return found
+
+
+def reports_health(model: NodeModel) -> bool:
+    """Return whether container statuses name devices: gate ResourceHealthStatus."""
+    return model.has_gate("ResourceHealthStatus", since=(1, 36))
