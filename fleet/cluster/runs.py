@@ -1,4 +1,4 @@
-"""Who holds which names: the Lease of a running fleet, and what it says of runs that are over.
+"""Who holds which names and addresses: the Leases of running fleets, and of runs that are over.
 
 A node's name begins with a prefix, which its labels name (see ownership.py). The prefix belongs
 to one running fleet at a time: it holds the Lease `fleet-run-<prefix>` and renews it. A second
@@ -10,18 +10,28 @@ the pod too: its successor waits while it lives, and one that was given up falls
 
 Whether a holder lives is judged by the API server's clock alone: the time that it noted for the
 last write, against the Date of its answer. The clocks of the machines do not matter.
+
+The Lease also says which addresses a process has for its nodes among all Nodes of the cluster:
+
+    look at the Nodes -> choose -> write the claim into the run's Lease -> look at all Leases
+      ^                                                                          |
+      +---- another process claimed some of them: choose elsewhere --------------+
+
+A claim counts once its process has read all Leases after it wrote its own: of two processes that
+claim the same, at least the later writer sees both, and moves. A Node that an earlier run left
+keeps its address, so its position decides where the claim of its successor begins.
 """
 
 import asyncio
-import datetime as dt
+import hashlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import NamedTuple
 
 import orjson
 
 from fleet import __version__
-from fleet.clock import NS_PER_S, Clock, SystemClock
+from fleet.clock import Clock, SystemClock
 from fleet.cluster.api_client import Api, Json, Sleep, expect, server_now_s, time_s
 from fleet.cluster.identity import RUN_NAMESPACE, run_lease_name
 from fleet.cluster.leftovers import (
@@ -33,15 +43,20 @@ from fleet.cluster.leftovers import (
     merged,
     read_noted,
 )
-from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
+from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL, FoundNode, find_nodes
 from fleet.cluster.run_id import run_started_s
 from fleet.errors import SetupError, UsageError
+from fleet.k8s.addresses import each_of
+from fleet.k8s.times import rfc3339_micro
+from fleet.k8s.well_known import MANAGED_ANNOTATION
+from fleet.profile.addresses import AddressPlan, AddressRange, range_of
+from fleet.profile.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 VERSION_ANNOTATION = "fleet.emulator/version"
 ADDRESSES_ANNOTATION = "fleet.emulator/addresses"
-"""What the holder has claimed for its nodes and their pods: see address_claims.py."""
+"""What the holder has claimed for its nodes and their pods."""
 HOLDER_ANNOTATION = "fleet.emulator/holder"
 """Which of several that are of the same run holds the Lease: a pod's UID."""
 
@@ -50,6 +65,7 @@ RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
 RENEW_EVERY_S = 10.0
 DURATION_S = 40  # NodeLeaseDurationSeconds of a kubelet
 NOTE_ATTEMPTS_MAX = 5  # one is lost to a renewal, or to whoever wrote in between
+CLAIM_TRIES_MAX = 20
 ACQUIRE_ATTEMPTS_MAX = 5  # one is lost to a wait for the holder, or to who wrote in between
 
 
@@ -249,7 +265,7 @@ class RunLease:
 
     def _body(self, before: Json) -> Json:
         """Return the Lease to write: ours, on top of the version that was read."""
-        now = _rfc3339_micro(self._clock.wall_ns())
+        now = rfc3339_micro(self._clock.wall_ns()).decode()
         spec = before.get("spec", {})
         is_ours = spec.get("holderIdentity") == self.run_id
         metadata: Json = {
@@ -414,6 +430,94 @@ def _run_info(run: str, holders: list[RunHolder], nodes: list[FoundNode], now_s:
     )
 
 
-def _rfc3339_micro(wall_ns: int) -> str:
-    stamp = dt.datetime.fromtimestamp(wall_ns // NS_PER_S, dt.UTC)
-    return f"{stamp:%Y-%m-%dT%H:%M:%S}.{wall_ns % NS_PER_S // 1000:06}Z"
+# ---- addresses ----
+
+
+class Claim(NamedTuple):
+    """What a process got."""
+
+    shift: int  # of its nodes' positions against their indices
+    moved_from: int | None = None  # where its Nodes' addresses were until now, if not here
+
+
+async def claim_addresses(
+    api: Api, lease: RunLease, plan: AddressPlan, settings: Settings
+) -> Claim:
+    """Claim the addresses of all nodes that a process may have; its Lease is held.
+
+    Raises SetupError if a pool has no room, or if the server refuses an answer.
+    """
+    first, count = settings.node_index(0), settings.most
+    taken, kept = await _look(api, plan, settings, lease.run_id)
+    start, claimed = first if kept is None else kept, -1
+    for attempt in range(CLAIM_TRIES_MAX):
+        others = list(taken)
+        owned, _, _ = await find_leases(api)
+        for each in owned:  # what the other processes of all fleets have claimed, living or not
+            if each["metadata"]["uid"] != lease.uid:
+                notes = each["metadata"].get("annotations") or {}
+                others += _ranges(each_of(notes.get(ADDRESSES_ANNOTATION, "")))
+        if claimed >= 0 and plan.free(claimed, count, others) == claimed:
+            return Claim(claimed - first, kept if kept not in (None, claimed) else None)
+        if attempt:  # two that met look in different places
+            digest = hashlib.sha256(f"{lease.prefix}/{attempt}".encode()).digest()
+            start = int.from_bytes(digest[:8]) % max(plan.room - count, 1)
+        found = plan.free(start, count, others)
+        if found is None:
+            raise SetupError(
+                f"addressPool {plan}: no {count:,} addresses in a row are free in this cluster: "
+                "choose another addressPool in the profile, or end another fleet"
+            )
+        claimed = found
+        lease.addresses = ",".join(map(str, plan.ranges(claimed, count)))
+        if not await lease.renew():
+            raise SetupError(f"another process wrote the Lease of {lease.prefix} meanwhile")
+    raise SetupError(f"addressPool {plan}: other fleets claim the same addresses: try again")
+
+
+async def _look(
+    api: Api, plan: AddressPlan, settings: Settings, run_id: str
+) -> tuple[list[AddressRange], int | None]:
+    """Return what Nodes have, and where the claim of the process began whose Nodes are ours now.
+
+    Nodes of this very run are left to the claims of its processes.
+    """
+    taken: list[AddressRange] = []
+    kept: int | None = None
+    selector = f"{RUN_LABEL}!={run_id}"
+    async for page in api.pages(NODES, "nodes", labelSelector=selector):
+        for node in page:
+            slot = settings.slot_of(node["metadata"]["name"])
+            if settings.manage and MANAGED_ANNOTATION in (
+                node["metadata"].get("annotations") or {}
+            ):
+                continue  # it has what an earlier run with --manage gave it, and may be ours again
+            if slot is None or settings.manage:
+                spec = node.get("spec") or {}
+                cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else [])
+                taken += _ranges([*_internal(node), *cidrs])
+            elif kept is None:
+                kept = _start(node, slot, plan, settings)
+    if kept is None and not settings.manage:  # of a process of this run that was here before
+        first = await api.request("GET", f"{NODES}/{settings.node_name(0)}")
+        kept = _start(first.body, 0, plan, settings) if first.ok else None
+    return taken, kept
+
+
+def _ranges(addresses: Iterable[str]) -> Iterator[AddressRange]:
+    return filter(None, map(range_of, addresses))
+
+
+def _start(node: Json, slot: int, plan: AddressPlan, settings: Settings) -> int | None:
+    """Return the position of slot 0, by a Node of another slot."""
+    position = plan.position_of(_internal(node))
+    if position is None:
+        return None
+    start = position - slot
+    return start if start >= 0 and start + settings.most <= plan.room else None
+
+
+def _internal(node: Json) -> Iterator[str]:
+    for each in (node.get("status") or {}).get("addresses") or ():
+        if each.get("type") in ("InternalIP", "ExternalIP"):
+            yield each.get("address", "")

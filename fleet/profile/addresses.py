@@ -3,7 +3,7 @@
 A node has a position: its index in the whole fleet plus the shift of its process. Position p is the
 address p + 1 of every pool, and block p of the ranges for pods of Nodes without podCIDRs. No two
 fleets of a cluster share one: a process claims the positions of all nodes that it may have; see
-cluster/address_claims.py. The servers of its kubelets are
+cluster/runs.py. The servers of its kubelets are
 
 NOWHERE      no port and no feature that needs a server is declared
 loopback     at one address of 127.128.0.0/9 for each node, one port for all

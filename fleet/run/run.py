@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 from fleet.background import Background
-from fleet.cluster.address_claims import claim_addresses
 from fleet.cluster.agent_access import prepare_agents
 from fleet.cluster.api_client import RUN, Cluster
 from fleet.cluster.cleanup import PATIENCE_S
@@ -27,7 +26,7 @@ from fleet.cluster.identity import Identity, authorize, features_of
 from fleet.cluster.managed import opted_in
 from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
-from fleet.cluster.runs import RunLease
+from fleet.cluster.runs import RunLease, claim_addresses
 from fleet.cluster.statefulset import check
 from fleet.controlplane import ComponentDeath
 from fleet.controlplane.options import KUBECTL

@@ -9,9 +9,8 @@ import pytest
 from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet.clock import SimClock
-from fleet.cluster.address_claims import Claim, claim_addresses
 from fleet.cluster.ownership import NODES
-from fleet.cluster.runs import RUN_LEASES, RunLease
+from fleet.cluster.runs import RUN_LEASES, Claim, RunLease, claim_addresses
 from fleet.errors import SetupError
 from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.addresses import AddressPlan, range_of
