@@ -110,6 +110,10 @@ def manifests(agents: Iterable[AgentModel]) -> list[Json]:
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
             for rule in agent.rules()
         ]
+        subject = {"kind": "User", "apiGroup": RBAC, "name": agent.user}
+        if agent.user.startswith(SERVICE_ACCOUNT_USER):
+            namespace, account = _service_account(agent.user)
+            subject = {"kind": "ServiceAccount", "namespace": namespace, "name": account}
         role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": name}
         found.append({**role, "rules": rules})
         found.append(
@@ -118,7 +122,7 @@ def manifests(agents: Iterable[AgentModel]) -> list[Json]:
                 "kind": "ClusterRoleBinding",
                 "metadata": name,
                 "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name["name"]},
-                "subjects": [_subject(agent.user)],
+                "subjects": [subject],
             }
         )
     return found
@@ -128,13 +132,6 @@ def _service_account(user: str) -> tuple[str, str]:
     """Return namespace and name of the account that a user is."""
     namespace, _, name = user.removeprefix(SERVICE_ACCOUNT_USER).partition(":")
     return namespace, name
-
-
-def _subject(user: str) -> Json:
-    if user.startswith(SERVICE_ACCOUNT_USER):
-        namespace, name = _service_account(user)
-        return {"kind": "ServiceAccount", "namespace": namespace, "name": name}
-    return {"kind": "User", "apiGroup": RBAC, "name": user}
 
 
 async def prepare_agents(

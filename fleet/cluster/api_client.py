@@ -191,7 +191,10 @@ class Api:
         except (FleetError, RemoteProtocolError) as error:  # no credentials, or too large
             end = Response(0, b"", 0, 0, -1, Failure.CANCELLED, str(error))
         except (aiohttp.ClientError, OSError) as error:
-            failure = _failure_of(error, is_open=is_open)
+            # What it is to a list-watch: it asks again soon, or backs off.
+            failure = Failure.LOST if is_transient(error) else Failure.DIAL
+            if isinstance(error, TimeoutError):
+                failure = Failure.SILENT if is_open else Failure.UNREACHABLE
             end = Response(0, b"", 0, 0, -1, failure, describe_failure(error))
         yield end
 
@@ -506,7 +509,8 @@ class Tries:
         Never less than the back-off, whatever the server asked for.
         Source: client-go/rest/with_retry.go, Before: the larger one of back-off and Retry-After.
         """
-        wait_s = max(_backoff_s(attempt), min(asked_s, RETRY_AFTER_S_MAX))
+        backoff_s = min(0.1 * 3.0**attempt, BACKOFF_MAX_S)
+        wait_s = max(backoff_s, min(asked_s, RETRY_AFTER_S_MAX))
         if not self._patience_s:
             return wait_s
         return min(wait_s, max(0.0, self._until_s - self._now_s()))
@@ -568,13 +572,6 @@ def describe_failure(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _failure_of(error: Exception, *, is_open: bool) -> Failure:
-    """Return what a failure is to a list-watch: it asks again soon, or backs off."""
-    if isinstance(error, TimeoutError):
-        return Failure.SILENT if is_open else Failure.UNREACHABLE
-    return Failure.LOST if is_transient(error) else Failure.DIAL
-
-
 def refused(credentials: Credentials, answer: Answer) -> str:
     """Say in one line that the server does not accept who we are."""
     return (
@@ -612,10 +609,6 @@ def _retry_after_s(response: aiohttp.ClientResponse) -> float:
     """Return what the server asks for; -1 if that is nothing, or beyond sense."""
     value = response.headers.get("Retry-After", "").encode(errors="replace")
     return float(seconds_of(value))
-
-
-def _backoff_s(attempt: int) -> float:
-    return min(0.1 * 3.0**attempt, BACKOFF_MAX_S)
 
 
 def server_now_s(answer: Answer) -> int:

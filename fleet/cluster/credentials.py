@@ -129,7 +129,9 @@ class ClusterSelection:
         shown = ":".join(str(path) for path in paths)
         merger = _read(paths)
         loader = _select(merger, self.context, shown)
-        credentials = Credentials(_context_name(loader), shown, Configuration(), loader, environ)
+        assert loader.current_context is not None, "set_active_context fails rather than leave it"
+        name = str(loader.current_context["name"])
+        credentials = Credentials(name, shown, Configuration(), loader, environ)
         await credentials.refresh(force=True)
         return credentials
 
@@ -355,7 +357,8 @@ class Renewal:
         """
         if refused and self._credentials.secrets() != refused:
             return  # somebody has renewed them meanwhile
-        is_needed = bool(refused) or self._has_run_out()
+        expires_s = self._credentials.expires_s
+        is_needed = bool(refused) or (expires_s is not None and self._wall_s() >= expires_s)
         is_due = self._now_s() >= self._due_s or (is_needed and not self._failures)
         if self._attempt is None and is_due:
             self._attempt = asyncio.create_task(self._try(force=bool(refused)))
@@ -387,10 +390,6 @@ class Renewal:
         finally:
             self._attempt = None
         self._due_s = self._now_s() + wait_s
-
-    def _has_run_out(self) -> bool:
-        expires_s = self._credentials.expires_s
-        return expires_s is not None and self._wall_s() >= expires_s
 
     def _rest(self) -> str:
         """Say how long requests can go on."""
@@ -485,12 +484,6 @@ def _check_user(document: Mapping[str, Any], context: Mapping[str, Any], where: 
             f"{where}: user {name} impersonates another ({', '.join(impersonated)}), which fleet "
             "cannot combine with impersonating nodes"
         )
-
-
-def _context_name(loader: KubeConfigLoader) -> str:
-    current = loader.current_context
-    assert current is not None, "set_active_context fails rather than leave it empty"
-    return str(current["name"])
 
 
 def _credentials_failure(user: Any, error: Exception) -> str:

@@ -80,22 +80,15 @@ def lands_on(template: Json, shape: NodeShape) -> bool:
     if template.get("nodeName"):
         return False
     selector = template.get("nodeSelector") or {}
-    if any(not _has_label(shape, key, str(value)) for key, value in selector.items()):
+    if any(shape.labels.get(key) != str(value) for key, value in selector.items()):
         return False
-    return _affinity_matches(template, shape) and _tolerates_all(template, shape.taints)
-
-
-def _has_label(shape: NodeShape, key: str, value: str) -> bool:
-    return shape.labels.get(key) == value
-
-
-def _affinity_matches(template: Json, shape: NodeShape) -> bool:
     affinity = (template.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if not required:
-        return True
     # Terms are alternatives; the requirements of a term must all hold. An empty term matches none.
-    return any(_term_matches(term, shape) for term in required.get("nodeSelectorTerms") or ())
+    terms = (required or {}).get("nodeSelectorTerms") or ()
+    if required and not any(_term_matches(term, shape) for term in terms):
+        return False
+    return _tolerates_all(template, shape.taints)
 
 
 def _term_matches(term: Json, shape: NodeShape) -> bool:

@@ -149,8 +149,12 @@ async def check_permissions(
 
     await each(wanted, ask)
     if denied:
-        missing = _grouped([permission for permission in wanted if permission in denied])
-        raise SetupError(f"no permission (RBAC), {len(denied)} missing: {'; '.join(missing)}")
+        verbs: dict[Permission, list[str]] = {}  # of one resource: "list,watch nodes"
+        for permission in wanted:
+            if permission in denied:
+                verbs.setdefault(permission._replace(verb=""), []).append(permission.verb)
+        missing = "; ".join(str(p._replace(verb=",".join(each))) for p, each in verbs.items())
+        raise SetupError(f"no permission (RBAC), {len(denied)} missing: {missing}")
 
 
 async def is_allowed(
@@ -471,14 +475,6 @@ def _expand(calls: Calls) -> list[Permission]:
         for group, resource, subresource, namespace, verbs in calls
         for verb in verbs.split()
     ]
-
-
-def _grouped(permissions: list[Permission]) -> list[str]:
-    """Join the verbs of one resource: "list,watch nodes"."""
-    verbs: dict[Permission, list[str]] = {}
-    for permission in permissions:
-        verbs.setdefault(permission._replace(verb=""), []).append(permission.verb)
-    return [str(what._replace(verb=",".join(listed))) for what, listed in verbs.items()]
 
 
 def impersonation_headers(user: str, *groups: str) -> list[tuple[str, str]]:

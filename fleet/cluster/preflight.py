@@ -286,12 +286,15 @@ def _cidr_lines(cidrs: PodCidrs, nodes: int) -> list[str]:
         f"  A node that gets no podCIDR gives its pods addresses of {POD_POOL_V4} or "
         f"{POD_POOL_V6} that no other fleet uses and no Node's podCIDR here overlaps."
     )
-    looked = _looked_at(cidrs.looked_at)
     if not cidrs.looked_at:
         unknown = "- No Node here shows whether the cluster gives each Node a podCIDR: if it does, "
         return [f"{unknown}each node of the fleet takes one too.", own]
     if not cidrs.nodes:
-        return [f"- {looked} no podCIDR: the fleet takes none from real nodes.", own]
+        most = "first " if cidrs.looked_at == SAMPLED_NODES_MAX else ""
+        looked = (
+            f"{most}{cidrs.looked_at:,} real nodes have" if cidrs.looked_at > 1 else "real node has"
+        )
+        return [f"- The {looked} no podCIDR: the fleet takes none from real nodes.", own]
     lines = []
     for length, span in zip(cidrs.prefix_lengths, cidrs.spans, strict=True):
         needed = (nodes - 1).bit_length()
@@ -346,13 +349,6 @@ def _provider_line(cloud: str, name: str, template: str, nodes: int) -> str:
         f"but some try again without end, here for {nodes:,} nodes (a tagging controller may "
         "become the largest load of the cluster). --provider-id none leaves it out."
     )
-
-
-def _looked_at(nodes: int) -> str:
-    if nodes == 1:
-        return "The real node has"
-    most = "first " if nodes == SAMPLED_NODES_MAX else ""
-    return f"The {most}{nodes:,} real nodes have"
 
 
 async def confirm(

@@ -329,22 +329,18 @@ def is_run_lease(lease: Json) -> bool:
 def read_holder(lease: Json, now_s: int) -> RunHolder:
     """Read a run's Lease; `now_s` is the server's clock."""
     metadata, spec = lease["metadata"], lease.get("spec", {})
+    # When the server last stored the Lease; the holder's own word if it does not say.
+    times = [each["time"] for each in metadata.get("managedFields") or () if each.get("time")]
+    written_s = max(map(time_s, times or [spec.get("renewTime") or ""]))
     return RunHolder(
         run=spec.get("holderIdentity") or "",
         prefix=metadata.get("labels", {}).get(PREFIX_LABEL, ""),
         version=metadata.get("annotations", {}).get(VERSION_ANNOTATION, ""),
-        renewed_ago_s=max(0, now_s - _written_s(lease)),
+        renewed_ago_s=max(0, now_s - written_s),
         duration_s=int(spec.get("leaseDurationSeconds") or DURATION_S),
         holder=metadata.get("annotations", {}).get(HOLDER_ANNOTATION, ""),
         has_applied=bool(read_noted(lease)),
     )
-
-
-def _written_s(lease: Json) -> int:
-    """Return when the server last stored the Lease; the holder's own word if it does not say."""
-    managed = lease["metadata"].get("managedFields") or []
-    times = [time_s(entry["time"]) for entry in managed if entry.get("time")]
-    return max(times) if times else time_s(lease.get("spec", {}).get("renewTime") or "")
 
 
 async def holder_of(api: Api, prefix: str) -> RunHolder | None:
