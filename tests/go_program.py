@@ -1,19 +1,31 @@
 """Programs of others that tests run, each built once with Go into the user's cache, as kubemark is.
 
-A program has a directory with a go.mod that names it as a tool, and the go.sum of all it needs.
-`go_program.py NAME...` builds them.
+A program has a directory with a go.mod that names it as a tool, and the go.sum of all it needs; the
+kubelet, its hollow sibling and the Kubernetes project's end-to-end tests are of the control plane's
+module. `go_program.py NAME...` builds them.
 """
 
 import asyncio
 import fcntl
 import hashlib
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fleet.controlplane.binaries import cache_directory
-from fleet.controlplane.build import GoBuild, find_go, to_stderr
-from fleet.controlplane.options import Progress
+from fleet.controlplane.binaries import MODULE, cache_directory, linker_flags
+from fleet.controlplane.build import GoBuild, find_go, held_lock
+from fleet.controlplane.options import Progress, no_progress
+
+E2E_TEST = "e2e.test"
+GINKGO = "ginkgo"
+E2E_PACKAGES = {E2E_TEST: "k8s.io/kubernetes/test/e2e", GINKGO: "github.com/onsi/ginkgo/v2/ginkgo"}
+
+
+def to_stderr(line: str) -> None:
+    """Print a line as progress."""
+    print(line, file=sys.stderr, flush=True)
 
 
 class GoProgram(NamedTuple):
@@ -52,6 +64,72 @@ class _ProgramBuild(GoBuild):
     async def _make(self, work: Path) -> None:
         program = self._program
         await self._build(work / program.name, program.package, "-ldflags", "-s -w")
+
+
+class _SiblingBuild(GoBuild):
+    """The build of a program with the modules, and the version, of the control plane."""
+
+    def __init__(self, name: str, go: str, target: Path, progress: Progress) -> None:
+        self.what = f"the {name}"
+        super().__init__(go, target, progress)
+        self._name = name
+
+    async def _make(self, work: Path) -> None:
+        await self._build(work / self._name, f"k8s.io/kubernetes/cmd/{self._name}")
+
+
+class _E2eBuild(GoBuild):
+    """The build of the Kubernetes project's tests, with the very modules of the control plane.
+
+    They need two modules more. A copy of go.mod takes those, at the versions that Kubernetes
+    requires: what ships to users who only want a control plane stays as it is.
+    """
+
+    what = "the Kubernetes end-to-end tests"
+
+    async def _make(self, work: Path) -> None:
+        modfile = work / "e2e.mod"
+        shutil.copyfile(MODULE / "go.mod", modfile)
+        shutil.copyfile(MODULE / "go.sum", modfile.with_suffix(".sum"))
+        for name, package in E2E_PACKAGES.items():
+            self._shown.begin(f"compiling and linking {name}")
+            command = ("test", "-c", "-vet=off") if name == E2E_TEST else ("build",)
+            flags = ("-mod=mod", f"-modfile={modfile}", "-trimpath", "-buildvcs=false")
+            output = ("-ldflags", " ".join(linker_flags()), "-o", str(work / name), package)
+            await self._go_command(lambda _line: None, *command, *flags, *output)
+
+
+async def build_kubemark(progress: Progress = no_progress) -> Path:
+    """Build the hollow kubelet that fleet is compared with, unless it is there."""
+    return await _build_sibling("kubemark", progress)
+
+
+async def build_kubelet(progress: Progress = no_progress) -> Path:
+    """Build the kubelet that nodes of a cluster run, unless it is there."""
+    return await _build_sibling("kubelet", progress)
+
+
+async def _build_sibling(name: str, progress: Progress) -> Path:
+    target = _sibling(name)
+    async with held_lock(target, progress):
+        if not os.access(target / name, os.X_OK):
+            await _SiblingBuild(name, await find_go(), target, progress).run()
+    return target / name
+
+
+async def build_e2e_tests(progress: Progress = no_progress) -> Path:
+    """Build `e2e.test` and its runner `ginkgo`, unless they are there; return their directory."""
+    target = _sibling("e2e")
+    async with held_lock(target, progress):
+        if not all(os.access(target / name, os.X_OK) for name in E2E_PACKAGES):
+            await _E2eBuild(await find_go(), target, progress).run()
+    return target
+
+
+def _sibling(name: str) -> Path:
+    built = cache_directory()
+    built.parent.mkdir(parents=True, exist_ok=True)
+    return built.with_name(f"{built.name}-{name}")
 
 
 _HERE = Path(__file__).parent

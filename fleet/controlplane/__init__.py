@@ -5,9 +5,8 @@ one that stands on its own. `provide_binaries` finds or makes the programs that 
 """
 
 from fleet.controlplane.binaries import Binaries, find_binaries
-from fleet.controlplane.bootstrap import NODE_BINDINGS
 from fleet.controlplane.build import provide_binaries
-from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.controlplane import NODE_BINDINGS, ControlPlane
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.options import (
     APISERVER,

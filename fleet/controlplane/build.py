@@ -13,9 +13,15 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import (
@@ -31,42 +37,20 @@ from fleet.controlplane.binaries import (
     find_binaries,
     linker_flags,
 )
-from fleet.controlplane.build_progress import BuildProgress, to_stderr
 from fleet.controlplane.options import Progress, no_progress
 from fleet.controlplane.process import bound_to_us
 from fleet.errors import SetupError
-
-__all__ = [
-    "E2E_TEST",
-    "GINKGO",
-    "GO_ENVIRONMENT",
-    "GoBuild",
-    "build_binaries",
-    "build_e2e_tests",
-    "build_kubelet",
-    "build_kubemark",
-    "find_go",
-    "provide_binaries",
-    "to_stderr",
-]
 
 GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")  # of go.dev, of Debian
 LOCK_POLL_S = 0.5
 LOG_LINES_SHOWN = 15  # of a build that failed: Go tells the cause last
 TICK_S = 1.0
+LINE_S = 10.0  # between lines where no bar can be drawn: a build of minutes is some dozen lines
 PACKAGE_LINE = re.compile(r"[\w./-]+")
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
 """As the released binaries are built: static. The user's own flags could change the result."""
 DISK_BYTES = 4 << 30
 """What Go needs for its module and build caches, measured, and a little more."""
-
-E2E_TEST = "e2e.test"
-GINKGO = "ginkgo"
-KUBEMARK = "kubemark"
-KUBEMARK_PACKAGE = "k8s.io/kubernetes/cmd/kubemark"
-KUBELET = "kubelet"
-KUBELET_PACKAGE = "k8s.io/kubernetes/cmd/kubelet"
-E2E_PACKAGES = {E2E_TEST: "k8s.io/kubernetes/test/e2e", GINKGO: "github.com/onsi/ginkgo/v2/ginkgo"}
 
 
 async def provide_binaries(
@@ -85,7 +69,7 @@ async def build_binaries(progress: Progress = no_progress) -> Binaries:
     """
     target = cache_directory()
     target.parent.mkdir(parents=True, exist_ok=True)
-    async with _lock(target.with_name(target.name + ".lock"), progress):
+    async with held_lock(target, progress):
         if (cached := cached_binaries()) is not None:
             return cached
         go = await find_go()
@@ -95,46 +79,83 @@ async def build_binaries(progress: Progress = no_progress) -> Binaries:
     return dataclasses.replace(built, source=f"built into {target / 'bin'}")
 
 
-async def build_e2e_tests(progress: Progress = no_progress) -> Path:
-    """Build the Kubernetes project's own end-to-end tests, unless they are there.
+class BuildProgress:
+    """Shows one build of `what`: a bar if the terminal can have one, else lines through `note`.
 
-    Returns a directory with `e2e.test` and its runner `ginkgo`. Only `make conformance` needs them.
-    Raises SetupError as build_binaries does.
+    A step is what Go does: it looks for modules, downloads them, compiles, links. Go says nothing
+    for half a minute while it links, so time passes by itself: `tick`, or the bar's own thread.
     """
-    built = cache_directory()
-    target = built.with_name(f"{built.name}-e2e")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    async with _lock(target.with_name(target.name + ".lock"), progress):
-        if not all(os.access(target / name, os.X_OK) for name in E2E_PACKAGES):
-            await _E2eBuild(await find_go(), target, progress).run()
-    return target
 
+    def __init__(
+        self,
+        what: str,
+        note: Progress,
+        *,
+        console: Console | None = None,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what = what
+        self._note = note
+        self._now_s = now_s
+        self._began_s = self._line_s = now_s()
+        self._doing, self._detail = "", ""
+        self._done = self._total = 0
+        console = console or Console(stderr=True)
+        has_bar = console.is_terminal and not console.is_dumb_terminal and note is not no_progress
+        self._bar = Bar(
+            TextColumn(f"building {what}: {{task.description}}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not has_bar,
+        )
+        self._task = self._bar.add_task("", total=None, count="")
 
-async def build_kubemark(progress: Progress = no_progress) -> Path:
-    """Build the hollow kubelet that fleet is compared with, unless it is there.
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
 
-    Returns the program. Only `make parity` needs it. Raises SetupError as build_binaries does.
-    """
-    return await _one_program(_KubemarkBuild, KUBEMARK, progress)
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
 
+    def begin(self, doing: str, total: int = 0) -> None:
+        """Begin a step, of so many packages if that is known."""
+        if doing == self._doing:
+            return
+        self._doing, self._detail, self._done, self._total = doing, "", 0, total
+        self._bar.reset(self._task, total=total or None, description=doing, count=self._count())
+        self._line()
 
-async def build_kubelet(progress: Progress = no_progress) -> Path:
-    """Build the kubelet that nodes of a cluster run, unless it is there.
+    def advance(self, detail: str = "") -> None:
+        """Count one more package or module."""
+        self._done += 1
+        self._detail = detail
+        self._bar.update(self._task, advance=1, count=self._count())
+        self.tick()
 
-    Returns the program. Only `make oracle` needs it. Raises SetupError as build_binaries does.
-    """
-    return await _one_program(_KubeletBuild, KUBELET, progress)
+    def tick(self) -> None:
+        """Let time pass; called about once a second."""
+        if self._now_s() - self._line_s >= LINE_S:
+            self._line()
 
+    def elapsed(self) -> str:
+        """Return the time since the beginning."""
+        minutes, seconds = divmod(int(self._now_s() - self._began_s), 60)
+        return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
 
-async def _one_program(build: "type[GoBuild]", name: str, progress: Progress) -> Path:
-    """Build a program beside the control plane's, with their modules, unless it is there."""
-    built = cache_directory()
-    target = built.with_name(f"{built.name}-{name}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    async with _lock(target.with_name(target.name + ".lock"), progress):
-        if not os.access(target / name, os.X_OK):
-            await build(await find_go(), target, progress).run()
-    return target / name
+    def _count(self) -> str:
+        if self._total:
+            return f"{self._done} of ~{self._total} packages"  # what Go has in its cache is missing
+        return " ".join(filter(None, (str(self._done or ""), self._detail)))
+
+    def _line(self) -> None:
+        self._line_s = self._now_s()
+        if self._bar.disable:
+            parts = filter(None, (self._doing, self._count(), self.elapsed()))
+            self._note(f"building {self._what}: {', '.join(parts)}")
 
 
 class GoBuild:
@@ -248,45 +269,6 @@ class GoBuild:
             self._shown.tick()
 
 
-class _E2eBuild(GoBuild):
-    """The build of the Kubernetes project's tests, with the very modules of the control plane.
-
-    They need two modules more. A copy of go.mod takes those, at the versions that Kubernetes
-    requires: what ships to users who only want a control plane stays as it is.
-    """
-
-    what = "the Kubernetes end-to-end tests"
-
-    async def _make(self, work: Path) -> None:
-        modfile = work / "e2e.mod"
-        shutil.copyfile(MODULE / "go.mod", modfile)
-        shutil.copyfile(MODULE / "go.sum", modfile.with_suffix(".sum"))
-        for name, package in E2E_PACKAGES.items():
-            self._shown.begin(f"compiling and linking {name}")
-            command = ("test", "-c", "-vet=off") if name == E2E_TEST else ("build",)
-            flags = ("-mod=mod", f"-modfile={modfile}", "-trimpath", "-buildvcs=false")
-            output = ("-ldflags", " ".join(linker_flags()), "-o", str(work / name), package)
-            await self._go_command(lambda _line: None, *command, *flags, *output)
-
-
-class _KubemarkBuild(GoBuild):
-    """The build of kubemark, a tool of the control plane's module."""
-
-    what = "the hollow kubelet"
-
-    async def _make(self, work: Path) -> None:
-        await self._build(work / KUBEMARK, KUBEMARK_PACKAGE)
-
-
-class _KubeletBuild(GoBuild):
-    """The build of the kubelet itself: the control plane's module has all that it needs."""
-
-    what = "the kubelet"
-
-    async def _make(self, work: Path) -> None:
-        await self._build(work / KUBELET, KUBELET_PACKAGE)
-
-
 async def find_go() -> str:
     """Find a Go that can build the module. Raises SetupError that names what else to do."""
     places = (shutil.which("go"), *GO_PLACES)
@@ -330,19 +312,16 @@ def _no_programs(why: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def _lock(path: Path, progress: Progress) -> AsyncIterator[None]:
-    """Hold a file lock; it goes with the process, however that ends."""
-    with path.open("wb") as file:
-        if not _try_lock(file.fileno()):
-            progress("another process is building the control plane: waiting for it")
-            while not _try_lock(file.fileno()):  # noqa: ASYNC110  # another process holds it
-                await asyncio.sleep(LOCK_POLL_S)
+async def held_lock(target: Path, progress: Progress) -> AsyncIterator[None]:
+    """Hold the file lock of a build; it goes with the process, however that ends."""
+    with target.with_name(target.name + ".lock").open("wb") as file:
+        told = False
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            if not told:
+                progress("another process is building the control plane: waiting for it")
+                told = True
+            await asyncio.sleep(LOCK_POLL_S)
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

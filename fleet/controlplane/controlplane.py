@@ -4,26 +4,33 @@
 
 Each step waits for the health of the one before: a component that finds its server missing backs
 off for longer than the wait takes. Ready means that a node can join and a pod can be created.
+Source: cmd/kubeadm/app/phases/bootstraptoken/node/tlsbootstrap.go, and cmd/kubeadm/app/phases/
+kubeconfig/kubeconfig.go for the administrators.
+Differs: the API server's kubelet client gets the one role that it needs, not an administrator's.
 """
 
 import asyncio
 import contextlib
 import dataclasses
+import json
 import logging
 import os
 import secrets
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from signal import Signals
 from typing import Self
 
+import aiohttp
+
 from fleet.controlplane.binaries import Binaries
-from fleet.controlplane.bootstrap import DEFAULT_ACCOUNT, NODE_LEASES, Probe
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.directory import (
     ADMIN_GROUP,
     ADMIN_USER,
+    KUBELET_CLIENT_USER,
     Certificates,
     HeldDirectory,
     Layout,
@@ -33,10 +40,14 @@ from fleet.controlplane.directory import (
 )
 from fleet.controlplane.flags import (
     AUDIT_POLICY,
+    LOOPBACK,
     SERVICE_IP,
+    Ports,
     check_extra_flags,
+    choose_ports,
     component_flags,
     fixed_ports,
+    read_ports,
 )
 from fleet.controlplane.kubeconfig import (
     certificate_kubeconfig,
@@ -57,9 +68,9 @@ from fleet.controlplane.options import (
     Progress,
     no_progress,
 )
-from fleet.controlplane.ports import LOOPBACK, Ports, choose_ports, read_ports, write_ports
 from fleet.controlplane.process import Component, boot_id, marks_of
 from fleet.errors import SetupError
+from fleet.k8s.well_known import BINDINGS, NODES_GROUP, RBAC
 
 log = logging.getLogger(__name__)
 
@@ -74,11 +85,85 @@ PORT_TAKEN = "address already in use"
 ADMIN = "admin"
 ADMIN_TOKEN = "admin-token"  # noqa: S105  # a file's name
 
+REQUEST_TIMEOUT_S = 5.0
+CREATED = (200, 201, 409)  # 409: of an earlier start in the same directory
+
+SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
+
+# Binding, role, kind of subject, subject.
+NODE_BINDINGS = (
+    ("fleet:kubelet-bootstrap", "system:node-bootstrapper", "Group", "system:bootstrappers"),
+    ("fleet:node-autoapprove-bootstrap", f"{SIGNING}:nodeclient", "Group", "system:bootstrappers"),
+    ("fleet:node-autoapprove-rotation", f"{SIGNING}:selfnodeclient", "Group", NODES_GROUP),
+)
+"""What lets bootstrap tokens become nodes, and nodes renew their certificates."""
+
+ROLE_BINDINGS = (
+    *NODE_BINDINGS,
+    ("fleet:kubelet-api-admin", "system:kubelet-api-admin", "User", KUBELET_CLIENT_USER),
+)
+
+NODE_LEASES = "/api/v1/namespaces/kube-node-lease"
+DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
+
 OnDeath = Callable[[ComponentDeath], None]
 
 
 class _PortTakenError(SetupError):
     """Somebody took a port between our choice and the component's listening."""
+
+
+class Probe:
+    """Asks the components how they are, as the administrator."""
+
+    def __init__(self, ca_file: Path, admin: Pair) -> None:
+        context = ssl.create_default_context(cafile=str(ca_file))
+        context.load_cert_chain(admin.certificate, admin.key)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=context),
+            timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._session.close()
+
+    async def is_ok(self, url: str) -> bool:
+        """Whether a GET is answered with 200; whatever else happens means not yet."""
+        try:
+            async with self._session.get(url) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+    async def server_version(self, url: str) -> str:
+        """Ask the API server for its version. Raises SetupError if it does not tell."""
+        try:
+            async with self._session.get(f"{url}/version") as response:
+                version = await response.json()
+                return str(version["gitVersion"])
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as error:
+            raise SetupError(f"{url}/version does not work: {error!r}") from error
+
+    async def bind_roles(self, url: str) -> None:
+        """Let bootstrap tokens join as nodes and the API server speak to kubelets."""
+        for name, role, kind, subject in ROLE_BINDINGS:
+            body = {
+                "apiVersion": f"{RBAC}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": name},
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+                "subjects": [{"apiGroup": RBAC, "kind": kind, "name": subject}],
+            }
+            try:
+                async with self._session.post(url + BINDINGS, json=body) as response:
+                    if response.status not in CREATED:
+                        answer = await response.text()
+                        raise SetupError(f"ClusterRoleBinding {name}: {response.status} {answer}")
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                raise SetupError(f"ClusterRoleBinding {name}: {error!r}") from error
 
 
 class ControlPlane:
@@ -130,10 +215,7 @@ class ControlPlane:
         then nothing runs any more, and the message names the log.
         """
         assert self._held is None, "started twice"
-        check_extra_flags(self.options.extra_flags)
-        fixed = fixed_ports(self.options.extra_flags)
-        if self.options.kubeconfig_out is not None:
-            check_kubeconfig_out(self.options.kubeconfig_out)
+        fixed = check_options(self.options)
         binaries = await provide_binaries(self.options.binaries, self._progress)
         self._held = hold_directory(self.options.directory, keep=self.options.keep)
         try:
@@ -196,7 +278,7 @@ class ControlPlane:
                 if attempt == STARTS_MAX:
                     raise
                 await self._end_components(grace_s=0)
-                wanted = None
+                wanted = {}
         raise AssertionError(STARTS_MAX)
 
     async def _start_all(
@@ -209,9 +291,9 @@ class ControlPlane:
         )
 
         certificates = self._certificates = write_certificates(layout.pki, SERVICE_IP)
-        url = f"https://{LOOPBACK}:{ports.apiserver}"
+        url = f"https://{LOOPBACK}:{ports[APISERVER]}"
         self._write_files(layout, url, certificates)
-        write_ports(layout.ports, ports)
+        layout.ports.write_text(json.dumps(ports))
         controllers = all(binaries.has(name) for name in COMPONENTS)
         flags = component_flags(
             self.options, layout, ports, certificates, with_controllers=controllers
@@ -222,12 +304,6 @@ class ControlPlane:
             )
             for name in COMPONENTS
             if binaries.has(name)
-        }
-        listening = {
-            ETCD: ports.etcd,
-            APISERVER: ports.apiserver,
-            SCHEDULER: ports.scheduler,
-            CONTROLLER_MANAGER: ports.controller_manager,
         }
         self._info = ControlPlaneInfo(
             directory=layout.root,
@@ -241,7 +317,7 @@ class ControlPlane:
             binaries_source=binaries.source,
             kubectl=binaries.commands.get(KUBECTL, ()),
             etcd_fsync=self.options.fsync,
-            ports={name: listening[name] for name in self._components},
+            ports={name: ports[name] for name in self._components},
             logs={name: component.log for name, component in self._components.items()},
             warnings=binaries.warnings,
             owner_pid=os.getpid(),
@@ -339,6 +415,14 @@ class ControlPlane:
         layout.audit_policy.write_text(AUDIT_POLICY)
         if self.options.audit_log is not None:
             _make_audit_log(self.options.audit_log.absolute())
+
+
+def check_options(options: ControlPlaneOptions) -> dict[str, int]:
+    """Return the ports that the options fix. Raises UsageError for an option that cannot be."""
+    check_extra_flags(options.extra_flags)
+    if options.kubeconfig_out is not None:
+        check_kubeconfig_out(options.kubeconfig_out)
+    return fixed_ports(options.extra_flags)
 
 
 def _make_audit_log(path: Path) -> None:

@@ -79,21 +79,27 @@ class Certificates:
         return cls(*(Pair(directory / f"{name}.crt", directory / f"{name}.key") for name in names))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
     """Where everything lies in a control plane's directory."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.pki = root / "pki"  # certificates and keys
+        self.etcd = root / "etcd"  # its data
+        self.certificates = root / "certificates"  # the nodes' own, with `--identity csr`
+        self.logs = root / "logs"  # one for each component
+        self.supervisor_log = self.logs / "supervisor.log"
+        # An empty place for the controller-manager to look for plug-ins in.
+        self.volume_plugins = root / "volume-plugins"
+        self.lock = root / "lock"  # held by the process that runs the control plane
+        self.state = root / "controlplane.json"  # what a standing control plane says of itself
+        self.ports = root / "ports.json"  # of the last start
+        self.tokens = root / "tokens.csv"  # the administrator's, as the API server reads it
+        self.audit_policy = root / "audit-policy.yaml"
 
-    @property
-    def pki(self) -> Path:
-        """Certificates and keys."""
-        return self.root / "pki"
-
-    @property
-    def etcd(self) -> Path:
-        """The data of etcd."""
-        return self.root / "etcd"
+    def kubeconfig(self, user: str) -> Path:
+        """Name the kubeconfig of a component or of the administrator."""
+        return self.root / f"{user}.kubeconfig"
 
     def socket(self, name: str) -> Path:
         """Name a Unix socket of etcd, which asks for no credentials.
@@ -105,55 +111,6 @@ class Layout:
             return path
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
         return Path(f"/tmp/fleet-{os.geteuid()}-{digest}") / name  # noqa: S108 - see `_own`
-
-    @property
-    def certificates(self) -> Path:
-        """The nodes' own, with `--identity csr`."""
-        return self.root / "certificates"
-
-    @property
-    def logs(self) -> Path:
-        """One log for each component."""
-        return self.root / "logs"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """What the supervisor of a standing control plane has to say."""
-        return self.logs / "supervisor.log"
-
-    @property
-    def volume_plugins(self) -> Path:
-        """An empty place for the controller-manager to look for plug-ins in."""
-        return self.root / "volume-plugins"
-
-    @property
-    def lock(self) -> Path:
-        """Locked by the process that runs the control plane."""
-        return self.root / "lock"
-
-    @property
-    def state(self) -> Path:
-        """What a standing control plane tells about itself."""
-        return self.root / "controlplane.json"
-
-    @property
-    def ports(self) -> Path:
-        """The ports of the last start."""
-        return self.root / "ports.json"
-
-    @property
-    def tokens(self) -> Path:
-        """The static token of the administrator, as the API server reads it."""
-        return self.root / "tokens.csv"
-
-    @property
-    def audit_policy(self) -> Path:
-        """What the audit log has."""
-        return self.root / "audit-policy.yaml"
-
-    def kubeconfig(self, user: str) -> Path:
-        """Name the kubeconfig of a component or of the administrator."""
-        return self.root / f"{user}.kubeconfig"
 
 
 def write_private(path: Path, content: bytes) -> None:

@@ -1,12 +1,22 @@
-"""The flags of every component, and how a user's own replace them.
+"""The flags of every component, the ports among them, and how a user's own replace them.
+
+Ports are chosen where no outgoing connection can take them. One from the kernel's ephemeral range
+is a trap: while the API server restarts, a client that keeps connecting may be given that very port
+as its own, connect to itself and block the restart.
 
 What is not set here has upstream's default, on purpose: priority-and-fairness, in-flight limits,
 controllers' numbers of workers and node-monitor times are part of what is measured. Only what would
 measure fleet's set-up instead of the control plane is raised: the clients' rate limits.
 """
 
+import contextlib
+import errno
+import random
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import msgspec
 
 from fleet.controlplane.directory import ETCD_SOCKET, PEER_SOCKET, Certificates, Layout
 from fleet.controlplane.options import (
@@ -17,8 +27,15 @@ from fleet.controlplane.options import (
     SCHEDULER,
     ControlPlaneOptions,
 )
-from fleet.controlplane.ports import LOOPBACK, Ports
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
+
+LOOPBACK = "127.0.0.1"
+EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORT_MIN = 10240
+PORT_SPAN = 16384
+PORT_TRIES_MAX = 1000  # at random: where none of so many is free, hardly any is
+Ports = Mapping[str, int]
+"""The port of each component; etcd's is of its metrics and health, its data have a socket."""
 
 SERVICE_CIDR = "10.96.0.0/12"
 SERVICE_IP = "10.96.0.1"
@@ -103,20 +120,65 @@ def check_extra_flags(extra: Mapping[str, Sequence[str]]) -> None:
 
 
 def fixed_ports(extra: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Give the ports that the user's flags fix, by the field names of `Ports`."""
-    fields = {
-        APISERVER: "apiserver",
-        SCHEDULER: "scheduler",
-        CONTROLLER_MANAGER: "controller_manager",
-    }
+    """Return the ports that the user's flags fix, by component. Raises UsageError."""
     ports = {}
-    for component, field in fields.items():
+    for component in (APISERVER, SCHEDULER, CONTROLLER_MANAGER):
         for name, value in map(parse_flag, extra.get(component, ())):
             if name == PORT_FLAG:
                 if not value.isdecimal() or not 0 < int(value) < 1 << 16:
                     raise UsageError(f"{component}: --{name}={value} is no port")
-                ports[field] = int(value)
+                ports[component] = int(value)
     return ports
+
+
+def choose_ports(wanted: Ports, fixed: Ports) -> dict[str, int]:
+    """Choose a free port for each component: the `fixed` one, or the `wanted` one if it is free.
+
+    Raises SetupError if nothing is free. Somebody else may still be faster than the component.
+    """
+    chosen = dict(fixed)
+    for component in COMPONENTS:
+        if component not in chosen:
+            port = wanted.get(component, 0)
+            if not port or port in chosen.values() or not _is_free(port):
+                port = _free_port(set(chosen.values()))
+            chosen[component] = port
+    return chosen
+
+
+def read_ports(path: Path) -> dict[str, int]:
+    """Read the ports of the last start, so that kubeconfigs stay true; none if there was none."""
+    with contextlib.suppress(OSError, ValueError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+    return {}
+
+
+def _free_port(taken: set[int]) -> int:
+    try:
+        ephemeral = int(EPHEMERAL_RANGE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        ephemeral = 32768
+    lowest, highest = max(PORT_MIN, ephemeral - PORT_SPAN), ephemeral - 1
+    if ephemeral - PORT_MIN < PORT_SPAN // 4:  # there is no room below
+        lowest, highest = PORT_MIN, 65535
+    for _ in range(PORT_TRIES_MAX):
+        port = random.randint(lowest, highest)  # noqa: S311  # no secret
+        if port not in taken and _is_free(port):
+            return port
+    raise SetupError(f"no free port on {LOOPBACK} between {lowest} and {highest}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Go listens
+        try:
+            listener.bind((LOOPBACK, port))
+            listener.listen()
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
 
 
 def _etcd(options: ControlPlaneOptions, layout: Layout, ports: Ports) -> dict[str, str]:
@@ -126,13 +188,13 @@ def _etcd(options: ControlPlaneOptions, layout: Layout, ports: Ports) -> dict[st
     only. What is advertised must be a host and a port, but nobody asks there: it is one member, and
     the API server asks only what `etcd-servers` names.
     """
-    advertised = f"http://{LOOPBACK}:{ports.etcd}"
+    advertised = f"http://{LOOPBACK}:{ports[ETCD]}"
     flags = {
         "name": "fleet",
         "data-dir": str(layout.etcd),
         "listen-client-urls": f"unix://{layout.socket(ETCD_SOCKET)}",
         "advertise-client-urls": advertised,
-        "listen-metrics-urls": f"http://{LOOPBACK}:{ports.etcd}",
+        "listen-metrics-urls": f"http://{LOOPBACK}:{ports[ETCD]}",
         "listen-peer-urls": f"unix://{layout.socket(PEER_SOCKET)}",
         "initial-advertise-peer-urls": advertised,
         "initial-cluster": f"fleet={advertised}",
@@ -150,7 +212,7 @@ def _apiserver(
     flags = {
         "etcd-servers": f"unix://{layout.socket(ETCD_SOCKET)}",
         "bind-address": LOOPBACK,
-        PORT_FLAG: str(ports.apiserver),
+        PORT_FLAG: str(ports[APISERVER]),
         "advertise-address": ADVERTISED,
         "tls-cert-file": str(certificates.apiserver.certificate),
         "tls-private-key-file": str(certificates.apiserver.key),
@@ -186,7 +248,7 @@ def _scheduler(layout: Layout, ports: Ports, certificates: Certificates) -> dict
     """Use flags and not a configuration file, so that a user can bring an own one."""
     return {
         **_client_flags(layout.kubeconfig(SCHEDULER)),
-        PORT_FLAG: str(ports.scheduler),
+        PORT_FLAG: str(ports[SCHEDULER]),
         "tls-cert-file": str(certificates.scheduler_serving.certificate),
         "tls-private-key-file": str(certificates.scheduler_serving.key),
     }
@@ -200,7 +262,7 @@ def _controller_manager(layout: Layout, ports: Ports, certificates: Certificates
     """
     return {
         **_client_flags(layout.kubeconfig(CONTROLLER_MANAGER)),
-        PORT_FLAG: str(ports.controller_manager),
+        PORT_FLAG: str(ports[CONTROLLER_MANAGER]),
         "tls-cert-file": str(certificates.controller_manager_serving.certificate),
         "tls-private-key-file": str(certificates.controller_manager_serving.key),
         "controllers": "*,bootstrap-signer-controller,token-cleaner-controller",

@@ -1,10 +1,11 @@
 """What a user can ask of a local control plane, and what it tells about itself."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TypeVar
+
+import msgspec
 
 ETCD = "etcd"
 APISERVER = "kube-apiserver"
@@ -42,15 +43,6 @@ class ControlPlaneOptions:
     extra_flags: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     """Flags by component, as `name=value`, `--name=value` or `name`; they replace fleet's own."""
 
-    def to_json(self) -> str:
-        """Write the options as JSON, for another process."""
-        return json.dumps(dataclasses.asdict(self), default=str)
-
-    @classmethod
-    def from_json(cls, text: str) -> "ControlPlaneOptions":
-        """Read what `to_json` wrote."""
-        return cls(**_with_paths(cls, json.loads(text)))  # type: ignore[arg-type]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneInfo:
@@ -82,22 +74,6 @@ class ControlPlaneInfo:
     starts: Mapping[int, int] = dataclasses.field(default_factory=dict)
     """When each of these processes began, in clock ticks since the boot: ids are used again."""
 
-    def to_json(self) -> str:
-        """Write it as JSON, for other processes."""
-        return json.dumps(dataclasses.asdict(self), default=str, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "ControlPlaneInfo":
-        """Read what `to_json` wrote."""
-        values = _with_paths(cls, json.loads(text))
-        logs = cast("dict[str, str]", values["logs"])
-        values["logs"] = {name: Path(log) for name, log in logs.items()}
-        starts = cast("dict[str, int]", values.get("starts") or {})
-        values["starts"] = {int(pid): ticks for pid, ticks in starts.items()}
-        values["kubectl"] = tuple(cast("list[str]", values["kubectl"]))
-        values["warnings"] = tuple(cast("list[str]", values["warnings"]))
-        return cls(**values)  # type: ignore[arg-type]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ComponentDeath:
@@ -118,10 +94,14 @@ class ComponentDeath:
         return "\n  ".join((f"{self.component} {how}; its log is {self.log}:", *self.last_lines))
 
 
-def _with_paths(cls: type, values: dict[str, object]) -> dict[str, object]:
-    """Make paths of the fields that are declared as such."""
-    for field in dataclasses.fields(cls):
-        value = values.get(field.name)
-        if field.type in (Path, Path | None) and isinstance(value, str):
-            values[field.name] = Path(value)
-    return values
+T = TypeVar("T")
+
+
+def to_json(value: ControlPlaneOptions | ControlPlaneInfo) -> str:
+    """Write options or info as JSON, for another process."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def from_json(kind: type[T], text: str) -> T:
+    """Read what `to_json` wrote. Raises ValueError."""
+    return msgspec.json.decode(text, type=kind, dec_hook=lambda path, value: path(value))

@@ -1,14 +1,16 @@
 """A control plane that stands on its own: `fleet controlplane up`, `down` and `status`.
 
-`up` starts a supervisor (supervisor.py) that outlives the command; the components die with it, also
-by SIGKILL. The supervisor holds the directory's lock as long as it lives and writes there, once all
-is ready, what `attach` reads. A pointer in the user's state directory names the directory that was
+`up` starts a supervisor that outlives the command; the components die with it, also by SIGKILL. The
+supervisor holds the directory's lock as long as it lives and writes there, once all is ready, what
+`attach` reads. Until then it reports to `up` on its stdout in lines of JSON: its `pid`, `progress`,
+and at last `ready` or `error`. A pointer in the user's state directory names the directory that was
 brought up last, so that `fleet spawn` finds one that was started with `--dir`.
 """
 
 import asyncio
 import dataclasses
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,24 +18,33 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from fleet.controlplane.bootstrap import Probe
 from fleet.controlplane.build import provide_binaries
-from fleet.controlplane.directory import Layout, Pair, claim_directory, is_held, is_own
-from fleet.controlplane.flags import check_extra_flags, fixed_ports
-from fleet.controlplane.kubeconfig import check_kubeconfig_out, write_kubeconfig_out
+from fleet.controlplane.controlplane import ControlPlane, Probe, check_options
+from fleet.controlplane.directory import (
+    Layout,
+    Pair,
+    claim_directory,
+    is_held,
+    is_own,
+    write_private,
+)
+from fleet.controlplane.kubeconfig import write_kubeconfig_out
 from fleet.controlplane.options import (
     ControlPlaneInfo,
     ControlPlaneOptions,
     Progress,
+    from_json,
     no_progress,
+    to_json,
 )
 from fleet.controlplane.process import boot_id, signal_known, start_ticks
-from fleet.errors import SetupError, UsageError
+from fleet.errors import FleetError, SetupError, UsageError
 from fleet.profile.secret_variables import without_secrets
 
 DOWN_TIMEOUT_S = 20.0  # meanwhile its supervisor ends the components, etcd with GRACE_S
 KILL_TIMEOUT_S = 5.0
 POLL_S = 0.05
+SUPERVISOR = "from fleet.controlplane.standing import supervisor; supervisor()"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,28 +68,17 @@ async def up(
     """
     options = options or ControlPlaneOptions()
     directory = (options.directory or default_directory()).expanduser().absolute()
-    running = attach(directory)
-    if running is not None:
+    info = attach(directory)
+    if info is not None:
         progress(f"a control plane is running in {directory} already")
-        _write_pointer(directory)
         if options.kubeconfig_out is not None:
-            write_kubeconfig_out(options.kubeconfig_out, running.kubeconfig.read_bytes())
-        return running
-    check_extra_flags(options.extra_flags)
-    fixed_ports(options.extra_flags)
-    if options.kubeconfig_out is not None:
-        check_kubeconfig_out(options.kubeconfig_out)
-    await provide_binaries(options.binaries, progress)  # in the foreground: it may take minutes
-    absolute = dataclasses.replace(
-        options,
-        directory=directory,
-        keep=options.directory is not None if options.keep is None else options.keep,
-        binaries=_absolute(options.binaries),
-        kubeconfig_out=_absolute(options.kubeconfig_out),
-        audit_log=_absolute(options.audit_log),
-    )
-    info = await _start_supervisor(absolute, progress)
-    _write_pointer(directory)
+            write_kubeconfig_out(options.kubeconfig_out, info.kubeconfig.read_bytes())
+    else:
+        check_options(options)
+        await provide_binaries(options.binaries, progress)  # in the foreground: may take minutes
+        info = await _start_supervisor(_absolute(options, directory), progress)
+    _pointer().parent.mkdir(parents=True, exist_ok=True)
+    _pointer().write_text(f"{directory}\n")
     return info
 
 
@@ -123,11 +123,26 @@ def attach(directory: Path | None = None) -> ControlPlaneInfo | None:
     if not is_own(layout.root):
         return None
     try:
-        info = ControlPlaneInfo.from_json(layout.state.read_text())
-    except (OSError, ValueError, TypeError, KeyError):
+        info = from_json(ControlPlaneInfo, layout.state.read_text())
+    except (OSError, ValueError):
         return None
     is_there = info.boot_id == boot_id() and _is_known(info, info.owner_pid)
     return info if is_there and is_held(layout) else None
+
+
+def _is_known(info: ControlPlaneInfo, pid: int) -> bool:
+    """Whether a process that the file names runs, and is still the same one."""
+    return pid in info.starts and start_ticks(pid) == info.starts[pid]
+
+
+# ---- places ----
+
+
+def state_home() -> Path:
+    """Name fleet's place among the user's state."""
+    base = os.environ.get("XDG_STATE_HOME")
+    home = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return home / "fleet"
 
 
 def default_directory() -> Path:
@@ -135,12 +150,38 @@ def default_directory() -> Path:
     return state_home() / "controlplane"
 
 
-async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) -> ControlPlaneInfo:
-    """Start the supervisor, show what it tells, and let it go once it is ready.
+def _pointer() -> Path:
+    return state_home() / "controlplane.path"
 
-    It writes lines of JSON: its `pid`, `progress`, and at last `ready` or `error`. Its end of the
-    pipe is not waited for: uvloop keeps a copy of it there. The process started here is its
-    parent, which ends at once.
+
+def _directory(directory: Path | None) -> Path:
+    if directory is not None:
+        return directory.expanduser().absolute()
+    try:
+        return Path(_pointer().read_text().strip() or default_directory())
+    except OSError:
+        return default_directory()
+
+
+def _absolute(options: ControlPlaneOptions, directory: Path) -> ControlPlaneOptions:
+    """Return options that mean the same in any working directory."""
+    keep = options.directory is not None if options.keep is None else options.keep
+    paths = {
+        name: path.expanduser().absolute()
+        for name in ("binaries", "kubeconfig_out", "audit_log")
+        if (path := getattr(options, name)) is not None
+    }
+    return dataclasses.replace(options, directory=directory, keep=keep, **paths)
+
+
+# ---- the supervisor ----
+
+
+async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) -> ControlPlaneInfo:
+    """Start the supervisor, show what it reports, and let it go once it is ready.
+
+    Its end of the pipe is not waited for: uvloop keeps a copy of it. The process started here is
+    its parent, which ends at once.
     """
     assert options.directory is not None
     layout = Layout(options.directory)
@@ -151,14 +192,14 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}") from error
     ours, theirs = os.pipe()
-    words = asyncio.StreamReader()
+    lines = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(words), os.fdopen(ours, "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(ours, "rb", 0)
     )
     try:
         with log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "fleet.controlplane.supervisor", options.to_json()),
+                *(sys.executable, "-P", "-c", SUPERVISOR, to_json(options)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=theirs,
                 stderr=log,
@@ -171,77 +212,90 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
     finally:
         os.close(theirs)
     try:
-        return await _outcome(process, words, layout, progress)
+        return await _outcome(lines, layout, progress)
     finally:
+        await process.wait()
         transport.close()
 
 
 async def _outcome(
-    process: asyncio.subprocess.Process,
-    words: asyncio.StreamReader,
-    layout: Layout,
-    progress: Progress,
+    lines: asyncio.StreamReader, layout: Layout, progress: Progress
 ) -> ControlPlaneInfo:
-    """Show what the supervisor tells, up to its last word."""
+    """Show what the supervisor reports, up to its last word. If cancelled, end it."""
     pid, ticks = 0, 0
-    outcome: ControlPlaneInfo | Exception = SetupError(
-        f"the supervisor ended without a word; its log is {layout.supervisor_log}"
-    )
     try:
-        async for line in words:
+        async for line in lines:
             message = json.loads(line)
             if "pid" in message:
                 pid, ticks = message["pid"], start_ticks(message["pid"]) or 0
             elif "progress" in message:
                 progress(message["progress"])
             elif "ready" in message:
-                outcome = ControlPlaneInfo.from_json(message["ready"])
-                break
-            elif "error" in message:
-                kind = UsageError if message["is_usage"] else SetupError
-                outcome = kind(message["error"])
-                break
-        await process.wait()
+                return from_json(ControlPlaneInfo, message["ready"])
+            else:
+                raise (UsageError if message["is_usage"] else SetupError)(message["error"])
     except asyncio.CancelledError:
         if pid:
             signal_known(pid, ticks, signal.SIGTERM)
-        await words.read()  # ends with the supervisor
-        await process.wait()
+        await lines.read()  # ends with the supervisor
         raise
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    log = layout.supervisor_log
+    raise SetupError(f"the supervisor ended without a word; its log is {log}")
 
 
-def _directory(directory: Path | None) -> Path:
-    if directory is not None:
-        return directory.expanduser().absolute()
+def supervisor() -> None:
+    """Run a standing control plane until SIGTERM: the program of its own process.
+
+    It is nobody's child, reports to its starter on stdout, then lets go of the pipe. Its log is
+    stderr.
+    """
+    import uvloop  # noqa: PLC0415 - commands have a loop of their own
+
+    if os.fork() != 0:  # there is no thread yet
+        os._exit(0)  # the starter needs not wait for us, and we never are its zombie
+    _report(pid=os.getpid())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    sys.exit(uvloop.run(_supervise(from_json(ControlPlaneOptions, sys.argv[1]))))
+
+
+async def _supervise(options: ControlPlaneOptions) -> int:
+    """Run a control plane until SIGTERM; return the exit code."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    assert options.directory is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, main_task.cancel)
+    control_plane = ControlPlane(options, progress=lambda line: _report(progress=line))
     try:
-        return Path(_pointer().read_text().strip() or default_directory())
-    except OSError:
-        return default_directory()
+        info = await control_plane.start()
+    except asyncio.CancelledError:
+        return 0
+    except FleetError as error:
+        _report(error=str(error), is_usage=isinstance(error, UsageError))
+        return error.exit_code
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    state = Layout(options.directory).state
+    write_private(state, to_json(info).encode())
+    _report(ready=to_json(info))
+    _let_go_of_starter()
+    await ended.wait()
+    state.unlink(missing_ok=True)
+    await control_plane.stop()
+    return 0
 
 
-def _write_pointer(directory: Path) -> None:
-    _pointer().parent.mkdir(parents=True, exist_ok=True)
-    _pointer().write_text(f"{directory}\n")
+def _report(**message: object) -> None:
+    try:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+    except OSError:  # the starter is gone; what was asked of us still stands
+        _let_go_of_starter()
 
 
-def _pointer() -> Path:
-    return state_home() / "controlplane.path"
-
-
-def state_home() -> Path:
-    """Name fleet's place among the user's state."""
-    base = os.environ.get("XDG_STATE_HOME")
-    home = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
-    return home / "fleet"
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return path.expanduser().absolute() if path is not None else None
-
-
-def _is_known(info: ControlPlaneInfo, pid: int) -> bool:
-    """Whether a process that the file names runs, and is still the same one."""
-    return pid in info.starts and start_ticks(pid) == info.starts[pid]
+def _let_go_of_starter() -> None:
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)

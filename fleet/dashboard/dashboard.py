@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fleet.background import Background, give_up
 from fleet.cluster.api_client import Cluster
-from fleet.controlplane.ports import LOOPBACK
+from fleet.controlplane.flags import LOOPBACK
 from fleet.dashboard.door import new_token, token_from
 from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.load_access import LoadAccess, with_token

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from fleet.controlplane.ports import LOOPBACK
+from fleet.controlplane.flags import LOOPBACK
 from fleet.controlplane.process import Component
 from fleet.dashboard.load_credentials import KUBECONFIG, NAMESPACE, RUN
 from fleet.dashboard.locust_master import locust_with

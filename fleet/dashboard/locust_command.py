@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fleet.controlplane.ports import LOOPBACK
+from fleet.controlplane.flags import LOOPBACK
 from fleet.dashboard.door import token_from
 from fleet.dashboard.load_credentials import LoadCredentials
 from fleet.dashboard.load_workers import find_loads

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fleet.controlplane.ports import LOOPBACK
+from fleet.controlplane.flags import LOOPBACK
 from fleet.controlplane.process import Component
 from fleet.dashboard.door import TOKEN_VARIABLE
 from fleet.errors import SetupError

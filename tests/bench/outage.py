@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 import aiohttp
 import psutil
 
+from fleet.controlplane.flags import LOOPBACK
 from fleet.controlplane.options import CONTROLLER_MANAGER
-from fleet.controlplane.ports import LOOPBACK
 
 from .inside import DEADLINE_S, Json, follow, session_of, until
 from .peer_plane import Plane

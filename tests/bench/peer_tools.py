@@ -16,7 +16,7 @@ from typing import Self
 import aiohttp
 import psutil
 
-from fleet.controlplane.build import build_kubemark, find_go, to_stderr
+from fleet.controlplane.build import find_go
 from fleet.controlplane.directory import Layout, Pair
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 from fleet.controlplane.options import ControlPlaneInfo
@@ -30,7 +30,7 @@ from .peer_plane import FLEET
 
 sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
 from free_ports import free_port
-from go_program import KWOK
+from go_program import KWOK, build_kubemark, to_stderr
 from hollow_node import hollow_kubelet
 
 KWOK_TOOL = "KWOK"

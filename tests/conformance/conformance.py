@@ -33,11 +33,13 @@ from judgement import (
 )
 
 from fleet.controlplane.binaries import cached_binaries
-from fleet.controlplane.build import E2E_TEST, GINKGO, build_e2e_tests
 from fleet.controlplane.options import KUBECTL
 from fleet.errors import SetupError
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+from go_program import E2E_TEST, GINKGO, build_e2e_tests  # noqa: E402 - found there
+
 FOCUS = r"\[sig-apps\].*\[Conformance\]"
 ROUNDS = {"parallel": "!Serial", "serial": "Serial"}
 """Ginkgo's label filters."""

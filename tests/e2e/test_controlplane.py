@@ -42,6 +42,7 @@ from fleet.controlplane import (
     up,
 )
 from fleet.controlplane.kubeconfig import token_kubeconfig
+from fleet.controlplane.options import from_json
 from fleet.errors import SetupError
 
 pytest_plugins = ("e2e_fixtures",)
@@ -282,10 +283,11 @@ def test_two_at_a_time_and_an_apiserver_that_restarts() -> None:
 OWNER = """
 import sys, time, uvloop
 from fleet.controlplane import ControlPlane
+from fleet.controlplane.options import to_json
 
 async def main():
     info = await ControlPlane().start()
-    print(info.to_json().replace("\\n", ""), flush=True)
+    print(to_json(info), flush=True)
     time.sleep(600)
 
 uvloop.run(main())
@@ -301,7 +303,7 @@ def test_sigkill_of_the_owner_leaves_no_process_and_no_port(
     script = OWNER.replace("uvloop", loop)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
-        info = ControlPlaneInfo.from_json(owner.stdout.readline().decode())
+        info = from_json(ControlPlaneInfo, owner.stdout.readline().decode())
         ports = {port for _address, port in listening(info)}
         assert set(info.ports.values()) <= ports
         owner.kill()

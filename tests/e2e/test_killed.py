@@ -47,7 +47,7 @@ def test_something(world):
         pytest.param(
             SPAWNS,
             1,
-            {"fleet spawn", "forking_proxy.py", "controlplane.supervisor", *COMPONENTS},
+            {"fleet spawn", "forking_proxy.py", "controlplane.standing", *COMPONENTS},
             id="worker",
         ),
     ],

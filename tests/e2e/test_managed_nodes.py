@@ -10,9 +10,9 @@ import yaml
 from audit_requests import requests_of
 from e2e_world import CONFIRMED, Json, World, condition, eventually, workload
 from fault_world import lively
+from go_program import build_kubelet
 from real_kubelet import RealKubelet, running, why_not
 
-from fleet.controlplane.build import build_kubelet
 from fleet.k8s.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
 pytest_plugins = ("e2e_fixtures",)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from both_nodes import HOLD_S, IMAGES, Told, both_nodes
+from go_program import build_kubelet
 from judge import Body, Judge, Recording, save, summary
 from listed_differences import Listed, judge, read_listed
 from mutations import MUTATIONS, news
@@ -15,8 +16,6 @@ from objects_of_scenes import SHELL
 from oracle_limits import PAGE
 from oracle_stage import OracleStage
 from recorded_scenes import record
-
-from fleet.controlplane.build import build_kubelet
 
 HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 OF_V1 = "cgroup v1:"

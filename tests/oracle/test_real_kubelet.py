@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from both_nodes import OWN, PAUSE, REAL, BothNodes, Told, both_nodes
 from e2e_world import Json, condition, eventually
+from go_program import build_kubelet
 from guard import marked_processes
 from real_kubelet import SYSCTLS, why_not
-
-from fleet.controlplane.build import build_kubelet
 
 pytest_plugins = ("e2e_fixtures",)
 REASON = why_not()

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from both_nodes import NODES, PAUSE, REAL, BothNodes, Told, both_nodes
 from e2e_world import Json, condition, eventually
+from go_program import build_kubelet
 from real_kubelet import why_not
-
-from fleet.controlplane.build import build_kubelet
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [

@@ -9,11 +9,10 @@ import pytest
 from audit_trace import Request, trace
 from comparison import GET, compare, costs, uneven
 from differences import LIMITS
+from go_program import build_kubemark
 from listed_differences import judge, too_often
 from parity_script import LISTED, NODES, OUTAGE
 from recording import Recording, record
-
-from fleet.controlplane.build import build_kubemark
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from audit_trace import parse
 from e2e_world import Json, World, eventually
+from go_program import build_kubemark
 
-from fleet.controlplane.build import build_kubemark
 from fleet.controlplane.directory import Layout, Pair
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
 from fleet.controlplane.pki import Authority

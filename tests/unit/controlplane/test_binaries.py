@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from go_program import build_e2e_tests
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane import binaries, build
@@ -176,11 +177,11 @@ def test_the_projects_own_tests_are_built_once_beside_the_control_plane(
 ) -> None:
     shipped = (binaries.MODULE / "go.mod").read_text()
     fake_go(tmp_path, monkeypatch, f'echo "$1 $2" >> {tmp_path}/calls\n{BUILD}')
-    directory = asyncio.run(build.build_e2e_tests())
+    directory = asyncio.run(build_e2e_tests())
     assert directory != binaries.cache_directory()
     assert {path.name for path in directory.iterdir()} >= {"e2e.test", "ginkgo"}
     assert (directory / "e2e.mod").read_text() == shipped
-    assert asyncio.run(build.build_e2e_tests()) == directory
+    assert asyncio.run(build_e2e_tests()) == directory
     assert (tmp_path / "calls").read_text().splitlines() == ["test -c", "build -mod=mod"]
     assert binaries.cached_binaries() is None
 

@@ -14,8 +14,17 @@ from signal import Signals
 import pytest
 
 from fleet.controlplane.directory import ETCD_SOCKET, MARK, Layout, hold_directory, is_held
-from fleet.controlplane.options import ControlPlaneInfo, ControlPlaneOptions, no_progress
-from fleet.controlplane.ports import choose_ports, read_ports, write_ports
+from fleet.controlplane.flags import choose_ports, read_ports
+from fleet.controlplane.options import (
+    APISERVER,
+    COMPONENTS,
+    SCHEDULER,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+    from_json,
+    no_progress,
+    to_json,
+)
 from fleet.controlplane.process import boot_id, marks_of, signal_known, start_ticks
 from fleet.controlplane.standing import _start_supervisor, attach, down
 from fleet.errors import SetupError, UsageError
@@ -145,7 +154,7 @@ def standing(tmp_path: Path, pid: int) -> Path:
         starts=marks_of([pid]),
         pids={"etcd": pid},
     )
-    held.layout.state.write_text(told.to_json())
+    held.layout.state.write_text(to_json(told))
     return held.layout.root
 
 
@@ -235,40 +244,35 @@ def test_an_unlocked_directory_is_not_held(tmp_path: Path) -> None:
 
 
 def test_ports_are_free_distinct_and_out_of_the_ephemeral_range() -> None:
-    ports = choose_ports()
-    numbers = (
-        ports.etcd,
-        ports.apiserver,
-        ports.scheduler,
-        ports.controller_manager,
-    )
-    assert len(set(numbers)) == 4
+    ports = choose_ports({}, {})
+    assert set(ports) == set(COMPONENTS)
+    assert len(set(ports.values())) == 4
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    assert first < 20_000 or max(numbers) < first
+    assert first < 20_000 or max(ports.values()) < first
 
 
 def test_the_last_ports_are_taken_again_if_they_are_free(tmp_path: Path) -> None:
-    ports = choose_ports()
-    write_ports(tmp_path / "ports.json", ports)
+    ports = choose_ports({}, {})
+    (tmp_path / "ports.json").write_text(json.dumps(ports))
     assert read_ports(tmp_path / "ports.json") == ports
     with socket.socket() as other:
-        other.bind(("127.0.0.1", ports.scheduler))
+        other.bind(("127.0.0.1", ports[SCHEDULER]))
         other.listen()
-        chosen = choose_ports(ports)
-    assert chosen.apiserver == ports.apiserver
-    assert chosen.scheduler != ports.scheduler
-    assert choose_ports(None, {"apiserver": 6443}).apiserver == 6443
+        chosen = choose_ports(ports, {})
+    assert chosen[APISERVER] == ports[APISERVER]
+    assert chosen[SCHEDULER] != ports[SCHEDULER]
+    assert choose_ports({}, {APISERVER: 6443})[APISERVER] == 6443
 
 
 def test_broken_port_files_are_ignored(tmp_path: Path) -> None:
-    assert read_ports(tmp_path / "none") is None
-    (tmp_path / "ports.json").write_text('{"etcd": 1}')
-    assert read_ports(tmp_path / "ports.json") is None
+    assert read_ports(tmp_path / "none") == {}
+    (tmp_path / "ports.json").write_text('{"etcd": "x"}')
+    assert read_ports(tmp_path / "ports.json") == {}
 
 
 def test_options_and_info_survive_their_json() -> None:
     options = ControlPlaneOptions(
         directory=Path("/d"), audit_log=Path("/a"), fsync=True, extra_flags={"etcd": ["v=1"]}
     )
-    assert ControlPlaneOptions.from_json(options.to_json()) == options
-    assert ControlPlaneInfo.from_json(INFO.to_json()) == INFO
+    assert from_json(ControlPlaneOptions, to_json(options)) == options
+    assert from_json(ControlPlaneInfo, to_json(INFO)) == INFO

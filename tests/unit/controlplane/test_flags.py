@@ -23,11 +23,10 @@ from fleet.controlplane.options import (
     ControlPlaneOptions,
 )
 from fleet.controlplane.pki import write_certificates
-from fleet.controlplane.ports import Ports
 from fleet.errors import UsageError
 from fleet.run.presets import NODE_MASKS
 
-PORTS = Ports(1, 3, 4, 5)
+PORTS = {ETCD: 1, APISERVER: 3, SCHEDULER: 4, CONTROLLER_MANAGER: 5}
 
 
 def build(
@@ -129,6 +128,6 @@ def test_an_unknown_component_is_refused() -> None:
 
 def test_a_users_secure_port_is_used() -> None:
     extra: Mapping[str, Sequence[str]] = {APISERVER: ["--secure-port=6443"], ETCD: ["name=a"]}
-    assert fixed_ports(extra) == {"apiserver": 6443}
+    assert fixed_ports(extra) == {APISERVER: 6443}
     with pytest.raises(UsageError, match="is no port"):
         fixed_ports({SCHEDULER: ["secure-port=many"]})
