@@ -130,47 +130,20 @@ class DistributionSpec(Spec):
 
     def compiled(self) -> Distribution:
         """Return what is sampled."""
-        low = self.min or 0
-        high = self.max if self.max is not None else _NO_MAX
-        a, b = _PARAMETERS[self.distribution](self)
+        low, high = self.min or 0, self.max if self.max is not None else _NO_MAX
+        mean, median, p99 = (float(each or 0) for each in (self.mean, self.median, self.p99))
+        a, b = float(self.value or 0), 0.0  # of Constant
+        if self.distribution is Shape.UNIFORM:
+            a, b = float(low), float(high)
+        elif self.distribution is Shape.NORMAL:
+            a, b = mean, (p99 - mean) / _Z99 if self.stddev is None else float(self.stddev)
+        elif self.distribution is Shape.LOG_NORMAL:
+            a = math.log(median)
+            b = (math.log(p99 or 1) - a) / _Z99
+        elif self.distribution is Shape.EXPONENTIAL:
+            # By the one of the three that is given.
+            a = mean or median / math.log(2) or p99 / math.log(100)
         return Distribution(self.distribution, a, b, low, high)
-
-
-def _constant(spec: DistributionSpec) -> tuple[float, float]:
-    return float(spec.value or 0), 0.0
-
-
-def _uniform(spec: DistributionSpec) -> tuple[float, float]:
-    return float(spec.min or 0), float(spec.max or 0)
-
-
-def _normal(spec: DistributionSpec) -> tuple[float, float]:
-    mean = float(spec.mean or 0)
-    if spec.stddev is not None:
-        return mean, float(spec.stddev)
-    return mean, ((spec.p99 or 0) - mean) / _Z99
-
-
-def _log_normal(spec: DistributionSpec) -> tuple[float, float]:
-    middle = math.log(spec.median or 1)
-    return middle, (math.log(spec.p99 or 1) - middle) / _Z99
-
-
-def _exponential(spec: DistributionSpec) -> tuple[float, float]:
-    if spec.mean is not None:
-        return float(spec.mean), 0.0
-    if spec.median is not None:
-        return spec.median / math.log(2), 0.0
-    return (spec.p99 or 0) / math.log(100), 0.0
-
-
-_PARAMETERS = {
-    Shape.CONSTANT: _constant,
-    Shape.UNIFORM: _uniform,
-    Shape.NORMAL: _normal,
-    Shape.LOG_NORMAL: _log_normal,
-    Shape.EXPONENTIAL: _exponential,
-}
 
 
 def _from_plain(value: object) -> object:

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Annotated, NamedTuple, Self
 
@@ -128,13 +128,9 @@ def _between(before: tuple[int, int], after: tuple[int, int], t_ns: int) -> int:
     return before[1] + (after[1] - before[1]) * (t_ns - before[0]) // span_ns
 
 
+@lru_cache(maxsize=4096)
 def constant_curve(amount: int) -> Curve:
     """Return the curve of an amount that stays; equal ones are shared."""
-    return _constant(amount)
-
-
-@lru_cache(maxsize=4096)
-def _constant(amount: int) -> Curve:
     return Curve(((0, amount),))
 
 
@@ -230,30 +226,28 @@ class CurveSpec(Spec):
             points = tuple((point.at, _units(point.value, scale)) for point in self.points)
             return Curve(points, self.period or 0)
         first, last = _units(self.from_, scale), _units(self.to, scale)
-        return _SHAPES[shape](self, first, last)
+        at_ns, period_ns = self.after or 0, self.period or 0
+        end_ns = at_ns + (self.duration or 0)
+        head = ((0, first),) if at_ns else ()
+        if shape is CurveShape.DIURNAL:
+            return _diurnal(first, last, at_ns, period_ns or DAY_NS)
+        if shape is CurveShape.NOISE:
+            return _noise(first, last, self.seed or 0, period_ns or NOISE_NS)
+        corners: dict[CurveShape, tuple[tuple[int, int], ...]] = {
+            CurveShape.RAMP: (*head, (at_ns, first), (end_ns, last)),
+            CurveShape.STEP: ((0, first), (at_ns, first), (at_ns, last)),
+            CurveShape.SAWTOOTH: ((0, first), (period_ns, last)),
+            CurveShape.SPIKE: (
+                *(*head, (at_ns, first), (at_ns, last)),
+                *((end_ns, last), (end_ns, first)),
+            ),
+        }
+        return Curve(corners[shape], period_ns)
 
 
-def _ramp(spec: CurveSpec, first: int, last: int) -> Curve:
-    begin_ns = spec.after or 0
-    end_ns = begin_ns + (spec.duration or 0)
-    head = ((0, first),) if begin_ns else ()
-    return Curve((*head, (begin_ns, first), (end_ns, last)))
-
-
-def _step(spec: CurveSpec, first: int, last: int) -> Curve:
-    at_ns = spec.after or 0
-    return Curve(((0, first), (at_ns, first), (at_ns, last)))
-
-
-def _sawtooth(spec: CurveSpec, first: int, last: int) -> Curve:
-    period_ns = spec.period or 1
-    return Curve(((0, first), (period_ns, last)), period_ns)
-
-
-def _diurnal(spec: CurveSpec, low: int, high: int) -> Curve:
-    """Return a day: lowest `after` from the start on, highest half a period later."""
-    period_ns = spec.period or DAY_NS
-    shift = (spec.after or 0) % period_ns / period_ns
+def _diurnal(low: int, high: int, after_ns: int, period_ns: int) -> Curve:
+    """Return a day: lowest `after_ns` from the start on, highest half a period later."""
+    shift = after_ns % period_ns / period_ns
     points = []
     for step in range(DIURNAL_STEPS + 1):
         turn = step / DIURNAL_STEPS - shift
@@ -262,31 +256,11 @@ def _diurnal(spec: CurveSpec, low: int, high: int) -> Curve:
     return Curve(tuple(points), period_ns)
 
 
-def _spike(spec: CurveSpec, base: int, peak: int) -> Curve:
-    """Return a base with a peak `after` from the start on, which may repeat."""
-    begin_ns = spec.after or 0
-    end_ns = begin_ns + (spec.duration or 0)
-    head = ((0, base),) if begin_ns else ()
-    tail = ((begin_ns, base), (begin_ns, peak), (end_ns, peak), (end_ns, base))
-    return Curve((*head, *tail), spec.period or 0)
-
-
-def _noise(spec: CurveSpec, low: int, high: int) -> Curve:
-    """Return amounts drawn anew each period, with lines between them; they repeat after all."""
-    step_ns = spec.period or NOISE_NS
-    drawn = [low + mix(spec.seed or 0, at) % (high - low + 1) for at in range(NOISE_STEPS)]
+def _noise(low: int, high: int, seed: int, step_ns: int) -> Curve:
+    """Return amounts drawn again each step, with lines between them; they repeat after all."""
+    drawn = [low + mix(seed, at) % (high - low + 1) for at in range(NOISE_STEPS)]
     points = tuple((at * step_ns, amount) for at, amount in enumerate([*drawn, drawn[0]]))
     return Curve(points, NOISE_STEPS * step_ns)
-
-
-_SHAPES: dict[CurveShape, Callable[[CurveSpec, int, int], Curve]] = {
-    CurveShape.RAMP: _ramp,
-    CurveShape.STEP: _step,
-    CurveShape.SAWTOOTH: _sawtooth,
-    CurveShape.DIURNAL: _diurnal,
-    CurveShape.SPIKE: _spike,
-    CurveShape.NOISE: _noise,
-}
 
 
 def _listed(names: set[str] | frozenset[str]) -> str:
