@@ -34,19 +34,17 @@ def is_refused_renewal(verb: str, resource: str, code: int) -> bool:
     return code == 429 and resource == "leases" and verb in {"PUT", "PATCH"}
 
 
+@dataclass(slots=True, eq=False)
 class Histogram:
     """Durations in microseconds, kept at two significant digits; of answers also their bytes."""
 
-    __slots__ = ("buckets", "bytes", "count", "max_us", "min_us", "sum_us", "timed_us")
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self.count = 0
-        self.sum_us = 0
-        self.min_us = 0
-        self.max_us = 0
-        self.timed_us = 0  # what a quick answer took whose end was seen at once; see `Requests`
-        self.buckets: dict[int, int] = {}
+    bytes: int = 0
+    count: int = 0
+    sum_us: int = 0
+    min_us: int = 0
+    max_us: int = 0
+    timed_us: int = 0  # what a quick answer took whose end was seen at once; see `Requests`
+    buckets: dict[int, int] = field(default_factory=dict)
 
     def record(self, us: int) -> None:
         """Add one duration."""

@@ -48,7 +48,7 @@ from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel, Resources
 from fleet.profile.settings import Encoding, Fidelity, IdentityMode, Settings
 from fleet.reactor.reactor import Reactor
-from fleet.report.host_state import HostState
+from fleet.report.figures import HostState
 from fleet.wire.api.codec import JSON, protobuf, without_managers
 from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.sockets.connection import ConnectionHealth

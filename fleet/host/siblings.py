@@ -28,8 +28,7 @@ from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text
 from fleet.profile.settings import ServeMode, Settings, flag_of
 from fleet.report.display import LiveFigures
-from fleet.report.kept_figures import load
-from fleet.report.report import RunFigures, merge
+from fleet.report.report import RunFigures, load, merge
 from fleet.report.run_directory import FIGURES
 
 POLL_S = 0.25

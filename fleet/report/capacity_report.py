@@ -12,9 +12,10 @@ from fleet.errors import FleetError
 from fleet.report.curves import Plot, Series
 from fleet.report.figure import Json
 from fleet.report.findings import SIMULATED, of_unit, search_end, search_longer
-from fleet.report.html_page import (
+from fleet.report.html_report import (
     INPUT,
     MEASURED,
+    about,
     escaped,
     plotted,
     table,
@@ -23,11 +24,10 @@ from fleet.report.html_page import (
     whole,
     write,
 )
-from fleet.report.html_report import about
+from fleet.report.report import Outcome
 from fleet.report.run_directory import SUMMARY
 from fleet.report.run_record import RunRecord, read_run
 from fleet.report.summary_text import duration
-from fleet.report.verdict import Outcome
 
 CAPACITY_REPORT = "capacity.html"
 LEVELS_SHOWN = 6

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, cast
 
 from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.appearance import title_of
-from fleet.report.exposition import REQUESTS, Exposition, added, quantile
+from fleet.report.control_plane import REQUESTS, Exposition, added, quantile
 from fleet.report.figure import Json
 from fleet.report.run_record import RunRecord
 from fleet.report.service_levels import MUTATING, calls_of

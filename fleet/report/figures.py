@@ -5,12 +5,14 @@ explain it, who counts it, its metric, and by its kind how the processes of a ru
 the time series has of it. Its key in summary.json is the field's name unless it says another.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from fleet.metrics import Histogram, Requests
 from fleet.report.figure import Figure, Kind, figure, figures_of, made
+from fleet.wire.sockets.dials import TransportStats
 
 AGENT = ("agent",)
 REQUEST = ("verb", "resource", "code")
@@ -353,3 +355,23 @@ def request_figures(requests: Requests) -> list[RequestFigures]:
         for (verb, resource), codes in sorted(requests.rows.items())
         for code, histogram in sorted(codes.items())
     ]
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class HostState:
+    """What a host of nodes says when it is asked; readiness is as another client sees it."""
+
+    requested: int  # by the options
+    wanted: int  # now: a dashboard changes its mind
+    running: int  # kubelets
+    present: int  # Nodes
+    ready: int
+    ever_not_ready: int  # Ready once, then not
+    time_to_ready_s: float | None  # None before all were
+    held_by: str  # what keeps nodes from starting, "" for nothing
+    connections: TransportStats
+    closed_slow: int  # watches that ended because we read too slowly
+    agents: ByName
+    unregistered: Counter[str]  # nodes that could not register until now, by the reason
+    own_limits: Counter[str]  # how often which limit of fleet or its machine was hit
+    rejected: Counter[str]  # what the server sent and nobody can read

@@ -5,15 +5,22 @@ from typing import NamedTuple, cast
 
 from fleet.controlplane import APISERVER
 from fleet.metrics import is_refused_renewal
+from fleet.report.control_plane import REQUESTS
 from fleet.report.curves import periods
 from fleet.report.display import clock
-from fleet.report.exposition import REQUESTS
 from fleet.report.figure import Json
+from fleet.report.report import Outcome
 from fleet.report.run_record import RunRecord
-from fleet.report.service_levels import POD_STARTUP, WATCH_DELAY, calls_of, slowest, words
-from fleet.report.slo_file import INDICATORS, STEADY
+from fleet.report.service_levels import (
+    INDICATORS,
+    POD_STARTUP,
+    STEADY,
+    WATCH_DELAY,
+    calls_of,
+    slowest,
+    words,
+)
 from fleet.report.summary_text import duration, refused_words
-from fleet.report.verdict import Outcome
 
 SAMPLES_LEAST = 10
 """Calls of a kind between two samples of the control plane, for a moment to be called slow."""

@@ -14,6 +14,7 @@ from fleet.report.figure import filled
 from fleet.report.figures import (
     ConnectionFigures,
     EventFigures,
+    HostState,
     LeaseFigures,
     NodeFigures,
     PodFigures,
@@ -21,7 +22,6 @@ from fleet.report.figures import (
     WatchFigures,
     request_figures,
 )
-from fleet.report.host_state import HostState
 from fleet.report.report import RunFigures
 
 BURST_S = 5.0

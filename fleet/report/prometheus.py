@@ -30,9 +30,9 @@ from fleet.report.figures import (
     VALID,
     AgentFigures,
     ByName,
+    HostState,
     of_counts,
 )
-from fleet.report.host_state import HostState
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

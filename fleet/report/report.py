@@ -1,14 +1,27 @@
-"""What a run measured: `summary.json`, a line of `timeseries.jsonl`, and whether to believe it.
+"""What a run measured: `summary.json`, a line of `timeseries.jsonl`, and the verdict on it.
 
-The keys of the summary are fixed (design 4). It is built from `RunFigures`, which whoever ran the
-nodes fills in; nothing here asks a server or a clock. A run whose own instrument lagged is invalid,
-and says so on its first line.
+The keys of the summary are fixed (design 4). It is built from `RunFigures`, which the process that
+runs the nodes fills in; nothing here asks a server or a clock. A run whose own instrument lagged is
+invalid, and says so on its first line.
+
+The verdict is decided in one place, `decide`. The exit code, the terminal, `summary.json`,
+`report.html`, Markdown, JUnit, `fleet capacity` and comparisons all read what it returns; none of
+them judges again. The gravest verdict that applies wins:
+
+    INCOMPLETE  the run did not get to its end
+    INVALID     fleet itself was not sound: the figures say nothing of the server
+    FAIL        a judged level was not met
+    NOT JUDGED  nothing could be judged, or not all that the user asked for
+    PASS        every judged level was met
 """
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+import msgspec
 
 from fleet.errors import Exit
 from fleet.metrics import Histogram, Requests
@@ -26,10 +39,70 @@ from fleet.report.figures import (
     WatchFigures,
     request_figures,
 )
-from fleet.report.verdict import LONGER, Verdict, decide
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+LONGER = "run it longer, for example with --duration 5m"
+NOTHING_ASKED = "the run was held to no service level"
+
+
+class Outcome(enum.StrEnum):
+    """What `verdict` in summary.json can be."""
+
+    PASS = "pass"  # noqa: S105 - it is no password
+    FAIL = "fail"
+    NOT_JUDGED = "not-judged"
+    INVALID = "invalid"
+    INCOMPLETE = "incomplete"
+
+    @property
+    def words(self) -> str:
+        """Return the verdict as people read it: `NOT JUDGED`."""
+        return self.replace("-", " ").upper()
+
+
+class Verdict(NamedTuple):
+    """What a run is worth, and why."""
+
+    outcome: Outcome
+    reasons: list[str]
+    """Why, in words; nothing for PASS. The last one of NOT JUDGED says what to do."""
+    exit_code: Exit
+
+
+def decide(figures: "RunFigures") -> Verdict:
+    """Return the verdict on a run.
+
+    A level is judged or not by `service_levels.measure`. What the user asked for (`--slo`, a
+    scenario) and could not be judged is an expectation whose `is_met` is None: that run exits
+    with 4, so that a gate in CI does not pass on what nobody has measured.
+    """
+    invalid = figures.all_invalid_reasons()
+    if figures.incomplete_reasons:
+        reasons = [*figures.incomplete_reasons, *invalid]
+        return Verdict(Outcome.INCOMPLETE, reasons, Exit.INVALID)
+    if invalid:
+        return Verdict(Outcome.INVALID, invalid, Exit.INVALID)
+    unmet = [each for each in figures.expectations if each.is_met is False]
+    if unmet:
+        return Verdict(Outcome.FAIL, _words("not met", unmet), Exit.EXPECTATION_FAILED)
+    open_ = [each for each in figures.expectations if each.is_met is None]
+    if open_:
+        reasons = [*_words("not judged", open_), figures.how_longer]
+        return Verdict(Outcome.NOT_JUDGED, reasons, Exit.INVALID)
+    if not figures.expectations:
+        why = dict.fromkeys(each.unjudged for each in figures.slis if each.unjudged)
+        reasons = [*why, figures.how_longer] if why else [NOTHING_ASKED]
+        return Verdict(Outcome.NOT_JUDGED, reasons, Exit.OK)
+    return Verdict(Outcome.PASS, [], Exit.OK)
+
+
+def _words(what: str, expectations: Sequence["Expectation"]) -> list[str]:
+    return [
+        f"{what}: {each.name}{f' ({each.detail})' if each.detail else ''}" for each in expectations
+    ]
+
 
 SCHEMA_VERSION = 1
 
@@ -190,7 +263,7 @@ class RunFigures:
     """What to do so that a run of this kind can be judged."""
 
     def judgement(self) -> Verdict:
-        """Return the verdict with its reasons; see `fleet.report.verdict`."""
+        """Return the verdict with its reasons; see `fleet.report.report`."""
         return decide(self)
 
     def verdict(self) -> str:
@@ -418,3 +491,36 @@ def agent_rates(agents: ByName, before: Totals, elapsed_s: float) -> Json:
         }
         for name, each in sorted(agents.items())
     }
+
+
+def dump(figures: RunFigures) -> bytes:
+    """Return figures as JSON for the process that sums several up: with all buckets."""
+    return msgspec.json.encode(figures, enc_hook=_rows)
+
+
+def load(content: bytes) -> RunFigures:
+    """Return the figures of what `dump` wrote. Raises ValueError for anything else."""
+    try:
+        return msgspec.json.decode(content, type=RunFigures, dec_hook=_requests)
+    except msgspec.MsgspecError as error:
+        raise ValueError("these are no figures of a process") from error
+
+
+Rows = list[tuple[str, str, int, Histogram]]
+
+
+def _rows(value: object) -> Rows:
+    """Return what JSON has of requests, whose rows have two keys."""
+    assert isinstance(value, Requests), value
+    return [
+        (*row, code, histogram)
+        for row, codes in value.rows.items()
+        for code, histogram in codes.items()
+    ]
+
+
+def _requests(_kind: type, rows: object) -> Requests:
+    made = Requests()
+    for verb, resource, code, histogram in msgspec.convert(rows, Rows, str_keys=True):
+        made.rows.setdefault((verb, resource), {})[code] = histogram
+    return made

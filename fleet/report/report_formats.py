@@ -7,7 +7,7 @@ from fleet.report.comparison import Comparison, Row
 from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.run_record import RunRecord
-from fleet.report.slo_file import INDICATORS, is_asked
+from fleet.report.service_levels import INDICATORS, is_asked
 
 
 def _cell(value: object) -> str:

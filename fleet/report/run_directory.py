@@ -17,8 +17,7 @@ import orjson
 
 from fleet.errors import SetupError, UsageError
 from fleet.report.figure import Json
-from fleet.report.kept_figures import dump
-from fleet.report.report import RunFigures, Totals, histograms, rates, summary
+from fleet.report.report import RunFigures, Totals, dump, histograms, rates, summary
 
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"

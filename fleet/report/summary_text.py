@@ -6,11 +6,9 @@ from pathlib import Path
 from fleet.errors import Exit
 from fleet.metrics import Histogram, is_failure, is_refused_renewal, merged
 from fleet.report.figures import AgentFigures, RequestFigures
-from fleet.report.report import RunFigures
+from fleet.report.report import Outcome, RunFigures
 from fleet.report.run_directory import SUMMARY
-from fleet.report.service_levels import percentile_words, words
-from fleet.report.slo_file import is_asked
-from fleet.report.verdict import Outcome
+from fleet.report.service_levels import is_asked, percentile_words, words
 
 TOP_ROWS = 12
 LABEL_COLUMNS = 10

@@ -18,14 +18,12 @@ from fleet.controlplane import SCHEDULER, ControlPlaneInfo
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.profile.settings import Settings
-from fleet.report.control_plane import ControlPlaneSampler, Sample
+from fleet.report.control_plane import ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures, clock
-from fleet.report.exposition import Exposition
 from fleet.report.meter import Meter
 from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
-from fleet.report.service_levels import Evidence, expectations, measure, tell_scheduling
-from fleet.report.slo_file import Objective
+from fleet.report.service_levels import Evidence, Objective, expectations, measure, tell_scheduling
 from fleet.run.control_socket import Json
 from fleet.run.fault_control import reach_words
 from fleet.run.scenario_player import ScenarioPlayer

@@ -7,9 +7,8 @@ import orjson
 
 from fleet.errors import Exit
 from fleet.profile.settings import Settings
-from fleet.report.report import RunFigures, summary
+from fleet.report.report import LONGER, Outcome, RunFigures, summary
 from fleet.report.summary_text import summary_text
-from fleet.report.verdict import LONGER, Outcome
 
 
 @dataclass(slots=True)

@@ -42,7 +42,7 @@ from fleet.report.figure import combined
 from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
-from fleet.report.slo_file import load_objectives
+from fleet.report.service_levels import load_objectives
 from fleet.run.adoption import adopt_nodes, remove_applied
 from fleet.run.applied import Applied
 from fleet.run.attendants import attend, failures, serve_metrics

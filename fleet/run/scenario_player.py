@@ -14,7 +14,7 @@ from fleet.errors import SetupError, UsageError
 from fleet.quantity import format_duration
 from fleet.report.display import clock
 from fleet.report.report import Expectation, Phase
-from fleet.report.slo_file import Objective, objectives_of
+from fleet.report.service_levels import Objective, objectives_of
 from fleet.run.applied import Applied, Created
 from fleet.run.autoscaler import Autoscaler
 from fleet.run.fault_control import FaultControl

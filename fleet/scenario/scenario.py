@@ -13,7 +13,7 @@ from fleet.profile.loader import is_path, read_text, schema_of, shipped_director
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.quantity import format_duration
-from fleet.report.slo_file import ExpectationSpec
+from fleet.report.service_levels import ExpectationSpec
 from fleet.scenario.workload import ApplySpec, ChurnSpec
 from fleet.scenario.yaml_lines import line_of
 

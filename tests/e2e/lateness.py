@@ -22,8 +22,7 @@ import re
 from itertools import takewhile
 from pathlib import Path
 
-from fleet.report.service_levels import words
-from fleet.report.slo_file import DEFAULTS
+from fleet.report.service_levels import DEFAULTS, words
 
 LATE = ("fleet itself lagged: timers fired ", "fleet read too slowly: ")
 LAG = re.compile(r"timers fired (?:up to )?([\d.,]+) (ms|s) late")

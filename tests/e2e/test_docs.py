@@ -28,7 +28,7 @@ from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
 from fleet.profile.loader import parse_documents
-from fleet.report.slo_file import load_objectives
+from fleet.report.service_levels import load_objectives
 from fleet.scenario.scenario import parse as parse_scenario
 
 pytest_plugins = ["e2e_fixtures"]

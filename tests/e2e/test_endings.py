@@ -17,7 +17,7 @@ from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
 
 from fleet.cluster.ownership import OWNER_ANNOTATION, owner_mark
 from fleet.controlplane import COMPONENTS
-from fleet.report.slo_file import STEADY_LEAST_S
+from fleet.report.service_levels import STEADY_LEAST_S
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -16,7 +16,7 @@ from fleet.profile.yaml_text import (
     read_document,
     read_documents,
 )
-from fleet.report.slo_file import load_objectives
+from fleet.report.service_levels import load_objectives
 from fleet.scenario.scenario import parse
 
 LAUGHS = "a: &a [ha, ha]\n" + "".join(

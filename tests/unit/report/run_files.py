@@ -4,8 +4,7 @@ from pathlib import Path
 
 from fleet.controlplane import APISERVER, SCHEDULER
 from fleet.metrics import Histogram
-from fleet.report.control_plane import Sample, line_of
-from fleet.report.exposition import FAMILIES, REQUESTS, Exposition, Wanted
+from fleet.report.control_plane import FAMILIES, REQUESTS, Exposition, Sample, Wanted, line_of
 from fleet.report.figures import (
     LeaseFigures,
     NodeFigures,
@@ -16,8 +15,7 @@ from fleet.report.figures import (
 )
 from fleet.report.report import Phase, RunFigures
 from fleet.report.run_directory import RunDirectory
-from fleet.report.service_levels import Evidence, expectations, measure
-from fleet.report.slo_file import DEFAULTS
+from fleet.report.service_levels import DEFAULTS, Evidence, expectations, measure
 
 SCRAPED = Path(__file__).parent / "scraped"
 NODES = 20

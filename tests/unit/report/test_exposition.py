@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.controlplane import APISERVER, SCHEDULER
-from fleet.report.exposition import FAMILIES, Exposition, Wanted
+from fleet.report.control_plane import FAMILIES, Exposition, Wanted
 
 SCRAPED = Path(__file__).parent / "scraped"
 

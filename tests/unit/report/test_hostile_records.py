@@ -16,6 +16,7 @@ from fleet.report.capacity_report import write_capacity
 from fleet.report.comparison import compare
 from fleet.report.figure import Json
 from fleet.report.html_report import page, write_comparison
+from fleet.report.report import Outcome
 from fleet.report.report_formats import junit
 from fleet.report.run_directory import (
     CONTROLPLANE,
@@ -25,7 +26,6 @@ from fleet.report.run_directory import (
     TIMESERIES,
 )
 from fleet.report.run_record import read_run
-from fleet.report.verdict import Outcome
 
 HARM = '"\'><script>alert(1)</script><img src=x onerror=alert(2)> style="} body{} $x$ &amp; '
 KEPT = {"verdict", "kind", "component"}

@@ -16,23 +16,20 @@ from run_files import NODES, slow_writes, write_run
 from fleet.controlplane import APISERVER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
-from fleet.report import html_page
+from fleet.report import html_report
 from fleet.report.comparison import Row, compare
-from fleet.report.control_plane import Sample
+from fleet.report.control_plane import REQUESTS, Exposition, Sample
 from fleet.report.curves import POINTS_MAX, mean, plots_of, thin
-from fleet.report.exposition import REQUESTS, Exposition
 from fleet.report.figure import Json
 from fleet.report.figures import RequestFigures
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
-from fleet.report.report import Expectation
+from fleet.report.report import LONGER, Expectation, Outcome
 from fleet.report.report_command import Request, make_report
 from fleet.report.run_directory import RunDirectory
 from fleet.report.run_record import RunRecord, read_run
-from fleet.report.service_levels import Evidence, expectations, measure
-from fleet.report.slo_file import Objective
+from fleet.report.service_levels import Evidence, Objective, expectations, measure
 from fleet.report.summary_text import summary_text
-from fleet.report.verdict import LONGER, Outcome
 
 
 def embedded(text: str) -> dict[str, list[dict[str, Any]]]:
@@ -94,7 +91,7 @@ def test_the_page_is_whole_and_asks_nothing(slow: Path) -> None:
     for heading in ("Service levels", "What this run does not prove", "Errors", "Machine"):
         assert heading in text
     assert "&lt;slow&gt;" in text
-    for kind in (html_page.MEASURED, html_page.SIMULATED, html_page.INPUT):
+    for kind in (html_report.MEASURED, html_report.SIMULATED, html_report.INPUT):
         assert f">{kind}</span>" in text
 
 

@@ -13,8 +13,16 @@ import fleet
 from fleet.metrics import Histogram, Requests
 from fleet.report.figure import is_record
 from fleet.report.figures import AgentFigures
-from fleet.report.kept_figures import dump, load
-from fleet.report.report import Expectation, Phase, RunFigures, ServiceLevel, merge, summary
+from fleet.report.report import (
+    Expectation,
+    Phase,
+    RunFigures,
+    ServiceLevel,
+    dump,
+    load,
+    merge,
+    summary,
+)
 
 
 def filled(record: object) -> None:

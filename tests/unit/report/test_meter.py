@@ -5,8 +5,7 @@ from collections import Counter
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fleet.metrics import FleetCounts
-from fleet.report.figures import AgentFigures, request_figures
-from fleet.report.host_state import HostState
+from fleet.report.figures import AgentFigures, HostState, request_figures
 from fleet.report.meter import Meter, _answered, _errors, _latency, _pods
 from fleet.report.prometheus import FleetCollector
 from fleet.report.report import RunFigures

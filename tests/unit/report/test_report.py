@@ -16,11 +16,10 @@ from fleet.report.figures import (
     RequestFigures,
     WatchFigures,
 )
-from fleet.report.report import Expectation, RunFigures, ServiceLevel, merge, summary
+from fleet.report.report import LONGER, Expectation, RunFigures, ServiceLevel, merge, summary
 from fleet.report.run_directory import RunDirectory
-from fleet.report.slo_file import SIG
+from fleet.report.service_levels import SIG
 from fleet.report.summary_text import duration, summary_text
-from fleet.report.verdict import LONGER
 
 FIXED_KEYS = [
     "schema_version",

@@ -15,27 +15,32 @@ from hypothesis import strategies as st
 from fleet.controlplane import APISERVER, SCHEDULER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
-from fleet.report.control_plane import Sample, Samples, line_of
-from fleet.report.exposition import (
+from fleet.report.control_plane import (
     FAMILIES,
     PARSE_COST,
     REQUESTS,
     SLICE_CREDIT,
     Exposition,
+    Sample,
+    Samples,
     Wanted,
+    line_of,
     quantile,
 )
 from fleet.report.figures import NodeFigures, PodFigures, WatchFigures
 from fleet.report.report import RunFigures
 from fleet.report.service_levels import (
+    DEFAULTS,
     SCHEDULING,
+    SIG,
     Evidence,
+    Objective,
     calls_of,
     expectations,
+    load_objectives,
     measure,
     slowest,
 )
-from fleet.report.slo_file import DEFAULTS, SIG, Objective, load_objectives
 
 SCRAPED = Path(__file__).parent / "scraped"
 

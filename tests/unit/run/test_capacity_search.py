@@ -11,8 +11,8 @@ from fleet.cli import run_scenario
 from fleet.errors import UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
+from fleet.report.report import Outcome
 from fleet.report.run_record import RunRecord
-from fleet.report.verdict import Outcome
 from fleet.run import capacity_command
 from fleet.run.capacity import CapacitySearch
 from fleet.run.capacity_command import (

@@ -10,12 +10,11 @@ import pytest
 
 from fleet.controlplane import APISERVER
 from fleet.metrics import FleetCounts
-from fleet.report.control_plane import ControlPlaneSampler, Sample
+from fleet.report.control_plane import REQUESTS, ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures
-from fleet.report.exposition import REQUESTS, Exposition
 from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
-from fleet.report.slo_file import DEFAULTS
+from fleet.report.service_levels import DEFAULTS
 from fleet.run.observation import Observation
 
 BOUNDS = [0.1, 1.0, 2.0, math.inf]
