@@ -222,11 +222,6 @@ proto-cri: setup  ## compile CRI's own proto for tests/oracle, after a change of
 	$(BIN)/python -m grpc_tools.protoc --proto_path $(CRI_API)/pkg/apis/runtime/v1 \
 		--descriptor_set_out tests/oracle/cri/runtime_v1.binpb api.proto
 
-KUBELET_API = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}' k8s.io/kubelet)
-.PHONY: proto-podresources
-proto-podresources: setup  ## compile the kubelet's own PodResources proto, after a change of Kubernetes' version
-	$(BIN)/python -m grpc_tools.protoc --proto_path $(KUBELET_API)/pkg/apis/podresources/v1 \
-		--descriptor_set_out fleet/server/proto/podresources_v1.binpb api.proto
 
 format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff format .

@@ -116,8 +116,6 @@ def spawn(**given: object) -> int:
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
 
     settings = Settings.from_options(**given)
-    if settings.pod_resources:
-        _require("grpc", "--pod-resources", "podresources")
     if settings.dashboard:
         _require("locust", "--dashboard", "locust")
     if settings.is_on_dashboard:

@@ -127,10 +127,6 @@ class VirtualKubelet:
         self._start(turn)
         self._withhold(begin, turn)
 
-    def turn_at(self, now_ns: int) -> Turn:
-        """Return what parts need to be asked; what they would have done by it is dropped."""
-        return self._turn(now_ns, [])
-
     def _turn(self, now_ns: int, out: Outbox) -> Turn:
         return Turn(self.facts, self.env, self._recorder, now_ns, out)
 

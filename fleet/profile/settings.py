@@ -36,8 +36,6 @@ from fleet.profile.schema import DnsLabel, explain
 
 NODES_MAX = 100_000
 """Slots have five digits."""
-POD_RESOURCES_MAX = 1_000
-"""Nodes of a process with a gRPC server each: 24 KiB and a descriptor."""
 NODE_NAME_MAX = 63
 """A node's name is the value of its hostname label."""
 SHARD_ROOM = 2_000
@@ -59,7 +57,6 @@ NOT_MANAGED = (
     ("provider_id", "these Nodes keep their providerIDs"),
     ("dashboard", "others say how many nodes there are"),
     ("locust_master", "others say how many nodes there are"),
-    ("pod_resources", "these nodes cannot be told beforehand"),
 )
 """Options that do not go with --manage, and why."""
 
@@ -167,8 +164,6 @@ class Settings(BaseModel):
     """Where kubelets answer logs, exec, scrapes (default: 127.x on a local control plane)."""
     serve_at: Annotated[Address, Shown("ADDRESS:PORT")] = ""
     """With ports: of the first node, the next ones have the next ports; with path: of all."""
-    pod_resources: Annotated[Path | None, Shown("DIR")] = None
-    """Serve PodResources (gRPC) of each node at DIR/NODE/kubelet.sock."""
     identity: IdentityMode = IdentityMode.IMPERSONATE
     """Impersonated (default), with certificates of their own, or you."""
     cert_dir: Annotated[Path | None, Shown(variable="FLEET_CERT_DIR")] = None
@@ -336,11 +331,6 @@ class Settings(BaseModel):
                 raise ValueError(f"--manage excludes {flag_of(field)} {value}: {why}")
 
     def _check_serving(self) -> None:
-        if self.pod_resources and self.most > POD_RESOURCES_MAX * self.processes:
-            raise ValueError(
-                f"--pod-resources: a gRPC server each for {self.most} nodes is too many; "
-                f"{POD_RESOURCES_MAX} of a process are the limit"
-            )
         if (self.serve in {ServeMode.PORTS, ServeMode.PATH}) is not bool(self.serve_at):
             raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports and --serve path")
         if self.serve_at:

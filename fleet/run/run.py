@@ -169,9 +169,7 @@ class Run:
         settings, whole = self._settings, self._whole
         fidelity, agents = settings.fidelity, self._mix.agents_per_node
         own_watches = settings.has_own_watches
-        # A socket for each node: `--serve ports`, or the gRPC servers of PodResources.
-        each = (settings.serve is ServeMode.PORTS) + (settings.pod_resources is not None)
-        listening = each * settings.most
+        listening = settings.most if settings.serve is ServeMode.PORTS else 0
         raise_descriptors(
             settings.most, fidelity, agents, own_watches=own_watches, listening=listening
         )

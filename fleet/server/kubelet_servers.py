@@ -10,14 +10,12 @@ ListenAndServe.
 
 import asyncio
 import logging
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import uvloop
 from aiohttp import web
@@ -40,7 +38,6 @@ from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.node_metrics import client_rows
 from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
-from fleet.server.resource_sockets import prepare_sockets, remove_sockets
 from fleet.server.routes import (
     NOT_FOUND,
     Answer,
@@ -51,9 +48,6 @@ from fleet.server.routes import (
 )
 from fleet.server.serving_tls import Chain, ClientAuthorities, ServingContext
 from fleet.server.streaming import Streaming
-
-if TYPE_CHECKING:
-    from fleet.server.pod_resources import PodResourcesServers
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +75,6 @@ class KubeletServers:
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
         self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
-        self._has_folders = False  # of PodResources
         self._first = settings.node_index(0)
         self._shift = address_shift
         self._of_all = Serving(*settings.serve_address, self._first, address_shift)
@@ -115,9 +108,6 @@ class KubeletServers:
                 self._sockets.append(open_address(address, port))
         elif self.mode is ServeMode.PATH:
             self._sockets.append(open_address(*self._settings.serve_address))
-        if self._settings.pod_resources is not None:
-            prepare_sockets(self._settings.pod_resources, self._settings.node_names())
-            self._has_folders = True
 
     def _listen(self, port: int, *, is_exact: bool) -> int:
         """Listen on the addresses of all nodes; return the port, another one if it is taken.
@@ -161,13 +151,13 @@ class KubeletServers:
 
         Raises SetupError.
         """
-        if not self._sockets and self._settings.pod_resources is None:
+        if not self._sockets:
             return
         self._node_host = node_host
         self._store = store
         reactor_thread = ReactorThread(node_host.reactor, asyncio.get_running_loop())
         context = ServingContext.make("", self._chain_of, self._client_cas, self._client_ca_of)
-        if self._sockets and self._takes_cluster_clients:
+        if self._takes_cluster_clients:
             authorities = ClientAuthorities(cluster.api("serving"), context.use_client_ca)
             await authorities.read()
             background.keep("the client CA of the kubelets", authorities.follow)
@@ -191,8 +181,6 @@ class KubeletServers:
         for each in self._sockets:
             each.close()
         self._sockets.clear()
-        if self._settings.pod_resources is not None and self._has_folders:
-            remove_sockets(self._settings.pod_resources, self._settings.node_names())
 
     def _run(
         self,
@@ -239,39 +227,15 @@ class KubeletServers:
             role = self._roles.get(each.getsockname()[1], Role.SECURE)
             listener.add(each, context if role is Role.SECURE else None)
         tasks = [loop.create_task(access.sweep()), loop.create_task(http.sweep())]
-        resources = await self._serve_resources(reactor_thread, node_host)
         on_begun()
         try:
             await self._stopping.wait()
         finally:
-            if resources is not None:
-                await resources.stop()
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             listener.close()
             await http.shutdown(0.1)
-
-    async def _serve_resources(
-        self, reactor_thread: ReactorThread, node_host: NodeHost
-    ) -> "PodResourcesServers | None":
-        """Serve PodResources of each node where that is asked for."""
-        root = self._settings.pod_resources
-        if root is None:
-            return None
-        # Read once, when gRPC begins; else it tells on stderr of each process that a run starts.
-        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-        # grpcio is 11 MiB of memory, and an extra.
-        from fleet.server.pod_resources import PodResourcesServers, nodes_of  # noqa: PLC0415
-
-        served = PodResourcesServers(root, reactor_thread)
-        names = enumerate(self._settings.node_names(), self._first)
-        try:
-            await served.start(nodes_of(names, node_host.node_at))
-        except BaseException:
-            await served.stop()
-            raise
-        return served
 
     # ---- who ----
 

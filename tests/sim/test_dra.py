@@ -5,9 +5,6 @@ from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
-from fleet.k8s.admission import AssignedClaim, ClaimDevice, ContainerResources, PodResources
-from fleet.server.given_resources import pod_resources, resources_of
-
 pytest_plugins = ("sim_encodings",)
 
 DRIVER = "gpu.example.com"
@@ -177,25 +174,6 @@ def test_the_health_of_a_device_of_another_pool_is_unknown() -> None:
     claim(sim, "mine", uid, allocation={"devices": {"results": results}})
     sim.run_for(seconds=5)
     assert [each["health"] for each in health(sim)] == ["Unknown", "Unknown", "Healthy"]
-
-
-def test_the_service_of_pod_resources_tells_of_claims() -> None:
-    sim = started()
-    uid = pod(sim, "train", resourceClaimName="mine")
-    claim(sim, "mine", uid)
-    kubelet, now_ns = sim.reactor.entries[0].kubelet, sim.clock.now_ns
-    assert kubelet is not None
-    assert pod_resources(kubelet, now_ns()) == ()
-    sim.run_for(seconds=5)
-    device = ClaimDevice("gpu", DRIVER, "n-0", "device-1")
-    assigned = AssignedClaim("mine", "default", (device,))
-    expected = PodResources("train", "default", (ContainerResources("c", (), (assigned,)),))
-    assert pod_resources(kubelet, now_ns()) == (expected,)
-    assert resources_of(kubelet, "default", "train", now_ns()) == expected
-    assert resources_of(kubelet, "other", "train", now_ns()) is None
-    sim.server.delete_pod("train")
-    sim.run_for(seconds=60)
-    assert pod_resources(kubelet, now_ns()) == ()
 
 
 def test_a_claim_that_is_missing_holds_its_pod_back_until_the_next_resync() -> None:

@@ -2,11 +2,10 @@
 
 Static policies: a container of a Guaranteed pod that asks for whole CPUs has them alone; each one
 has its memory and huge pages. A pod that the node cannot give them to is refused, before the node's
-resources are looked at. How much is given out follows from the pods of the node; which CPUs are
-whose is kept, for those who ask the PodResources service. Topology: which NUMA nodes the devices of
-a container share.
+resources are looked at. How much is given out follows from the pods of the node; nothing is kept.
+Topology: which NUMA nodes the devices of a container share.
 Source: pkg/kubelet/cm/cpumanager/policy_static.go, Allocate, guaranteedCPUs, updateCPUsToReuse,
-enforceSMTAlignment; cpu_assignment.go, takeByTopologyNUMAPacked; memorymanager/policy_static.go,
+enforceSMTAlignment; memorymanager/policy_static.go,
 Allocate, getDefaultHint, updatePodReusableMemory; topologymanager/policy.go, filterProvidersHints,
 mergePermutation; policy_restricted.go; policy_single_numa_node.go; devicemanager/topology_hints.go.
 Differs: all CPUs and memory are of one NUMA node, and only devices give hints; the scope is always
@@ -21,7 +20,7 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.k8s.pods import Pod, PodUid
+from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.profile.kubelet_configuration import cpus_in
 from fleet.profile.node_model import NodeModel
@@ -100,8 +99,6 @@ class Part(NamedTuple):
     resource: str
     amount: int  # CPUs, or bytes
     fresh: int  # of these: what no init container before it had
-    container: str = ""
-    ends: bool = False  # it is an init container: those after it may have it again
 
 
 class Refused(NamedTuple):
@@ -134,91 +131,6 @@ def static_refusal(pod: Pod, others: Iterable[Pod], model: NodeModel) -> Refused
             return refused
         free[part.resource] = left - part.fresh
     return None
-
-
-class CpuAssignments:
-    """Which CPUs the containers of a node have alone; made with the first pod that has any."""
-
-    __slots__ = ("_given",)
-
-    def __init__(self) -> None:
-        self._given: dict[PodUid, dict[str, tuple[int, ...]]] = {}
-
-    def assign(self, pod: Pod, model: NodeModel) -> None:
-        """Give an admitted pod its CPUs, also those of its init containers once more.
-
-        Source: allocateCPUs.
-        Differs: without CPUs enough, as after a restart of fleet, containers have none.
-        """
-        if pod.uid in self._given:
-            return
-        taken = {cpu for given in self._given.values() for cpus in given.values() for cpu in cpus}
-        free = [cpu for cpu in exclusive_cpus(model) if cpu not in taken]
-        reusable: list[int] = []
-        given = {}
-        for part in _parts(pod):
-            if part.resource != "cpu" or not part.amount or part.fresh > len(free):
-                continue
-            chosen = _choose(reusable + free, part.amount, model)
-            free = [cpu for cpu in free if cpu not in chosen]
-            reusable = chosen if part.ends else [cpu for cpu in reusable if cpu not in chosen]
-            given[part.container] = tuple(sorted(chosen))
-        if given:
-            self._given[pod.uid] = given
-
-    def forget(self, uid: PodUid) -> None:
-        """Take back what a pod had."""
-        self._given.pop(uid, None)
-
-    def of(self, uid: PodUid, container: str) -> tuple[int, ...]:
-        """Return what a container has."""
-        return self._given.get(uid, {}).get(container, ())
-
-
-def _choose(free: list[int], amount: int, model: NodeModel) -> list[int]:
-    """Choose whole cores first, then CPUs of the cores that have the fewest left.
-
-    Source: cpu_assignment.go, takeFullCores, takeRemainingCPUs.
-    """
-    threads, _ = _cores(model)
-    step = parse_quantity(model.capacity["cpu"]).milli // 1000 // threads
-    cores: dict[int, list[int]] = {}
-    for cpu in sorted(free):
-        cores.setdefault(cpu % step, []).append(cpu)
-    chosen: list[int] = []
-    for core in sorted(cores):
-        if len(cores[core]) == threads and len(chosen) + threads <= amount:
-            chosen += cores.pop(core)
-    for core in sorted(cores, key=lambda core: (len(cores[core]), core)):
-        chosen += cores[core][: amount - len(chosen)]
-    return chosen
-
-
-@lru_cache(maxsize=64)
-def exclusive_cpus(model: NodeModel) -> tuple[int, ...]:
-    """Return the CPUs that pods may have alone, core by core. Source: GetAllocatableCPUs."""
-    if model.kubelet.cpu_manager_policy != "static":
-        return ()
-    cpus = parse_quantity(model.capacity["cpu"]).milli // 1000
-    threads, _ = _cores(model)
-    step = cpus // threads
-    order = [cpu for core in range(step) for cpu in range(core, cpus, step)]
-    kept = -(-model.kubelet.reserved_cpu_milli // 1000)
-    named = cpus_in(model.kubelet.reserved_system_cpus) or frozenset(order[:kept])
-    return tuple(cpu for cpu in order if cpu not in named)
-
-
-def memory_of(pod: Pod, container: str, model: NodeModel) -> tuple[tuple[str, int], ...]:
-    """Return the memory and huge pages that a container has alone. Source: GetMemory."""
-    if model.kubelet.memory_manager_policy != "Static":
-        return ()
-    found = (part for part in _parts(pod) if part.container == container)
-    return tuple((each.resource, each.amount) for each in found if each.resource != "cpu")
-
-
-def exclusive_memory(model: NodeModel) -> tuple[tuple[str, int], ...]:
-    """Return what pods may have alone. Source: GetAllocatableMemory."""
-    return tuple((name, amount) for name, amount in _supply(model).items() if name != "cpu")
 
 
 def _shortage(part: Part, left: int, model: NodeModel) -> Refused:
@@ -283,7 +195,7 @@ def _parts(pod: Pod) -> Iterator[Part]:
             had = reusable[resource]
             reusable[resource] = max(had, amount) if ends else max(had - amount, 0)
             fresh = max(amount - had, 0)
-            yield Part(resource, amount, fresh, container.name, ends)
+            yield Part(resource, amount, fresh)
 
 
 @lru_cache(maxsize=1024)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.admission import NO_TOPOLOGY, AssignedDevice, DeviceRequest
+from fleet.k8s.admission import DeviceRequest
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices.container_manager import (
     ALIGNING_POLICIES,
@@ -284,28 +284,6 @@ class DeviceManager:
         """Return how many devices of each resource pods have."""
         resources = {grant.resource for grants in self._grants.values() for grant in grants}
         return {resource: len(self._in_use(resource)) for resource in sorted(resources)}
-
-    def assigned(self, uid: PodUid, container: str, turn: Turn) -> tuple[AssignedDevice, ...]:
-        """Return the devices of a container. Source: getContainerDevices."""
-        return tuple(
-            self._named(grant.resource, index, turn)
-            for grant in self._grants.get(uid, ())
-            if grant.container == container
-            for index in grant.devices
-        )
-
-    def allocatable(self, turn: Turn) -> tuple[AssignedDevice, ...]:
-        """Return all healthy devices, also those in use. Source: GetAllocatableDevices."""
-        return tuple(
-            self._named(device.resource, index, turn)
-            for device in self._devices
-            for index in sorted(self._healthy(device.resource, turn) or ())
-        )
-
-    def _named(self, resource: str, index: int, turn: Turn) -> AssignedDevice:
-        device = self._device(resource)
-        node = device.numa_node(index) if device.numa_nodes else NO_TOPOLOGY
-        return AssignedDevice(resource, device.device_id(turn.facts.name, index), node)
 
     def adopt(self, pod: Pod, turn: Turn) -> None:
         """Take note of the devices of a pod that ran before this kubelet did: its status has them.

@@ -25,7 +25,6 @@ import orjson
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.admission import (
-    AssignedClaim,
     ClaimDevice,
     PodClaim,
     ResourceClaimView,
@@ -229,29 +228,6 @@ class DRAManager:
     def forget(self, uid: PodUid) -> None:
         """Let the claims of a pod go. Source: UnprepareResources."""
         self._pods.pop(uid, None)
-
-    def assigned(self, pod: Pod, container: str) -> tuple[AssignedClaim, ...]:
-        """Return what a container has of the claims that are prepared.
-
-        Source: GetContainerClaimInfos; container_manager_linux.go, GetDynamicResources.
-        """
-        entry = self._pods.get(pod.uid)
-        if entry is None or entry.left:
-            return ()
-        wanted: dict[str, set[str]] = {}  # by claim, the requests; "" is all of them
-        for each in pod.spec.admission.container_claims:
-            if each.container == container and each.claim in entry.found:
-                wanted.setdefault(each.claim, set()).add(each.request.partition("/")[0])
-        found = []
-        for claim, requests in wanted.items():
-            view = entry.found[claim]
-            devices = tuple(
-                each
-                for each in view.devices or ()
-                if "" in requests or each.request.partition("/")[0] in requests
-            )
-            found.append(AssignedClaim(view.name, pod.namespace, devices))
-        return tuple(found)
 
     def _next(self, pod: Pod, entry: _Pod, turn: Turn) -> Prepared:
         if not entry.left:

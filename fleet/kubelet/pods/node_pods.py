@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.admission import AssignedClaim
 from fleet.k8s.effects import (
     ApiCall,
     Milestone,
@@ -387,15 +386,6 @@ class NodePods:
     def take_claims_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose claims a driver says something else."""
         return self._syncer.dra.take_affected(turn)
-
-    def claims_of(self, pod: Pod, container: str) -> tuple[AssignedClaim, ...]:
-        """Return what a container has of the ResourceClaims of its pod."""
-        return self._syncer.dra.assigned(pod, container)
-
-    def cpus_of(self, pod: Pod, container: str) -> tuple[int, ...]:
-        """Return the CPUs that a container has alone."""
-        cpus = self.admission.cpus
-        return () if cpus is None else cpus.of(pod.uid, container)
 
     def phases(self) -> dict[str, int]:
         """Count the pods by phase, as last generated."""

@@ -32,7 +32,6 @@ from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.allocation_manager import Refusal
 from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.containers.pod_allocation import asks_other, has_other_resources
-from fleet.kubelet.devices.container_manager import CpuAssignments, exclusive_cpus
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
@@ -69,10 +68,7 @@ _TURN: tuple[PodUid, ...] = (PodUid("-"),)
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = (
-        *("_devices", "_held", "_monitor", "_state", "_syncer", "_workers"),
-        *("cpus", "shutdown"),
-    )
+    __slots__ = (*("_devices", "_held", "_monitor", "_state", "_syncer", "_workers", "shutdown"),)
 
     def __init__(
         self,
@@ -87,7 +83,6 @@ class PodAdmission:
         self._devices = devices  # only if the profile has any
         self._state: NodeState | None = None  # of a Node read since the informer showed it
         self._held: dict[PodUid, tuple[PodUid, ...]] | None = None  # whom a pod waits for, in turn
-        self.cpus: CpuAssignments | None = None  # only with a static policy
         self.shutdown: NodeShutdown | None = None  # since the machine is shutting down
 
     @property
@@ -207,8 +202,6 @@ class PodAdmission:
         self._release(uid)
         if self._devices is not None:
             self._devices.free(uid)
-        if self.cpus is not None:
-            self.cpus.forget(uid)
 
     def _admit(self, worker: PodWorker, turn: Turn) -> Verdict:
         others = self._others(worker)
@@ -290,9 +283,6 @@ class PodAdmission:
             self.forget(worker.pod.uid)
             reject(self._syncer, worker, rejection, turn)
             return
-        if exclusive_cpus(turn.env.model):
-            self.cpus = self.cpus or CpuAssignments()
-            self.cpus.assign(worker.pod, turn.env.model)
         if not self.holds(worker):
             if _runs(worker) or not turn.env.fidelity.delays_first_sync:
                 self._syncer.sync(worker, turn)

@@ -45,7 +45,6 @@ GIVEN: dict[str, object] = {
     "story": ("other-0001-00000", "other-0001-00001"),
     "restart_share": "25%",
     "metrics_host": "0.0.0.0",
-    "pod_resources": Path("resources"),
 }
 """A value for each that is not the default."""
 NEEDED: dict[str, dict[str, object]] = {

@@ -165,10 +165,6 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
             {"provider_id": "none", "manage": "a=b"},
             "--manage excludes --provider-id none: these Nodes keep their providerIDs",
         ),
-        (
-            {"pod_resources": "/r", "nodes": 1_001},
-            "--pod-resources: a gRPC server each for 1001 nodes is too many",
-        ),
         ({"apiserver_flag": ("--",)}, "--apiserver-flag: '--' is not a flag such as v=2"),
         ({"manage": "a=b,"}, "--manage: 'a=b,' is no label selector such as"),
         ({"manage": " "}, "--manage: ' ' is no label selector such as"),

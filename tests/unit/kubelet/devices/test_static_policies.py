@@ -6,14 +6,8 @@ import pytest
 from world.admission_world import container, look, make_pod, node
 from world.pod_world import model_of
 
-from fleet.k8s.pods import Pod, PodUid
-from fleet.kubelet.devices.container_manager import (
-    CpuAssignments,
-    exclusive_cpus,
-    exclusive_memory,
-    memory_of,
-    static_refusal,
-)
+from fleet.k8s.pods import Pod
+from fleet.kubelet.devices.container_manager import static_refusal
 from fleet.profile.node_model import NodeModel
 
 UNEXPECTED = "UnexpectedAdmissionError"
@@ -184,34 +178,3 @@ def test_a_core_of_a_kept_cpu_is_no_pods(kept: str, left: int) -> None:
         f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {left}, "
         f"requested CPUs = {left + 2}, CPUs per core = 2"
     )
-
-
-def test_which_cpus_containers_have() -> None:
-    model, given = machine(), CpuAssignments()
-    assert exclusive_cpus(model) == (1, 5, 2, 6, 3, 7)  # a core of 0 and 4 is kept
-    given.assign(cpus("a", "2"), model)
-    given.assign(pinned("b", part("c", "1"), initContainers=[part("i", "2")]), model)
-    given.assign(cpus("p", "3500m"), model)
-    names = (("uid-a", "c"), ("uid-b", "i"), ("uid-b", "c"), ("uid-p", "c"))
-    assert [given.of(PodUid(uid), name) for uid, name in names] == [(1, 5), (2, 6), (2,), ()]
-    given.forget(PodUid("uid-a"))
-    given.assign(cpus("d", "3"), model)
-    assert given.of(PodUid("uid-d"), "c") == (1, 3, 5)  # a core, and one of those that are full
-    given.assign(cpus("d", "1"), model)
-    assert given.of(PodUid("uid-d"), "c") == (1, 3, 5)
-    given.assign(cpus("e", "6"), model)
-    assert given.of(PodUid("uid-e"), "c") == ()
-    assert exclusive_cpus(machine(reservedSystemCPUs="1,5")) == (0, 4, 2, 6, 3, 7)
-    assert exclusive_cpus(machine(cpuManagerPolicy="none")) == ()
-
-
-def test_which_memory_containers_have() -> None:
-    model = machine(memoryManagerPolicy="Static", reservedMemory=[STATIC_MEMORY])
-    assert exclusive_memory(model) == (
-        ("hugepages-1Gi", 0),
-        ("hugepages-2Mi", 0),
-        ("memory", 8 << 30),
-    )
-    assert memory_of(memory("p", "4Gi", "1Gi"), "c1", model) == (("memory", 1 << 30),)
-    assert memory_of(burstable("p", "1"), "c", model) == ()
-    assert memory_of(memory("p", "4Gi"), "c0", machine()) == ()
