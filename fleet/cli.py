@@ -356,11 +356,22 @@ def profiles_import(file: TextIO, name: str | None) -> None:
     metavar="NAME|FILE",
     help="Use the defaults and PodBehaviors of this profile, as fleet spawn does.",
 )
-def profiles_explain(files: tuple[TextIO, ...], profile: tuple[str, ...]) -> None:
+@click.option(
+    "--programs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Use this plug-in, as fleet spawn does.",
+)
+def profiles_explain(
+    files: tuple[TextIO, ...], profile: tuple[str, ...], programs: tuple[Path, ...]
+) -> None:
     """Show what fleet takes each program of a pod for: declared, understood, or by role."""
     from fleet.profile.option_types import ProfileChoice  # noqa: PLC0415
     from fleet.run.explain import explain_files  # noqa: PLC0415
+    from fleet.runtime.programs import load_programs  # noqa: PLC0415
 
+    load_programs(programs)
     texts = {file.name: file.read() for file in files}
     click.echo(explain_files(texts, tuple(map(ProfileChoice, profile))), nl=False)
 

@@ -1,4 +1,4 @@
-"""What a container's spec says about its surroundings: variables, mounts, its image's command."""
+"""What a container's spec says about the surroundings of its command: variables, mounts, stdin."""
 
 from typing import NamedTuple
 
@@ -46,8 +46,7 @@ class ScriptSpec(NamedTuple):
 
     variables: tuple[Variable, ...] = ()
     mounts: tuple[MountSpec, ...] = ()
-    entry_point: tuple[str, ...] = ()  # what the image does by itself, if nothing else is asked
     env_from: tuple[EnvFrom, ...] = ()
     has_service_links: bool = True
-    is_read: bool = True  # whether its command may look at any of it
     working_dir: str = ""  # "" for the image's own
+    stdin: bool = False

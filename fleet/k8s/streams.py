@@ -57,4 +57,3 @@ class PortOutput(NamedTuple):
     data: bytes = b""
     more: bool = False
     is_over: bool = False
-    wait_s: int = 0  # how long it takes until there is more

@@ -38,7 +38,7 @@ from fleet.profile.image_behavior import (
     ImageBehavior,
     ImageBehaviorSpec,
 )
-from fleet.profile.schema import Metadata, Spec
+from fleet.profile.schema import DurationNs, Metadata, Spec
 from fleet.profile.usage import (
     UNDECLARED,
     USAGE_ANNOTATIONS,
@@ -242,6 +242,26 @@ class OutcomeSpec(Spec):
     reason: str = ""
 
 
+class ExecAnswer(Spec):
+    """What a command answers that kubectl exec, a probe or a hook runs in a container."""
+
+    command: Annotated[str, Field(min_length=1)]  # its words; `*` and `?` match as in a shell
+    stdout: str = ""
+    stderr: str = ""
+    exit_code: Annotated[int, Field(ge=0, le=EXIT_CODE_MAX)] = 0
+    after: DurationNs = 0
+
+
+class HttpAnswer(Spec):
+    """What a container answers to a GET: of a probe, or through kubectl port-forward."""
+
+    path: Annotated[str, Field(pattern=r"^[/*]")]  # `*` and `?` match as in a shell
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None  # None: any
+    status: Annotated[int, Field(ge=100, le=599)] = 200
+    body: str = ""
+    content_type: str = "text/plain; charset=utf-8"
+
+
 class ContainerBehaviorSpec(Spec):
     """What the containers of one name do; `*` and `?` match as in a shell.
 
@@ -257,6 +277,8 @@ class ContainerBehaviorSpec(Spec):
     probes: ProbesSpec = ProbesSpec()
     lifecycle: LifecycleBehavior = USUAL_LIFE
     logs: LogBehavior | None = None
+    exec: tuple[ExecAnswer, ...] = ()
+    http: tuple[HttpAnswer, ...] = ()
 
 
 class PodBehaviorSpec(Spec):
@@ -315,6 +337,20 @@ class ContainerBehavior(NamedTuple):
     life: LifecycleBehavior = USUAL_LIFE
     exit_codes: tuple[int, ...] = ()  # of the first run, the second, ...; the last one repeats
     logs: LogBehavior | None = None  # None: what its script prints
+    exec: tuple[ExecAnswer, ...] = ()
+    http: tuple[HttpAnswer, ...] = ()
+
+    def exec_answer(self, words: tuple[str, ...]) -> ExecAnswer | None:
+        """Return the first answer that is declared for a command."""
+        line = " ".join(words) if self.exec else ""
+        return next((each for each in self.exec if fnmatchcase(line, each.command)), None)
+
+    def http_answer(self, port: int, path: str) -> HttpAnswer | None:
+        """Return the first answer that is declared for a path on a port."""
+        for each in self.http:
+            if each.port in {None, port} and fnmatchcase(path, each.path):
+                return each
+        return None
 
     def outcome(self, u: float, attempt: int = 0) -> Outcome | None:
         """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
@@ -505,4 +541,6 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
         image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
         probes=spec.probes.compiled(),
         logs=spec.logs,
+        exec=spec.exec,
+        http=spec.http,
     )

@@ -146,6 +146,8 @@ class Settings(BaseModel):
         default=DEFAULT_PROFILES, alias="profile"
     )
     """What nodes are like."""
+    programs: Annotated[tuple[Path, ...], Shown("FILE")] = ()
+    """A plug-in that says what the programs of containers do: docs/how-to/programs.md."""
     fidelity: Fidelity = Fidelity.KUBELET
     """All requests of a kubelet (default), or the fewest."""
     encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`

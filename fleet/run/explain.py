@@ -27,10 +27,9 @@ from fleet.profile.pod_behavior import (
 )
 from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import format_duration
-from fleet.runtime.command import CommandRun, command_of
 from fleet.runtime.containers import NEVER, Container, RunState
-from fleet.runtime.known_servers import server_of
-from fleet.runtime.program import Role, role_of, unknown_from
+from fleet.runtime.program import Program, Role, Run, role_of, unknown_from
+from fleet.runtime.programs import CommandProgram, program_of
 from fleet.runtime.runtime import KILLED_EXIT_CODE, Runtime
 from fleet.wire.api.decode_pod import decode_pod
 
@@ -57,6 +56,7 @@ class Played(NamedTuple):
     env: Environment
     runtime: Runtime
     container: Container
+    program: Program
 
 
 def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) -> str:
@@ -154,7 +154,7 @@ def _play(pod: Pod, spec: ContainerSpec, behavior: PodBehavior, env: Environment
     runtime.create_sandbox(pod)
     started_s = _STARTED_NS // NS_PER_S
     container = runtime.start_container(pod, spec, behavior, _STARTED_NS, started_s)
-    return Played(pod, spec, behavior, env, runtime, container)
+    return Played(pod, spec, behavior, env, runtime, container, program_of(pod, spec))
 
 
 def _lines(played: Played) -> Iterator[tuple[str, str]]:
@@ -162,10 +162,12 @@ def _lines(played: Played) -> Iterator[tuple[str, str]]:
     if played.container.state is RunState.EXITED:
         yield "start", f"fails: {played.container.message}"
         return
-    run = played.runtime.run_again(played.pod, spec, played.container, _STARTED_NS)
-    words = spec.command + spec.args if command_of(spec) else ()
+    process = played.runtime.process(played.pod, spec, played.container, _STARTED_NS)
+    program, run = played.program, played.program.run(process)
+    is_named = bool(spec.command) or (isinstance(program, CommandProgram) and bool(program.words))
     args = f" with {_shown(spec.args)}" if spec.args else ""
-    yield "program", _shown(words) if words else f"the entry point of {spec.image}{args}"
+    words = _shown(spec.command + spec.args)
+    yield "program", words if is_named else f"the entry point of {spec.image}{args}"
     yield "taken as", _taken_as(played, run)
     yield "ends", _ends(played, run)
     for kind, probe in enumerate((spec.startup_probe, spec.readiness_probe, spec.liveness_probe)):
@@ -194,25 +196,25 @@ def _took(takes_ns: int) -> str:
     return "at once" if takes_ns < NS_PER_S // 10 else f"after {format_duration(takes_ns)}"
 
 
-def _taken_as(played: Played, run: CommandRun) -> str:
+def _taken_as(played: Played, run: Run) -> str:
     pod, spec = played.pod, played.spec
     if played.behavior.container(spec.name).outcomes:
         keys = {key.removesuffix(f".{spec.name}") for key, _ in pod.annotations}
         if keys & set(_DECLARING):
             return "declared: by annotations of the pod"
         return f"declared: by PodBehavior {played.behavior.name}"
-    if server_of(spec) is not None:
-        return "understood: a server that fleet knows"
+    if not isinstance(played.program, CommandProgram):
+        return f"program {type(played.program).__name__} of a plug-in"
     unknown_ns = unknown_from(pod, spec, run)
     if unknown_ns is None:
         return "understood: fleet follows its command"
-    role = _ROLES[role_of(pod, spec)]
+    role = _ROLES[role_of(pod, spec, played.program)]
     if unknown_ns:
         return f"understood up to {format_duration(unknown_ns)}, then by role: {role}"
     return f"by role: {role}"
 
 
-def _ends(played: Played, run: CommandRun) -> str:
+def _ends(played: Played, run: Run) -> str:
     spec, container = played.spec, played.container
     outcomes = played.behavior.container(spec.name).outcomes
     if len(outcomes) > 1:
@@ -225,15 +227,15 @@ def _ends(played: Played, run: CommandRun) -> str:
     if outcomes:
         after = f"after {outcomes[0].after}"
     elif unknown_ns is not None:
-        run_time = role_of(played.pod, spec).run_time(played.env.model.run_times)
+        run_time = role_of(played.pod, spec, played.program).run_time(played.env.model.run_times)
         first = f"{format_duration(unknown_ns)} and " if unknown_ns else ""
         after = f"after {first}{run_time}"
     return f"with {container.exit_code} {after}"
 
 
 def _probe(played: Played, probe: ProbeSpec, kind: ProbeKind) -> str:
-    declared = played.behavior.container(played.spec.name).probes[kind]
-    found = behavior_of(played.pod, played.spec, probe, declared)
+    chosen = played.behavior.container(played.spec.name)
+    found = behavior_of(played.pod, played.spec, probe, kind, chosen)
     where = _shown(probe.command) if probe.handler == "exec" else f"port {probe.port}"
     return f"{probe.handler} {where}: {probe.error or _phases(found)}"
 

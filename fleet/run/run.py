@@ -61,6 +61,7 @@ from fleet.run.restart_signal import RestartSignal
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command
+from fleet.runtime.programs import load_programs
 from fleet.server.kubelet_servers import KubeletServers
 from fleet.storage.csi_controller import check_drivers
 from fleet.wire.sockets.connection import connection_health
@@ -89,6 +90,7 @@ class Run:
         self._siblings: Siblings | None = None
         self._display = display or Display(is_quiet=settings.quiet)
         self._ask = ask  # None without a terminal
+        load_programs(settings.programs)
         self._mix: NodeMix = mix_of(settings)
         end = max(each.node_index(each.most) for each in self._whole.shares())
         self._mix.check_addresses(end)

@@ -17,8 +17,9 @@ from fleet.clock import NS_PER_S, mix
 from fleet.k8s.streams import LogChunk, LogOptions
 from fleet.k8s.times import rfc3339_micro, rfc3339_nano
 from fleet.profile.container_behavior import LogBehavior
-from fleet.runtime.shell.process import Process
-from fleet.runtime.shell.surroundings import Written
+from fleet.profile.pod_behavior import PodBehavior
+from fleet.runtime.program import Process, Steps, Written
+from fleet.runtime.programs import program_of
 
 NEVER = 1 << 62
 HEAD_BYTES = len(b"2026-11-21T02:06:48.123456789Z stdout F ")
@@ -153,7 +154,7 @@ class ScriptLines:
 
     __slots__ = ("_buffer", "_make", "_open", "_process", "_seeker")
 
-    def __init__(self, make: Callable[[], Process]) -> None:
+    def __init__(self, make: Callable[[], Steps]) -> None:
         self._make = make
         self._process = make()
         self._buffer: deque[LogLine] = deque()
@@ -201,7 +202,7 @@ class ScriptLines:
             return process.end_ns if self._open else NEVER
         if process.is_lost:
             return NEVER
-        return max(process.shell.clock_ns, until_ns)
+        return max(process.clock_ns, until_ns)
 
     def seek(self, until_ns: int, _since_ns: int, tail: int | None, rotation: Rotation) -> bool:
         """Go to the first line wanted of those up to an instant; False: call again, it is far."""
@@ -227,7 +228,7 @@ class ScriptLines:
     def _is_at(self, until_ns: int) -> bool:
         process = self._process
         over = process.end_ns is not None or process.is_lost
-        return over or process.shell.clock_ns > until_ns
+        return over or process.clock_ns > until_ns
 
     def _restart(self) -> None:
         self._process = self._make()
@@ -264,6 +265,27 @@ class _Seeker:
     def kept_from(self, until_ns: int) -> int:
         """Return the first line of the newest file."""
         return self.count if until_ns >= self._rotates_ns else self._before
+
+
+def log_lines(process: Process, behavior: PodBehavior, seed: int, term_ns: int | None) -> Lines:
+    """Return the lines of one run of a container, up to its SIGTERM and from there on."""
+    pod, spec = process.pod, process.spec
+    program = program_of(pod, spec)
+    found = behavior.container(spec.name).logs or program.log(process, term_ns)
+    if not isinstance(found, LogBehavior):
+        return ScriptLines(lambda: _followed(program.log(process, term_ns)))
+    values = {
+        "pod": pod.name,
+        "namespace": pod.namespace,
+        "container": spec.name,
+        "node": pod.node_name,
+    }
+    return DeclaredLines(found, process.start_wall_ns, seed, values)
+
+
+def _followed(log: LogBehavior | Steps) -> Steps:
+    assert not isinstance(log, LogBehavior), log
+    return log
 
 
 def _encoded(text: str) -> bytes:

@@ -22,8 +22,10 @@ from fleet.k8s.pods import (
 from fleet.profile.image_behavior import digest_name, parse_image
 from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, spent
+from fleet.runtime.program import Run
 
 NEVER = 1 << 62
+MESSAGE_MAX, MESSAGE_LOG_MAX, MESSAGE_LINES_MAX = 4096, 2048, 80
 ID_PREFIX = "containerd://"
 
 
@@ -146,6 +148,19 @@ def adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns:
     container.finished_s = state.finished_s
     container.exit_ns = state.finished_s * NS_PER_S - wall_offset_ns
     return container
+
+
+def last_words(spec: ContainerSpec, run: Run, declared: str, exit_code: int, ran_ns: int) -> str:
+    """Return the termination message of a container that ran for a while.
+
+    Source: kuberuntime_container.go, getTerminationMessage, readLastStringFromContainerLogs.
+    """
+    life = spec.life
+    message = declared or run.text(life.message_path, ran_ns)
+    if not message and life.message_from_logs and exit_code:
+        lines = run.text("", ran_ns).splitlines(keepends=True)[-MESSAGE_LINES_MAX:]
+        return "".join(lines)[-MESSAGE_LOG_MAX:]
+    return message[-MESSAGE_MAX:]
 
 
 def container_id(uid: PodUid, name: str, attempt: int) -> str:

@@ -10,9 +10,8 @@ import posixpath
 from collections.abc import Mapping
 
 from fleet.profile.machine import DIRECTORY, real_path
-from fleet.runtime.files import NodeFiles
-from fleet.runtime.shell import surroundings
-from fleet.runtime.shell.syntax import UnknownScriptError
+from fleet.runtime import files
+from fleet.runtime.files import HOST, NodeFiles, NoSpaceError
 
 OR_CREATE = "OrCreate"
 _NAMES = {
@@ -38,12 +37,12 @@ class HostPaths:
     def type_of(self, path: str) -> str:
         """Return the type of a path, "" if there is nothing."""
         path = real_path(path)
-        found = None if self._files is None else self._files.read_host(path, self._now_ns)
+        found = None if self._files is None else self._files.version(HOST, path, self._now_ns)
         if found is None:
             return self._machine.get(path, "")
         if found.text is None:
             return ""
-        return DIRECTORY if found.text == surroundings.DIRECTORY else "File"
+        return DIRECTORY if found.text == files.DIRECTORY else "File"
 
     def problem(self, path: str, kind: str) -> str:
         """Return why a volume of a type cannot be set up, "" if it can or may make the path."""
@@ -65,8 +64,8 @@ class HostPaths:
         return "" if self.type_of(parent) == DIRECTORY else f"mkdir {parent}: not a directory"
 
 
-def make_host_path(files: NodeFiles, path: str, kind: str, now_ns: int) -> None:
+def make_host_path(node_files: NodeFiles, path: str, kind: str, now_ns: int) -> None:
     """Make a path that a volume may make."""
-    text = "" if kind.startswith("File") else surroundings.DIRECTORY
-    with contextlib.suppress(UnknownScriptError):  # it is full
-        files.write_host(real_path(path), text, now_ns)
+    text = "" if kind.startswith("File") else files.DIRECTORY
+    with contextlib.suppress(NoSpaceError):  # it is full
+        node_files.write_host(real_path(path), text, now_ns)

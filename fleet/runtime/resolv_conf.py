@@ -1,4 +1,4 @@
-"""What a pod asks for names: the kubelet's DNS settings for it, and its /etc/resolv.conf.
+"""What a pod asks for names: the kubelet's DNS settings for it.
 
 Source: pkg/kubelet/network/dns/dns.go, GetPodDNS, appendDNSConfig, mergeDNSOptions,
 formDNSConfigFitsLimits; containerd's internal/cri/server/sandbox_run_linux.go, parseDNSOptions.
@@ -59,15 +59,6 @@ def pod_dns(pod: Pod, settings: DNSSettings, host_ips: str) -> PodDNS:
     options |= dict(spec.options)
     lacks_server = is_cluster and not settings.servers
     return PodDNS(tuple(servers), tuple(shown), tuple(options.items()), problems, lacks_server)
-
-
-def resolv_conf(pod: Pod, settings: DNSSettings, host_ips: str) -> str:
-    """Return the text of the file."""
-    found = pod_dns(pod, settings, host_ips)
-    text = f"search {' '.join(found.searches)}\n" if found.searches else ""
-    text += "".join(f"nameserver {each}\n" for each in found.servers)
-    shown = " ".join(f"{name}:{value}" if value else name for name, value in found.options)
-    return text + (f"options {shown}\n" if shown else "")
 
 
 def _fitting(searches: list[str]) -> tuple[list[str], str]:

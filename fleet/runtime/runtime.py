@@ -18,7 +18,7 @@ from fleet.k8s.well_known import START_ERROR
 from fleet.profile.container_behavior import Stop
 from fleet.profile.distribution import ZERO, constant
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, Outcome, PodBehavior, RunTimes
-from fleet.runtime.command import command_of, run_around, run_of_command
+from fleet.runtime.container_log import Lines, log_lines
 from fleet.runtime.container_usage import (
     NOTHING_SPENT,
     ContainerUsage,
@@ -33,22 +33,25 @@ from fleet.runtime.containers import (
     Sandbox,
     adopted,
     container_id,
+    last_words,
 )
-from fleet.runtime.files import ContainerFiles, NodeFiles, layer_of
+from fleet.runtime.files import NodeFiles, layer_of, writer_of
 from fleet.runtime.host_paths import OR_CREATE, HostPaths, make_host_path
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.program import (
+    NO_SOURCES,
     TERM_EXIT_CODE,
     End,
+    Process,
+    Program,
+    Run,
+    Sources,
     heeds_term,
     is_killed_by_term,
     natural_end,
     term_exit_code,
 )
-from fleet.runtime.shell.budget import Budget
-from fleet.runtime.shell.surroundings import NOWHERE, CommandRun, Surroundings
-from fleet.runtime.surroundings import NO_SOURCES, Place, Sources, surroundings
-from fleet.runtime.termination_message import last_words
+from fleet.runtime.programs import program_of, record
 
 STOP_MIN_NS = 20 * NS_PER_MS
 """A container that heeds SIGTERM is gone within 20 to 50 ms."""
@@ -63,6 +66,7 @@ OVER_BUDGET = (
 """containerd's words around what a machine would say: it would freeze, or kill the process."""
 UNKNOWN_EXIT_CODE = 255
 UNKNOWN_REASON = "Unknown"
+_STREAM_LOG = 0x106
 _STREAM_RANDOM = 0x9A4D
 _STREAM_OUTCOME = 0x0C0E
 _STREAM_AFTER = 0xAF7E
@@ -76,7 +80,7 @@ class Runtime:
 
     __slots__ = (
         *("_draws", "_files", "_host_ips", "_node", "_pool", "_run_times"),
-        *("_sandboxes", "_stop_budget", "_stopped", "spent"),
+        *("_sandboxes", "spent"),
     )
 
     def __init__(
@@ -94,8 +98,6 @@ class Runtime:
         self._sandboxes: dict[PodUid, Sandbox] = {}
         self._pool = pool_of(pod_cidrs)
         self._files: NodeFiles | None = None  # made when a script needs it
-        self._stopped: tuple[int, PodUid] | None = None  # what was stopped last, and when
-        self._stop_budget: Budget | None = None
         self.spent = NOTHING_SPENT  # by containers that were removed
 
     def use_cidrs(self, pod_cidrs: str) -> None:
@@ -182,8 +184,6 @@ class Runtime:
         container = self._create_container(pod, spec)
         container.state = RunState.RUNNING
         container.started_s = wall_s
-        if spec.script is not None and spec.script.is_read:
-            container.begun_ns = now_ns
         container.usage = _usage(spec, behavior)
         error = self._plan_exit(pod, spec, container, behavior, now_ns, sources)
         if error:
@@ -254,8 +254,6 @@ class Runtime:
         """
         life = behavior.container(container.name).life
         before_ns = container.exit_ns
-        if (at_ns, pod.uid) != self._stopped:  # what is stopped at once of a pod has one budget
-            self._stopped, self._stop_budget = (at_ns, pod.uid), Budget()
         spec = pod.find(container.name)
         start_ns = container.begun_ns or container.started_s * NS_PER_S - wall_offset_ns
         if spec is not None:
@@ -270,7 +268,8 @@ class Runtime:
             container.exit_code = KILLED_EXIT_CODE
             container.reason = "Error"
         if container.exit_ns != before_ns and spec is not None:
-            run = self.run_again(pod, spec, container, start_ns, container.term_ns - start_ns)
+            process = self.process(pod, spec, container, start_ns)
+            run = program_of(pod, spec).run(process, container.term_ns - start_ns)
             ran_ns = container.exit_ns - start_ns
             container.message = last_words(
                 spec, run, life.termination_message, container.exit_code, ran_ns
@@ -295,17 +294,19 @@ class Runtime:
         takes_ns = STOP_MIN_NS + int(STOP_SPREAD_NS * u)
         if stop.delay is not None:
             takes_ns = stop.delay.sample(u)
-        code = term_exit_code(pod, spec) if stop.exit_code is None else stop.exit_code
+        program = program_of(pod, spec)
+        code = term_exit_code(pod, spec, program) if stop.exit_code is None else stop.exit_code
         heeded = End(at_ns + takes_ns - start_ns, code)
         if stop.delay is not None or stop.exit_code is not None:
             return heeded
         after_ns = max(container.term_ns - start_ns, 0)
-        run = self.run_again(pod, spec, container, start_ns)
+        process = self.process(pod, spec, container, start_ns)
+        run = program.run(process)
         if run.traps:
-            run = self.run_again(pod, spec, container, start_ns, after_ns)
+            run = program.run(process, after_ns)
             if run.run_ns is not None and run.run_ns >= after_ns:
                 return End(max(run.run_ns, at_ns - start_ns), run.exit_code)
-        if heeds_term(pod, spec, run, after_ns):
+        if heeds_term(pod, spec, program, run, after_ns):
             return heeded
         is_killed = is_killed_by_term(pod, run)
         return heeded._replace(exit_code=TERM_EXIT_CODE) if is_killed else None
@@ -389,7 +390,6 @@ class Runtime:
                 container.usage = _usage(specs[each.name], behavior)
             if container.state is RunState.RUNNING and each.name in specs:
                 started_ns = container.started_s * NS_PER_S - wall_offset_ns
-                container.begun_ns = started_ns
                 self._plan_exit(pod, specs[each.name], container, behavior, started_ns)
                 container.exit_ns = max(container.exit_ns, now_ns)
         sandbox.containers = tuple(containers)
@@ -430,15 +430,17 @@ class Runtime:
         declared = behavior.container(container.name).outcomes
         if spec is None or declared or container.exit_ns <= now_ns:
             return False
-        start_ns, started_s = container.begun_ns, container.started_s
-        around = self.around(pod, spec, container.attempt, start_ns, started_s, sources)
-        if around is None:
+        program = program_of(pod, spec)
+        if not program.reads_files:
             return False
+        start_ns = container.begun_ns
+        process = self.process(pod, spec, container, start_ns, sources)
         self.files.undo(layer_of(pod.uid, spec.name), now_ns)
-        run = run_around(command_of(spec), around)
+        run = program.run(process)
         if run.error:
             return False
-        end = self._natural_end(pod, spec, container, run)
+        self._record(process, run)
+        end = self._natural_end(process, program, run)
         end_ns = NEVER if end is None else start_ns + end.after_ns
         if end_ns == container.exit_ns or end_ns < now_ns:
             return False
@@ -446,65 +448,64 @@ class Runtime:
         container.reason = Outcome(ZERO, container.exit_code).reason_shown
         return True
 
-    def _natural_end(
-        self, pod: Pod, spec: ContainerSpec, container: Container, run: CommandRun
-    ) -> End | None:
-        u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
-        return natural_end(pod, spec, run, self._run_times, u)
+    def _natural_end(self, process: Process, program: Program, run: Run) -> End | None:
+        pod, spec = process.pod, process.spec
+        u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, process.attempt)
+        return natural_end(pod, spec, program, run, self._run_times, u)
 
-    def around(
+    def _record(self, process: Process, run: Run) -> None:
+        """Have others see the files that a container's own program changes, or will."""
+        if run.changes:
+            process = process._replace(files=self.files)
+            record(process, run.changes, writer_of(layer_of(process.pod.uid, process.spec.name)))
+
+    def process(
         self,
         pod: Pod,
         spec: ContainerSpec,
-        attempt: int,
+        container: Container,
         start_ns: int,
-        started_s: int,
         sources: Sources = NO_SOURCES,
-    ) -> Surroundings | None:
-        """Return what the command of a container may look at, None if it does not."""
-        if spec.script is None or not spec.script.is_read:
-            return None
-        place = self.place(pod, spec, attempt, start_ns, started_s * NS_PER_S, sources)
-        return surroundings(self.files, pod, spec, place)
+    ) -> Process:
+        """Return the process that a container runs since an instant."""
+        wall_ns = container.started_s * NS_PER_S
+        return self.process_at(pod, spec, container.attempt, start_ns, wall_ns, sources)
 
-    def place(
+    def log(
+        self,
+        pod: Pod,
+        spec: ContainerSpec,
+        behavior: PodBehavior,
+        attempt: int,
+        started_s: int,
+        start_ns: int,
+        sources: Sources = NO_SOURCES,
+    ) -> Lines:
+        """Return the lines of one run of a container, of which it found the files at an instant."""
+        sandbox = self._sandboxes.get(pod.uid)
+        container = None if sandbox is None else sandbox.find(spec.name)
+        term_ns: int | None = None
+        if container is not None and container.attempt == attempt and container.term_ns:
+            term_ns = container.term_ns - start_ns
+        process = self.process_at(pod, spec, attempt, start_ns, started_s * NS_PER_S, sources)
+        seed = int(self.uniform(_STREAM_LOG, pod.uid, spec.name, attempt) * 2**53)
+        return log_lines(process, behavior, seed, term_ns)
+
+    def process_at(
         self,
         pod: Pod,
         spec: ContainerSpec,
         attempt: int,
         start_ns: int,
         wall_ns: int,
-        sources: Sources,
-    ) -> Place:
-        """Return where a container of a pod runs."""
+        sources: Sources = NO_SOURCES,
+    ) -> Process:
+        """Return a process of a container that starts at an instant."""
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
         pod_ips = pod.status.pod_ips if sandbox is None else sandbox.ips
-        return Place(pod_ips, self._host_ips, start_ns, wall_ns, u, sources, self._files)
-
-    def run_again(
-        self,
-        pod: Pod,
-        spec: ContainerSpec,
-        container: Container,
-        start_ns: int,
-        term_ns: int | None = None,
-    ) -> CommandRun:
-        """Return what a container's command does, without that anything is written once more.
-
-        `term_ns`: when SIGTERM comes, since its start.
-        """
-        around = self.around(pod, spec, container.attempt, start_ns, container.started_s)
-        if around is None:
-            run = run_of_command(command_of(spec), ())
-            if term_ns is None or not run.traps:
-                return run
-            around = NOWHERE
-        else:
-            assert isinstance(around.files, ContainerFiles), around
-            around.files.as_run_again()
-        around = around._replace(term_ns=term_ns, budget=self._stop_budget)
-        return run_around(command_of(spec), around)
+        at = (attempt, start_ns, wall_ns)
+        return Process(pod, spec, *at, pod_ips, self._host_ips, u, sources, self._files)
 
     def _plan_exit(
         self,
@@ -517,19 +518,19 @@ class Runtime:
     ) -> str:
         """Plan when and how a container ends; return why its command cannot be run, else ""."""
         if self._files is not None:
-            self._files.forget_layer(layer_of(pod.uid, spec.name))
+            self._files.stores.pop(layer_of(pod.uid, spec.name), None)
         chosen = behavior.container(spec.name)
         u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
-        started_s = container.started_s
-        around = self.around(pod, spec, container.attempt, started_ns, started_s, sources)
-        words = command_of(spec)
-        run = run_of_command(words, ()) if around is None else run_around(words, around)
+        program = program_of(pod, spec)
+        if program.reads_files:
+            container.begun_ns = started_ns
+        process = self.process(pod, spec, container, started_ns, sources)
+        run = program.run(process)
         outcome = chosen.outcome(u, container.attempt)
         if run.error and outcome is None:
-            if self._files is not None:
-                self._files.undo(layer_of(pod.uid, spec.name), started_ns - 1)
             return run.error
-        if outcome is None and (end := self._natural_end(pod, spec, container, run)) is not None:
+        self._record(process, run)
+        if outcome is None and (end := self._natural_end(process, program, run)) is not None:
             outcome = Outcome(constant(end.after_ns), end.exit_code)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)

@@ -9,8 +9,8 @@ from functools import partial
 
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
+from fleet.kubelet.containers import container_exec
 from fleet.kubelet.containers.container_exec import (
-    SERVER_ERROR,
     AttachSession,
     ExecSession,
     Target,
@@ -20,16 +20,9 @@ from fleet.kubelet.containers.container_exec import (
 from fleet.kubelet.containers.container_logs import read_log
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.container_log import LogReader
-from fleet.runtime.http_message import HttpReply, HttpRequest
-from fleet.runtime.known_servers import server_of
-from fleet.runtime.ports import (
-    PortSession,
-    answer_of_anything,
-    container_of_port,
-    listens,
-    refusal,
-)
-from fleet.runtime.surroundings import hostname
+from fleet.runtime.ports import PortSession, container_of_port, usual_answer
+from fleet.runtime.program import HttpReply
+from fleet.runtime.programs import http_reply, program_of
 
 NOT_FOUND = 404
 Session = ExecSession | AttachSession
@@ -61,7 +54,7 @@ def exec_in(
     target = _target(kubelet, pod, container, now_ns)
     if isinstance(target, Refusal):
         return target
-    return ExecSession(target, command, now_ns, stdin=stdin, tty=tty)
+    return container_exec.exec_in(target, command, now_ns, stdin=stdin, tty=tty)
 
 
 def attach_to(
@@ -79,21 +72,16 @@ def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSe
     target = _target(kubelet, pod, container_of_port(pod, port), now_ns)
     if isinstance(target, Refusal):
         return target
-    if not listens(pod, port):
-        return Refusal(SERVER_ERROR, refusal(port, pod.uid))
-    server = server_of(target.spec)
-    if server is None:
+    behavior = kubelet.env.model.behavior_of(pod).container(target.spec.name)
 
-        def anything(request: HttpRequest, at_ns: int) -> HttpReply:
-            return answer_of_anything(pod, target.site(at_ns).read, request)
+    def answer(method: str, path: str, body: bytes, at_ns: int) -> HttpReply:
+        found = None
+        if method in {"GET", "HEAD"}:
+            process, program = target.process(at_ns), program_of(pod, target.spec)
+            found = http_reply(process, port, path, program, behavior)
+        return usual_answer(pod, method, body) if found is None else found
 
-        return PortSession(anything)
-
-    def answer(request: HttpRequest, at_ns: int) -> HttpReply:
-        return server.answer(target.site(at_ns), port, request)
-
-    greeting = hostname(pod).encode() if server.raw else None
-    return PortSession(answer, greeting, only_http=True)
+    return PortSession(answer)
 
 
 def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:

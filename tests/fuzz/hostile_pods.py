@@ -1,10 +1,9 @@
-"""Pods that mean harm: their commands, variables, annotations, probes, and archives.
+"""Pods that mean harm: their commands, variables, annotations and probes.
 
 Each is drawn from a grammar of what fleet understands, with numbers at their ends, texts that grow
 when they are expanded, and nesting; then some of its characters are changed.
 """
 
-import tarfile
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,14 +19,9 @@ from fleet.k8s.streams import LogOptions
 from fleet.kubelet.containers.container_exec import ExecSession
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.container_behavior import PROBE_ANNOTATIONS
+from fleet.runtime.commands import COMMANDS, NewFiles, Script
 from fleet.runtime.container_log import LogReader
-from fleet.runtime.files import NodeFiles
-from fleet.runtime.session import Session
-from fleet.runtime.shell.builtins import BUILTINS
-from fleet.runtime.shell.file_programs import FILE_PROGRAMS
-from fleet.runtime.shell.process import Process, run_words
-from fleet.runtime.shell.programs import TEXT_PROGRAMS
-from fleet.runtime.shell.surroundings import Surroundings
+from fleet.runtime.exec_session import StepsSession
 from fleet.server.host_interface import container_logs, exec_in
 from fleet.wire.api import codec
 
@@ -61,7 +55,7 @@ OPENERS = (
     *(("if ", "; then :; fi"), ("! ", ""), ("[[ ", " ]]"), ("`", "`"), ("while ", "; do :; done")),
     *(("for A in ", "; do :; done"), ("sh -c '", "'"), ("exec ", ""), ("env ", ""), ("case ", "")),
 )
-PROGRAMS = (*BUILTINS, *TEXT_PROGRAMS, *FILE_PROGRAMS, "sh", "agnhost", "java")
+PROGRAMS = (*sorted(COMMANDS), "export", "seq", "grep", "sh", "agnhost", "java")
 OPTIONS = (
     "-n",
     "-c",
@@ -203,15 +197,6 @@ def words_of(random: Random) -> list[str]:
             return ["sh", random.choice(("-c", "-ec", "-xc")), script(random)]
 
 
-def surroundings(*, is_whole: bool, given: bytes | None = None) -> Surroundings:
-    files = NodeFiles().view((), {}, system={"/etc/hosts": "a" * 4000}, start_ns=1)
-    files.write("/tmp/a", "a" * 4000 + "\n" + "b c\n" * 300)
-    names = {"A": "a", "B": "b " * 99}
-    return Surroundings(
-        names, files, 0.5, 1_700_000_000 * 10**9, is_whole=is_whole, input=given, cwd="/"
-    )
-
-
 # ---- commands ----
 
 
@@ -224,82 +209,14 @@ def make_command(random: Random) -> tuple[bytes, ...]:
 def judge_command(pieces: tuple[bytes, ...]) -> None:
     """A command ends, goes on for ever, or is over its budget; so does its log, and an exec."""
     how, *rest = pieces
-    words = [each.decode("utf-8", "replace") for each in rest]
-    match int(how):
-        case 0:
-            run_words(words, surroundings(is_whole=True, given=b"a b\n" * 99))
-        case 1:
-            process = Process(words, surroundings(is_whole=False))
-            process.advance(3600 * 10**9, 100)
-        case 2:
-            lines = "\n".join(words[-1:]).encode() + b"\n"
-
-            def around(given: bytes | None, *, is_trial: bool) -> Surroundings:
-                del given, is_trial
-                return surroundings(is_whole=True)
-
-            session = Session(("sh",), around, 0, stdin=True, tty=len(lines) % 2 == 0)
-            session.write(lines, 0)
-            session.close_stdin(1)
-            for now_ns in range(2, 5):
-                session.advance(1 << 16, now_ns)
-        case _:
-            run_words(words, surroundings(is_whole=False))
-
-
-# ---- archives ----
-
-
-def _member(random: Random) -> bytes:
-    kinds = (tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)
-    odd = (tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE)
-    info = tarfile.TarInfo(random.choice(("a", "d/e", "../../x", "/etc/a", "n" * 90, ".", "")))
-    info.type = random.choice((*kinds, *odd))
-    info.size = random.choice((0, 1, 511, 512, 513, 4000, 1 << 20, 1 << 33, (1 << 63) - 1))
-    data = bytearray(info.tobuf(tarfile.GNU_FORMAT, "utf-8", "replace"))
-    if random.randrange(3) == 0:  # the map of a sparse file; numbers at their ends
-        at = random.choice((124, 386, 398, 482, 483))
-        data[at : at + 12] = random.choice((b"\x80" + b"\x7f" * 11, b"\xff" * 12, b"77777777777\0"))
-    data[148:156] = b" " * 8
-    data[148:156] = b"%06o\0 " % sum(data[:512])
-    body = b"a" * min(info.size, 5000)
-    if info.type in {tarfile.XHDTYPE, tarfile.XGLTYPE}:
-        body = random.choice(
-            (
-                b"99 size=99999999999999\n",
-                b"30 GNU.sparse.size=9999999999\n",
-                b"-1 a=b\n",
-                b"0 ",
-                body,
-            )
-        )
-    return bytes(data[:512]) + body.ljust(-(-len(body) // 512) * 512, b"\0")
-
-
-def make_tar(random: Random) -> tuple[bytes, ...]:
-    members = [_member(random) for _ in range(random.choice((1, 2, 5)))]
-    data = b"".join(members * random.choice((1, 1, 1, 40)))
-    if random.randrange(2):
-        data = mutated(data, random, members)
-    return (data,)
-
-
-@within_limits
-def judge_tar(pieces: tuple[bytes, ...]) -> None:
-    """An archive that `kubectl cp` sends is unpacked or refused, and becomes no larger."""
-    (data,) = pieces
-
-    def around(given: bytes | None, *, is_trial: bool) -> Surroundings:
-        del is_trial
-        return surroundings(is_whole=True, given=given)
-
-    session = Session(("tar", "-xmf", "-", "-C", "/tmp"), around, 0, stdin=True, tty=False)
-    session.write(data, 0)
-    session.close_stdin(1)
-    while (found := session.advance(1 << 16, 2)).exit_code is None and found.more:
-        pass
-    written = sum(len(each.text or "") for each in session.changes)
-    assert written <= len(data), (written, len(data))
+    words = tuple(each.decode("utf-8", "replace") for each in rest)
+    script = Script(words, NewFiles({"/tmp/a": "a" * 4000}, is_new=True), is_asked=int(how) == 0)
+    if int(how) < 2:
+        script.run()
+        return
+    session = StepsSession(script, 0, tty=int(how) == 2)
+    for now_ns in (1, 10**9, 3600 * 10**9):
+        session.advance(1 << 16, now_ns)
 
 
 # ---- whole pods ----
@@ -405,7 +322,7 @@ def judge_pod(pieces: tuple[bytes, ...]) -> None:
         reader = container_logs(kubelet, shown, "c", LogOptions(), world.now_ns)
         if isinstance(reader, LogReader):
             reader.read(1 << 16, world.now_ns)
-        words = ("sh", "-c", "env; ls -R /data; cat /tmp/a")
+        words = ("sh", "-c", "cat /data/a; touch /data/b; cat /tmp/a")
         session = exec_in(kubelet, shown, "c", words, stdin=False, tty=False, now_ns=world.now_ns)
         if isinstance(session, ExecSession):
             session.advance(1 << 16, world.now_ns)

@@ -15,10 +15,8 @@ from google.protobuf.message import DecodeError
 from hostile_pods import (
     judge_command,
     judge_pod,
-    judge_tar,
     make_command,
     make_pod,
-    make_tar,
 )
 from hyperframe.frame import DataFrame, Frame
 from mutate import chunks, misshapen, mutated
@@ -359,7 +357,6 @@ TARGETS = {
 
 HOSTILE = {
     "commands": Target(make_command, judge_command),
-    "archives": Target(make_tar, judge_tar),
     "pods": Target(make_pod, judge_pod),
 }
 """What pods and their users mean harm with; each input has 100 ms and 64 MB, see limits.py."""

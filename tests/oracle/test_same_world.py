@@ -106,8 +106,8 @@ def in_fleet(made: Json, kind: ProbeKind, age_s: int) -> ProbeAnswer:
     spec = found.spec
     probe = (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind]
     assert probe is not None
-    declared = MACHINE.model.behavior_of(found.pod).container("c").probes[kind]
-    behavior = behavior_of(found.pod, spec, probe, declared)
+    chosen = MACHINE.model.behavior_of(found.pod).container("c")
+    behavior = behavior_of(found.pod, spec, probe, kind, chosen)
     answer = run_probe(probe, behavior, age_s * NS_PER_S, 0.5, 0.5).answer
     if probe.handler == TCP and answer is ProbeAnswer.FAILURE:
         return ProbeAnswer.SUCCESS  # it asks for a connection, and for nothing that is said on it

@@ -53,7 +53,7 @@ from fleet.profile.loader import NodeMix, load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
-from fleet.runtime.ports import PortSession, ReadFile, answer_of_anything
+from fleet.runtime.ports import PortSession, usual_answer
 from fleet.wire.api.operations import OPERATIONS
 
 NODE = NodeId(0)
@@ -324,6 +324,6 @@ class World:
         return Reply(ReplyKind.OK)
 
 
-def session_of(pod: Pod, read: ReadFile) -> PortSession:
+def session_of(pod: Pod) -> PortSession:
     """Return a connection to a container of which nothing is known."""
-    return PortSession(lambda request, _now_ns: answer_of_anything(pod, read, request))
+    return PortSession(lambda method, _path, body, _now_ns: usual_answer(pod, method, body))

@@ -2,7 +2,7 @@
 
 What such a command writes the container's own script sees: its end is computed anew.
 Source: pkg/kubelet/kubelet_pods.go, GetExec, GetAttach, findContainer; RunInContainer.
-Differs: to attach is to follow the log from now on, and to be heard by a shell if it runs one.
+Differs: to attach is to follow the log from now on, and to be heard if its program reads stdin.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,12 @@ from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
-from fleet.runtime.command import command_of
 from fleet.runtime.container_log import LogReader
-from fleet.runtime.container_process import log_lines, start_of
 from fleet.runtime.containers import Container, RunState
-from fleet.runtime.files import ContainerFiles
+from fleet.runtime.exec_session import KILLED, session_in
+from fleet.runtime.program import Process, Session
+from fleet.runtime.programs import program_of, record
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.servers import Site
-from fleet.runtime.session import KILLED, Session
-from fleet.runtime.shell.budget import UNITS_SERVED, Budget
-from fleet.runtime.shell.process import is_shell, run_words
-from fleet.runtime.shell.surroundings import Surroundings
-from fleet.runtime.surroundings import hostname, whole_surroundings
 
 SERVER_ERROR = 500
 OnChange = Callable[[int, Outbox], None]
@@ -55,45 +49,13 @@ class Target:
     @property
     def start_ns(self) -> int:
         """Return when the container started."""
-        return start_of(self.container.started_s, self.env.wall_offset_ns)
+        return self.container.started_s * NS_PER_S - self.env.wall_offset_ns
 
-    def surroundings(self, now_ns: int, given: bytes | None, *, is_trial: bool) -> Surroundings:
-        """Return what a command finds that starts at an instant."""
-        place = self.runtime.place(
-            self.pod,
-            self.spec,
-            self.container.attempt,
-            now_ns,
-            self.env.wall_ns(now_ns),
-            self.sources,
-        )
-        found = whole_surroundings(self.runtime.files, self.pod, self.spec, place, given)
-        if is_trial:
-            assert isinstance(found.files, ContainerFiles), found
-            found.files.as_replay()
-        return found
-
-    def site(self, now_ns: int) -> Site:
-        """Return what a server in the container finds around it when it is asked."""
-
-        def read(path: str) -> str | None:
-            files = self.surroundings(now_ns, None, is_trial=True).files
-            return None if files is None else files.read(path)
-
-        def run(script: str) -> tuple[str, int]:
-            around = self.surroundings(now_ns, b"", is_trial=False)
-            done = run_words(("sh", "-c", script), around._replace(budget=Budget(UNITS_SERVED)))
-            return "".join(each.text for each in done.written if not each.path), done.exit_code
-
-        pod, container, env = self.pod, self.container, self.env
-        return Site(
-            hostname(pod),
-            self.runtime.files.records.of(pod.uid, container.name, container.attempt),
-            max(now_ns - self.start_ns, 0),
-            env.wall_ns(now_ns),
-            read,
-            run,
-        )
+    def process(self, now_ns: int) -> Process:
+        """Return a process that starts in the container at an instant."""
+        at = (self.container.attempt, now_ns, self.env.wall_ns(now_ns))
+        found = self.runtime.process_at(self.pod, self.spec, *at, self.sources)
+        return found._replace(files=self.runtime.files)
 
 
 def find_target(
@@ -121,21 +83,9 @@ class ExecSession:
 
     __slots__ = ("_ends_container", "_is_over", "_session", "_target", "out")
 
-    def __init__(
-        self,
-        target: Target,
-        command: tuple[str, ...],
-        now_ns: int,
-        *,
-        stdin: bool,
-        tty: bool,
-        ends_container: bool = False,
-    ) -> None:
-        def around(given: bytes | None, *, is_trial: bool) -> Surroundings:
-            return target.surroundings(now_ns, given, is_trial=is_trial)
-
+    def __init__(self, target: Target, session: Session, *, ends_container: bool = False) -> None:
         self._target = target
-        self._session = Session(command, around, now_ns, stdin=stdin, tty=tty)
+        self._session = session
         self._ends_container = ends_container  # the command is the container's own
         self._is_over = False
         self.out: Outbox = []
@@ -183,10 +133,11 @@ class ExecSession:
 
     def _note_changes(self, now_ns: int) -> None:
         """Have the script of each container of the pod see what was written."""
-        if not self._session.changes:
+        target, session = self._target, self._session
+        if not session.changes:
             return
-        self._session.changes.clear()
-        target = self._target
+        record(target.process(session.start_ns), session.changes, "exec")
+        session.changes.clear()
         pod = target.pod
         behavior = target.env.model.behavior_of(pod)
         sandbox = target.runtime.sandbox(pod.uid)
@@ -205,16 +156,9 @@ class AttachSession:
         pod, env = target.pod, target.env
         behavior = env.model.behavior_of(pod)
         container = target.container
-        lines = log_lines(
-            target.runtime,
-            pod,
-            target.spec,
-            behavior,
-            container.attempt,
-            container.started_s,
-            container.begun_ns or target.start_ns,
-            target.sources,
-        )
+        begun_ns = container.begun_ns or target.start_ns
+        at = (container.attempt, container.started_s, begun_ns)
+        lines = target.runtime.log(pod, target.spec, behavior, *at, target.sources)
         options = LogOptions(follow=True, since_ns=env.wall_ns(now_ns), tail_lines=1)
         self._target = target
         self._reader = LogReader(
@@ -246,18 +190,22 @@ class AttachSession:
         return Output(chunk.data, b"", chunk.wake_ns, more, code)
 
 
+def exec_in(
+    target: Target, command: tuple[str, ...], now_ns: int, *, stdin: bool, tty: bool
+) -> ExecSession:
+    """Return a command that somebody runs in a container."""
+    program = program_of(target.pod, target.spec)
+    behavior = target.env.model.behavior_of(target.pod).container(target.spec.name)
+    process = target.process(now_ns)
+    return ExecSession(
+        target, session_in(process, command, program, behavior, stdin=stdin, tty=tty)
+    )
+
+
 def attach(target: Target, now_ns: int, *, stdin: bool, tty: bool) -> ExecSession | AttachSession:
     """Return a session with the command that a container runs."""
-    command = command_of(target.spec)
-    if stdin and (not command or is_shell(command)):
-        words = command or ("sh",)
-        return ExecSession(target, words, now_ns, stdin=True, tty=tty, ends_container=True)
-    if stdin and _waits_for_input(target, command, now_ns):
-        return ExecSession(target, command, now_ns, stdin=True, tty=tty, ends_container=True)
-    return AttachSession(target, now_ns)
-
-
-def _waits_for_input(target: Target, command: tuple[str, ...], now_ns: int) -> bool:
-    """Return whether a container's own command reads stdin first of all."""
-    around = target.surroundings(now_ns, None, is_trial=True)
-    return Session.reads_input(command, around)
+    program = program_of(target.pod, target.spec)
+    session = program.attached(target.process(now_ns), tty=tty) if stdin else None
+    if session is None:
+        return AttachSession(target, now_ns)
+    return ExecSession(target, session, ends_container=True)

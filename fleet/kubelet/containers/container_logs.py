@@ -19,7 +19,6 @@ from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
 from fleet.runtime.container_log import LogReader, Rotation
-from fleet.runtime.container_process import log_lines, start_of
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.runtime import Runtime
 
@@ -52,7 +51,7 @@ def read_log(
     ended: Callable[[int], int | None]
     if container is not None and container.id == container_id:
         attempt, started_s = container.attempt, container.started_s
-        begun_ns = container.begun_ns or start_of(started_s, env.wall_offset_ns)
+        begun_ns = container.begun_ns or started_s * NS_PER_S - env.wall_offset_ns
         ended = partial(_ended_ns, runtime, pod, container)
     else:
         # It is gone, but its log stays as long as its pod: its status says when it ran.
@@ -61,13 +60,13 @@ def read_log(
             return _not_available(pod.name, name)
         attempt = found.restart_count - (state is found.last_state)
         started_s = state.started_s
-        begun_ns = start_of(started_s, env.wall_offset_ns)
+        begun_ns = started_s * NS_PER_S - env.wall_offset_ns
         if container is not None and container.attempt == attempt + 1:
             begun_ns = container.last_begun_ns or begun_ns
         ended = partial(_at, (state.finished_s + 1) * NS_PER_S - env.wall_offset_ns - 1)
     behavior = env.model.behavior_of(pod)
     offset_ns = env.wall_offset_ns
-    lines = log_lines(runtime, pod, spec, behavior, attempt, started_s, begun_ns, sources)
+    lines = runtime.log(pod, spec, behavior, attempt, started_s, begun_ns, sources)
     kubelet = env.model.kubelet
     rotation = Rotation(
         kubelet.container_log_max_size.value, kubelet.container_log_monitor_interval_ns

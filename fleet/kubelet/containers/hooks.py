@@ -13,11 +13,10 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Hook, Pod
 from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import HookBehavior
-from fleet.runtime.command import run_around, run_of_command
 from fleet.runtime.containers import Container
+from fleet.runtime.program import NO_SOURCES, Run, Sources
+from fleet.runtime.programs import program_of, record, run_in
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.shell.surroundings import ANY_FILE, CommandRun
-from fleet.runtime.surroundings import NO_SOURCES, Sources, hook_surroundings
 
 KILLED = 137
 """The code of a command that is over its budget."""
@@ -82,19 +81,13 @@ def run_hook(
     return HookRun(takes_ns, error, dies)
 
 
-def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> CommandRun:
+def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> Run:
     """Run a command in the container; what it writes is seen there."""
-    runtime, pod, container = place.runtime, place.pod, place.container
-    run = run_of_command(hook.command, ())
-    is_known = all(each.path != ANY_FILE for each in run.changes)
-    if run.run_ns is not None and is_known and not _is_looking(hook):
-        return run
-    wall_ns = place.env.wall_ns(place.now_ns)
-    where = runtime.place(pod, spec, container.attempt, place.now_ns, wall_ns, place.sources)
-    around = hook_surroundings(runtime.files, pod, spec, where)
-    return run_around(hook.command, around)
-
-
-def _is_looking(hook: Hook) -> bool:
-    """Return whether a command may read or write a file, or print a variable."""
-    return any(letter in word for word in hook.command for letter in "/$>")
+    runtime, pod, now_ns = place.runtime, place.pod, place.now_ns
+    at = (place.container.attempt, now_ns, place.env.wall_ns(now_ns))
+    process = runtime.process_at(pod, spec, *at, place.sources)
+    behavior = place.env.model.behavior_of(pod).container(spec.name)
+    run = run_in(process, hook.command, program_of(pod, spec), behavior)
+    if run.changes:
+        record(process._replace(files=runtime.files), run.changes, "hook")
+    return run

@@ -44,10 +44,10 @@ from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.profile.container_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.profile.image_behavior import parse_image
 from fleet.runtime.back_off import BackOff
+from fleet.runtime.container_config import TOO_MANY_ARGUMENTS, config_error
 from fleet.runtime.containers import RunState, Sandbox
+from fleet.runtime.programs import is_unknown
 from fleet.runtime.runtime import OVER_BUDGET, Runtime
-from fleet.runtime.shell.shell import TOO_MANY_ARGUMENTS
-from fleet.runtime.surroundings import NO_SOURCES, config_error
 
 POST_START_ERROR = "PostStartHookError"
 SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
@@ -516,11 +516,9 @@ class KubeRuntimeManager:
         objects = self._volumes.objects
         reads = env.fidelity.reads_objects
         error = objects.missing(pod, spec.env_sources, turn) if reads else ""
-        place = self._runtime.place(pod, spec, 0, turn.now_ns, 0, NO_SOURCES)
         return error or config_error(
-            pod,
-            spec,
-            place,
+            self._runtime.process_at(pod, spec, 0, turn.now_ns, 0),
+            is_unknown,
             windows=env.model.is_windows,
             recursive=mounts_recursively(pod, env),
             has_env_files=env.model.has_gate("EnvFiles", since=(1, 35)),

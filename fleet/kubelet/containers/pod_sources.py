@@ -4,7 +4,7 @@ Source: pkg/kubelet/kubelet_pods.go, getServiceEnvVarMap; pkg/kubelet/envvars/en
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from fleet.k8s.objects import service_variables
 from fleet.k8s.pods import PodUid, TokenSource
@@ -12,9 +12,11 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
 from fleet.kubelet.volumes.watched_objects import ObjectManager
 from fleet.profile.kubelet_configuration import DNSSettings
+from fleet.runtime.program import Sources
 
 
-class PodSources(NamedTuple):
+@dataclass(slots=True, frozen=True)
+class PodSources(Sources):
     """The objects of one node; what all nodes see alike is kept once for all."""
 
     objects: ObjectManager

@@ -39,10 +39,8 @@ from fleet.kubelet.containers.probe_worker import (
     View,
     was_started_before,
 )
-from fleet.kubelet.containers.probed_files import behavior_in_files
 from fleet.kubelet.containers.prober import (
     KIND_TEXTS,
-    NOBODY_LISTENS,
     behavior_of,
     probe_event,
 )
@@ -50,10 +48,11 @@ from fleet.kubelet.pod_worker import TERMINAL_PHASES, KillReason
 from fleet.kubelet.turn import Turn
 from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeKind
 from fleet.runtime.containers import Container, RunState, Sandbox
-from fleet.runtime.shell.surroundings import Surroundings
+from fleet.runtime.program import Process
+from fleet.runtime.programs import probe_in_files, program_of
 
-PodFiles = Callable[[ContainerSpec, int, int], Surroundings]
-"""Return what a probe's command finds in a container that started at an instant, by its age."""
+ProcessAt = Callable[[ContainerSpec, int, int], Process]
+"""Return what a probe runs in a container that started at an instant, by its age."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,16 +108,18 @@ class ProbeManager:
             probes.annotations = pod.annotations
             behavior = turn.behavior(pod)
             for worker in probes.workers:
-                declared = behavior.container(worker.spec.name).probes[worker.kind]
-                found = behavior_of(pod, worker.spec, worker.probe, declared)
+                chosen = behavior.container(worker.spec.name)
+                found = behavior_of(pod, worker.spec, worker.probe, worker.kind, chosen)
                 worker.usual = None
                 worker.follow(pod.uid, found, turn)
             self._plan(pod, probes, status, turn)
 
-    def on_files_changed(self, pod: Pod, status: PodStatus, files: PodFiles, turn: Turn) -> None:
+    def on_files_changed(
+        self, pod: Pod, status: PodStatus, process_at: ProcessAt, turn: Turn
+    ) -> None:
         """Have probes find what somebody wrote into the containers of a pod.
 
-        A probe of which a behaviour is declared, or a port that nobody listens on, stays so.
+        A probe of which a behaviour is declared stays so.
         """
         probes = self._pods.get(pod.uid)
         if probes is None:
@@ -132,12 +133,12 @@ class ProbeManager:
                 or view is None
                 or view.container_id != worker.container_id
                 or behavior.container(spec.name).probes[worker.kind] is not ALWAYS_GOOD
-                or worker.behavior is NOBODY_LISTENS
             ):
                 continue
             start_ns = view.started_s * NS_PER_S - turn.env.wall_offset_ns
-            find = partial(files, spec, start_ns)
-            found = behavior_in_files(probe, worker.behavior, turn.now_ns - start_ns, find)
+            find, age_ns = partial(process_at, spec, start_ns), turn.now_ns - start_ns
+            chosen, program = behavior.container(spec.name), program_of(pod, spec)
+            found = probe_in_files(find, probe, worker.behavior, age_ns, program, chosen)
             usual = worker.usual or worker.behavior
             worker.follow(pod.uid, found, turn)
             worker.usual = usual

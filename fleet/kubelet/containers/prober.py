@@ -14,13 +14,10 @@ from fleet.profile.container_behavior import (
     ProbeAttempt,
     ProbeBehavior,
     ProbeKind,
-    ProbePhase,
     attempt,
 )
-from fleet.runtime.command import command_of
-from fleet.runtime.http_servers import behavior_of_server
-from fleet.runtime.ports import listens
-from fleet.runtime.probe_script import behavior_of_script
+from fleet.profile.pod_behavior import ContainerBehavior
+from fleet.runtime.programs import probe_of, program_of
 
 KIND_TEXTS = ("Startup", "Readiness", "Liveness")
 STATUS_CODE = 503
@@ -29,25 +26,17 @@ _NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
 _CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 
 
-NOBODY_LISTENS = ProbeBehavior((ProbePhase(answer=ProbeAnswer.REFUSED),))
-
-
 def behavior_of(
-    pod: Pod, spec: ContainerSpec, probe: ProbeSpec, declared: ProbeBehavior
+    pod: Pod, spec: ContainerSpec, probe: ProbeSpec, kind: ProbeKind, chosen: ContainerBehavior
 ) -> ProbeBehavior:
-    """Return what a probe finds: as declared, else as the probe's command or the server says.
+    """Return what a probe finds: as declared, else as the container's program says.
 
     Of what nobody knows it finds what it asks for, whatever the port.
     """
+    declared = chosen.probes[kind]
     if declared is not ALWAYS_GOOD:
         return declared
-    if probe.handler == "exec":
-        return behavior_of_script(probe.command, command_of(spec))
-    if probe.host in {"", pod.status.pod_ip} and not listens(pod, probe.port):
-        return NOBODY_LISTENS
-    if probe.handler == "httpGet":
-        return behavior_of_server(spec, probe.host, probe.port, probe.path)
-    return declared
+    return probe_of(pod, spec, probe, program_of(pod, spec), chosen)
 
 
 def run_probe(

@@ -7,8 +7,8 @@ from fleet.k8s.pods import Pod
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
 from fleet.profile.node_model import RuntimeHandler
+from fleet.runtime.container_config import hostname_error
 from fleet.runtime.pod_addresses import no_runtime
-from fleet.runtime.surroundings import hostname_error
 
 
 def sandbox_error(pod: Pod, turn: Turn) -> str:

@@ -45,9 +45,8 @@ from fleet.kubelet.pods.resource_monitor import (
 )
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
+from fleet.runtime.program import Process
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.shell.surroundings import Surroundings
-from fleet.runtime.surroundings import trial_surroundings
 
 LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC))
 """About no single pod."""
@@ -363,19 +362,19 @@ class NodePods:
             return
         syncer, pod = self._syncer, worker.pod
         syncer.on_runtime_changed(worker, turn)
-        files = partial(self._files, pod, turn.env)
-        syncer.probes.on_files_changed(pod, self.last_status(pod), files, turn)
+        process_at = partial(self._process_at, pod, turn.env)
+        syncer.probes.on_files_changed(pod, self.last_status(pod), process_at, turn)
 
-    def _files(
+    def _process_at(
         self, pod: Pod, env: Environment, spec: ContainerSpec, start_ns: int, age_ns: int
-    ) -> Surroundings:
-        """Return what a probe finds in a container that started at an instant, by its age."""
+    ) -> Process:
+        """Return what a probe runs in a container that started at an instant, by its age."""
         sandbox = self.runtime.sandbox(pod.uid)
         container = None if sandbox is None else sandbox.find(spec.name)
         attempt = 0 if container is None else container.attempt
         at_ns = start_ns + age_ns
-        place = self.runtime.place(pod, spec, attempt, at_ns, env.wall_ns(at_ns), self.sources(env))
-        return trial_surroundings(self.runtime.files, pod, spec, place)
+        at = (attempt, at_ns, env.wall_ns(at_ns))
+        return self.runtime.process_at(pod, spec, *at, self.sources(env))
 
     def probe_counts(self, env: Environment, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
         """Yield how often each probe was run, by the pods that have workers."""

@@ -48,9 +48,9 @@ from fleet.kubelet.containers.probe_worker import NOT_PROBED, Probed, ProbeResul
 from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.profile.container_behavior import ProbeKind
 from fleet.quantity import parse_quantity
+from fleet.runtime.container_config import user_json
 from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
 from fleet.runtime.runtime import KILLED_EXIT_CODE
-from fleet.runtime.security_context import user_json
 
 OWNED_CONDITIONS = frozenset(
     (

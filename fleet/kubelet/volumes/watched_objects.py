@@ -32,6 +32,7 @@ from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, Volu
 from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.k8s.well_known import TTL_ANNOTATION
 from fleet.kubelet.turn import Turn
+from fleet.runtime.programs import program_of
 
 RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
 IDLE_NS = 5 * 60 * NS_PER_S  # maxIdleTime of the watch based manager
@@ -337,9 +338,8 @@ def _tick_after(wanted_ns: int, turn: Turn) -> int:
 
 
 def _is_read(pod: Pod) -> bool:
-    """Return whether the command of a container looks at what its pod refers to."""
-    scripts = (each.script for each in pod.spec.all_containers)
-    return any(script is not None and script.is_read for script in scripts)
+    """Return whether the program of a container looks at what its pod refers to."""
+    return any(program_of(pod, each).reads_files for each in pod.spec.all_containers)
 
 
 def _strategy(turn: Turn) -> str:

@@ -1,41 +1,21 @@
 """What the command of a container may look at, from JSON: its variables and its mounts."""
 
-import re
 from typing import Any
 
 from fleet.k8s.scripts import EnvFrom, EnvRef, MountSpec, ScriptSpec, Variable
-from fleet.runtime.known_images import NOTHING, entry_point, runs_its_args
-from fleet.runtime.script import LOOKERS, PROGRAMS
-from fleet.runtime.shell.agnhost import is_agnhost
-from fleet.runtime.shell.file_programs import FILE_PROGRAMS
-from fleet.runtime.shell.process import is_shell
-
-_LOOKS = re.compile(rf"[/$>]|\b(?:{'|'.join(sorted(LOOKERS | set(FILE_PROGRAMS)))})\b")
 
 
 def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
     """Return the surroundings of a container's command, None if there are none."""
-    words = [*obj.get("command", ()), *obj.get("args", ())]
-    image, has_input = obj.get("image", ""), obj.get("stdin", False)
-    asked = bool(obj.get("command")) or (has_input and not words)
-    own = () if asked else entry_point(image, words)
-    if not has_input and is_shell(words) and (asked or runs_its_args(image)):
-        own = NOTHING  # its script is the standard input, which is /dev/null
-    mounts = obj.get("volumeMounts", ())
-    is_read = bool(own) or any("subPathExpr" in each for each in mounts)
-    is_read = is_read or is_agnhost(words)
-    if words and (name := words[0].rpartition("/")[2]) in PROGRAMS:
-        is_read = is_read or any(_LOOKS.search(word) for word in (name, *words[1:]))
     found = ScriptSpec(
         tuple(map(_variable, obj.get("env", ()))),
-        tuple(map(_mount, mounts)),
-        own,
+        tuple(map(_mount, obj.get("volumeMounts", ()))),
         tuple(from_ for each in obj.get("envFrom", ()) for from_ in _env_from(each)),
         has_service_links,
-        is_read,
         obj.get("workingDir", ""),
+        obj.get("stdin", False),
     )
-    return None if found == ScriptSpec(is_read=False) else found
+    return None if found == ScriptSpec() else found
 
 
 def _mount(obj: dict[str, Any]) -> MountSpec:

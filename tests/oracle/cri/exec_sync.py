@@ -15,6 +15,7 @@ from cri.machine import Machine
 from cri.pods import Pods
 from cri.records import CriContainer
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.containers.prober import behavior_of
 from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
@@ -26,9 +27,9 @@ from fleet.profile.container_behavior import (
     ProbeKind,
     attempt,
 )
-from fleet.runtime.command import command_of, run_of_command
 from fleet.runtime.containers import RunState
-from fleet.runtime.probe_script import behavior_of_script
+from fleet.runtime.program import Process
+from fleet.runtime.programs import probe_of, program_of, run_in
 
 HOOK_NS = 10 * NS_PER_MS
 KILLED_EXIT_CODE = 137
@@ -81,7 +82,8 @@ def _plan(
         return _run_hook(machine, found, command, str(hooks[0]))
     behavior = probe_behavior(found, known)
     if behavior is ALWAYS_GOOD:
-        behavior = behavior_of_script(command, command_of(found.spec))
+        program, probe = program_of(found.pod, found.spec), ProbeSpec(EXEC, command=command)
+        behavior = probe_of(found.pod, found.spec, probe, program, found.declared)
     tried = try_probe(machine, found, behavior)
     output = tried.phase.output
     if tried.answer is ProbeAnswer.ERROR:
@@ -102,8 +104,9 @@ def behavior_of_probe(found: CriContainer, kind: ProbeKind) -> ProbeBehavior:
     """Return what a probe of a container finds, by the rule that virtual kubelets go by."""
     spec = found.spec
     probe = (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind]
-    declared = found.declared.probes[kind]
-    return declared if probe is None else behavior_of(found.pod, spec, probe, declared)
+    if probe is None:
+        return found.declared.probes[kind]
+    return behavior_of(found.pod, spec, probe, kind, found.declared)
 
 
 def age_ns(machine: Machine, found: CriContainer) -> int:
@@ -128,7 +131,8 @@ def _run_hook(
 ) -> tuple[int, Done]:
     """Return how the command of a hook goes: as declared, else as it says itself."""
     declared = hook_behavior(found, name)
-    run = run_of_command(command, ())
+    program = program_of(found.pod, found.spec)
+    run = run_in(Process(found.pod, found.spec), command, program, found.declared)
     takes_ns, code = HOOK_NS, 0
     if run.run_ns is None and run.unknown_ns is None:
         takes_ns = FOREVER

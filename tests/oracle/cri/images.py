@@ -19,9 +19,8 @@ from fleet.profile.image_behavior import (
     parse_image,
     pull_error_text,
 )
+from fleet.runtime.container_config import UNKNOWN_UID
 from fleet.runtime.image_store import Image, ImageStore
-from fleet.runtime.known_images import is_shell_image
-from fleet.runtime.security_context import UNKNOWN_UID
 
 _STREAM_ERROR = 0x1A6E
 _STREAM_TIME = 0x1A7E
@@ -77,7 +76,7 @@ class Images:
         It is not known; fleet takes it to be root's if nobody minds. So it is here, as long as
         no container that must not be root's is about to be created from the image.
         """
-        found = (self.find(name) for name in self._expected.values() if not is_shell_image(name))
+        found = (self.find(name) for name in self._expected.values())
         return UNKNOWN_UID if any(each is not None and each.id == image.id for each in found) else 0
 
     async def pull(self, name: str, sandbox: Message, *, has_secret: bool) -> Image:

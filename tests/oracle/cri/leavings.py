@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cri.records import CriContainer
 from fleet.clock import NS_PER_S
-from fleet.runtime.command import command_of, run_of_command
+from fleet.runtime.program import Process
+from fleet.runtime.programs import program_of
 
 MESSAGE_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 
@@ -26,7 +27,7 @@ def write_leavings(found: CriContainer) -> None:
     """Write what an exited container wrote while it ran."""
     container = found.container
     assert container is not None, found.id
-    run = run_of_command(command_of(found.spec), ())
+    run = program_of(found.pod, found.spec).run(Process(found.pod, found.spec))
     ran_ns = max(found.finished_wall_ns - found.started_wall_ns, 0)
     message_path = found.config.annotations.get(MESSAGE_PATH_ANNOTATION, "")
     words = found.declared.life.termination_message or run.text(message_path, ran_ns)

@@ -17,7 +17,6 @@ from fleet.profile.pod_behavior import (
     PodBehaviorManifest,
     select_behavior,
 )
-from fleet.runtime.command import run_of_command
 
 S = 1_000_000_000
 
@@ -173,70 +172,6 @@ def test_an_annotation_that_cannot_be_read_changes_nothing(annotation: tuple[str
     key, value = annotation
     chosen = select_behavior((), {}, "d", {f"fleet.emulator/{key}": value})
     assert chosen.container("a") == DEFAULT_BEHAVIOR.container("a")
-
-
-@pytest.mark.parametrize(
-    ("command", "seconds", "code"),
-    [
-        (("sleep", "10"), 10, 0),
-        (("/bin/sleep", "1.5m", "10"), 100, 0),
-        (("true",), 0, 0),
-        (("/bin/false",), 0, 1),
-        (("exit", "7"), 0, 7),
-        (("exit", "258"), 0, 2),
-        (("exit",), 0, 0),
-        (("echo", "hello"), 0, 0),
-        (("sh", "-c", "sleep 5; exit 3"), 5, 3),
-        (("/bin/bash", "-c", "sleep 5 && false;"), 5, 1),
-        (("sh", "-c", "echo hi && sleep 2d"), 172_800, 0),
-        (("sh", "-c", "false && sleep 5"), 0, 1),
-        (("sh", "-c", "false; sleep 5"), 5, 0),
-        (("sh", "-ec", "false; sleep 5"), 0, 1),
-        (("sh", "-c", "false\nexit"), 0, 1),
-        (("sh", "-c", "exit 4; sleep 9"), 0, 4),
-        (("sh", "-c", ""), 0, 0),
-    ],
-)
-def test_a_simple_command_ends_as_it_says(
-    command: tuple[str, ...], seconds: int, code: int
-) -> None:
-    run = run_of_command(command[:1], command[1:])
-    assert (run.run_ns, run.exit_code) == (seconds * S, code)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        (),
-        ("nginx",),
-        ("sleep",),
-        ("sleep", "-1"),
-        ("exit", "x"),
-        ("exit", "1", "2"),
-        ("sh", "script.sh"),
-        ("sh", "-c"),
-        ("sh", "-c", "; ".join(["true"] * 2000)),
-        ("echo",) * 100,
-    ],
-)
-def test_any_other_command_is_unknown(command: tuple[str, ...]) -> None:
-    run = run_of_command(command, ())
-    assert (run.run_ns, run.unknown_ns) == (None, 0)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("sh",),
-        ("bash", "-l"),
-        ("sleep", "infinity"),
-        ("tail", "-f", "/dev/null"),
-        ("sh", "-c", "while true; do sleep 1; done"),
-    ],
-)
-def test_a_command_that_is_understood_may_never_end(command: tuple[str, ...]) -> None:
-    run = run_of_command(command, ())
-    assert (run.run_ns, run.unknown_ns) == (None, None)
 
 
 def test_a_behavior_of_all_init_containers() -> None:

@@ -6,7 +6,7 @@ from world.pod_world import make_pod, model_of
 from fleet.errors import UsageError
 from fleet.k8s.pods import PodNetworkSpec
 from fleet.profile.kubelet_configuration import DNSSettings
-from fleet.runtime.resolv_conf import PodDNS, pod_dns, resolv_conf
+from fleet.runtime.resolv_conf import PodDNS, pod_dns
 
 BOTH = "192.0.2.1,2001:db8::1"
 USUAL = DNSSettings()
@@ -31,9 +31,8 @@ def test_a_pod_without_a_cluster_dns_has_that_of_its_node() -> None:
 
 def test_without_a_file_of_the_host_its_own_address_is_asked() -> None:
     settings = DNSSettings(resolver_file="")
-    pod = make_pod(network=PodNetworkSpec("Default"))
-    text = "search .\nnameserver 127.0.0.1\nnameserver ::1\n"
-    assert resolv_conf(pod, settings, BOTH) == text
+    found = settings_of(PodNetworkSpec("Default"), settings)
+    assert (found.servers, found.searches) == (("127.0.0.1", "::1"), (".",))
     assert settings_of(PodNetworkSpec(), settings).servers == ("10.96.0.10",)
 
 

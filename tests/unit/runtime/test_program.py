@@ -6,10 +6,25 @@ from world.pod_world import container, make_pod, model_of
 from fleet.clock import NS_PER_S as S
 from fleet.k8s.pods import ContainerSpec
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, RunTimes
-from fleet.runtime.command import FOR_EVER, command_of, run_of_command
-from fleet.runtime.program import End, Role, natural_end, role_of, term_exit_code
+from fleet.runtime.program import (
+    UNKNOWN,
+    End,
+    Process,
+    Program,
+    Role,
+    natural_end,
+    role_of,
+    term_exit_code,
+)
+from fleet.runtime.programs import program_of
 
-AGNHOST = container("c", image="registry.k8s.io/agnhost:2.53", args=("netexec",))
+PROGRAM = Program()
+
+
+class Server(Program):
+    """One that serves in a Job's pod, too."""
+
+    is_server = True
 
 
 @pytest.mark.parametrize(
@@ -21,7 +36,6 @@ AGNHOST = container("c", image="registry.k8s.io/agnhost:2.53", args=("netexec",)
         (container(), "OnFailure", True, Role.BATCH, 143),
         (container("c", restart_policy="Always"), "Never", True, Role.SERVER, 0),
         (container("c", restart_policy="Never"), "Always", True, Role.BATCH, 143),
-        (AGNHOST, "Never", True, Role.SERVER, 0),
     ],
 )
 def test_the_role_of_a_container(
@@ -32,7 +46,13 @@ def test_the_role_of_a_container(
     code: int,
 ) -> None:
     pod = make_pod(spec, restart_policy=policy, is_controlled=is_controlled)
-    assert (role_of(pod, spec), term_exit_code(pod, spec)) == (role, code)
+    assert (role_of(pod, spec, PROGRAM), term_exit_code(pod, spec, PROGRAM)) == (role, code)
+
+
+def test_a_plug_in_says_that_a_program_serves() -> None:
+    pod = make_pod(container(), restart_policy="Never", is_controlled=True)
+    spec, server = pod.spec.containers[0], Server()
+    assert (role_of(pod, spec, server), term_exit_code(pod, spec, server)) == (Role.SERVER, 0)
 
 
 def test_the_role_of_a_container_beside_the_regular_ones() -> None:
@@ -45,20 +65,23 @@ def test_the_role_of_a_container_beside_the_regular_ones() -> None:
         init_containers=(init, sidecar),
         ephemeral_containers=(debugger,),
     )
-    assert [role_of(pod, each) for each in (init, sidecar, debugger)] == [
+    assert [role_of(pod, each, PROGRAM) for each in (init, sidecar, debugger)] == [
         *(Role.INIT, Role.SERVER, Role.SERVER)
     ]
-    assert [term_exit_code(pod, each) for each in (init, sidecar, debugger)] == [143, 0, 0]
+    assert [term_exit_code(pod, each, PROGRAM) for each in (init, sidecar, debugger)] == [143, 0, 0]
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
 def test_an_ephemeral_container_is_never_restarted(policy: str) -> None:
     debugger = container("d", "sh", "-c", "sleep 2; netstat -tlpn")
     pod = make_pod(container(), restart_policy=policy, ephemeral_containers=(debugger,))
-    run = run_of_command(command_of(debugger), ())
-    assert natural_end(pod, debugger, run, USUAL_RUN_TIMES, 0.5) == End(2 * S, 0)
-    assert natural_end(pod, debugger, FOR_EVER, USUAL_RUN_TIMES, 0.5) is None
-    assert (role_of(pod, debugger), term_exit_code(pod, debugger)) == (Role.SERVER, 0)
+    run = program_of(pod, debugger).run(Process(pod, debugger))
+    assert natural_end(pod, debugger, PROGRAM, run, USUAL_RUN_TIMES, 0.5) == End(2 * S, 0)
+    assert natural_end(pod, debugger, PROGRAM, UNKNOWN, USUAL_RUN_TIMES, 0.5) is None
+    assert (role_of(pod, debugger, PROGRAM), term_exit_code(pod, debugger, PROGRAM)) == (
+        Role.SERVER,
+        0,
+    )
 
 
 def test_a_profile_says_how_long_unknown_programs_run() -> None:
@@ -68,7 +91,7 @@ def test_a_profile_says_how_long_unknown_programs_run() -> None:
     given = model_of(defaults={"initContainerRunTime": "3s", "batchRunTime": uniform}).run_times
 
     def end_s(spec: ContainerSpec, run_times: RunTimes, u: float) -> float:
-        found = natural_end(pod, spec, FOR_EVER, run_times, u)
+        found = natural_end(pod, spec, PROGRAM, UNKNOWN, run_times, u)
         assert found is not None
         assert found.exit_code == 0
         return found.after_ns / S
@@ -91,22 +114,5 @@ def test_a_profile_says_how_long_unknown_programs_run() -> None:
 def test_the_end_of_a_script(script: str, policy: str, end: End | None) -> None:
     spec = container("c", "sh", "-c", script)
     pod = make_pod(spec, restart_policy=policy, is_controlled=True)
-    run = run_of_command(command_of(spec), ())
-    assert natural_end(pod, spec, run, USUAL_RUN_TIMES, 0.5) == end
-
-
-@pytest.mark.parametrize(
-    ("image", "args", "command"),
-    [
-        ("registry.k8s.io/kubectl:v1.33.0", ("version",), ()),
-        ("registry.example.net/tool", ("sleep", "3"), ()),
-        ("registry.example.net/tool", ("/bin/sh", "-c", "sleep 3"), ("/bin/sh", "-c", "sleep 3")),
-        ("docker.io/library/busybox:1", ("sleep", "3"), ("sleep", "3")),
-        ("mirror.example.net/docker/library/node:22", ("sleep", "3"), ("sleep", "3")),
-        ("registry.example.net/cni/node:v3", ("sleep", "3"), ()),
-    ],
-)
-def test_arguments_alone_are_for_the_entry_point(
-    image: str, args: tuple[str, ...], command: tuple[str, ...]
-) -> None:
-    assert command_of(container("c", image=image, args=args)) == command
+    run = program_of(pod, spec).run(Process(pod, spec))
+    assert natural_end(pod, spec, PROGRAM, run, USUAL_RUN_TIMES, 0.5) == end

@@ -17,11 +17,11 @@ from fleet.k8s.scripts import ScriptSpec
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
 from fleet.runtime.back_off import BackOff
-from fleet.runtime.command import run_of_command
-from fleet.runtime.containers import NEVER, RunState, image_id, image_name
+from fleet.runtime.containers import NEVER, RunState, image_id, image_name, last_words
 from fleet.runtime.pod_addresses import AddressPool
+from fleet.runtime.program import Process
+from fleet.runtime.programs import program_of
 from fleet.runtime.runtime import Runtime
-from fleet.runtime.termination_message import last_words
 
 UID = PodUid("u")
 OFFSET_NS = 1000 * NS_PER_S
@@ -149,7 +149,7 @@ def stop(it: Runtime, at_ns: int = 0, grace_ns: int = 30 * NS_PER_S, **notes: st
 
 
 def test_the_handlers_of_all_pods_run_that_are_stopped_at_once() -> None:
-    script = "trap 'echo bye; exit 3' TERM; while true; do echo $HOSTNAME; sleep 5; done"
+    script = "trap 'echo bye; exit 3' TERM; while true; do touch /tmp/a; sleep 5; done"
     loop = spec("c", "sh", "-c", script, script=ScriptSpec())
     it, ends = runtime(), []
     for number in range(20):
@@ -209,7 +209,7 @@ def test_removed_containers_are_still_counted() -> None:
 
 def test_last_words() -> None:
     says = spec("a", "sh", "-c", "echo log; sleep 1; echo bye > /dev/termination-log; exit 1")
-    run = run_of_command(says.command, ())
+    run = program_of(pod(), says).run(Process(pod(), says))
     assert last_words(says, run, "", 1, NS_PER_S) == "bye\n"
     assert last_words(says, run, "declared", 1, NS_PER_S) == "declared"
     assert last_words(says, run, "", 1, 0) == ""

@@ -44,7 +44,7 @@ class Direct:
 
 
 def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> PortSession | Refusal:
-    return Refusal(500, "refused") if port == CLOSED else session_of(pod, lambda _path: None)
+    return Refusal(500, "refused") if port == CLOSED else session_of(pod)
 
 
 @pytest.fixture

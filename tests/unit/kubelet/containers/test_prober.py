@@ -7,12 +7,12 @@ from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.containers.prober import EXEC_ERROR, behavior_of, probe_event, run_probe
 from fleet.kubelet.events import Reason
 from fleet.profile.container_behavior import (
-    ALWAYS_GOOD,
     ProbeAnswer,
     ProbeBehavior,
     ProbeKind,
     ProbePhase,
 )
+from fleet.profile.pod_behavior import DEFAULT_CONTAINER
 
 S = 1_000_000_000
 HTTP = ProbeSpec("httpGet", "http", port=8080, path="/healthz", timeout_s=1)
@@ -120,10 +120,12 @@ def test_a_command_that_is_understood_decides(
 ) -> None:
     probe = EXEC._replace(command=command)
     spec = container("c")
-    found = run_probe(probe, behavior_of(make_pod(spec), spec, probe, ALWAYS_GOOD), 0, 0.0, 0.0)
+    usual = behavior_of(make_pod(spec), spec, probe, ProbeKind.LIVENESS, DEFAULT_CONTAINER)
+    found = run_probe(probe, usual, 0, 0.0, 0.0)
     assert (found.answer.value, found.took_ns, found.phase.output) == (answer, took_s * S, output)
-    told = ProbeBehavior((ProbePhase(),))
-    assert behavior_of(make_pod(spec), spec, probe, told) is told
+    told = DEFAULT_CONTAINER._replace(probes=(ProbeBehavior((ProbePhase(),)),) * 3)
+    declared = behavior_of(make_pod(spec), spec, probe, ProbeKind.LIVENESS, told)
+    assert declared is told.probes[ProbeKind.LIVENESS]
 
 
 def test_durations_are_printed_as_go_does() -> None:
