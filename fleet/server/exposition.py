@@ -60,6 +60,7 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
     """Return a page; a family without rows is left out."""
     timed_end = f" {wall_ms}\n"
     lines: list[str] = []
+    escaped: dict[str, list[dict[str, str]]] = {}
     shown: dict[tuple[str, str], list[str]] = {}  # labels of rows: many families share them
     head = ""
     for name, series_head, of, labels, sample, is_timed in _pages()[page]:
@@ -69,8 +70,10 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
         if head != series_head:  # a family may have series of several kinds
             lines.append(series_head)
             head = series_head
+        if of not in escaped:
+            escaped[of] = [_escaped(row) for row in found]
         if (of, labels) not in shown:
-            shown[of, labels] = [labels % _escaped(row) if labels else "" for row in found]
+            shown[of, labels] = [labels % texts for texts in escaped[of]]
         end = timed_end if is_timed else "\n"
         for row, text in zip(found, shown[of, labels], strict=True):
             value = row[sample] if isinstance(sample, str) else sample
@@ -78,22 +81,25 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
                 lines += _histogram(name, text, value)
                 continue
             assert not isinstance(value, str), sample
-            lines.append(
-                f"{name}{{{text}}} {go_float(value)}{end}"
-                if text
-                else f"{name} {go_float(value)}{end}"
-            )
+            shown_labels = f"{{{text}}}" if text else ""
+            lines.append(f"{name}{shown_labels} {go_float(value)}{end}")
     return "".join(lines).encode()
 
 
 def _histogram(name: str, labels: str, durations: Durations) -> Iterator[str]:
     start, shown = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
     count = 0
-    for bound, inside in zip((*durations.bounds, float("inf")), durations.counts, strict=True):
+    for bound, inside in zip(_bounds(durations.bounds), durations.counts, strict=True):
         count += inside
-        yield f'{name}_bucket{{{start}le="{go_float(bound)}"}} {go_float(count)}\n'
+        yield f'{name}_bucket{{{start}le="{bound}"}} {go_float(count)}\n'
     yield f"{name}_sum{shown} {go_float(durations.total_ns / NS_PER_S)}\n"
     yield f"{name}_count{shown} {go_float(count)}\n"
+
+
+@cache
+def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Return the bounds of a histogram as they are written; there are a handful of sets."""
+    return (*map(go_float, bounds), "+Inf")
 
 
 def _escaped(row: Row) -> dict[str, str]:
