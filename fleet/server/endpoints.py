@@ -1,11 +1,11 @@
 """What each endpoint of a kubelet answers, but for streams.
 
-Health, pods, stats, metrics and logs; then /configz, /logs, /checkpoint, /debug, /flagz, /statusz.
+Health, pods, stats, metrics, logs and /configz.
 Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/healthz/healthz.go;
 apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
-query of a log; apiserver/pkg/server/{flagz,statusz}/textserializer.go; routes/flags.go.
-Differs: there is no process behind a node, so it has no profile (/debug/pprof: 501), and nothing in
-/var/log but the directories of its pods.
+query of a log.
+Differs: there is no process behind a node, so what a kubelet says of its own (/logs, /checkpoint,
+/debug, /flagz, /statusz) is answered with 501 to those who may ask.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from fleet.k8s.streams import LogOptions, Refusal
 from fleet.k8s.times import parse_rfc3339_nano
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.profile.node_model import NodeModel
 from fleet.reactor.process import Entry
 from fleet.runtime.container_log import LogReader
 from fleet.server.configz import configz
@@ -41,9 +40,9 @@ from fleet.server.node_metrics import (
     resource_metrics,
     sli_metrics,
 )
-from fleet.server.pod_lists import all_pods, find_pod, pods_of, running_pods
+from fleet.server.pod_lists import all_pods, find_pod, running_pods
 from fleet.server.reactor_thread import ReactorThread
-from fleet.server.routes import DEBUG_HANDLERS, HANDLERS, Endpoint
+from fleet.server.routes import Endpoint
 from fleet.server.summary import stats_summary
 
 SESSIONS_MAX = 2_000
@@ -52,6 +51,12 @@ LOGS_MAX = 2_000
 """Logs that are being read; one that is followed stays until its client goes."""
 FORWARDED_MAX = 10_000
 """Connections to ports of pods, of all clients that forward."""
+
+
+NOT_EMULATED = (
+    *(Endpoint.LOGS, Endpoint.CHECKPOINT, Endpoint.DEBUG_FLAGS, Endpoint.PPROF),
+    *(Endpoint.FLAGZ, Endpoint.STATUSZ),
+)
 
 
 class ConcurrencyLimit:
@@ -189,11 +194,13 @@ class Endpoints:
         reactor_thread: ReactorThread,
         counts: HttpCounts,
         client: Callable[[NodeId], Rows],
+        entries: list[Entry],
         store: CertificateStore | None = None,
     ) -> None:
         self._reactor_thread = reactor_thread
         self._counts = counts
         self._client = client  # what a node's own requests show, on the reactor's loop
+        self._entries = entries
         self._store = store  # of nodes with certificates of their own
         self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
         self.answers: Answers = {
@@ -207,7 +214,15 @@ class Endpoints:
             Endpoint.METRICS_PROBES: partial(self._metrics, act=probe_metrics),
             Endpoint.METRICS_SLIS: partial(self._metrics, act=sli_metrics),
             Endpoint.CONTAINER_LOGS: self._container_logs,
+            Endpoint.CONFIGZ: self._configz,
+            **dict.fromkeys(NOT_EMULATED, self._not_emulated),
         }
+
+    async def _configz(self, asked: Asked) -> web.StreamResponse:
+        return json(configz(self._entries[asked.node].caller.template.model))
+
+    async def _not_emulated(self, _asked: Asked) -> web.StreamResponse:
+        return text(501, "fleet does not emulate this endpoint\n")
 
     async def _json(
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
@@ -333,119 +348,3 @@ def found_pod(kubelet: VirtualKubelet, parameters: dict[str, str]) -> Pod | Refu
     if uid and pod.uid != uid:
         return Refusal(404, "pod not found")
     return pod
-
-
-FLAGS = {
-    "bootstrap-kubeconfig": "/etc/kubernetes/bootstrap-kubelet.conf",
-    "config": "/var/lib/kubelet/config.yaml",
-    "kubeconfig": "/etc/kubernetes/kubelet.conf",
-    "v": "0",
-}
-"""What kubeadm starts a kubelet with. Source: cmd/kubeadm/app/phases/kubelet/flags.go."""
-HEADER = (
-    "\nkubelet %s\nWarning: This endpoint is not meant to be machine parseable, has no formatting "
-    "compatibility guarantees and is for debugging purposes only.\n"
-)
-GO_VERSION = "go1.26.4"
-NO_CHECKPOINT = (
-    "rpc error: code = Unimplemented desc = unknown method CheckpointContainer for service "
-    "runtime.v1.RuntimeService"
-)
-LISTING = '<!doctype html>\n<meta name="viewport" content="width=device-width">\n<pre>\n%s</pre>\n'
-FLAG_BYTES_MAX = 1 << 10
-
-
-class Debugging:
-    """Answers for all nodes of a process."""
-
-    def __init__(self, reactor_thread: ReactorThread, entries: list[Entry]) -> None:
-        self._reactor_thread = reactor_thread
-        self._entries = entries
-        self.answers: Answers = {
-            Endpoint.CONFIGZ: self._configz,
-            Endpoint.LOGS: self._logs,
-            Endpoint.CHECKPOINT: self._checkpoint,
-            Endpoint.DEBUG_FLAGS: self._flags,
-            Endpoint.PPROF: self._pprof,
-            Endpoint.FLAGZ: self._flagz,
-            Endpoint.STATUSZ: self._statusz,
-        }
-
-    async def _configz(self, asked: Asked) -> web.StreamResponse:
-        return json(configz(self._model(asked.node)))
-
-    async def _logs(self, asked: Asked) -> web.StreamResponse:
-        """Source: pkg/kubelet/kubelet_server_journal.go; net/http, FileServer."""
-        if not asked.configuration.enable_system_log_handler:
-            return text(405, "logs endpoint is disabled.\n")
-
-        def act(kubelet: VirtualKubelet, _now_ns: int) -> list[str]:
-            return sorted(f"{pod.namespace}_{pod.name}_{pod.uid}/" for pod in pods_of(kubelet))
-
-        names = {"": ["pods/"], "pods": await self._reactor_thread.call(asked.node, act)}
-        found = names.get(asked.parameters.get("*", "").strip("/"))
-        if found is None:
-            return text(404, "404 page not found\n")
-        links = "".join(f'<a href="{name}">{name}</a>\n' for name in found)
-        return text(200, LISTING % links, "text/html; charset=utf-8")
-
-    async def _checkpoint(self, asked: Asked) -> web.StreamResponse:
-        """Find the container, then fail as a runtime does that cannot checkpoint."""
-        parameters = asked.parameters
-
-        def act(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
-            return found_pod(kubelet, parameters)
-
-        pod = await self._reactor_thread.call(asked.node, act)
-        if isinstance(pod, Refusal):
-            return text(*pod)
-        name = parameters["containerName"]
-        if pod.find(name) is None:
-            return text(404, f"container {name} does not exist")
-        timeouts = asked.request.query.getall("timeout", [])
-        if timeouts and not timeouts[-1].lstrip("+-").isdecimal():
-            return text(404, "cannot parse value of timeout parameter")
-        where = f"{pod.namespace}/{pod.name}/{name}"
-        return text(500, f"checkpointing of {where} failed ({NO_CHECKPOINT})")
-
-    async def _flags(self, asked: Asked) -> web.StreamResponse:
-        if not asked.configuration.enable_debug_flags_handler:
-            return text(405, "flags endpoint is disabled.\n")
-        if asked.request.method != "PUT":
-            return text(406, "unsupported http method\n", "text/plain")
-        level = (await asked.request.content.read(FLAG_BYTES_MAX)).decode("utf-8", "replace")
-        if not level.lstrip("+-").isdecimal():
-            why = f'strconv.ParseInt: parsing "{level}": invalid syntax'
-            return text(400, f"failed set klog.logging.verbosity {level}: {why}\n", "text/plain")
-        return text(200, f"successfully set klog.logging.verbosity to {level}\n", "text/plain")
-
-    async def _pprof(self, asked: Asked) -> web.StreamResponse:
-        if not asked.configuration.enable_profiling_handler:
-            return text(405, "profiling endpoint is disabled.\n")
-        if asked.parameters["*"] == "cmdline":
-            flags = "\0".join(f"--{name}={value}" for name, value in FLAGS.items())
-            return text(200, f"/usr/bin/kubelet\0{flags}")
-        return text(501, "a virtual kubelet has no profile\n")
-
-    async def _flagz(self, _asked: Asked) -> web.StreamResponse:
-        lines = "".join(f"{name}={value}\n" for name, value in sorted(FLAGS.items()))
-        return text(200, HEADER % "flagz" + lines)
-
-    async def _statusz(self, asked: Asked) -> web.StreamResponse:
-        def act(kubelet: VirtualKubelet, now_ns: int) -> int:
-            return (now_ns - kubelet.facts.started_ns) // 1_000_000_000
-
-        up_s = await self._reactor_thread.call(asked.node, act)
-        began = time.strftime("%a %b %e %H:%M:%S UTC %Y", time.gmtime(time.time() - up_s))
-        hours, rest = divmod(up_s, 3600)
-        version = self._model(asked.node).kubelet_version.removeprefix("v")
-        listed = sorted({*HANDLERS, *DEBUG_HANDLERS, "/logs/", "/debug/pprof/"})
-        status = (
-            f"\nStarted: {began}\nUp: {hours} hr {rest // 60:02d} min {rest % 60:02d} sec\n"
-            f"Go version: {GO_VERSION}\nBinary version: {version}\n"
-            f"Emulation version: {'.'.join(version.split('.')[:2])}\nPaths: {' '.join(listed)}\n"
-        )
-        return text(200, HEADER % "statusz" + status)
-
-    def _model(self, node: NodeId) -> NodeModel:
-        return self._entries[node].caller.template.model

@@ -33,7 +33,7 @@ from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.settings import ServeMode, Settings
 from fleet.server.auth import AccessControl
 from fleet.server.counts import HttpCounts
-from fleet.server.endpoints import Answers, Asked, Debugging, Endpoints
+from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.node_metrics import client_rows
@@ -211,9 +211,10 @@ class KubeletServers:
         counts = HttpCounts()
         client = partial(client_rows, node_host.reactor)
         answers = {
-            **Endpoints(reactor_thread, counts, client, self._store).answers,
+            **Endpoints(
+                reactor_thread, counts, client, node_host.reactor.entries, self._store
+            ).answers,
             **Streaming(reactor_thread).answers,
-            **Debugging(reactor_thread, node_host.reactor.entries).answers,
         }
         by_path = self._node_named if self.mode is ServeMode.PATH else None
         handler = Handler(

@@ -43,7 +43,7 @@ class Begins:
 
 def answers(reactor_thread: object) -> tuple[Streaming, Endpoints, Answers]:
     streaming = Streaming(cast("ReactorThread", reactor_thread))
-    endpoints = Endpoints(cast("ReactorThread", reactor_thread), HttpCounts(), lambda _node: {})
+    endpoints = Endpoints(cast("ReactorThread", reactor_thread), HttpCounts(), lambda _node: {}, [])
     return streaming, endpoints, {**endpoints.answers, **streaming.answers}
 
 
