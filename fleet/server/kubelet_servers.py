@@ -13,7 +13,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from fleet.profile.addresses import NOWHERE, Serving
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.settings import ServeMode, Settings
+from fleet.reactor.reactor import Reactor
 from fleet.server.auth import AccessControl
 from fleet.server.counts import HttpCounts
 from fleet.server.endpoints import Answers, Asked, Endpoints
@@ -85,6 +86,10 @@ class KubeletServers:
         self._stopping: asyncio.Event | None = None
         self._node_host: NodeHost | None = None
         self._store: CertificateStore | None = None
+        self._counts = HttpCounts()
+        self._reactor_thread: ReactorThread  # these three are set in the servers' thread
+        self._access: AccessControl
+        self._answers: Answers
 
     # ---- where ----
 
@@ -205,22 +210,13 @@ class KubeletServers:
     ) -> None:
         loop = self._loop = reactor_thread.servers = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        node_host = self._node_host
-        assert node_host is not None
-        access = AccessControl(node_host.reactor, reactor_thread)
-        counts = HttpCounts()
-        client = partial(client_rows, node_host.reactor)
-        answers = {
-            **Endpoints(
-                reactor_thread, counts, client, node_host.reactor.entries, self._store
-            ).answers,
-            **Streaming(reactor_thread).answers,
-        }
-        by_path = self._node_named if self.mode is ServeMode.PATH else None
-        handler = Handler(
-            self.named, node_host, reactor_thread, access, answers, self._roles, counts, by_path
-        )
-        http = NodeHttp(handler.handle, reactor_thread.hit_limit)
+        reactor = self._reactor
+        self._reactor_thread = reactor_thread
+        self._access = access = AccessControl(reactor, reactor_thread)
+        client = partial(client_rows, reactor)
+        endpoints = Endpoints(reactor_thread, self._counts, client, reactor.entries, self._store)
+        self._answers = endpoints.answers | Streaming(reactor_thread).answers
+        http = NodeHttp(self.handle, reactor_thread.hit_limit)
         listener = Listener(
             loop, self.named, http, lambda: len(http.connections), reactor_thread.hit_limit
         )
@@ -240,6 +236,11 @@ class KubeletServers:
 
     # ---- who ----
 
+    @property
+    def _reactor(self) -> Reactor:
+        assert self._node_host is not None
+        return self._node_host.reactor
+
     def named(self, address: str, port: int) -> tuple[NodeId, str] | None:
         """Return the node that answers there, None if none does."""
         assert self._node_host is not None
@@ -250,18 +251,14 @@ class KubeletServers:
 
     def _node_named(self, name: str) -> NodeId | None:
         """Return the node of a name, None if it is none that answers."""
-        assert self._node_host is not None
-        reactor = self._node_host.reactor
-        node = reactor.kubelets.by_name.get(name)
-        if node is None or not self._serves(reactor.entries[node].caller.template.model):
+        node = self._reactor.kubelets.by_name.get(name)
+        if node is None or not self._serves(self._reactor.entries[node].caller.template.model):
             return None
         return node
 
     def _configuration_of(self, node_name: str) -> KubeletConfiguration:
-        assert self._node_host is not None
-        reactor = self._node_host.reactor
-        node = reactor.kubelets.by_name[node_name]
-        return reactor.entries[node].caller.template.model.kubelet
+        node = self._reactor.kubelets.by_name[node_name]
+        return self._reactor.entries[node].caller.template.model.kubelet
 
     def _client_ca_of(self, node_name: str) -> str:
         """Return the file of the authorities of a node's clients, "" for the cluster's."""
@@ -274,7 +271,6 @@ class KubeletServers:
 
         One that the cluster has not issued yet is a file that is not there: the handshake fails.
         """
-        assert self._node_host is not None
         if node_name == ANY_NODE[1]:
             return None
         kubelet = self._configuration_of(node_name)
@@ -284,38 +280,16 @@ class KubeletServers:
             return self._store.path(node_name, CertificateKind.SERVING), None
         return None
 
-
-class Handler:
-    """How a request goes, up to its endpoint."""
-
-    def __init__(
-        self,
-        named: Callable[[str, int], tuple[NodeId, str] | None],
-        node_host: NodeHost,
-        reactor_thread: ReactorThread,
-        access: AccessControl,
-        answers: Answers,
-        roles: Mapping[int, Role],
-        counts: HttpCounts,
-        by_path: Callable[[str], NodeId | None] | None = None,
-    ) -> None:
-        self._named = named
-        self._by_path = by_path  # None: the address tells the node
-        self._entries = node_host.reactor.entries
-        self._reactor_thread = reactor_thread
-        self._access = access
-        self._answers = answers
-        self._roles = roles
-        self._counts = counts
+    # ---- one request ----
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
         protocol = request.protocol
         assert isinstance(protocol, NodeProtocol)
         prefix = ""
-        if self._by_path is not None:
+        if self.mode is ServeMode.PATH:
             split = split_path(request.raw_path)
-            found = self._by_path(split.name)
+            found = self._node_named(split.name)
             if found is None:
                 return _routed(NOT_FOUND)
             protocol.node, protocol.node_name = found, split.name
@@ -324,7 +298,7 @@ class Handler:
         if node is None:
             return _hung_up(request)
         try:
-            response = await self._serve(request, protocol, node)
+            response = await self._counted(request, protocol, node)
         except NodeGoneError:
             return _hung_up(request)
         except BugError as error:
@@ -333,10 +307,10 @@ class Handler:
             response.headers["Location"] = prefix + response.headers["Location"]
         return response
 
-    async def _serve(
+    async def _counted(
         self, request: web.BaseRequest, protocol: NodeProtocol, node: NodeId
     ) -> web.StreamResponse:
-        configuration = self._entries[node].caller.template.model.kubelet
+        configuration = self._reactor.entries[node].caller.template.model.kubelet
         is_read_only = protocol.role is Role.READ_ONLY
         began_s = time.monotonic()
         counted = self._counts.begin(node, request.method, request.path, is_read_only=is_read_only)
@@ -371,7 +345,7 @@ class Handler:
         if protocol.node is None:
             sockname = protocol.sockname
             assert isinstance(sockname, tuple), sockname
-            found = self._named(sockname[0], sockname[1])
+            found = self.named(sockname[0], sockname[1])
             if found is None:
                 return None
             protocol.node, protocol.node_name = found

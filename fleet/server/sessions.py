@@ -117,6 +117,30 @@ class Client(Protocol):
         """Say how it ended, and end the connection."""
 
 
+class CollectingClient:
+    """The client of /run: it sends nothing, and keeps what is said, up to a limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.said = bytearray()
+        self.ended: Ended | None = None
+
+    async def receive(self) -> tuple[Channel, bytes] | None:
+        """Wait until the session is over."""
+        await asyncio.Event().wait()
+        return None
+
+    async def send(self, _channel: Channel, data: bytes) -> None:
+        """Keep output. Raises ConnectionError if it is too much."""
+        self.said += data
+        if len(self.said) > self._limit:
+            raise ConnectionError
+
+    async def finish(self, ended: Ended) -> None:
+        """Note how it ended."""
+        self.ended = ended
+
+
 def wanted_streams(query: Mapping[str, Sequence[str]]) -> Wanted | None:
     """Read what a client wants; None if it wants nothing. Source: NewOptions."""
 
@@ -199,8 +223,7 @@ class Conversation:
                 elif channel is Channel.CLOSE and self._wanted.stdin:
                     await self._ask(self._session.close_stdin)
                 elif channel is Channel.RESIZE and self._wanted.tty:
-                    for size in sizes_of(data):
-                        await self._ask(partial(self._resize, size))
+                    await self._ask(partial(self._resize, sizes_of(data)))
                 self._news.set()
         except (NodeGoneError, BugError):
             pass
@@ -215,8 +238,9 @@ class Conversation:
             if data and not taken:
                 await asyncio.sleep(STUCK_S)
 
-    def _resize(self, size: TerminalSize, _now_ns: int) -> None:
-        self._session.resize(size)
+    def _resize(self, sizes: Sequence[TerminalSize], _now_ns: int) -> None:
+        for size in sizes:
+            self._session.resize(size)
 
     async def _ask(self, act: Callable[[int], T]) -> T:
         """Do something with the session in the reactor's thread, and what follows for the pod."""

@@ -5,14 +5,13 @@ streaming/pkg/httpstream/httpstream.go, Handshake; cri-streaming/pkg/streaming/e
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from aiohttp import web
 
 from fleet.k8s.pods import Pod
-from fleet.k8s.streams import Output, Refusal
+from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.byte_streams import TunnelStream, UpgradeResponse
 from fleet.server.endpoints import (
@@ -36,12 +35,12 @@ from fleet.server.port_forward import (
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 from fleet.server.sessions import (
-    CHUNK_BYTES,
     MESSAGE_BYTES_MAX,
     SPDY_PROTOCOLS,
     WEB_SOCKET_PROTOCOLS,
     WRITE_BYTES_MAX,
     Channel,
+    CollectingClient,
     Conversation,
     SpdyClient,
     Wanted,
@@ -59,7 +58,6 @@ FORWARDED = "forwarded connections"
 TOO_MANY = "too many streams\n"
 RUN_BYTES_MAX = 16 << 20
 RUN_S = 120.0
-Open = Callable[[VirtualKubelet, Pod, str, int], Session | Refusal]
 
 
 class Streaming:
@@ -89,49 +87,28 @@ class Streaming:
 
     async def _exec(self, asked: Asked) -> web.StreamResponse:
         command = tuple(asked.request.query.getall("command", []))
-
-        def begin(
-            wanted: Wanted, kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
-        ) -> Session | Refusal:
-            return exec_in(
-                kubelet,
-                pod,
-                container,
-                command,
-                stdin=wanted.stdin,
-                tty=wanted.tty,
-                now_ns=now_ns,
-            )
-
-        return await self._converse(asked, begin)
+        return await self._converse(asked, partial(exec_in, command=command))
 
     async def _attach(self, asked: Asked) -> web.StreamResponse:
-        def begin(
-            wanted: Wanted, kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
-        ) -> Session | Refusal:
-            return attach_to(
-                kubelet, pod, container, stdin=wanted.stdin, tty=wanted.tty, now_ns=now_ns
-            )
-
-        return await self._converse(asked, begin)
+        return await self._converse(asked, attach_to)
 
     async def _converse(
-        self,
-        asked: Asked,
-        begin: Callable[[Wanted, VirtualKubelet, Pod, str, int], Session | Refusal],
+        self, asked: Asked, begin: Callable[..., Session | Refusal]
     ) -> web.StreamResponse:
         request = asked.request
         wanted = wanted_streams(_query(request))
         if wanted is None:
             return text(400, NOTHING_WANTED)
-        session = await self._begin(asked, partial(begin, wanted))
+        session = await self._begin(asked, partial(begin, stdin=wanted.stdin, tty=wanted.tty))
         if isinstance(session, Refusal):
             return text(*session)
         if is_web_socket(request):
             return await self._over_web_socket(asked, session, wanted)
         return await self._over_spdy(asked, session, wanted)
 
-    async def _begin(self, asked: Asked, begin: Open) -> Session | Refusal:
+    async def _begin(
+        self, asked: Asked, begin: Callable[..., Session | Refusal]
+    ) -> Session | Refusal:
         container = asked.parameters["containerName"]
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> Session | Refusal:
@@ -140,7 +117,7 @@ class Streaming:
                 return pod
             if pod.find(container) is None:
                 return Refusal(500, f'container not found ("{container}")')
-            session = begin(kubelet, pod, container, now_ns)
+            session = begin(kubelet, pod, container, now_ns=now_ns)
             if not isinstance(session, Refusal) and session.out:
                 self._reactor_thread.perform(session.out)
                 session.out.clear()
@@ -185,49 +162,25 @@ class Streaming:
     async def _run(self, asked: Asked) -> web.StreamResponse:
         """Run a command to its end, and answer what it said. Source: getRun, RunInContainer."""
         command = tuple(asked.request.query.get("cmd", "").split(" "))
-
-        def begin(
-            kubelet: VirtualKubelet, pod: Pod, container: str, now_ns: int
-        ) -> Session | Refusal:
-            return exec_in(kubelet, pod, container, command, stdin=False, tty=False, now_ns=now_ns)
-
+        begin = partial(exec_in, command=command, stdin=False, tty=False)
         session = await self._begin(asked, begin)
         if isinstance(session, Refusal):
             return text(*session)
-        said = bytearray()
-
-        def advance(_kubelet: VirtualKubelet, now_ns: int) -> Output:
-            output = session.advance(CHUNK_BYTES, now_ns)
-            if session.out:
-                self._reactor_thread.perform(session.out)
-                session.out.clear()
-            return output
-
+        client = CollectingClient(RUN_BYTES_MAX)
+        wanted = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
         try:
             async with asyncio.timeout(RUN_S):
-                while True:
-                    output = await self._reactor_thread.call(asked.node, advance)
-                    said += output.stdout + output.stderr
-                    if output.error:
-                        return text(500, output.error)
-                    if output.exit_code is not None and not output.more:
-                        break
-                    if len(said) > RUN_BYTES_MAX:
-                        return text(500, "the command says too much")
-                    if not output.more:
-                        wake_ns = output.wake_ns or time.monotonic_ns()
-                        await asyncio.sleep(max(wake_ns - time.monotonic_ns(), 1_000_000) / 1e9)
+                await Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
         except TimeoutError:
             return text(500, f"command timed out after {RUN_S:.0f} s")
-        finally:
-            await self._reactor_thread.call(
-                asked.node, lambda _kubelet, now_ns: session.close(now_ns)
-            )
-        if output.exit_code:
-            return text(
-                500, f"command exited with {output.exit_code}: {said.decode('utf-8', 'replace')}"
-            )
-        return json(bytes(said))
+        if client.ended is None:
+            return text(500, "the command says too much")
+        if client.ended.error:
+            return text(500, client.ended.error)
+        if client.ended.exit_code:
+            said = client.said.decode("utf-8", "replace")
+            return text(500, f"command exited with {client.ended.exit_code}: {said}")
+        return json(bytes(client.said))
 
     # ---- ports ----
 
