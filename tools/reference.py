@@ -189,7 +189,7 @@ def _keys(record: type["DataclassInstance"], prefix: str = "") -> Iterator[tuple
         inside = [
             each
             for each in (hint, *get_args(hint))
-            if isinstance(each, type) and is_dataclass(each)
+            if isinstance(each, type) and is_dataclass(each) and each is not Histogram
         ]
         if get_origin(hint) is Sequence:
             key += "[]"
