@@ -135,16 +135,16 @@ def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
 
     The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
     """
-    from fleet.run import scenario_command  # noqa: PLC0415
+    from fleet.run import scenario_player  # noqa: PLC0415
     from fleet.scenario import scenario as files  # noqa: PLC0415
 
     scenario = files.load(path := files.find(file))
-    given = _without_variables(given, scenario_command.ENDS_BY_ITSELF)
-    settings = scenario_command.settings_of(scenario, path, given)
+    given = _without_variables(given, scenario_player.ENDS_BY_ITSELF)
+    settings = scenario_player.settings_of(scenario, path, given)
     if is_dry:
-        click.echo(scenario_command.dry_run(scenario, path, settings))
+        click.echo(scenario_player.dry_run(scenario, path, settings))
         return Exit.OK
-    return _play(settings, scenario_command.player_of(scenario, path))
+    return _play(settings, scenario_player.player_of(scenario, path))
 
 
 @cli.command(cls=SettingsCommand, without=NOT_OF_CAPACITY, context_settings=VARIABLES)
@@ -167,13 +167,13 @@ def capacity(
     other options are those of fleet spawn, with their variables ($FLEET_PROFILE ...); options of
     the search have none.
     """
-    from fleet.run import capacity_command  # noqa: PLC0415
+    from fleet.run import capacity as search  # noqa: PLC0415
 
-    options = capacity_command.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
-    asked = capacity_command.asked_of(scenario, hold, max_nodes, given)
-    content = _run(capacity_command.search(asked, options, _note))
-    click.echo(capacity_command.told(content, options.directory, output))
-    return capacity_command.exit_code_of(content)
+    options = search.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
+    asked = search.asked_of(scenario, hold, max_nodes, given)
+    content = _run(search.search(asked, options, _note))
+    click.echo(search.told(content, options.directory, output))
+    return search.exit_code_of(content)
 
 
 def _without_variables(given: Mapping[str, object], names: Container[str]) -> dict[str, object]:

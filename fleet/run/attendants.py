@@ -13,7 +13,7 @@ from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
 from fleet.profile.settings import Settings
-from fleet.run.lost_shards import clear_lost_shards
+from fleet.run.adoption import clear_lost_shards
 from fleet.run.server_health import watch_health
 from fleet.storage.csi_controller import simulate_csi
 

@@ -1,13 +1,46 @@
-"""The search of `fleet capacity`: sizes double until one breaks, then the gap is halved. Sans-IO.
+"""`fleet capacity`: how many nodes a control plane can handle, by runs of growing size.
 
-first, 2 x first ... --the most held--> over
-                     --one breaks--> half-way between what held and what broke, until they are near
-                     --it breaks as often as it must--> over
-                     --it holds--> half-way to the next size that broke
+Each size is a run of its own, as `fleet spawn` or `fleet run` make it, in a process of its own: on
+a local control plane that is new each time, or on the cluster that was named, cleaned up between.
+
+The search is sans-IO:
+
+  first, 2 x first ... --the most held--> over
+                       --one breaks--> half-way to what held, until both are near
+                       --it breaks as often as it must--> over
+                       --it holds--> half-way to the next size that broke
 
 What breaks is tried again only where it would decide the answer: a size that broke by chance has
 all that is below it hold, and is the last one left. So a search has few runs more than sizes.
 """
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import orjson
+
+from fleet.controlplane.binaries import BIN_VARIABLE
+from fleet.controlplane.process import Component
+from fleet.errors import Exit, FleetError, SetupError, UsageError
+from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
+from fleet.profile.option_types import margin
+from fleet.profile.settings import Settings
+from fleet.quantity import format_duration, parse_positive_duration
+from fleet.report.capacity_report import write_capacity
+from fleet.report.figure import Json
+from fleet.report.findings import of_unit, search_end, search_longer, sentence
+from fleet.report.report import Outcome, own_limit_words
+from fleet.report.run_directory import SUMMARY, TIMESERIES
+from fleet.report.run_record import RunRecord, read_run
+from fleet.report.summary_text import duration
+from fleet.scenario.scenario import find as find_scenario
 
 
 class CapacitySearch:
@@ -56,3 +89,337 @@ class CapacitySearch:
         step = 10 ** max(0, len(str(nodes)) - 2)
         rounded = nodes // step * step
         return rounded if self.held < rounded < self.broke else nodes
+
+
+CAPACITY = "capacity.json"
+_JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
+"""What a run ends with that came to a verdict."""
+HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
+"""Verdicts on a size after which a larger one is tried: nothing broke."""
+FIRST = 100
+"""The first size, unless --max-nodes is less."""
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityOptions:
+    """What is searched, and how."""
+
+    first: int
+    most: int
+    precision: float  # a share
+    tries: int
+    ready_within_ns: int
+    directory: Path
+
+
+class Asked(NamedTuple):
+    """What each run is told."""
+
+    arguments: list[str]
+    """They begin with `spawn` or `run`; the number of nodes and the run directory are added."""
+    variables: dict[str, str]
+    """What is nobody's to read in a list of processes."""
+
+
+class Probe(NamedTuple):
+    """How one size fared."""
+
+    nodes: int
+    attempt: int
+    verdict: Outcome
+    told: str
+    """The run in one sentence."""
+    ready_s: float | None
+    """Until all were Ready."""
+    nearest: str
+    """The service level that came nearest to its limit, "" for none."""
+    share: float | None
+    """How much of the limit it used: 1 is all."""
+    shown: str
+    """The same in words."""
+    directory: str
+    exit_code: int
+    """Of the run: 4 of one that was not judged on what the user asked for."""
+    ended: str = ""
+    """Why the search ends with it: `--stop-if`, or a limit of fleet's own. It broke nothing."""
+
+
+def options_of(
+    first: int | None,
+    most: int,
+    precision: str,
+    tries: int,
+    ready_within: str,
+    directory: Path | None,
+) -> CapacityOptions:
+    """Check the options of the search. Raises UsageError."""
+    if first is None:
+        first = min(FIRST, most)
+    for flag, value in (("--max-nodes", most), ("--first", first), ("--tries", tries)):
+        if value < 1:
+            raise UsageError(f"{flag}: {value} is below 1")
+    if first > most:
+        raise UsageError(f"--first: {first} is over the {most} of --max-nodes")
+    share = margin("--precision", precision)
+    try:
+        ready_within_ns = parse_positive_duration(ready_within)
+    except ValueError as error:
+        raise UsageError(f"--ready-within: {error}") from error
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    return CapacityOptions(
+        first=first,
+        most=most,
+        precision=share,
+        tries=tries,
+        ready_within_ns=ready_within_ns,
+        directory=directory or Path("runs") / f"capacity-{stamp}",
+    )
+
+
+def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, object]) -> Asked:
+    """Return what each run is told but for its size. Raises UsageError for what is not one."""
+    options = {key: value for key, value in given.items() if not _is_absent(value)}
+    try:
+        parse_positive_duration(hold)
+    except ValueError as error:
+        raise UsageError(f"--hold: {error}") from error
+    settings = Settings.from_options(nodes=most, duration=hold, **options)
+    if settings.names_cluster and not settings.confirm_cluster:
+        raise UsageError("fleet capacity does not prompt; add --confirm-cluster CONTEXT")
+    if scenario is None and settings.real_nodes:
+        raise UsageError("--real-nodes is about the pods of a --scenario")
+    if scenario is None:
+        arguments = ["spawn", f"--duration={hold}"]
+    else:
+        find_scenario(scenario)
+        arguments = ["run", scenario]
+    variables = {}
+    for key, value in options.items():
+        if key in INHERITED:
+            variables[f"FLEET_{key.upper()}"] = str(value)
+            continue
+        flag = "--" + key.replace("_", "-")
+        values = value if isinstance(value, tuple) else (value,)
+        arguments += (flag if each is True else f"{flag}={each}" for each in values)
+    return Asked(arguments, variables)
+
+
+def _is_absent(value: object) -> bool:
+    """Return whether an option was not given; 0 was."""
+    return value is None or value is False or value in ((), "")
+
+
+def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of each run: what was asked as an option is none of its variables."""
+    kept = {name: environ[name] for name in (BIN_VARIABLE,) if name in environ}
+    return without_options(environ) | kept | asked.variables
+
+
+async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
+    """Look for the largest size that holds; return what `capacity.json` has, and write it.
+
+    Raises UsageError or SetupError if a run does not come to a verdict.
+    """
+    try:
+        options.directory.mkdir(parents=True)
+    except FileExistsError as error:
+        raise UsageError(f"--run-dir: {options.directory} exists already") from error
+    began_s = time.monotonic()
+    found = CapacitySearch(options.first, options.most, options.precision, options.tries)
+    probes: list[Probe] = []
+    problem = ""
+    while nodes := found.next():
+        attempt = 1 + sum(each.nodes == nodes for each in probes)
+        note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
+        try:
+            probe = await _probe(nodes, attempt, asked, options)
+        except SetupError as error:
+            if not found.held:
+                raise
+            problem = str(error)  # such as a limit of open files, that smaller runs were within
+            note(f"{nodes:,} nodes cannot be tried: {problem}")
+            break
+        probes.append(probe)
+        if not probe.ended:
+            found.note(nodes, held=probe.verdict in HOLDS)
+        words = Outcome(probe.verdict).words
+        note(f"{nodes:,} nodes: {words}, {probe.shown or probe.told}")
+        if probe.ended:
+            problem = probe.ended
+            note(f"the search ends: {problem}")
+            break
+    verdict, code = answer_of(probes, found.held)
+    content: Json = {
+        "verdict": verdict.value,
+        "exit_code": code,
+        "held": found.held,
+        "broke": found.broke or None,
+        "what_broke": next((each.told for each in probes if each.nodes == found.broke), ""),
+        "problem": problem,
+        "took_s": round(time.monotonic() - began_s, 1),
+        "command": asked.arguments,
+        "probes": [each._asdict() for each in probes],
+    }
+    (options.directory / CAPACITY).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+    if "--no-report" not in asked.arguments:
+        _report(content, options.directory, note)
+    return content
+
+
+def _report(content: Json, directory: Path, note: Note) -> None:
+    """Write the page; that there is none is told, and spoils no search."""
+    try:
+        note(f"report: {write_capacity(content, directory)}")
+    except FleetError as error:
+        note(f"no report: {error}")
+
+
+async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOptions) -> Probe:
+    """Make the run of one size."""
+    directory = options.directory / f"{nodes:06}-{attempt}"
+    command = (sys.executable, "-m", "fleet.cli", *asked.arguments, f"--nodes={nodes}")
+    run = Component(
+        f"the run of {nodes} nodes",
+        (*command, f"--run-dir={directory}"),
+        options.directory / f"{directory.name}.log",
+        environment=environment_of(asked, os.environ),
+    )
+    await run.start()
+    ended = asyncio.ensure_future(run.wait())
+    ready = asyncio.ensure_future(_all_ready(directory, nodes))
+    try:
+        limit_s = options.ready_within_ns / 1e9
+        await asyncio.wait((ended, ready), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        is_late = not ended.done() and not ready.done()
+        if is_late:
+            run.signal(signal.SIGINT)
+        death = await ended
+    finally:
+        ready.cancel()
+        await run.stop(END_S_MAX, politely=signal.SIGINT)
+    if death.returncode not in _JUDGED or not (directory / SUMMARY).exists():
+        lines = [line for line in death.last_lines if line.startswith(SAYS)] or ["", run.output()]
+        kind = UsageError if death.returncode == Exit.USAGE else SetupError
+        raise kind(f"{run.name}: {lines[-1].removeprefix(SAYS).strip()[-400:]}")
+    record = read_run(directory)
+    verdict, told = judged(record, nodes, options.ready_within_ns if is_late else None)
+    name, share, shown = nearest(record) if not is_late else ("", None, "")
+    return Probe(
+        nodes,
+        attempt,
+        verdict,
+        told,
+        record.number("nodes.time_to_ready_s"),
+        name,
+        share,
+        shown,
+        str(directory),
+        death.returncode,
+        ended_by(record),
+    )
+
+
+def ended_by(run: RunRecord) -> str:
+    """Return why no other size can be tried after a run, "" if one can."""
+    limits = run.get("own_limits")
+    if isinstance(limits, dict) and limits:
+        return f"fleet hit its own limits: {own_limit_words(limits)}"
+    return str(run.get("stop_reason") or "")
+
+
+def answer_of(probes: Sequence[Probe], held: int) -> tuple[Outcome, Exit]:
+    """Return the verdict on the answer of a search: that on the largest size that held.
+
+    A search that `--stop-if` ended has no answer, whatever held before.
+    """
+    last = probes[-1]
+    if last.ended and (last.verdict is Outcome.INCOMPLETE or not held):
+        return last.verdict, Exit.INVALID
+    for each in reversed(probes):
+        if each.nodes == held and each.verdict in HOLDS:
+            return Outcome(each.verdict), Exit(each.exit_code)
+    return Outcome.FAIL, Exit.EXPECTATION_FAILED
+
+
+def exit_code_of(content: Json) -> Exit:
+    """Return what a search ends with."""
+    return Exit(cast("int", content["exit_code"]))
+
+
+def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[Outcome, str]:
+    """Return the verdict on a size and its sentence.
+
+    A run that is ended before it has held has broken nothing yet, and passes; its size did not
+    hold. `late_ns` is by when all nodes were to be Ready, None if they were.
+    """
+    ready = run.number("nodes.time_to_ready_s")
+    if late_ns is None and (ready is not None or run.verdict not in HOLDS):
+        return run.verdict, sentence(run)
+    within = f" within {format_duration(late_ns)}" if late_ns is not None else ""
+    verdict = Outcome.FAIL if run.verdict in HOLDS else run.verdict
+    return verdict, f"Not all {nodes:,} nodes were Ready{within}."
+
+
+async def _all_ready(directory: Path, nodes: int) -> None:
+    """Wait until the time series of a run has seen all of its nodes Ready."""
+    path = directory / TIMESERIES
+    while True:
+        await asyncio.sleep(0.5)
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+            lines = file.read().splitlines()
+        for line in lines[-2:]:  # the last may be half written
+            try:
+                ready = orjson.loads(line)["nodes"]["ready"]
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                continue
+            if ready >= nodes:
+                return
+
+
+def nearest(run: RunRecord) -> tuple[str, float | None, str]:
+    """Return which service level came nearest to its limit, how near, and that in words."""
+    found: tuple[str, float | None, str] = ("", None, "")
+    for level in run.rows("slis"):
+        limit, measured = level["limit"], level["measured"]
+        if not isinstance(limit, int | float) or not isinstance(measured, int | float):
+            continue
+        share = measured / limit if limit else float(measured > 0)
+        if found[1] is None or share > found[1]:
+            name = str(level["sli"])
+            told = f"{of_unit(name, measured)} of {of_unit(name, limit)}"
+            found = name, round(share, 3), f"{name} {told}"
+    return found
+
+
+def told(content: Json, directory: Path, output: str | None) -> str:
+    """Return the answer as `--output` wants it."""
+    if output == "json":
+        return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
+    return text(content, directory)
+
+
+def text(content: Json, directory: Path) -> str:
+    """Return the answer for people."""
+    held, took = cast("int", content["held"]), duration(cast("float", content["took_s"]))
+    lines = [f"fleet capacity: {held:,} nodes held" if held else "fleet capacity: no size held"]
+    lines[0] += f", {search_end(content)} ({took})"
+    if content.get("verdict") == Outcome.NOT_JUDGED:
+        lines[0] = lines[0].replace(":", f": {Outcome.NOT_JUDGED.words}:", 1)
+        lines.append(f"  the largest size was not judged: {search_longer(content)}")
+    if content.get("problem"):
+        lines.append(f"  {content['problem']}")
+    if content["what_broke"]:
+        lines.append(f"  {content['what_broke']}")
+    lines += ["", f"  {'nodes':>7}  {'verdict':10}  {'all Ready':>9}  nearest to its limit"]
+    probes = cast("list[Json]", content["probes"])
+    for each in sorted(probes, key=lambda probe: cast("int", probe["nodes"])):
+        ready_s = cast("float | None", each["ready_s"])
+        shown = each["shown"] or each["told"]
+        ready = f"{ready_s:,.1f} s" if ready_s is not None else "-"
+        lines.append(f"  {each['nodes']:>7,}  {each['verdict']:10}  {ready:>9}  {shown}")
+    return "\n".join([*lines, "", str(directory / CAPACITY)])

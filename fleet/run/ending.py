@@ -1,20 +1,138 @@
-"""How a run ends: its nodes removed or left to others, its figures judged, what to do next told."""
+"""How a run ends: its nodes removed or left to others, its figures judged, what to do next told.
+
+`RunOutcome` is the end for the command line, `about_run` what a run says of itself for its report,
+and `report_of` writes the report.
+"""
 
 import contextlib
+import datetime as dt
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import orjson
+import psutil
+
+from fleet import __version__
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import PATIENCE_S, clean_run, is_tenth
 from fleet.cluster.ownership import refusal
 from fleet.cluster.preflight import SHOWN_MAX
 from fleet.cluster.runs import RunLease
 from fleet.cluster.statefulset import will_return
-from fleet.errors import FleetError
+from fleet.errors import Exit, FleetError
 from fleet.host.node_host import NodeHost
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
-from fleet.report.report import RunFigures
+from fleet.report.figure import Json
+from fleet.report.html_report import write_report
+from fleet.report.report import LONGER, Outcome, RunFigures, summary
+from fleet.report.run_record import read_run
+from fleet.report.summary_text import summary_text
 from fleet.run.interrupts import Interrupts
 from fleet.run.target import Target
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """How a run ended: what to print and with which code to exit."""
+
+    figures: RunFigures
+    run_directory: Path | None
+    exit_code: int
+    next_steps: list[str] = field(default_factory=list)
+    problem: str = ""
+    """Why the summary is printed only."""
+    report: str = ""
+    """Where the report is, or why it is not whole."""
+
+    def give_up_files(self, problem: str) -> None:
+        """Note that the summary could not be written."""
+        self.problem = problem
+        self.run_directory = None
+        self.exit_code = Exit.SETUP
+
+    def json(self) -> str:
+        """Return what `summary.json` holds."""
+        return orjson.dumps(summary(self.figures), option=orjson.OPT_INDENT_2).decode()
+
+    def text(self, *, has_colours: bool = False) -> str:
+        """Return the summary for people."""
+        return summary_text(
+            self.figures,
+            self.run_directory,
+            self.next_steps,
+            self.report,
+            has_colours=has_colours,
+        )
+
+
+def exit_code_of(figures: RunFigures, command: int | None) -> int:
+    """Return what a run ends with: the code of its command, if it had one and was valid."""
+    decided = figures.judgement()
+    if command is None or decided.outcome in {Outcome.INVALID, Outcome.INCOMPLETE}:
+        return decided.exit_code
+    return command
+
+
+def how_longer(settings: Settings, *, has_scenario: bool) -> str:
+    """Return what to do so that a run of this kind lasts long enough to be judged."""
+    if has_scenario:
+        return "give the scenario a longer phase, or more nodes and pods"
+    if settings.command:
+        return "run a COMMAND that takes longer, or no COMMAND and --duration 5m"
+    if settings.is_on_dashboard:
+        return "keep the number of nodes on the dashboard as it is for longer, for example 5 min"
+    if settings.until_ready:
+        return "run it with --duration 5m in place of --until-ready"
+    return LONGER
+
+
+CPU_INFO = Path("/proc/cpuinfo")
+NOT_TOLD = frozenset({"bootstrap_token", "command"})
+"""A credential, and what may have one among its arguments; run directories are uploaded by CI."""
+
+
+def about_run(settings: Settings, *, is_local: bool) -> Json:
+    """Return options that are not the default, versions and machine; no credential."""
+    return {
+        "fleet_version": __version__,
+        "python": platform.python_version(),
+        "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "local_control_plane": is_local,
+        "options": settings.model_dump(mode="json", exclude_defaults=True, exclude=set(NOT_TOLD)),
+        "command": settings.command[0] if settings.command else "",
+        "machine": {
+            "cpu": _cpu(),
+            "cores": os.cpu_count(),
+            "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
+            "system": f"{platform.system()} {platform.release()}",
+        },
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = CPU_INFO.read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def report_of(settings: Settings, directory: Path) -> str:
+    """Write the page of a run that is over; return where it is, or in a line why it is not there.
+
+    Only the first process of a run writes one, and a pod of many writes none. What goes wrong is
+    told and is no reason for a run to fail.
+    """
+    if settings.no_report or settings.shared is not None or settings.statefulset is not None:
+        return ""
+    try:
+        return str(write_report(read_run(directory)))
+    except FleetError as error:
+        return f"no report: {error}"
 
 
 class Ending:

@@ -47,17 +47,13 @@ from fleet.run.adoption import adopt_nodes, remove_applied
 from fleet.run.applied import Applied
 from fleet.run.attendants import attend, failures, serve_metrics
 from fleet.run.autoscaler import start_autoscaler
-from fleet.run.bring_up import bring_up
+from fleet.run.bring_up import bring_up, find_preset
 from fleet.run.control_socket import Listed, open_socket
-from fleet.run.ending import Ending
+from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_longer, report_of
 from fleet.run.fault_control import FaultControl
-from fleet.run.interrupts import Interrupts
+from fleet.run.interrupts import Interrupts, RestartSignal
 from fleet.run.observation import Observation
-from fleet.run.outcome import RunOutcome, exit_code_of, how_longer
-from fleet.run.page import about_run, report_of
 from fleet.run.permission import may_load
-from fleet.run.presets import find_preset
-from fleet.run.restart_signal import RestartSignal
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command

@@ -1,12 +1,18 @@
-"""The schema of a scenario, and its reading: errors name file, line, path and what is right."""
+"""The schema of a scenario, and its reading: errors name file, line, path and what is right.
 
+Random faults of a phase are drawn: the same seed makes the same ones at the same times.
+"""
+
+import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
+import yaml
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from fleet.clock import NS_PER_S
+from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType
 from fleet.profile.loader import is_path, read_text, schema_of, shipped_directory, unknown_name
@@ -15,7 +21,28 @@ from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.quantity import format_duration
 from fleet.report.service_levels import ExpectationSpec
 from fleet.scenario.workload import ApplySpec, ChurnSpec
-from fleet.scenario.yaml_lines import line_of
+
+
+def line_of(text: str, path: Sequence[int | str]) -> int:
+    """Return the line, from 1, of what a path leads to: of its key, or as far as there is any."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = node.start_mark.line if node is not None else 0
+    for part in path:
+        if isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == part]
+            if not found:
+                break
+            key, node = found[-1]
+            line = key.start_mark.line
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            if part >= len(node.value):
+                break
+            node = node.value[part]
+            line = node.start_mark.line
+        else:
+            break
+    return int(line) + 1
+
 
 FILE_BYTES_MAX = 1 << 20
 TIMEOUT_NS = 300 * NS_PER_S
@@ -257,3 +284,34 @@ def parse(text: str, origin: str) -> Scenario:
     except ValidationError as error:
         line = line_of(text, error.errors(include_url=False)[0]["loc"])
         raise UsageError(f"{origin}:{line}: {explain(error, Scenario)}") from error
+
+
+_STREAM_WHEN, _STREAM_WHICH = 0xFA071, 0xFA072
+
+
+def faults_of(phase: PhaseSpec, number: int, seed: int) -> tuple[PhaseFault, ...]:
+    """Return the faults of the phase of this number, those that are drawn behind the others."""
+    draws = Draws(seed)
+    drawn = (
+        each
+        for at, random in enumerate(phase.random_faults)
+        for each in _drawn(random, phase.duration_ns, number << 16 | at, draws)
+    )
+    return (*phase.faults, *drawn)
+
+
+def _drawn(random: RandomFaults, phase_ns: int, owner: int, draws: Draws) -> Iterator[PhaseFault]:
+    """Yield faults with exponential times between them, until the phase is over."""
+    at_ns = count = 0
+    while True:
+        share = draws.uniform(owner, _STREAM_WHEN, count)
+        at_ns += int(-math.log(1 - share) * random.interval_ns)
+        if at_ns >= phase_ns:
+            return
+        which = int(draws.uniform(owner, _STREAM_WHICH, count) * len(random.of))
+        spec, lasts_ns = random.of[which], random.duration_ns
+        if spec.is_instant or (lasts_ns is not None and at_ns + lasts_ns >= phase_ns):
+            lasts_ns = None
+        fields = {name: getattr(spec, name) for name in FaultSpec.model_fields}
+        yield PhaseFault.model_construct(**fields, at_ns=at_ns, duration_ns=lasts_ns)
+        count += 1

@@ -24,7 +24,7 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.pki import write_certificates
 from fleet.errors import UsageError
-from fleet.run.presets import NODE_MASKS
+from fleet.run.bring_up import NODE_MASKS
 
 PORTS = {ETCD: 1, APISERVER: 3, SCHEDULER: 4, CONTROLLER_MANAGER: 5}
 

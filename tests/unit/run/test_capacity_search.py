@@ -13,10 +13,9 @@ from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
 from fleet.report.run_record import RunRecord
-from fleet.run import capacity_command
-from fleet.run.capacity import CapacitySearch
-from fleet.run.capacity_command import (
+from fleet.run.capacity import (
     Asked,
+    CapacitySearch,
     Probe,
     answer_of,
     asked_of,
@@ -198,7 +197,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *probes: Probe) -> tupl
     async def run(nodes: int, *_how: object) -> Probe:
         return left.pop(0)._replace(nodes=nodes)
 
-    monkeypatch.setattr(capacity_command, "_probe", run)
+    monkeypatch.setattr("fleet.run.capacity._probe", run)
     options = options_of(100, 1_000, "10%", 2, "1m", tmp_path / "capacity")
     asked = Asked(["spawn", "--no-report"], {})
     content = asyncio.run(search(asked, options, notes.append))

@@ -8,7 +8,7 @@ from world.cluster_fakes import FakeApi, add_owned, node_marks
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL, SHARD_LABEL
 from fleet.cluster.runs import RUN_LEASES
 from fleet.profile.settings import Settings
-from fleet.run.lost_shards import remove_lost_shards
+from fleet.run.adoption import remove_lost_shards
 
 RUN = "load.fleet"
 DEAD, ALIVE = "2027-01-15T07:59:00Z", "2027-01-15T07:59:50Z"  # by the server it is 08:00:00

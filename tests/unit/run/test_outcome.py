@@ -7,7 +7,7 @@ from fleet.metrics import Histogram
 from fleet.profile.settings import Settings
 from fleet.report.figures import ProcessFigures, WatchFigures
 from fleet.report.report import Expectation, RunFigures
-from fleet.run.outcome import exit_code_of, how_longer
+from fleet.run.ending import exit_code_of, how_longer
 
 
 def late() -> RunFigures:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.run.presets import cluster_ranges
+from fleet.run.bring_up import cluster_ranges
 
 FOUR, SIX = "10.128.0.0/9", "fd00:10::/48"
 

@@ -6,8 +6,7 @@ import pytest
 
 from fleet.clock import Draws
 from fleet.host.node_host import NodeHost
-from fleet.run import restart_signal
-from fleet.run.restart_signal import RestartSignal
+from fleet.run.interrupts import RestartSignal
 
 
 class Noted:
@@ -55,12 +54,12 @@ def test_the_signal_of_a_terminal_that_is_closed_ends_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notes: list[str] = []
-    monkeypatch.setattr(restart_signal, "_has_terminal", lambda: True)
+    monkeypatch.setattr("fleet.run.interrupts._has_terminal", lambda: True)
     taken, fleet = made(1.0, notes), Noted()
     taken.node_host = fleet  # type: ignore[assignment]
     taken()
     assert len(fleet.restarted) == 1
-    monkeypatch.setattr(restart_signal, "_has_terminal", lambda: False)
+    monkeypatch.setattr("fleet.run.interrupts._has_terminal", lambda: False)
     taken()
     assert len(fleet.restarted) == 1
     assert notes[-1] == "ended"

@@ -10,8 +10,8 @@ import yaml
 from fleet.cluster.daemonsets import FAKE_KEY, FAKE_TAINT, NodeShape, lands_on
 from fleet.errors import UsageError
 from fleet.run.scenario_player import ScenarioPlayer
-from fleet.scenario.demand import demand, requests_of
 from fleet.scenario.placement import TEMPLATES, Placement
+from fleet.scenario.preview import demand, requests_of
 from fleet.scenario.scenario import load, parse, shipped
 
 Json = dict[str, Any]

@@ -15,12 +15,9 @@ from fleet.faults.fault import FaultType
 from fleet.profile.loader import load_mix
 from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
-from fleet.run.scenario_command import settings_of
-from fleet.run.scenario_player import ScenarioPlayer, Stage
-from fleet.scenario.forecast import forecast, idle
-from fleet.scenario.random_faults import faults_of
-from fleet.scenario.scenario import find, json_schema, load, parse, shipped
-from fleet.scenario.time_line import time_line
+from fleet.run.scenario_player import ScenarioPlayer, Stage, settings_of
+from fleet.scenario.preview import forecast, idle, time_line
+from fleet.scenario.scenario import faults_of, find, json_schema, load, parse, shipped
 from fleet.scenario.workload import ApplySpec, named
 
 GOOD = """\
