@@ -11,7 +11,6 @@ Source: client-go/tools/cache/reflector.go, tools/events/event_recorder.go, tool
 makeEvent; kubernetes/node-problem-detector pkg/exporters/k8sexporter/problemclient, SetConditions.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,7 +31,6 @@ from fleet.profile.agent_behavior import (
     Method,
 )
 from fleet.wire.api.requests import CALL_TIMEOUT_NS
-from fleet.wire.api.scan import NOTHING, Passed, scan_chunk, scan_list
 from fleet.wire.api.watch import ListWatch, WatchPhase
 from fleet.wire.http2.messages import ContentType, Request, Response
 
@@ -64,14 +62,13 @@ _DELAY, _EVENT, _PROBLEM, _RETRY, _SHARE = range(WATCHES_MAX, WATCHES_MAX + 5)
 class AgentReflector(ListWatch):
     """One list-watch of one agent. `at` is its place among the agent's watches."""
 
-    __slots__ = ("_rest", "at", "model", "name")
+    __slots__ = ("at", "model", "name")
 
     def __init__(self, node: int, name: str, model: AgentModel, at: int, seed: int) -> None:
         super().__init__(node, seed + at)
         self.name = name  # of the node
         self.model = model
         self.at = at
-        self._rest = NOTHING
 
     @property
     def watch(self) -> AgentWatch:
@@ -103,25 +100,9 @@ class AgentReflector(ListWatch):
 
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; clients without watch-lists always begin with a LIST."""
-        self._rest = NOTHING
         if self.phase is WatchPhase.IDLE and self.watch.method is Method.LIST_WATCH:
             self.phase = WatchPhase.LIST
         return super().open(draws, now_ns)
-
-    def on_chunk(self, data: bytes) -> Passed:
-        """Take bytes of the stream; return what went by."""
-        passed, self._rest = scan_chunk(data, self._rest)
-        self._events += passed.events
-        if passed.is_synced:
-            self._synced()
-        if passed.version and self.phase is WatchPhase.STREAM:
-            self.version = sys.intern(passed.version)  # of thousands of nodes the same
-        return passed
-
-    def on_page(self, body: bytes) -> bool:
-        """Take one page of a LIST; return whether it was the last."""
-        version, token = scan_list(body)
-        return self._on_page(sys.intern(version), token)
 
 
 class Condition(NamedTuple):

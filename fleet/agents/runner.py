@@ -23,8 +23,10 @@ from fleet.agents.agent import (
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Timer
+from fleet.k8s.pods import EventType
 from fleet.metrics import Requests
 from fleet.profile.agent_behavior import NODE, AgentModel
+from fleet.wire.api.codec import Codec
 from fleet.wire.api.watch import (
     Lane,
     Step,
@@ -95,9 +97,11 @@ class Agents:
         draws: Draws,
         wheel: TimerWheel,
         new_wire: Callable[[AgentModel], AgentWire],
+        codec: Codec,
         *,
         impersonates: bool,
     ) -> None:
+        self._codec = codec
         self._clock = clock
         self._draws = draws
         self.kinds: dict[str, AgentKind] = {}
@@ -177,7 +181,7 @@ class Agents:
                 return
             assert isinstance(message, (StreamOpened, Response)), message
             step = on_message(reflector, lane, message, now_ns)
-            if step.page is not None and reflector.on_page(step.page):
+            if step.page is not None and reflector.on_page(step.page, self._codec.decode_list):
                 self._synced(reflector)
         except RemoteProtocolError as error:
             step = on_unreadable(reflector, lane, error, now_ns)
@@ -206,13 +210,16 @@ class Agents:
         return Lane(kind.wire, reflector.node, kind.counts, self._draws)
 
     def _on_chunk(self, reflector: AgentReflector, lane: Lane, data: bytes, now_ns: int) -> None:
-        passed = reflector.on_chunk(data)
-        lane.counts.watch_events += passed.events
-        if passed.is_synced:
-            self._synced(reflector)
-        if passed.error >= 0:
-            step = on_error_event(reflector, lane, passed.error, now_ns)
-            self._go_on(reflector, step, now_ns)
+        codec = self._codec
+        found = reflector.on_chunk(data, codec.decode_watch_event, codec.split)
+        lane.counts.watch_events += len(found)
+        for event, code in found:
+            if event is EventType.SYNCED:
+                self._synced(reflector)
+            elif event is EventType.ERROR:
+                assert isinstance(code, int), code
+                step = on_error_event(reflector, lane, code, now_ns)
+                self._go_on(reflector, step, now_ns)
 
     def _go_on(self, reflector: AgentReflector, step: Step, now_ns: int) -> None:
         """Ask again, now or when the agent is woken for it."""

@@ -11,21 +11,21 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import Any
 
 import orjson
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.cluster.api_client import Api, Json
 from fleet.errors import RemoteProtocolError
+from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import EventType
-from fleet.wire.api.decode_json import UNREADABLE_EVENT, UNREADABLE_LIST, checked_text
-from fleet.wire.api.framing import split_lines
+from fleet.wire.api.decode_json import read_event, read_list
 from fleet.wire.api.watch import UNREADABLE, UNREADABLE_CODE, ListWatch, Next, WatchPhase
-from fleet.wire.http2.messages import MALFORMED, Response, StreamOpened
+from fleet.wire.http2.messages import Response, StreamOpened
 
 OWNER = -1
 """In seeded draws: no node's."""
-INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +52,6 @@ class ObjectWatch(ListWatch):
     def target(self) -> tuple[bytes, bytes]:
         """Return path and encoded selector, b"" for none."""
         return self.path.encode(), b""
-
-    def on_chunk(self, data: bytes) -> list[tuple[EventType, Json]]:
-        """Take bytes of the stream; return the whole events in them, an ERROR as the last."""
-        lines, self._partial = split_lines(self._partial, data)
-        found = []
-        for line in lines:
-            event, version, obj = decode_event(line)
-            found.append((event, obj))
-            self._on_event(event, version)
-            if event is EventType.ERROR:
-                break
-        return found
-
-    def on_page(self, body: bytes) -> list[tuple[EventType, Json]]:
-        """Take one page of a LIST; SYNCED follows the last."""
-        version, token, items = decode_page(body)
-        found = [(EventType.ADDED, each) for each in items]
-        if self._on_page(version, token):
-            found.append((EventType.SYNCED, {}))
-        return found
 
 
 class Informer:
@@ -129,11 +109,11 @@ class Informer:
             if isinstance(message, StreamOpened):
                 watch.is_open = True
             elif isinstance(message, bytes):
-                for event, obj in watch.on_chunk(message):
+                for event, found in watch.on_chunk(message, decode_event):
                     if event is EventType.ERROR:
-                        log.debug("%s: %s", watch.path, obj.get("message"))
-                        return watch.on_error_event(obj.get("code", 0), draws, now_ns)
-                    self._take(event, obj)
+                        assert isinstance(found, int), found
+                        return watch.on_error_event(found, draws, now_ns)
+                    self._take(event, found)
             else:
                 return self._on_response(message, now_ns)
         except RemoteProtocolError as error:
@@ -151,11 +131,11 @@ class Informer:
             return watch.on_end(response, self._draws, now_ns)
         if response.code != 200:
             return watch.on_list_failed(response, self._draws, now_ns)
-        for event, obj in watch.on_page(response.body):
+        for event, obj in watch.on_page(response.body, decode_page):
             self._take(event, obj)
         return Next(0)
 
-    def _take(self, event: EventType, obj: Json) -> None:
+    def _take(self, event: EventType, obj: Any) -> None:
         if event is EventType.SYNCED:
             for key in self._unseen:
                 self._change(key, None)
@@ -174,37 +154,14 @@ class Informer:
         self._on_change(key, before, now)
 
 
-def decode_event(line: bytes) -> tuple[EventType, str, Json]:
-    """Return type, version and object of one event of a watch, of an ERROR its Status.
-
-    A bookmark that ends the initial events is SYNCED. Raises RemoteProtocolError for no event.
-    """
-    try:
-        read = orjson.loads(line)
-        event, obj = EventType[read["type"]], read["object"]
-        if event is EventType.ERROR:
-            return event, "", dict(obj)
-        meta = obj["metadata"]
-        notes = meta.get("annotations") or {}
-        if event is EventType.BOOKMARK and notes.get(INITIAL_EVENTS_END) == "true":
-            event = EventType.SYNCED
-        return event, checked_text(meta["resourceVersion"]), obj
-    except MALFORMED as error:
-        raise RemoteProtocolError(UNREADABLE_EVENT) from error
+def decode_event(line: bytes, _: WatchKind | None) -> tuple[EventType, str, object]:
+    """Return one event of a watch with its object as JSON."""
+    return read_event(line, orjson.loads)
 
 
-def decode_page(body: bytes) -> tuple[str, str, list[Json]]:
-    """Return version, token of the next page and objects of one page of a LIST.
-
-    Raises RemoteProtocolError for what is no LIST.
-    """
-    try:
-        read = orjson.loads(body)
-        meta = read["metadata"]
-        version, token = checked_text(meta["resourceVersion"]), meta.get("continue", "")
-        return version, checked_text(token), list(read.get("items") or ())
-    except MALFORMED as error:
-        raise RemoteProtocolError(UNREADABLE_LIST) from error
+def decode_page(body: bytes, _: WatchKind | None) -> tuple[str, str, list[object]]:
+    """Return one page of a LIST with its objects as JSON."""
+    return read_list(body, orjson.loads)
 
 
 def key_of(obj: Json) -> str:

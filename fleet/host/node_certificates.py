@@ -54,6 +54,7 @@ from fleet.errors import FleetError, SetupError, UsageError, hide
 from fleet.host.transports import endpoint_of
 from fleet.k8s.effects import NodeId, Timer
 from fleet.k8s.objects import CertificateKind, Validity
+from fleet.k8s.pods import EventType
 from fleet.k8s.well_known import NODE_USER
 from fleet.kubelet.node.certificate_manager import (
     CertificateManager,
@@ -541,8 +542,8 @@ class NodeCertificates:
             kind, view = decode_signing_event(line)
             if view is not None and view.refusal:
                 log.warning("%s: %s was refused: %s", certificate.name, view.name, view.refusal)
-            if kind == "DELETED" or view is not None:
-                seen = None if kind == "DELETED" else view
+            if view is not None:
+                seen = None if kind is EventType.DELETED else view
                 certificate.manager.on_seen(seen, turn)
 
     def _start(self, certificate: NodeCertificate, held: Validity | None, now_ns: int) -> None:

@@ -187,7 +187,9 @@ class Reactor:
         impersonates: bool,
     ) -> None:
         """Run agents beside the kubelets that are added from now on, if there are any."""
-        agents = Agents(self.clock, self._draws, self._wheel, new_wire, impersonates=impersonates)
+        agents = Agents(
+            self.clock, self._draws, self._wheel, new_wire, self.codec, impersonates=impersonates
+        )
         for model in models:
             agents.add_kind(model)
             self.agents = agents

@@ -38,11 +38,10 @@ from fleet.k8s.effects import Op, WatchKind
 from fleet.wire.api import codec
 from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.encode_protobuf import renewed
-from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames, split_lines
+from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames
 from fleet.wire.api.kubernetes_messages import message_class
 from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.protobuf import TAIL, contents
-from fleet.wire.api.scan import HEAD_MAX, NOTHING, scan_chunk, scan_list
 from fleet.wire.api.watch import Reflector
 from fleet.wire.http2 import hpack
 from fleet.wire.http2.http2_codec import (
@@ -54,6 +53,7 @@ from fleet.wire.http2.http2_codec import (
 )
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
+PATH_MAX = 16384
 CODECS = {"json": codec.JSON, "protobuf": codec.protobuf()}
 PLAN = hpack.HeaderPlan(b"host:6443", b"Bearer t", b"agent", b"accept")
 WATCH = Request(b"GET", b"/pods?watch=true&timeoutSeconds=400", stream=True)
@@ -219,14 +219,21 @@ def make_list(random: Random) -> tuple[bytes, ...]:
 
 def judge_list(pieces: tuple[bytes, ...]) -> None:
     name, kind, data = pieces
-    scan_list(data)
     try:
         version, token, _ = CODECS[name.decode()].decode_list(data, WatchKind(int(kind)))
     except RemoteProtocolError:
         return
     check(isinstance(version, str) and isinstance(token, str), "no texts")
-    if name == b"json":
-        check(version == orjson.loads(data)["metadata"].get("resourceVersion", ""), "version")
+    if name == b"json" and _is_json(data):  # what nobody reads may be anything
+        check(version == (orjson.loads(data)["metadata"].get("resourceVersion") or ""), "version")
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def make_reply(random: Random) -> tuple[bytes, ...]:
@@ -285,7 +292,7 @@ def make_stream(random: Random) -> tuple[bytes, ...]:
 
 
 def judge_stream(pieces: tuple[bytes, ...]) -> None:
-    """Cuts change nothing, of what is kept there is an end, and passers-by count the same."""
+    """Cuts change nothing, and of what is kept there is an end."""
     name, *parts = pieces
     if not parts:
         return
@@ -297,21 +304,6 @@ def judge_stream(pieces: tuple[bytes, ...]) -> None:
         check(
             int.from_bytes(rest[:4], "big") <= EVENT_BYTES_MAX, "a frame without end is waited for"
         )
-    if is_broken or not all(part[:1] == b"{" for part in (*whole, left) if split is split_lines):
-        return
-    counted, unfinished, synced = 0, NOTHING, 0
-    for part in parts:
-        try:
-            passed, unfinished = scan_chunk(part, unfinished)
-        except RemoteProtocolError:
-            return
-        check(len(unfinished.head) <= HEAD_MAX, "too much is kept by scan")
-        if passed.error >= 0:
-            return
-        counted += passed.events
-        synced += passed.is_synced
-    if split is split_lines or parts[0][:1] != b"{":
-        check(counted == len(whole), f"scan counts {counted}, not {len(whole)}")
 
 
 def _events(split: Split, parts: list[bytes]) -> tuple[list[bytes], Partial, bool]:
@@ -340,7 +332,7 @@ def judge_reflector(pieces: tuple[bytes, ...]) -> None:
                 reflector.on_error_event(500, Draws(1), 1)
                 break
         path = reflector.open(Draws(1), 2).path
-        check(len(path) < 2 * HEAD_MAX, "a path without end")
+        check(len(path) < PATH_MAX, "a path without end")
 
 
 TARGETS = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+import msgspec
 import orjson
 from msgspec import convert
 
@@ -27,7 +28,7 @@ from fleet.k8s.pods import (
     ServiceAccountView,
     Token,
 )
-from fleet.k8s.schema import read, read_kind, share
+from fleet.k8s.schema import Record, decoder, member, read, read_kind, share
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import AttachmentView, ClaimView, CSIDriverView, ObjectData, VolumeView
 from fleet.wire.api.decode_admission import node_state
@@ -73,59 +74,71 @@ _TYPES = {
 }
 
 
-def decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
-    """Return type, version and record of one event of a watch.
+def decode_watch_event(line: bytes, kind: WatchKind | None) -> tuple[EventType, str, object]:
+    """Return type, version and record of one event of a watch; without a kind nothing is read.
 
     The record of an ERROR is the Status's code; a bookmark that ends the initial events is SYNCED.
     Raises RemoteProtocolError for what is no event.
     """
+    return read_event(line, RECORDS[kind] if kind is not None else None)
+
+
+def read_event(
+    line: bytes, read_object: Callable[[bytes], _R] | None
+) -> tuple[EventType, str, _R | int | None]:
+    """Return type and version of one event, and what is made of its object's JSON."""
     try:
-        return _decode_watch_event(line, kind)
+        if not line.startswith(EVENT_START):
+            raise RemoteProtocolError(UNREADABLE_EVENT)
+        event = _TYPES[line[_TYPE_AT]]
+        if event is EventType.ERROR:
+            return event, "", int(orjson.loads(line)["object"].get("code", 0))
+        version = version_in(line)
+        if event is EventType.BOOKMARK:
+            return EventType.SYNCED if INITIAL_EVENTS_END in line else event, version, None
+        if not version:
+            raise RemoteProtocolError(UNREADABLE_EVENT)
+        if read_object is None:
+            return event, version, None
+        start = line.index(OBJECT) + len(OBJECT)
+        return event, version, read_object(line[start : line.rindex(b"}")])
     except MALFORMED as error:
         raise RemoteProtocolError(UNREADABLE_EVENT) from error
 
 
-def _decode_watch_event(line: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
-    if not line.startswith(EVENT_START):
-        raise RemoteProtocolError(UNREADABLE_EVENT)
-    event = _TYPES[line[_TYPE_AT]]
-    if event is EventType.BOOKMARK:
-        if INITIAL_EVENTS_END in line:
-            event = EventType.SYNCED
-        return event, version_in(line), None
-    if event is EventType.ERROR:
-        return event, "", orjson.loads(line)["object"].get("code", 0)
-    start = line.index(OBJECT) + len(OBJECT)
-    record = RECORDS[kind](line[start : line.rindex(b"}")])
-    return event, checked_text(record.resource_version), record
+class ListMeta(Record, frozen=True):
+    """Source: meta/v1 ListMeta."""
+
+    resource_version: str = ""
+    token: str = member("continue", "")
 
 
-def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
-    """Return version, continue token and records of one page of a LIST.
+class Listed(Record, frozen=True):
+    """One page of a LIST, its items not read yet."""
+
+    metadata: ListMeta
+    items: tuple[msgspec.Raw, ...] = ()
+
+
+_read_list = decoder(Listed)
+
+
+def decode_list(body: bytes, kind: WatchKind | None) -> tuple[str, str, list[object]]:
+    """Return version, continue token and records of one page of a LIST; none without a kind."""
+    return read_list(body, RECORDS[kind] if kind is not None else None)
+
+
+def read_list(body: bytes, read_object: Callable[[bytes], _R] | None) -> tuple[str, str, list[_R]]:
+    """Return version and continue token of one page, and what is made of each object's JSON.
 
     Raises RemoteProtocolError for what is no LIST.
     """
     try:
-        return _decode_list(body, kind)
+        page = _read_list(body)
+        records = [read_object(bytes(each)) for each in page.items] if read_object else []
     except MALFORMED as error:
         raise RemoteProtocolError(UNREADABLE_LIST) from error
-
-
-def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
-    obj = orjson.loads(body)
-    meta = obj["metadata"]
-    items = obj.get("items") or ()
-    decode = RECORDS[kind]
-    records: list[object] = [decode(each) for each in items]
-    version, token = meta.get("resourceVersion", ""), meta.get("continue", "")
-    return checked_text(version), checked_text(token), records
-
-
-def checked_text(value: object) -> str:
-    """Return a text that goes into a later request. Raises TypeError if it is none."""
-    if not isinstance(value, str):
-        raise TypeError(type(value))
-    return value
+    return page.metadata.resource_version, page.metadata.token, records
 
 
 def decode_status(body: bytes) -> tuple[str, str]:

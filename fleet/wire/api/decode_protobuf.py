@@ -47,7 +47,7 @@ _NODE = message_class("NodeView")
 _STATUS = message_class("Status")
 
 
-def decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
+def decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[EventType, str, object]:
     """Return type, version and record of one event of a watch; see `decode_json.py`.
 
     Raises RemoteProtocolError for what is no event.
@@ -58,7 +58,7 @@ def decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, o
         raise RemoteProtocolError(decode_json.UNREADABLE_EVENT) from error
 
 
-def _decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, object]:
+def _decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[EventType, str, object]:
     message = _EVENT.FromString(frame)
     event = _TYPES[message.type]
     raw = contents(message.object.raw)
@@ -68,11 +68,13 @@ def _decode_watch_event(frame: bytes, kind: WatchKind) -> tuple[EventType, str, 
         return event, _version(raw), None
     if event is EventType.ERROR:
         return event, "", _STATUS.FromString(raw).code
+    if kind is None:
+        return event, _version(raw), None
     record = _RECORDS[kind](raw)
     return event, record.resource_version, record
 
 
-def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
+def decode_list(body: bytes, kind: WatchKind | None) -> tuple[str, str, list[object]]:
     """Return version, continue token and records of one page of a LIST.
 
     Raises RemoteProtocolError for what is no LIST.
@@ -83,10 +85,11 @@ def decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
         raise RemoteProtocolError(decode_json.UNREADABLE_LIST) from error
 
 
-def _decode_list(body: bytes, kind: WatchKind) -> tuple[str, str, list[object]]:
+def _decode_list(body: bytes, kind: WatchKind | None) -> tuple[str, str, list[object]]:
     message = _LIST.FromString(contents(body))
-    decode = _RECORDS[kind]
-    records: list[object] = [decode(each) for each in message.items]
+    records: list[object] = []
+    if kind is not None:
+        records = list(map(_RECORDS[kind], message.items))
     return message.metadata.resourceVersion, getattr(message.metadata, "continue"), records
 
 

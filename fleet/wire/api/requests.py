@@ -24,7 +24,7 @@ from fleet.k8s.effects import (
     TokenRequest,
 )
 from fleet.k8s.objects import CertificateKind, SigningRequestView
-from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, ObjectRef
+from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, EventType, ObjectRef
 from fleet.k8s.schema import differing, render, shown, shown_all
 from fleet.k8s.strategic_merge import Json, two_way_patch
 from fleet.k8s.times import rfc3339
@@ -34,6 +34,7 @@ from fleet.profile.addresses import TTL_ANNOTATION, ControllerPreset
 from fleet.profile.machine import DraDriver
 from fleet.profile.node_model import NodeIdentity, NodeModel, daemon_endpoints
 from fleet.quantity import format_duration
+from fleet.wire.api.decode_json import read_event
 from fleet.wire.http2.messages import ContentType, Request
 
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
@@ -428,11 +429,10 @@ def decode_signing_request(body: bytes) -> SigningRequestView:
     return _view(orjson.loads(body))
 
 
-def decode_signing_event(line: bytes) -> tuple[str, SigningRequestView | None]:
+def decode_signing_event(line: bytes) -> tuple[EventType, SigningRequestView | None]:
     """Return type and object of one event; the object only of ADDED, MODIFIED and DELETED."""
-    event = orjson.loads(line)
-    kind = str(event["type"])
-    return kind, None if kind in {"BOOKMARK", "ERROR"} else _view(event["object"])
+    event, _, view = read_event(line, decode_signing_request)
+    return event, view if isinstance(view, SigningRequestView) else None
 
 
 def _view(found: dict[str, Any]) -> SigningRequestView:

@@ -13,6 +13,7 @@ Source: client-go/tools/cache/reflector.go, ListAndWatchWithContext, watchList, 
 
 import enum
 import logging
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
@@ -82,11 +83,11 @@ _TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
 }
 _TIMEOUT_S = (300, 600)  # reflector.go: from minWatchTimeout, 5 minutes, to twice that
 
-Decode = Callable[[bytes, WatchKind], tuple[EventType, str, object]]
+Decode = Callable[[bytes, WatchKind | None], tuple[EventType, str, object]]
 """Turn one event into its type, the object's version and its record."""
 
 
-DecodeList = Callable[[bytes, WatchKind], tuple[str, str, list[object]]]
+DecodeList = Callable[[bytes, WatchKind | None], tuple[str, str, list[object]]]
 """Turn one page of a LIST into its version, the next page's token and its records."""
 
 
@@ -153,6 +154,11 @@ class ListWatch(ABC):
         return self.phase is WatchPhase.LIST_STREAM or (
             self.phase is WatchPhase.LIST and not self._token
         )
+
+    @property
+    def reads(self) -> WatchKind | None:
+        """Return of which kind the objects are read, None if nobody looks at them."""
+        return None
 
     @property
     @abstractmethod
@@ -287,13 +293,38 @@ class ListWatch(ABC):
         self._backoff_ns = now_ns + delay_ns
         return Next(delay_ns, expired)
 
+    def on_chunk(
+        self, data: bytes, decode: Decode, split: Split = split_lines
+    ) -> list[tuple[EventType, object]]:
+        """Take bytes of the stream; return the whole events in them.
+
+        An ERROR event carries the Status's code as its record, and ends the stream for the owner.
+        """
+        events, self._partial = split(self._partial, data)
+        found: list[tuple[EventType, object]] = []
+        for event in events:
+            kind, version, record = decode(event, self.reads)
+            found.append((kind, record))
+            self._on_event(kind, version)
+            if kind is EventType.ERROR:
+                break
+        return found
+
+    def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
+        """Take one page of a LIST; SYNCED follows the last."""
+        version, token, records = decode(body, self.reads)
+        found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
+        if self._on_page(version, token):
+            found.append((EventType.SYNCED, None))
+        return found
+
     def _on_event(self, event: EventType, version: str) -> None:
         """Note one event of the stream: initial ones are of no version to go on from."""
         self._events += 1
         if event is EventType.ERROR:
             return
         if self.phase is WatchPhase.STREAM or event is not EventType.ADDED:
-            self.version = version
+            self.version = sys.intern(version)  # of thousands of nodes the same
         if event is EventType.SYNCED:
             self._synced()
 
@@ -309,7 +340,7 @@ class ListWatch(ABC):
         self._retries = 0
         if token:
             return False
-        self.version = version
+        self.version = sys.intern(version)
         self._synced()
         return True
 
@@ -355,6 +386,11 @@ class Reflector(ListWatch):
         self._selector = selector
 
     @property
+    def reads(self) -> WatchKind:
+        """Return of which kind the objects are read."""
+        return self.kind
+
+    @property
     def resource(self) -> str:
         """Return what it is about, as the API server's metrics name it."""
         return WATCH_RESOURCES[self.kind]
@@ -381,23 +417,6 @@ class Reflector(ListWatch):
         """Return between which ages the server is to end a watch."""
         return _TIMEOUTS_S.get(self.kind, _TIMEOUT_S)
 
-    def on_chunk(
-        self, data: bytes, decode: Decode, split: Split = split_lines
-    ) -> list[tuple[EventType, object]]:
-        """Take bytes of the stream; return the whole events in them.
-
-        An ERROR event carries the Status's code as its record, and ends the stream for the owner.
-        """
-        events, self._partial = split(self._partial, data)
-        found: list[tuple[EventType, object]] = []
-        for event in events:
-            kind, version, record = decode(event, self.kind)
-            found.append((kind, record))
-            self._on_event(kind, version)
-            if kind is EventType.ERROR:
-                break
-        return found
-
     @property
     def is_between_events(self) -> bool:
         """Whether the stream tells of changes, and the last event has come whole."""
@@ -406,14 +425,6 @@ class Reflector(ListWatch):
     def on_bookmark(self, version: str) -> None:
         """Take a bookmark that came whole, between two events."""
         self._on_event(EventType.BOOKMARK, version)
-
-    def on_page(self, body: bytes, decode: DecodeList) -> list[tuple[EventType, object]]:
-        """Take one page of a LIST; SYNCED follows the last."""
-        version, token, records = decode(body, self.kind)
-        found: list[tuple[EventType, object]] = [(EventType.ADDED, each) for each in records]
-        if self._on_page(version, token):
-            found.append((EventType.SYNCED, None))
-        return found
 
 
 class SharedReflector(Reflector):

@@ -3,7 +3,13 @@
 import enum
 from typing import NamedTuple
 
-MALFORMED: tuple[type[Exception], ...] = (ValueError, LookupError, TypeError, AttributeError)
+MALFORMED: tuple[type[Exception], ...] = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,  # of JSON that nests too deep
+)
 """What reading raises of a body that is not what it should be."""
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from fleet.agents.agent import (
 )
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
+from fleet.k8s.pods import EventType
 from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.schema import API_VERSION
+from fleet.wire.api.decode_json import decode_list, decode_watch_event
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response
 
@@ -204,13 +207,14 @@ def test_a_watch_asks_with_its_selectors() -> None:
 def test_a_watch_goes_on_from_the_version_that_went_by() -> None:
     reflector = AgentReflector(0, "n", model_of(watches=[{"resource": "pods"}]), 0, 0)
     reflector.open(DRAWS, 0)
+    read = partial(reflector.on_chunk, decode=decode_watch_event)
     end = b'"annotations":{"k8s.io/initial-events-end":"true"}'
     event = b'{"type":"%b","object":{"metadata":{"resourceVersion":"%d"%b}}}\n'
-    assert reflector.on_chunk(event % (b"ADDED", 5, b"")).events == 1
+    assert read(event % (b"ADDED", 5, b"")) == [(EventType.ADDED, None)]
     assert reflector.version == ""
-    assert reflector.on_chunk(event % (b"BOOKMARK", 7, b"," + end)).is_synced
+    assert read(event % (b"BOOKMARK", 7, b"," + end)) == [(EventType.SYNCED, None)]
     assert (reflector.version, reflector.phase) == ("7", WatchPhase.STREAM)
-    reflector.on_chunk(event % (b"MODIFIED", 9, b""))
+    read(event % (b"MODIFIED", 9, b""))
     assert b"&resourceVersion=9&" in reflector.open(DRAWS, 0).path
 
 
@@ -218,7 +222,7 @@ def test_a_client_without_watch_lists_lists_each_time() -> None:
     watch = {"resource": "pods", "method": "ListWatch"}
     reflector = AgentReflector(0, "n", model_of(watches=[watch]), 0, 0)
     assert reflector.open(DRAWS, 0).path == b"/api/v1/pods?limit=500&resourceVersion=0"
-    assert reflector.on_page(b'{"metadata":{"resourceVersion":"4"},"items":[]}')
+    assert reflector.on_page(b'{"metadata":{"resourceVersion":"4"},"items":[]}', decode_list)
     assert b"watch=true" in reflector.open(DRAWS, 0).path
     reflector.is_open = True
     reflector.on_error_event(410, DRAWS, 0)

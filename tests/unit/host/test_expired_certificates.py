@@ -110,7 +110,8 @@ def test_a_node_whose_certificate_is_over_bootstraps_and_is_back(tmp_path: Path)
     [(asked, _)] = world.bootstrap.sent
     assert asked.method == b"POST"
     assert not world.renewal.sent, "there is nothing that it could renew with"
-    created = {"metadata": {"name": "csr-1", "uid": "u"}, "spec": {}, "status": {}}
+    meta = {"name": "csr-1", "uid": "u", "resourceVersion": "5"}
+    created = {"metadata": meta, "spec": {}, "status": {}}
     world.answers(answer(201, created))
     world.answers(answer(200, {"items": []}))
     world.answers(StreamOpened(0, 0))

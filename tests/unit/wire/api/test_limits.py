@@ -10,7 +10,6 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import WatchKind
 from fleet.wire.api import codec, protobuf
 from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames, split_lines
-from fleet.wire.api.scan import HEAD_MAX, NOTHING, scan_chunk, scan_list
 from fleet.wire.api.watch import Reflector
 from fleet.wire.http2 import hpack
 
@@ -94,29 +93,10 @@ def test_a_length_beyond_sense_is_refused_before_anything_of_it_is_kept() -> Non
             split_frames(rest, prefix[cut:] if cut < 4 else prefix)
 
 
-@pytest.mark.parametrize("head", [b'{"type":"ADDED",', b"\x01\x00\x00\x01"], ids=["json", "pb"])
-def test_agents_give_up_what_a_reader_would(head: bytes) -> None:
-    seen: list[int] = []
-    with pytest.raises(RemoteProtocolError, match="a watch event above 16 MiB"):
-        seen.extend(scanned(head))
-    if head.startswith(b"{"):  # of frames the length says it at once
-        assert EVENT_BYTES_MAX - CHUNK < seen[-1] <= EVENT_BYTES_MAX
-
-
-def scanned(head: bytes) -> Iterator[int]:
-    """Let an event without end go by; yield how much of it went."""
-    _, rest = scan_chunk(head, NOTHING)
-    while True:
-        _, rest = scan_chunk(b"x" * CHUNK, rest)
-        assert len(rest.head) <= HEAD_MAX
-        yield len(rest.head) + rest.dropped
-
-
 def test_numbers_of_protobuf_end() -> None:
     """Each further digit made the number longer, and so the next one dearer."""
     with pytest.raises(RemoteProtocolError, match="above 64 bits"):
         protobuf.read_varint(b"\xff" * MIB, 0)
-    assert scan_list(protobuf.MAGIC + b"\xff" * MIB) == ("", "")
 
 
 @pytest.mark.parametrize(
