@@ -11,6 +11,7 @@ everything else together.
 import enum
 import struct
 from collections import deque
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -178,6 +179,7 @@ def back_off_texts(pod: Pod, spec: ContainerSpec, delay_ns: int) -> tuple[str, s
     )
 
 
+@dataclass(slots=True, eq=False)
 class SeenEvents:
     """The events that were counted, least recently used first.
 
@@ -185,10 +187,7 @@ class SeenEvents:
     events for ever. That one of 4,096 is not there is known after 32 microseconds, of 550 after 4.
     """
 
-    __slots__ = ("_records",)
-
-    def __init__(self) -> None:
-        self._records = bytearray()
+    _records: bytearray = field(default_factory=bytearray)
 
     def __len__(self) -> int:
         return len(self._records) // _SEEN.size
@@ -222,14 +221,14 @@ class _Bucket:
         self.filled_ns = now_ns
 
 
+@dataclass(slots=True, eq=False)
 class RecentEvents:
     """What is remembered for a while: groups of similar events, and what the spam filter took."""
 
-    __slots__ = ("_buckets", "_groups")
-
-    def __init__(self) -> None:
-        self._groups: dict[int, tuple[int, ...]] = {}  # last ns, hashes of the messages
-        self._buckets: dict[int, _Bucket] = {}
+    _groups: dict[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # last ns, hashes of the messages
+    _buckets: dict[int, _Bucket] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._groups) + len(self._buckets)
@@ -286,18 +285,16 @@ class RecentEvents:
         }
 
 
+@dataclass(slots=True, eq=False)
 class EventRecorder:
     """Record, correlate and send the events of one kubelet."""
 
-    __slots__ = ("_named_ns", "_queue", "_recent", "_retry_ns", "_seen", "_tries")
-
-    def __init__(self) -> None:
-        self._seen = SeenEvents()
-        self._recent: RecentEvents | None = None
-        self._queue: deque[ApiCall] | None = None  # the first one is in flight
-        self._tries = 0
-        self._retry_ns = 0
-        self._named_ns = 0  # names are instants: two events of one instant need two
+    _seen: SeenEvents = field(default_factory=SeenEvents)
+    _recent: RecentEvents | None = None
+    _queue: deque[ApiCall] | None = None  # the first one is in flight
+    _tries: int = 0
+    _retry_ns: int = 0
+    _named_ns: int = 0  # names are instants: two events of one instant need two
 
     @classmethod
     def silent(cls) -> "EventRecorder":

@@ -12,6 +12,7 @@ pkg/kubelet/events/resize.go.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import orjson
@@ -82,31 +83,24 @@ NOTHING_UPDATED: Mapping[PodUid, Mapping[str, bytes]] = {}
 Check = Callable[[PodWorker, Pod], Refusal | None]
 
 
+@dataclass(slots=True, eq=False)
 class AllocationManager:
     """The resizes of one node's pods; made with the first of them."""
 
-    __slots__ = (
-        "_actuated",
-        "_before",
-        "_desired",
-        "_due_ns",
-        "_ended",
-        "_found",
-        "_pending",
-        "_progress",
-        "_updated",
-    )
-
-    def __init__(self) -> None:
-        self._pending: dict[PodUid, _Resize] = {}
-        self._progress: dict[PodUid, _Resize] = {}
-        self._desired: dict[PodUid, Pod] = {}  # of pending ones: what the API asks for
-        self._actuated: dict[PodUid, dict[str, bytes]] = {}  # what containers still have
-        self._before: dict[PodUid, Pod] = {}  # by which a pod's cgroup still is
-        self._found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
-        self._ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
-        self._updated = NOTHING_UPDATED  # what containers have that were updated as they ran
-        self._due_ns = 0  # of the next try, 0 when nothing is pending
+    _pending: dict[PodUid, _Resize] = field(default_factory=dict)
+    _progress: dict[PodUid, _Resize] = field(default_factory=dict)
+    _desired: dict[PodUid, Pod] = field(
+        default_factory=dict
+    )  # of pending ones: what the API asks for
+    _actuated: dict[PodUid, dict[str, bytes]] = field(
+        default_factory=dict
+    )  # what containers still have
+    _before: dict[PodUid, Pod] = field(default_factory=dict)  # by which a pod's cgroup still is
+    _found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
+    _ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
+    # What containers have that were updated as they ran.
+    _updated: Mapping[PodUid, Mapping[str, bytes]] = field(default_factory=lambda: NOTHING_UPDATED)
+    _due_ns: int = 0  # of the next try, 0 when nothing is pending
 
     def take(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
         """Take a new version of a pod; return it with the resources that it is given.
@@ -361,9 +355,9 @@ def _summary(pod: Pod, generation: int, error: str = "") -> str:
     """Return what the events say. Source: makeResourceSummaryFromSpec."""
     summary: dict[str, object] = {}
     kinds = (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers))
-    for field, specs in kinds:
+    for kind, specs in kinds:
         if specs:
-            summary[field] = [
+            summary[kind] = [
                 {"name": spec.name, "resources": orjson.loads(spec.resources_json)}
                 for spec in specs
             ]

@@ -98,17 +98,17 @@ class _Volumes:
 READY = Ensured()
 
 
+@dataclass(slots=True, eq=False)
 class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
-    __slots__ = ("_back_off", "_limiter", "_pulls", "_turns", "_volumes")
-
-    def __init__(self) -> None:
-        self._pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
-        self._turns: list[int] = []  # when each of the pullers is free again; a heap
-        self._limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
-        self._back_off: dict[tuple[PodUid, str], _BackOff] | None = None
-        self._volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
+    _pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
+    _turns: list[int] = field(
+        default_factory=list
+    )  # when each of the pullers is free again; a heap
+    _limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
+    _back_off: dict[tuple[PodUid, str], _BackOff] | None = None
+    _volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
 
     def ensure(self, wanted: Wanted, turn: Turn) -> Ensured:
         """Look whether an image is there, and begin to pull it if it has to be.

@@ -8,6 +8,8 @@ Source: pkg/kubelet/kuberuntime/kuberuntime_manager.go, SyncPod, computePodActio
 kuberuntime_container.go, startContainer.
 """
 
+from dataclasses import dataclass, field
+
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, Reply, Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
@@ -64,28 +66,17 @@ def _kind_of(pod: Pod, spec: ContainerSpec) -> int:
     return 1 if spec in pod.spec.init_containers else 2
 
 
+@dataclass(slots=True, eq=False)
 class KubeRuntimeManager:
     """Starts and kills the containers of one node's pods."""
 
-    __slots__ = (
-        *("_allocations", "_back_off", "_credentials", "_images", "_probes", "_runtime"),
-        "_volumes",
-    )
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        volumes: VolumeManager,
-        probes: ProbeManager,
-        allocations: AllocationManager,
-    ) -> None:
-        self._back_off = BackOff()
-        self._runtime = runtime
-        self._volumes = volumes
-        self._probes = probes
-        self._allocations = allocations
-        self._images = ImageManager()
-        self._credentials: PullCredentials | None = None  # only if a provider is asked
+    _runtime: Runtime
+    _volumes: VolumeManager
+    _probes: ProbeManager
+    _allocations: AllocationManager
+    _back_off: BackOff = field(default_factory=BackOff)
+    _images: ImageManager = field(default_factory=ImageManager)
+    _credentials: PullCredentials | None = None  # only if a provider is asked
 
     def sync_pod(
         self, worker: PodWorker, turn: Turn, *, restart_all: bool = False

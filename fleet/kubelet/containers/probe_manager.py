@@ -13,7 +13,7 @@ one patch says it all.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -78,13 +78,11 @@ class ProbeCount(NamedTuple):
     results: tuple[tuple[str, int], ...]
 
 
+@dataclass(slots=True, eq=False)
 class ProbeManager:
     """The probes of one node's pods; a pod without any leaves nothing here."""
 
-    __slots__ = ("_pods",)
-
-    def __init__(self) -> None:
-        self._pods: dict[PodUid, _Probes] = {}
+    _pods: dict[PodUid, _Probes] = field(default_factory=dict)
 
     def add_pod(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
         """Make a worker for every probe of a pod, once; follow its annotations.

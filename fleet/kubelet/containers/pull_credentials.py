@@ -10,7 +10,7 @@ pkg/kubelet/token/token_manager.go, GetServiceAccountToken.
 Differs: the plug-ins take no time and always have credentials for a token.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
@@ -33,14 +33,14 @@ class _Lookup:
     is_found: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class PullCredentials:
     """The lookups of one node; made with the first pull that a provider is asked about."""
 
-    __slots__ = ("_lookups", "_renew_ns")
-
-    def __init__(self) -> None:
-        self._lookups: dict[PodUid, _Lookup] = {}
-        self._renew_ns: dict[tuple[PodUid, str], int] = {}  # of each token, by its audience
+    _lookups: dict[PodUid, _Lookup] = field(default_factory=dict)
+    _renew_ns: dict[tuple[PodUid, str], int] = field(
+        default_factory=dict
+    )  # of each token, by its audience
 
     def begin(self, pod: Pod, image: str, turn: Turn) -> bool:
         """Begin a lookup for an image, by its full name; return whether there is one."""

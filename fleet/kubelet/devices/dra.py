@@ -64,17 +64,17 @@ class PluginState(enum.IntEnum):
     WATCHING = 2
 
 
+@dataclass(slots=True, eq=False)
 class DRAPlugin:
     """The driver of one kind of devices on one node."""
 
-    __slots__ = ("_due_ns", "_slices", "_wipe_ns", "driver", "state")
-
-    def __init__(self, driver: DraDriver) -> None:
-        self.driver = driver
-        self.state = PluginState.AWAY
-        self._slices: dict[str, bool] = {}  # those that are there; True: seen since the last list
-        self._due_ns = 0  # of the next look at the slices
-        self._wipe_ns = 0  # when the kubelet deletes what a driver left that went away
+    driver: DraDriver
+    state: PluginState = PluginState.AWAY
+    _slices: dict[str, bool] = field(
+        default_factory=dict
+    )  # those that are there; True: seen since the last list
+    _due_ns: int = 0  # of the next look at the slices
+    _wipe_ns: int = 0  # when the kubelet deletes what a driver left that went away
 
     def register(self, turn: Turn) -> None:
         """Begin to look after the slices."""
@@ -189,14 +189,12 @@ class _Pod:
     found: dict[str, ResourceClaimView] = field(default_factory=dict)  # by the name within the pod
 
 
+@dataclass(slots=True, eq=False)
 class DRAManager:
     """The claims of one node's pods; made with the first of them."""
 
-    __slots__ = ("_looked_ns", "_pods")
-
-    def __init__(self) -> None:
-        self._pods: dict[PodUid, _Pod] = {}
-        self._looked_ns = 0  # when the health of devices was compared last
+    _pods: dict[PodUid, _Pod] = field(default_factory=dict)
+    _looked_ns: int = 0  # when the health of devices was compared last
 
     def prepare(self, pod: Pod, turn: Turn) -> Prepared:
         """Begin to read the claims of a pod, one after another."""

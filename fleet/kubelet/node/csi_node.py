@@ -24,6 +24,7 @@ that is gone is created, then read.
 """
 
 import enum
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -67,17 +68,15 @@ class CSINodeState(enum.IntEnum):
     DONE = 6
 
 
+@dataclass(slots=True, eq=False)
 class CSINode:
     """Make the CSINode of one node exist, owned by its Node."""
 
-    __slots__ = ("_due_ns", "_node_uid", "_probed", "_tries", "state")
-
-    def __init__(self) -> None:
-        self._node_uid = ""
-        self._tries = 0
-        self._due_ns = 0
-        self._probed = False
-        self.state = CSINodeState.PROBE
+    _node_uid: str = ""
+    _tries: int = 0
+    _due_ns: int = 0
+    _probed: bool = False
+    state: CSINodeState = CSINodeState.PROBE
 
     @property
     def is_initialized(self) -> bool:
@@ -188,19 +187,17 @@ def begin_registration(turn: Turn) -> "CSIRegistration | None":
     return registration
 
 
+@dataclass(slots=True, eq=False)
 class CSIRegistration:
     """Publish the CSI drivers of one node's profile."""
 
-    __slots__ = ("_due_ns", "_index", "_state", "_topology", "_tries")
+    _index: int = 0  # of the driver
+    _tries: int = 0
+    _due_ns: int = 0
+    _topology: tuple[tuple[str, str], ...] = ()
+    _state: RegistrationState = RegistrationState.WAIT
 
     is_initialized = True  # the CSINode is there: the node may be Ready
-
-    def __init__(self) -> None:
-        self._index = 0  # of the driver
-        self._tries = 0
-        self._due_ns = 0
-        self._topology: tuple[tuple[str, str], ...] = ()
-        self._state = RegistrationState.WAIT
 
     @property
     def is_done(self) -> bool:
@@ -272,18 +269,18 @@ class CSIRegistration:
         turn.arm(due_ns, Timer.CSI_NODE)
 
 
+@dataclass(slots=True, eq=False)
 class CSINodeUpdater:
     """Keep the counts of one node's CSINode up to date."""
 
-    __slots__ = ("_due", "_queue", "_retry_ns", "_tries")
+    _due: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by driver: its period, and when it is over
+    _queue: tuple[str, ...] = ()  # drivers to be asked; of the first an answer is awaited
+    _tries: int = 0
+    _retry_ns: int = 0
 
     is_initialized = True  # the CSINode is there: the node may be Ready
-
-    def __init__(self) -> None:
-        self._due: dict[str, tuple[int, int]] = {}  # by driver: its period, and when it is over
-        self._queue: tuple[str, ...] = ()  # drivers to be asked; of the first an answer is awaited
-        self._tries = 0
-        self._retry_ns = 0
 
     def __bool__(self) -> bool:
         """Tell whether there is anything to do, now or later."""

@@ -21,6 +21,7 @@ and in the API server.
 """
 
 import enum
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (
@@ -59,6 +60,7 @@ class LeaseState(enum.IntEnum):
     STOPPED = 5
 
 
+@dataclass(slots=True, eq=False)
 class NodeLease:
     """Keep one Lease renewed.
 
@@ -66,22 +68,12 @@ class NodeLease:
     for never.
     """
 
-    __slots__ = (
-        "_backoff_ns",
-        "_base",
-        "_failures",
-        "_state",
-        "due_ns",
-        "renewed_ns",
-    )
-
-    def __init__(self) -> None:
-        self._state = LeaseState.WAIT
-        self._base = b""
-        self.due_ns = 0
-        self._failures = 0  # of this tick: five before the Lease was looked for, five after
-        self._backoff_ns = 0
-        self.renewed_ns = 0
+    _state: LeaseState = LeaseState.WAIT
+    _base: bytes = b""
+    due_ns: int = 0
+    _failures: int = 0  # of this tick: five before the Lease was looked for, five after
+    _backoff_ns: int = 0
+    renewed_ns: int = 0
 
     @property
     def is_first_try(self) -> bool:

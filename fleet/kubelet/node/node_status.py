@@ -14,6 +14,7 @@ fastNodeStatusUpdate; pkg/kubelet/nodestatus/setters.go.
 """
 
 import enum
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.admission import NodeState
@@ -72,40 +73,25 @@ class RegistrationPhase(enum.IntEnum):
     FOREIGN = 5  # somebody else's: the kubelet ends
 
 
+@dataclass(slots=True, eq=False)
 class NodeStatus:
     """Register the Node and keep its status reported.
 
     `conditions` shows the Node as it was read last; so do the facts that it sets.
     """
 
-    __slots__ = (
-        "_cidr_applied",
-        "_created",
-        "_delay_ns",
-        "_due_ns",
-        "_fast_due_ns",
-        "_reported_ns",
-        "_schedulable",
-        "_sound",
-        "_ticked_ns",
-        "_tries",
-        "conditions",
-        "phase",
-    )
-
-    def __init__(self) -> None:
-        self.phase = RegistrationPhase.STARTING
-        self.conditions: tuple[NodeCondition, ...] = ()
-        self._cidr_applied = ""
-        self._created = False  # the Node is as we have made it
-        self._schedulable = True  # as the last computation left it
-        self._sound = 0  # stands for the report of the Node that was found to be right
-        self._due_ns = 0  # the REGISTER or NODE_STATUS timer that counts
-        self._fast_due_ns = 0  # _SLOW once Ready was reported
-        self._ticked_ns = 0  # the end of the last tick: the phase of the next ones
-        self._tries = -1  # of the tick under way, -1 when there is none
-        self._reported_ns = 0
-        self._delay_ns = REGISTER_FIRST_NS  # of the next try to register, then of the next report
+    phase: RegistrationPhase = RegistrationPhase.STARTING
+    conditions: tuple[NodeCondition, ...] = ()
+    _cidr_applied: str = ""
+    _created: bool = False  # the Node is as we have made it
+    _schedulable: bool = True  # as the last computation left it
+    _sound: int = 0  # stands for the report of the Node that was found to be right
+    _due_ns: int = 0  # the REGISTER or NODE_STATUS timer that counts
+    _fast_due_ns: int = 0  # _SLOW once Ready was reported
+    _ticked_ns: int = 0  # the end of the last tick: the phase of the next ones
+    _tries: int = -1  # of the tick under way, -1 when there is none
+    _reported_ns: int = 0
+    _delay_ns: int = REGISTER_FIRST_NS  # of the next try to register, then of the next report
 
     @property
     def is_first_try(self) -> bool:

@@ -22,6 +22,7 @@ kubelet looked what runs ends at once, without an event.
 import math
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from fleet.clock import NS_PER_MS
@@ -65,25 +66,17 @@ _TURN: tuple[PodUid, ...] = (PodUid("-"),)
 """What a pod waits for that came while another one waited."""
 
 
+@dataclass(slots=True, eq=False)
 class PodAdmission:
     """The admission of one node's pods."""
 
-    __slots__ = (*("_devices", "_held", "_monitor", "_state", "_syncer", "_workers", "shutdown"),)
-
-    def __init__(
-        self,
-        workers: Workers,
-        syncer: PodSyncer,
-        monitor: ResourceMonitor,
-        devices: DeviceManager | None,
-    ) -> None:
-        self._workers = workers
-        self._syncer = syncer
-        self._monitor = monitor
-        self._devices = devices  # only if the profile has any
-        self._state: NodeState | None = None  # of a Node read since the informer showed it
-        self._held: dict[PodUid, tuple[PodUid, ...]] | None = None  # whom a pod waits for, in turn
-        self.shutdown: NodeShutdown | None = None  # since the machine is shutting down
+    _workers: Workers
+    _syncer: PodSyncer
+    _monitor: ResourceMonitor
+    _devices: DeviceManager | None  # only if the profile has any
+    _state: NodeState | None = None  # of a Node read since the informer showed it
+    _held: dict[PodUid, tuple[PodUid, ...]] | None = None  # whom a pod waits for, in turn
+    shutdown: NodeShutdown | None = None  # since the machine is shutting down
 
     @property
     def is_holding(self) -> bool:

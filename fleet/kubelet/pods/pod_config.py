@@ -12,6 +12,7 @@ mention follow. Names cannot collide within the API.
 
 import enum
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.k8s.pods import EventType, Pod, PodUid
@@ -34,15 +35,13 @@ class PodUpdate(NamedTuple):
     pod: Pod
 
 
+@dataclass(slots=True, eq=False)
 class PodConfig:
     """The pods that the API server wants on one node, by UID, in the order of their arrival."""
 
-    __slots__ = ("_listed", "_pods", "_unseen")
-
-    def __init__(self) -> None:
-        self._pods: dict[PodUid, Pod] = {}
-        self._unseen: dict[PodUid, Pod] | None = None  # during a relist: not mentioned so far
-        self._listed: dict[PodUid, Pod] | None = None  # the snapshot so far, if it is one merge
+    _pods: dict[PodUid, Pod] = field(default_factory=dict)
+    _unseen: dict[PodUid, Pod] | None = None  # during a relist: not mentioned so far
+    _listed: dict[PodUid, Pod] | None = None  # the snapshot so far, if it is one merge
 
     def get(self, uid: PodUid) -> Pod | None:
         """Return the newest version of a pod."""

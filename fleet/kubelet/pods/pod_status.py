@@ -4,6 +4,7 @@ Source: pkg/kubelet/kubelet_pods.go, generateAPIPodStatus; status_manager.go, Se
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fleet.k8s.pods import PodStatus, WaitingState
 from fleet.kubelet.containers.allocation_manager import AllocationManager
@@ -35,26 +36,16 @@ from fleet.runtime.runtime import Runtime
 _NO_REASONS: Mapping[str, WaitingState] = {}
 
 
+@dataclass(slots=True, eq=False)
 class StatusGenerator:
     """Generates the statuses of one node's pods, and hands them to the status manager."""
 
-    __slots__ = ("_allocations", "_devices", "_dra", "_probes", "_runtime", "_statuses")
-
-    def __init__(
-        self,
-        statuses: StatusManager,
-        runtime: Runtime,
-        probes: ProbeManager,
-        allocations: AllocationManager,
-        dra: DRAManager,
-        devices: DeviceManager | None,
-    ) -> None:
-        self._statuses = statuses
-        self._runtime = runtime
-        self._probes = probes
-        self._allocations = allocations
-        self._dra = dra
-        self._devices = devices  # only if the node has any
+    _statuses: StatusManager
+    _runtime: Runtime
+    _probes: ProbeManager
+    _allocations: AllocationManager
+    _dra: DRAManager
+    _devices: DeviceManager | None  # only if the node has any
 
     def generate(self, worker: PodWorker, turn: Turn, *, is_terminal: bool = False) -> PodStatus:
         """Return the status of a pod now; `is_terminal`: nothing runs any more, or will."""

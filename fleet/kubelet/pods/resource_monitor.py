@@ -8,6 +8,7 @@ filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
@@ -136,29 +137,18 @@ def declares_usage(pod: Pod, behavior: PodBehavior) -> bool:
     return any(key == EMPTY_DIR_ANNOTATION for key, _ in pod.annotations)
 
 
+@dataclass(slots=True, eq=False)
 class ResourceMonitor:
     """Watches what is used of one node."""
 
-    __slots__ = (
-        "_due_ns",
-        "_evictions",
-        "_is_always_needed",
-        "_oom_ns",
-        "_pass_ns",
-        "_shape",
-        "_syncer",
-        "_workers",
-    )
-
-    def __init__(self, workers: Workers, syncer: PodSyncer) -> None:
-        self._workers = workers
-        self._syncer = syncer
-        self._due_ns = 0  # the timer that counts
-        self._pass_ns = NEVER
-        self._oom_ns = NEVER
-        self._shape = 0  # of the pods that the timer was set for
-        self._evictions: EvictionManager | None = None  # only if usage may cross a threshold
-        self._is_always_needed = False
+    _workers: Workers
+    _syncer: PodSyncer
+    _due_ns: int = 0  # the timer that counts
+    _pass_ns: int = NEVER
+    _oom_ns: int = NEVER
+    _shape: int = 0  # of the pods that the timer was set for
+    _evictions: EvictionManager | None = None  # only if usage may cross a threshold
+    _is_always_needed: bool = False
 
     @property
     def is_watching(self) -> bool:

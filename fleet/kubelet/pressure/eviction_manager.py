@@ -13,6 +13,7 @@ copies from nodefs, change nothing and are left out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cmp_to_key, lru_cache
 from typing import NamedTuple
 
@@ -321,32 +322,23 @@ Stats = Callable[[], NodeStats]
 """Measures the node now."""
 
 
+@dataclass(slots=True, eq=False)
 class EvictionManager:
     """The thresholds that a node met, and the pressure that follows.
 
     `conditions` names the pressures, in the order of `NODE_CONDITIONS`.
     """
 
-    __slots__ = (
-        "_cleanup_until_ns",
-        "_evicted",
-        "_evicted_ns",
-        "_first_met_ns",
-        "_last_ns",
-        "_met",
-        "_seen_ns",
-        "conditions",
-    )
-
-    def __init__(self, started_ns: int) -> None:
-        self._last_ns = started_ns  # the phase of the passes
-        self._first_met_ns: dict[EvictionThreshold, int] = {}
-        self._met: tuple[EvictionThreshold, ...] = ()  # for their grace periods, and not resolved
-        self._seen_ns: dict[str, int] = {}  # when the cause of a condition was seen last
-        self._evicted: tuple[str, ...] = ()  # uids whose cleanup is waited for
-        self._evicted_ns = 0
-        self._cleanup_until_ns = 0
-        self.conditions: tuple[str, ...] = ()
+    _last_ns: int  # the phase of the passes
+    _first_met_ns: dict[EvictionThreshold, int] = field(default_factory=dict)
+    _met: tuple[EvictionThreshold, ...] = ()  # for their grace periods, and not resolved
+    _seen_ns: dict[str, int] = field(
+        default_factory=dict
+    )  # when the cause of a condition was seen last
+    _evicted: tuple[str, ...] = ()  # uids whose cleanup is waited for
+    _evicted_ns: int = 0
+    _cleanup_until_ns: int = 0
+    conditions: tuple[str, ...] = ()
 
     @property
     def is_quiet(self) -> bool:

@@ -19,6 +19,7 @@ Differs: a claim that a pod mounts read-only is not expanded, and nothing is sai
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_MS
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
@@ -60,33 +61,22 @@ _STREAM_RESYNC = 0x70104
 _STREAM_AGAIN = 0x7010A
 
 
+@dataclass(slots=True, eq=False)
 class ClaimVolumes:
     """The claims of the pods of one node."""
 
-    __slots__ = (
-        "_again",
-        "_devices",
-        "_expander",
-        "_labels",
-        "_pods",
-        "_resyncs",
-        "_staged",
-        "attached",
-        "reported",
-        "tokens",
-    )
-
-    def __init__(self) -> None:
-        self._pods: dict[PodUid, tuple[ClaimVolume, ...]] = {}
-        self._devices: dict[str, list[PodUid]] = {}  # attachable volumes, and whose they are
-        self._resyncs: dict[PodUid, int] = {}
-        self.attached: tuple[str, ...] = ()  # as the informer shows the Node
-        self.reported: tuple[str, ...] = ()  # volumesInUse as the server has them
-        self._labels: dict[str, str] | None = None  # of a Node read since the informer showed it
-        self._expander = NodeExpander()
-        self.tokens = CSITokens()
-        self._again: tuple[ClaimVolume, ...] = ()  # that are being published once more
-        self._staged: frozenset[str] = frozenset()  # devices that are mounted globally
+    _pods: dict[PodUid, tuple[ClaimVolume, ...]] = field(default_factory=dict)
+    _devices: dict[str, list[PodUid]] = field(
+        default_factory=dict
+    )  # attachable volumes, and whose they are
+    _resyncs: dict[PodUid, int] = field(default_factory=dict)
+    attached: tuple[str, ...] = ()  # as the informer shows the Node
+    reported: tuple[str, ...] = ()  # volumesInUse as the server has them
+    _labels: dict[str, str] | None = None  # of a Node read since the informer showed it
+    _expander: NodeExpander = field(default_factory=NodeExpander)
+    tokens: CSITokens = field(default_factory=CSITokens)
+    _again: tuple[ClaimVolume, ...] = ()  # that are being published once more
+    _staged: frozenset[str] = field(default_factory=frozenset)  # devices that are mounted globally
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.

@@ -15,6 +15,7 @@ Differs: only CSI volumes are expanded, none of the in-tree plug-in `local`.
 """
 
 import enum
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS
@@ -103,16 +104,18 @@ class _Ended(NamedTuple):
     error: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class NodeExpander:
     """The sizes of the CSI volumes of one node, and those that are being expanded."""
 
-    __slots__ = ("_failed", "_refused", "_running", "_sizes")
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, str] = {}  # by unique name: what the node has of them
-        self._running: dict[str, _Expansion] | None = None
-        self._failed: frozenset[str] = frozenset()  # with a final error
-        self._refused: frozenset[str] = frozenset()  # the driver expands none that is in use
+    _sizes: dict[str, str] = field(
+        default_factory=dict
+    )  # by unique name: what the node has of them
+    _running: dict[str, _Expansion] | None = None
+    _failed: frozenset[str] = field(default_factory=frozenset)  # with a final error
+    _refused: frozenset[str] = field(
+        default_factory=frozenset
+    )  # the driver expands none that is in use
 
     def initialize(self, name: str, capacity: str) -> None:
         """Note what a volume has, unless that is known. Source: InitializeClaimSize."""

@@ -15,6 +15,7 @@ import binascii
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
@@ -53,15 +54,13 @@ class TokenKey(NamedTuple):
     expiration_s: int
 
 
+@dataclass(slots=True, eq=False)
 class TokenCache:
     """The newest token of each pod, audience and life, and when there has to be a newer one."""
 
-    __slots__ = ("_left", "_packed", "_refresh")
-
-    def __init__(self) -> None:
-        self._refresh: dict[PodUid, int] = {}  # when a pod's tokens are renewed
-        self._packed: dict[PodUid, bytes] = {}
-        self._left: tuple[PodUid, ...] = ()  # whose pods are gone
+    _refresh: dict[PodUid, int] = field(default_factory=dict)  # when a pod's tokens are renewed
+    _packed: dict[PodUid, bytes] = field(default_factory=dict)
+    _left: tuple[PodUid, ...] = ()  # whose pods are gone
 
     def keep(self, key: TokenKey, text: str) -> None:
         """Take a new token in the place of the last."""
@@ -214,14 +213,14 @@ class _Known(NamedTuple):
         return turn.wall_ns > self.expires_ns - self.life_ns // 5 - jitter_ns
 
 
+@dataclass(slots=True, eq=False)
 class CSITokens:
     """The tokens of the CSI volumes of one node, and which of them are awaited."""
 
-    __slots__ = ("_awaited", "_known")
-
-    def __init__(self) -> None:
-        self._known: dict[PodUid, dict[tuple[str, int], _Known]] = {}
-        self._awaited: dict[tuple[PodUid, str], int] = {}  # by volume: the place of the next one
+    _known: dict[PodUid, dict[tuple[str, int], _Known]] = field(default_factory=dict)
+    _awaited: dict[tuple[PodUid, str], int] = field(
+        default_factory=dict
+    )  # by volume: the place of the next one
 
     def forget(self, uid: PodUid) -> None:
         """Drop the tokens of a pod that is gone."""

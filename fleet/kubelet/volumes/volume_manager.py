@@ -19,6 +19,8 @@ Differs: only what the API sees is emulated. A wait that times out leaves no eve
 is mounted once for all pods of a node (UnmountDevice) never fails to unmount.
 """
 
+from dataclasses import dataclass, field
+
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
@@ -77,18 +79,16 @@ _STREAM_REMOUNT = 0x70105
 _STREAM_POLL = 0x70106
 
 
+@dataclass(slots=True, eq=False)
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
-    __slots__ = ("_mounts", "_polls", "_runtime", "claims", "objects", "tokens")
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._mounts: dict[PodUid, PodMount] = {}
-        self.tokens = TokenCache()
-        self._polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
-        self.objects = ObjectManager()
-        self.claims: ClaimVolumes | None = None  # made for the first pod that has one
+    _runtime: Runtime
+    _mounts: dict[PodUid, PodMount] = field(default_factory=dict)
+    tokens: TokenCache = field(default_factory=TokenCache)
+    _polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
+    objects: ObjectManager = field(default_factory=ObjectManager)
+    claims: ClaimVolumes | None = None  # made for the first pod that has one
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to, or ask for its pull secrets."""
@@ -524,24 +524,20 @@ _STREAM_UNMOUNT = 0x70107
 _STEPS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS
 
 
+@dataclass(slots=True, eq=False)
 class _Mounted:
     """A volume that could not be unmounted."""
 
-    __slots__ = ("due_ns", "spec", "tries")
-
-    def __init__(self, spec: VolumeSpec) -> None:
-        self.spec = spec
-        self.due_ns = 0  # when it may be tried again
-        self.tries = 0
+    spec: VolumeSpec
+    due_ns: int = 0  # when it may be tried again
+    tries: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Unmounts:
     """The volumes of one node that do not unmount, by pod."""
 
-    __slots__ = ("_left",)
-
-    def __init__(self) -> None:
-        self._left: dict[PodUid, list[_Mounted]] | None = None
+    _left: dict[PodUid, list[_Mounted]] | None = None
 
     def attempt(self, pod: Pod, turn: Turn) -> int:
         """Unmount what is due; return when it is tried again, 0 once nothing is mounted."""

@@ -15,7 +15,7 @@ that read an object at the same moment ask for it each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import (
@@ -70,16 +70,14 @@ class _Object:
     error: str = ""  # why a GET failed
 
 
+@dataclass(slots=True, eq=False)
 class ObjectManager:
     """The objects that the pods of one node refer to."""
 
-    __slots__ = ("_awaited", "_idle_ns", "_left", "_objects")
-
-    def __init__(self) -> None:
-        self._objects: dict[ObjectKey, _Object] = {}
-        self._awaited: dict[PodUid, int] | None = None  # answers that are no volume's, if it polls
-        self._idle_ns = 0  # when idle watches are looked for next, 0 for never
-        self._left: dict[ObjectKey, ObjectData] | None = None  # for the logs of pods that ended
+    _objects: dict[ObjectKey, _Object] = field(default_factory=dict)
+    _awaited: dict[PodUid, int] | None = None  # answers that are no volume's, if it polls
+    _idle_ns: int = 0  # when idle watches are looked for next, 0 for never
+    _left: dict[ObjectKey, ObjectData] | None = None  # for the logs of pods that ended
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to. Source: secret and configmap Manager.RegisterPod."""
