@@ -215,7 +215,7 @@ class Agent:
             else:
                 # The heartbeat is due, or a condition turns before.
                 turns = (self._state(at, turn)[2] for at in range(len(self.model.conditions)))
-                due_ns = min((turn.now_ns + self.model.heartbeat_ns, *filter(None, turns)))
+                due_ns = min((turn.now_ns + self.model.condition_period, *filter(None, turns)))
                 turn.out.append(Wake(due_ns, f"{CONDITIONS}0/0"))
         elif is_lost and tries + 1 < EVENT_TRIES_MAX:
             self._again(key, EVENT_RETRY_NS, response, turn)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.well_known import NODE_USER
-from fleet.profile.distribution import ZERO, Distribution, DistributionField
+from fleet.profile.distribution import ZERO, DistributionField
 from fleet.profile.schema import (
     PLACEHOLDER,
     DnsLabel,
@@ -266,22 +266,16 @@ class NodeAgentSpec(Spec):
         return self
 
 
-class AgentModel(NamedTuple):
-    """The compiled form of a NodeAgent: what all nodes that run it share."""
+class AgentModel(NodeAgentSpec):
+    """A NodeAgent as the nodes of a profile run it; `user` may have {{node}}."""
 
     name: str
-    user: str  # may have {{node}}
-    user_agent: str  # may have placeholders
-    encoding: AgentEncoding
-    share: float
-    start_delay: Distribution
-    backoff_ns: tuple[int, int]
-    watches: tuple[AgentWatch, ...]
-    reads: tuple[AgentRead, ...]
-    conditions: tuple[AgentCondition, ...]
-    heartbeat_ns: int  # of the conditions
-    events: tuple[AgentEvent, ...]
     optional: bool = False  # a run goes on without it where it may not be
+
+    @property
+    def backoff_ns(self) -> tuple[int, int]:
+        """The first and the longest wait of a reflector."""
+        return self.back_off.first, self.back_off.max
 
     def rules(self) -> tuple[Rule, ...]:
         """Return the rights that the agent's user needs."""
@@ -318,21 +312,9 @@ class NodeAgent(Spec):
         user = spec.user
         if spec.service_account:
             user = SERVICE_ACCOUNT_USER + spec.service_account.replace("/", ":")
-        return AgentModel(
-            self.metadata.name,
-            user,
-            spec.user_agent,
-            spec.encoding,
-            spec.share if share is None else share,
-            spec.start_delay,
-            (spec.back_off.first, spec.back_off.max),
-            spec.watches,
-            spec.reads,
-            spec.conditions,
-            spec.condition_period,
-            spec.events,
-            optional,
-        )
+        own = {"name": self.metadata.name, "user": user, "optional": optional}
+        own |= {} if share is None else {"share": share}
+        return AgentModel.model_construct(None, **(dict(spec) | own))
 
 
 class AgentChoice(Spec):
