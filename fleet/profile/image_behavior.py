@@ -8,6 +8,7 @@ pkg/util/parsers/parsers.go, ParseImageName.
 Differs: the digest of a reference is checked for its algorithm and length by one pattern.
 """
 
+import contextlib
 import enum
 import hashlib
 import re
@@ -20,7 +21,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import Distribution, DistributionField, constant, constant_of
+from fleet.profile.distribution import DistributionField, constant, constant_of
 from fleet.profile.schema import QuantityField, Spec
 from fleet.quantity import parse_quantity
 
@@ -155,54 +156,46 @@ class PullError(enum.Enum):
     NO_MATCHING_PLATFORM = "NoMatchingPlatform"
 
 
-class ImageBehaviorSpec(Spec):
-    """What is special about the images of some containers."""
+def _bytes(value: object) -> int:
+    return parse_quantity(value).value
 
-    size: QuantityField | None = None
+
+class ImageBehavior(Spec):
+    """What is special about the images of some containers.
+
+    A size of 0: as the name says; no pull time: size through bandwidth.
+    """
+
+    size_bytes: Annotated[
+        int, BeforeValidator(_bytes, json_schema_input_type=QuantityField), Field(alias="size")
+    ] = 0
     pull_time: DistributionField | None = None
-    pull_error: PullError | None = None
-    pull_error_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
-
-    def compiled(self) -> "ImageBehavior":
-        """Return what the runtime reads."""
-        return ImageBehavior(
-            size_bytes=0 if self.size is None else self.size.value,
-            pull_time=self.pull_time,
-            error=self.pull_error,
-            error_rate=self.pull_error_rate,
-        )
-
-
-class ImageBehavior(NamedTuple):
-    """The compiled form. A size of 0: as the name says; no pull time: size through bandwidth."""
-
-    size_bytes: int = 0
-    pull_time: Distribution | None = None
-    error: PullError | None = None
-    error_rate: float = 1.0
+    error: Annotated[PullError | None, Field(alias="pullError")] = None
+    error_rate: Annotated[float, Field(gt=0, le=1, alias="pullErrorRate")] = 1.0
 
     def annotated(self, notes: Mapping[str, str]) -> "ImageBehavior":
         """Return this with the annotations of a pod applied; what cannot be read is ignored."""
-        changed = self
-        try:
+        changes: dict[str, object] = {}
+        with contextlib.suppress(ValueError):
             if IMAGE_SIZE_ANNOTATION in notes:
-                size = parse_quantity(notes[IMAGE_SIZE_ANNOTATION])
-                changed = changed._replace(size_bytes=max(size.value, 0))
-        except ValueError:
-            pass
+                changes["size_bytes"] = max(_bytes(notes[IMAGE_SIZE_ANNOTATION]), 0)
         if time := constant_of(notes.get(PULL_TIME_ANNOTATION)):
-            changed = changed._replace(pull_time=time)
+            changes["pull_time"] = time
         for error in PullError:
             if notes.get(PULL_ERROR_ANNOTATION) == error.value:
-                changed = changed._replace(error=error, error_rate=1.0)
-        return changed
+                changes |= {"error": error, "error_rate": 1.0}
+        return self.model_copy(update=changes) if changes else self
+
+    def failing(self, error: PullError) -> "ImageBehavior":
+        """Return this where each pull fails."""
+        return self.model_copy(update={"error": error, "error_rate": 1.0})
 
 
 DEFAULT_IMAGE = ImageBehavior()
 
 
 def _bandwidth(value: object) -> int:
-    return max(parse_quantity(value).value, 1)
+    return max(_bytes(value), 1)
 
 
 class ImagePulls(Spec):
@@ -229,7 +222,7 @@ class ImagePulls(Spec):
     def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
         """Return what is special about an image, now that the registry was asked for it."""
         if image.error is None and any(fnmatchcase(full_name, each) for each in self.not_found):
-            return image._replace(error=PullError.NOT_FOUND, error_rate=1.0)
+            return image.failing(PullError.NOT_FOUND)
         return image
 
     def duration_ns(self, image: ImageBehavior, size_bytes: int, u: float) -> int:
@@ -252,7 +245,7 @@ class NoRegistry(ImagePulls):
     def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
         """Return that an image cannot be had."""
         del full_name
-        return image._replace(error=PullError.REGISTRY_UNAVAILABLE, error_rate=1.0)
+        return image.failing(PullError.REGISTRY_UNAVAILABLE)
 
 
 DEFAULT_PULLS = ImagePulls()

@@ -36,7 +36,6 @@ from fleet.profile.image_behavior import (
     DEFAULT_IMAGE,
     IMAGE_ANNOTATIONS,
     ImageBehavior,
-    ImageBehaviorSpec,
 )
 from fleet.profile.schema import DurationNs, Metadata, Spec
 from fleet.profile.usage import (
@@ -273,7 +272,7 @@ class ContainerBehaviorSpec(Spec):
     start_delay: DistributionField = START_DELAY
     outcomes: tuple[OutcomeSpec, ...] = ()
     usage: Usage = UNDECLARED
-    image: ImageBehaviorSpec | None = None
+    image: ImageBehavior = DEFAULT_IMAGE
     probes: ProbesSpec = ProbesSpec()
     lifecycle: LifecycleBehavior = USUAL_LIFE
     logs: LogBehavior | None = None
@@ -538,7 +537,7 @@ def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
         shares=tuple(share / total for share in itertools.accumulate(weights)),
         usage=spec.usage,
         life=spec.lifecycle,
-        image=DEFAULT_IMAGE if spec.image is None else spec.image.compiled(),
+        image=spec.image,
         probes=spec.probes.compiled(),
         logs=spec.logs,
         exec=spec.exec,

@@ -101,7 +101,9 @@ class Images:
         other = self._pulls.get(full_name)
         u = self._draw(_STREAM_TIME, stream, begun_ns)
         sized = (
-            behavior if behavior.error is not PullError.TIMEOUT else behavior._replace(error=None)
+            behavior
+            if behavior.error is not PullError.TIMEOUT
+            else behavior.model_copy(update={"error": None})
         )
         takes_ns = model.image_pulls.duration_ns(sized, 0 if found or other else size, u)
         if other is None:

@@ -20,7 +20,7 @@ from fleet.runtime.image_store import Image
 
 NGINX = "docker.io/library/nginx:1"
 SECOND = ImageBehavior(size_bytes=1_000_000, pull_time=constant(NS_PER_S))
-MISSING = SECOND._replace(error=PullError.NOT_FOUND)
+MISSING = SECOND.model_copy(update={"error": PullError.NOT_FOUND})
 
 
 @functools.cache
@@ -201,7 +201,7 @@ def test_a_registry_that_cannot_be_reached_times_out() -> None:
 
 def test_a_share_of_pulls_fails_where_that_is_declared() -> None:
     node = Node()
-    flaky = SECOND._replace(error=PullError.RATE_LIMITED, error_rate=0.3)
+    flaky = SECOND.model_copy(update={"error": PullError.RATE_LIMITED, "error_rate": 0.3})
     failed = sum(
         node.pull(behavior=flaky, uid=f"u{at}", policy="Always").failure is not None
         for at in range(300)
@@ -254,7 +254,7 @@ def test_declared_registries_are_asked_five_times_a_second_at_most() -> None:
 
 
 def test_a_private_image_needs_a_secret_also_when_another_pod_pulled_it() -> None:
-    private = SECOND._replace(error=PullError.UNAUTHORIZED)
+    private = SECOND.model_copy(update={"error": PullError.UNAUTHORIZED})
     node = Node()
     failed = node.pull(behavior=private, uid="a").failure
     assert failed is not None
