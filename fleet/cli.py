@@ -120,7 +120,7 @@ def spawn(**given: object) -> int:
         _require("locust", "--dashboard", "locust")
     if settings.is_on_dashboard:
         _require("zmq", "--locust-master", "worker")
-        from fleet.dashboard.load_workers import find_loads  # noqa: PLC0415
+        from fleet.dashboard.locust_master import find_loads  # noqa: PLC0415
 
         settings = settings.model_copy(update={"load": find_loads(settings.load)})
 
@@ -501,7 +501,7 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     ARGUMENTS are Locust's own, and so are its variables ($LOCUST_WEB_HOST ...): `locust --help`.
     """
     _require("locust", "fleet locust master", "locust")
-    from fleet.dashboard.locust_command import master_of_its_own  # noqa: PLC0415
+    from fleet.dashboard.locust_master import master_of_its_own  # noqa: PLC0415
 
     command = master_of_its_own(load, arguments, os.environ)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
@@ -513,7 +513,7 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
 def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     """Become a Locust worker of API users; ARGUMENTS are Locust's own, such as --master-host."""
     _require("locust", "fleet locust users", "locust")
-    from fleet.dashboard.locust_command import users_of_their_own  # noqa: PLC0415
+    from fleet.dashboard.locust_master import users_of_their_own  # noqa: PLC0415
 
     command = users_of_their_own(load, arguments, os.environ)
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted

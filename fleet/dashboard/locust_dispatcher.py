@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from gevent import sleep
 
@@ -24,19 +24,10 @@ log = logging.getLogger("fleet")
 Layout = dict[str, dict[str, int]]
 
 
-class Worker(Protocol):
-    """What is read of Locust's WorkerNode."""
-
-    id: str
-    user_classes_count: dict[str, int]
-    """As the worker reported it; empty before its first report."""
-
-
-class UserClass(Protocol):
-    """What is read of a User of Locust."""
-
-    weight: int
-    fixed_count: int
+Worker = Any
+"""Locust's WorkerNode: its id, and its users by class as it reported them."""
+UserClass = Any
+"""A User of Locust: its weight and its fixed_count."""
 
 
 def is_fleet(worker_id: str) -> bool:
@@ -74,9 +65,7 @@ class FleetDispatcher:
     nodes_wanted: Callable[[], int] = staticmethod(lambda: 0)
     moves_lost: Callable[[], bool] = staticmethod(lambda: False)
 
-    def __init__(
-        self, worker_nodes: Sequence[Worker], user_classes: Sequence[type[UserClass]]
-    ) -> None:
+    def __init__(self, worker_nodes: Sequence[Worker], user_classes: Sequence[UserClass]) -> None:
         self._classes = list(user_classes)
         self._layout: Layout = {}
         self._held: dict[str, int] = {}  # shard: nodes of a worker that is gone
@@ -107,7 +96,7 @@ class FleetDispatcher:
         self,
         target_user_count: int,
         spawn_rate: float,
-        user_classes: Sequence[type[UserClass]] | None = None,
+        user_classes: Sequence[UserClass] | None = None,
     ) -> None:
         """Aim at a number of users: first nodes, the rest API clients by weight."""
         others = [cls for cls in (user_classes or self._classes) if cls.__name__ != NODE]
@@ -204,7 +193,7 @@ class FleetDispatcher:
         }
 
 
-def by_weight(count: int, classes: Sequence[type[UserClass]]) -> dict[str, int]:
+def by_weight(count: int, classes: Sequence[UserClass]) -> dict[str, int]:
     """Deal `count` users to classes by their weights; `fixed_count` comes first."""
     dealt = {cls.__name__: min(cls.fixed_count, count) for cls in classes}
     count = max(0, count - sum(dealt.values()))

@@ -1,8 +1,11 @@
-"""The Locust master as a child process: started with fleet's locustfile, never imported.
+"""Processes of Locust: the master as a child of a run, API users beside it, and either on its own.
 
-It prints one line of JSON with the ports that it found (port 0 works for both). It dies with us.
+A master is started with fleet's locustfile, never imported. It prints one line of JSON with the
+ports that it found (port 0 works for both), and dies with us. What Locust reads from its own
+variables ($LOCUST_MASTER_BIND_HOST, $LOCUST_MASTER_NODE_HOST ...) is not repeated here.
 """
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -10,14 +13,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fleet.controlplane.flags import LOOPBACK
 from fleet.controlplane.process import Component
-from fleet.dashboard.door import TOKEN_VARIABLE
-from fleet.errors import SetupError
+from fleet.dashboard.door import TOKEN_VARIABLE, token_from
+from fleet.dashboard.load_credentials import KUBECONFIG, NAMESPACE, RUN, LoadCredentials
+from fleet.errors import SetupError, UsageError
+from fleet.profile.loader import shipped_directory
 from fleet.profile.secret_variables import without_secrets
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
@@ -145,3 +150,98 @@ async def _read_ports(process: Component) -> Ports:
                 return Ports(found["master"], found["web"])
         await asyncio.sleep(POLL_S)
     raise EOFError
+
+
+USERS_END_S_MAX = 10.0
+
+
+def find_loads(names: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the locustfiles that were named, shipped ones by their bare name. UsageError."""
+    found = []
+    for name in names:
+        shipped = shipped_directory() / "loads" / f"{name}.py"
+        path = name if name.is_file() else shipped
+        if not path.is_file():
+            known = ", ".join(sorted(each.stem for each in shipped.parent.glob("*.py")))
+            raise UsageError(
+                f"--load {name}: no such file, and no shipped load; there are: {known}"
+            )
+        found.append(path.absolute())
+    return tuple(found)
+
+
+class LoadWorker:
+    """One plain Locust worker process."""
+
+    def __init__(
+        self, loads: Sequence[Path], kubeconfig: Path, directory: Path, run: str, namespace: str
+    ) -> None:
+        self._loads = loads
+        self._told = {KUBECONFIG: str(kubeconfig), RUN: run, NAMESPACE: namespace}
+        self._log = directory / "locust-users.log"
+
+    async def serve(self, port: int) -> None:
+        """Run it for the master on a port of loopback. Raises SetupError if it ends by itself."""
+        command = [
+            *locust_with(self._loads),
+            *("--worker", "--master-host", LOOPBACK, "--master-port", str(port)),
+        ]
+        # A locustfile of others has no business with the dashboard's token, nor with the nodes'.
+        environment = {**without_secrets(os.environ), **self._told}
+        process = Component("API users", command, self._log, environment=environment)
+        await process.start()
+        try:
+            death = await process.wait()
+        finally:
+            await process.stop(USERS_END_S_MAX)
+        raise SetupError(str(death))
+
+
+HOSTS = ("--master-bind-host", "--web-host")
+"""The port for workers has no authentication, and Locust opens both to everyone by default."""
+PORTS = {"--master-bind-port": "5557", "--web-port": "8089"}  # and what Locust takes by default
+
+
+def master_of_its_own(
+    loads: Sequence[Path], arguments: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
+    """Return the command of a master.
+
+    Raises UsageError for a load that is not there or a token that is none, SetupError for a port
+    that is taken: Locust itself ends with a traceback.
+    """
+    token_from(environ)
+    given = _given(arguments, environ)
+    for flag, default in PORTS.items():
+        port = given[flag] or default
+        is_used = flag != "--web-port" or not given["--headless"]
+        if port.isdecimal() and is_used:
+            check_port(flag, int(port))
+    closed = [word for flag in HOSTS if not given[flag] for word in (flag, LOOPBACK)]
+    return [*locust_with(find_loads(loads)), "--master", *closed, *arguments]
+
+
+def _given(arguments: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return options of Locust's as it would read them, "" for those that are not given."""
+    parser = argparse.ArgumentParser(prog="fleet locust master", add_help=False, allow_abbrev=False)
+    flags = [
+        *(parser.add_argument(flag) for flag in (*HOSTS, "--master-bind-port")),
+        parser.add_argument("--web-port", "-P"),
+        parser.add_argument("--headless", action="store_const", const="true"),
+    ]
+    found, _others = parser.parse_known_args(arguments)
+    return {
+        flag.option_strings[0]: getattr(found, flag.dest)
+        or environ.get(f"LOCUST_{flag.dest.upper()}", "")
+        for flag in flags
+    }
+
+
+def users_of_their_own(
+    loads: Sequence[Path], arguments: Sequence[str], environ: Mapping[str, str]
+) -> list[str]:
+    """Return the command of a worker of API users. Raises UsageError if they could not begin."""
+    if not loads:
+        raise UsageError("--load: name a locustfile, or api_users")
+    LoadCredentials.from_environment(environ)
+    return [*locust_with(find_loads(loads)), "--worker", *arguments]

@@ -24,7 +24,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner
 from werkzeug.datastructures import ImmutableMultiDict
 
-from fleet.dashboard import charts
+from fleet.dashboard import fleet_tab
 from fleet.dashboard.door import (
     EVERYWHERE,
     LOOPBACKS,
@@ -32,8 +32,8 @@ from fleet.dashboard.door import (
     new_token,
     token_from,
 )
+from fleet.dashboard.fleet_tab import FaultDesk, add_routes
 from fleet.dashboard.locust_dispatcher import FleetDispatcher, guarded, is_fleet, shard_of
-from fleet.dashboard.locust_faults import FaultDesk, add_routes
 from fleet.errors import UsageError
 
 ADOPT_AFTER_S = 8.0
@@ -408,7 +408,7 @@ def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
 
     @own.route("/fleet")
     def page() -> Response:
-        return Response(charts.page(), mimetype="text/html")
+        return Response(fleet_tab.page(), mimetype="text/html")
 
     add_routes(own, desk)
     app.register_blueprint(own)

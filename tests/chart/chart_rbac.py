@@ -25,7 +25,7 @@ from fleet.cluster.identity import (
 )
 from fleet.cluster.rbac import Rule, rules
 from fleet.controlplane import NODE_BINDINGS
-from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
+from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
 from fleet.profile.agent_behavior import SERVICE_ACCOUNT_USER, AgentModel
 from fleet.profile.loader import mix_of
 from fleet.profile.settings import Fidelity, IdentityMode, Settings

@@ -33,7 +33,7 @@ from fleet.cluster.identity import (
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LOAD_LABEL, load_name
-from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
+from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
 from fleet.host.machine import AGENT_BYTES, BASE_BYTES, NODE_BYTES
 from fleet.profile.settings import SHARD_ROOM, Fidelity
 

@@ -11,7 +11,7 @@ from locust_dashboard import Dashboard
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.run_id import LOAD_LABEL
-from fleet.dashboard.load_access import EVERYWHERE, IN_NAMESPACE
+from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ from fleet.cluster.leftovers import NAMESPACES
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.cluster.runs import list_runs
-from fleet.dashboard.load_access import EVERYWHERE, LoadAccess, with_token
+from fleet.dashboard.dashboard import EVERYWHERE, LoadAccess, with_token
 from fleet.errors import SetupError
 from fleet.k8s.well_known import BINDINGS, ROLES
 from fleet.run.clean_command import Choice, clean

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fleet.dashboard.load_credentials import KUBECONFIG
-from fleet.dashboard.locust_command import master_of_its_own, users_of_their_own
+from fleet.dashboard.locust_master import master_of_its_own, users_of_their_own
 from fleet.errors import SetupError, UsageError
 
 LOADS = (Path("api_users"),)

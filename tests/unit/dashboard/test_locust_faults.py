@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fleet.dashboard import locust_faults
-from fleet.dashboard.locust_faults import FaultDesk, form, order_of
+from fleet.dashboard import fleet_tab
+from fleet.dashboard.fleet_tab import FaultDesk, form, order_of
 from fleet.faults.fault import FAULTS, PARAMETERS
 from fleet.profile.schema import key_of
 
@@ -60,7 +60,7 @@ def test_what_no_fleet_can_do_is_told_once() -> None:
 
 
 def test_a_fleet_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locust_faults, "ANSWER_S_MAX", 0.01)
+    monkeypatch.setattr(fleet_tab, "ANSWER_S_MAX", 0.01)
     desk, _ = desk_of({ONE: {"told": "fault 1: NodeDown"}})
     is_done, message = desk.ask(INJECT)
     assert is_done

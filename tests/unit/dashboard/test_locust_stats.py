@@ -1,6 +1,6 @@
 """Reports to a Locust master: deltas of running histograms."""
 
-from fleet.dashboard.locust_stats import LocustStats, describe
+from fleet.dashboard.locust_worker import LocustStats, describe
 from fleet.metrics import FleetCounts, is_failure
 
 NODES = ("POST", "nodes")

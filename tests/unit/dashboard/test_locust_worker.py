@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import cast
 
 import msgpack
 import pytest
@@ -10,6 +11,7 @@ import zmq.asyncio
 
 from fleet.background import Background
 from fleet.dashboard import locust_worker
+from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.locust_protocol import Json
 from fleet.dashboard.locust_worker import LocustLink, obstacle
 from fleet.metrics import FleetCounts
@@ -71,7 +73,7 @@ def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
         with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
             port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
             link = LocustLink(
-                fleet,
+                cast("ElasticFleet", fleet),
                 host=LOOPBACK,
                 port=port,
                 shard=0,
@@ -115,7 +117,7 @@ def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
         with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
             port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
             link = LocustLink(
-                NoNodes(),
+                cast("ElasticFleet", NoNodes()),
                 host=LOOPBACK,
                 port=port,
                 shard=0,

@@ -9,7 +9,7 @@ import grafana
 import pytest
 from run_files import write_run
 
-from fleet.dashboard import charts
+from fleet.dashboard import fleet_tab
 from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, places, title_of
 from fleet.report.curves import plots_of
 from fleet.report.html_report import page
@@ -64,15 +64,15 @@ def test_grafana_has_them_too() -> None:
 
 
 def test_the_dashboard_has_them_too() -> None:
-    found = charts.charts()
-    assert len(found) == len(charts.CHARTED)
-    for (name, _, labels), chart in zip(charts.CHARTED, found, strict=True):
+    found = fleet_tab.charts()
+    assert len(found) == len(fleet_tab.CHARTED)
+    for (name, _, labels), chart in zip(fleet_tab.CHARTED, found, strict=True):
         assert str(chart["title"]).partition(",")[0] == title_of(name)
         lines: Any = chart["lines"]
         for key, label in labels.items():
             place = CHARTS[name].lines[label]
             assert lines[key] == [label, "--faint" if place == GREY else f"--s{place + 1}"]
-    text = charts.page()
+    text = fleet_tab.page()
     assert json.dumps(found) in text
     assert f"--s1:{PALETTE[0].light}" in text
     assert f"--s1:{PALETTE[0].dark}" in text

@@ -1,11 +1,11 @@
-"""Faults on the dashboard, as the Locust master has them: asked for, healed, and what is on.
+"""What fleet adds to the pages of a Locust master: charts, and faults to ask for and to heal.
 
-    page --form--> here --fleet-fault--> each fleet worker that takes it
-    page <-JSON--- here <-fleet-fault-told-- ...
+    page --form--> FaultDesk --fleet-fault--> each fleet worker that takes it
+    page <-JSON--- FaultDesk <-fleet-fault-told-- ...
 
 A worker says what is on with each report, and with each answer. Of a run of several processes the
-first one answers, and hands on to the others. This module never imports Locust, and so patches
-nothing; what it waits for is gevent's.
+first one answers, and hands on to the others. Names and colours of charts are the report's. This
+module never imports Locust, and so patches nothing; what it waits for is gevent's.
 """
 
 import functools
@@ -30,6 +30,7 @@ from fleet.faults.fault import (
     PlaneComponent,
 )
 from fleet.profile.schema import key_of
+from fleet.report.appearance import CHARTS, GREY, places, title_of, variables
 
 ANSWER_S_MAX = 40.0
 """Somewhat more than a fleet of several processes waits for those."""
@@ -203,3 +204,41 @@ def _result(*, is_done: bool, message: str) -> Response:
 
 def _answer(content: Json) -> Response:
     return Response(json.dumps(content), mimetype="application/json")
+
+
+PAGE = Path(__file__).with_name("dashboard.html")
+CHARTED = (
+    ("nodes", "", {"target": "target", "ready": "Ready", "notReady": "NotReady"}),
+    ("leases", "ms", {"leaseLateP99": "p99"}),
+    ("starts", "ms", {"podStartP99": "p99 in all"}),
+    ("lag", "ms", {"timerLagP99": "p99"}),
+)
+"""Plot, unit, and the label of each figure that a worker reports."""
+
+
+def charts() -> list[dict[str, object]]:
+    """Return each chart with its lines: the label and the variable of the colour, by figure."""
+    found: list[dict[str, object]] = []
+    for name, unit, labels in CHARTED:
+        assert set(labels.values()) <= set(CHARTS[name].lines), name
+        title = f"{title_of(name)}, {unit}" if unit else title_of(name)
+        hues = [
+            "--faint" if place == GREY else f"--s{place + 1}"
+            for place in places(name, list(labels.values()))
+        ]
+        lines = {key: [label, hue] for (key, label), hue in zip(labels.items(), hues, strict=True)}
+        found.append({"title": title, "lines": lines})
+    return found
+
+
+def page() -> str:
+    """Return the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    for mark, value in (
+        ("/*LIGHT*/", variables(dark=False)),
+        ("/*DARK*/", variables(dark=True)),
+        ("/*CHARTS*/[]", json.dumps(charts())),
+    ):
+        assert mark in text, mark
+        text = text.replace(mark, value)
+    return text
