@@ -12,8 +12,12 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
-from fleet.kubelet.containers.hooks import ENDLESS_NS, HookPlace, run_hook
-from fleet.kubelet.containers.kuberuntime_container import GRACE_MIN_S
+from fleet.kubelet.containers.kuberuntime_container import (
+    ENDLESS_NS,
+    GRACE_MIN_S,
+    HookPlace,
+    run_hook,
+)
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import FOREVER, ProbeBehavior, ProbeKind

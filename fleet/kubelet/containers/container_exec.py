@@ -12,8 +12,8 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Outbox
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
-from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.exec_session import KILLED, session_in

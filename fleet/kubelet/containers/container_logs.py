@@ -16,8 +16,8 @@ from fleet.k8s.pods import (
     WaitingState,
 )
 from fleet.k8s.streams import LogOptions, Refusal
-from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.container_log import LogReader, Rotation
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.runtime import Runtime

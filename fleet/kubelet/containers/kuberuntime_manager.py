@@ -13,23 +13,29 @@ from dataclasses import dataclass, field
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, Reply, Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
-from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager
-from fleet.kubelet.containers.container_kill import kill_containers, outcome, stop
-from fleet.kubelet.containers.hooks import HookPlace
-from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted
-from fleet.kubelet.containers.kuberuntime_container import kill_grace_s, post_start
+from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager, resize_error
+from fleet.kubelet.containers.image_manager import Ensured, ImageManager, PullCredentials, Wanted
+from fleet.kubelet.containers.kuberuntime_container import (
+    HookPlace,
+    kill_containers,
+    kill_grace_s,
+    outcome,
+    post_start,
+    stop,
+)
+from fleet.kubelet.containers.kuberuntime_sandbox import (
+    has_dns_events,
+    mounts_recursively,
+    sandbox_error,
+    tell_dns,
+)
 from fleet.kubelet.containers.pod_actions import (
     compute_pod_actions,
     containers_to_reset,
     is_sidecar,
     needs_sandbox,
 )
-from fleet.kubelet.containers.pod_dns import has_dns_events, tell_dns
-from fleet.kubelet.containers.pod_resize import resize_error
-from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeManager
-from fleet.kubelet.containers.pull_credentials import PullCredentials
-from fleet.kubelet.containers.runtime_class import mounts_recursively, sandbox_error
 from fleet.kubelet.events import Reason, back_off_texts, texts_of
 from fleet.kubelet.pod_worker import (
     ALL_REPLACED,
@@ -43,6 +49,7 @@ from fleet.kubelet.pod_worker import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.profile.container_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.profile.image_behavior import parse_image
 from fleet.runtime.back_off import BackOff

@@ -24,7 +24,6 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.volumes import ObjectTarget
-from fleet.kubelet.containers.pod_sources import PodSources
 from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
@@ -45,6 +44,7 @@ from fleet.kubelet.pods.resource_monitor import (
 )
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.program import Process
 from fleet.runtime.runtime import Runtime
 

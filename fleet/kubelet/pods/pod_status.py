@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from fleet.k8s.pods import PodStatus, WaitingState
 from fleet.kubelet.containers.allocation_manager import AllocationManager
+from fleet.kubelet.containers.kuberuntime_sandbox import mounts_recursively
 from fleet.kubelet.containers.pod_actions import could_restart_all, should_restart_all
 from fleet.kubelet.containers.pod_allocation import resizes_pods
 from fleet.kubelet.containers.probe_manager import ProbeManager
-from fleet.kubelet.containers.runtime_class import mounts_recursively
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.events import Reason

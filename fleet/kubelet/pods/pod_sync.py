@@ -27,14 +27,14 @@ from fleet.k8s.effects import Milestone, Timer, WatchKind
 from fleet.k8s.pods import Pod, PodStatus
 from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.allocation_manager import AllocationManager
-from fleet.kubelet.containers.container_kill import (
+from fleet.kubelet.containers.image_manager import release_images
+from fleet.kubelet.containers.kuberuntime_container import (
     go_on_killing,
     kill_containers,
     kill_orphan,
     outcome,
     sandbox_problem,
 )
-from fleet.kubelet.containers.image_manager import release_images
 from fleet.kubelet.containers.kuberuntime_manager import (
     ANSWER_POLL_NS,
     KubeRuntimeManager,

@@ -28,10 +28,15 @@ from fleet.k8s.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
+from fleet.k8s.objects import service_variables
+from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, TokenSource, VolumeSpec
 from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.k8s.well_known import TTL_ANNOTATION
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
+from fleet.profile.kubelet_configuration import DNSSettings
+from fleet.runtime.program import Sources
 from fleet.runtime.programs import program_of
 
 RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
@@ -407,3 +412,33 @@ def sources_of(volume: VolumeSpec, namespace: str) -> Iterator[tuple[ObjectKey, 
         yield (WatchKind.SECRET, namespace, source.name), source
     for source in volume.config_maps:
         yield (WatchKind.CONFIG_MAP, namespace, source.name), source
+
+
+@dataclass(slots=True, frozen=True)
+class PodSources(Sources):
+    """The objects of one node; what all nodes see alike is kept once for all."""
+
+    objects: ObjectManager
+    tokens: TokenCache
+    env: Environment
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds, None if that is unknown."""
+        return self.objects.texts(kind, namespace, name)
+
+    def token(self, uid: PodUid, source: TokenSource) -> str:
+        """Return the token of a pod that a volume shows, "" if it has none yet."""
+        return self.tokens.text(TokenKey(uid, source.audience, source.expiration_s))
+
+    def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
+        """Return the variables that Services make in a namespace."""
+        return service_variables(self.env.services, namespace, has_links=has_links)
+
+    def allocatable(self, resource: str) -> str:
+        """Return what the node has of a resource for its pods, "" if it has none."""
+        return self.env.model.allocatable.get(resource, "")
+
+    @property
+    def dns(self) -> DNSSettings:
+        """Return what the DNS settings of pods are made of."""
+        return self.env.model.kubelet.dns

@@ -6,7 +6,7 @@ from world.pod_world import World, make_pod
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.objects import RuntimeClassView
 from fleet.k8s.pods import EventType
-from fleet.kubelet.containers.runtime_class import handler_error
+from fleet.kubelet.containers.kuberuntime_sandbox import handler_error
 from fleet.kubelet.environment import on_catalog
 
 
