@@ -71,7 +71,7 @@ def find_binaries(argument: Path | None = None) -> Binaries | None:
 
 
 def packaged_binaries() -> Binaries | None:
-    """Find what the package fleet-controlplane-bin installed beside fleet."""
+    """Find what the package fleet-controlplane-bin installed alongside fleet."""
     try:
         package = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -166,7 +166,7 @@ def _inspected(commands: Mapping[str, tuple[str, ...]], source: str) -> Binaries
 
 
 def _version(command: tuple[str, ...]) -> str:
-    """Ask a program for its version. Raises SetupError if it does not tell."""
+    """Ask a program for its version. Raises SetupError if it does not say."""
     program = " ".join(command)
     try:
         answer = subprocess.run(  # noqa: S603  # the user named this program
@@ -180,5 +180,5 @@ def _version(command: tuple[str, ...]) -> str:
         raise SetupError(f"{program} --version does not work: {error}") from error
     match = re.search(r"v?\d+\.\d+\.\d+\S*", answer)
     if match is None:
-        raise SetupError(f"{program} --version tells no version: {answer[:100]!r}")
+        raise SetupError(f"{program} --version names no version: {answer[:100]!r}")
     return match.group()

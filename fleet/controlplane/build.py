@@ -1,8 +1,8 @@
 """The control plane's programs, built once with Go into the user cache.
 
-A build is a directory with one binary and a symlink for each component. It is made beside its place
-and renamed into it, under a file lock: two builders wait for each other, and an interrupted one
-leaves nothing that a later run could take for a build.
+A build is a directory with one binary and a symlink for each component. It is made next to its
+place and renamed into it, under a file lock: two builders wait for each other, and an interrupted
+one leaves nothing that a later run could take for a build.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from fleet.errors import SetupError
 
 GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")  # of go.dev, of Debian
 LOCK_POLL_S = 0.5
-LOG_LINES_SHOWN = 15  # of a build that failed: Go tells the cause last
+LOG_LINES_SHOWN = 15  # of a build that failed: Go names the cause last
 TICK_S = 1.0
 LINE_S = 10.0  # between lines where no bar can be drawn: a build of minutes is some dozen lines
 PACKAGE_LINE = re.compile(r"[\w./-]+")
@@ -199,7 +199,7 @@ class GoBuild:
             (work / "bin" / name).symlink_to(Path("..") / PROGRAM)
 
     async def _build(self, output: Path, package: str, *flags: str) -> None:
-        """Build one program. Packages that Go has in its cache are not told of: hence the `~`."""
+        """Build one program. Go does not list packages that its cache has: hence the `~`."""
         names = await self._resolve(package)
         program = names[-1] if names else package  # Go lists what a package needs before it
         shown = self._shown
@@ -288,9 +288,9 @@ async def find_go() -> str:
     version = re.match(r"go(\d+)\.(\d+)", output.decode())
     found = tuple(int(part) for part in version.groups()) if version else ()
     if process.returncode != 0 or found < tuple(int(part) for part in wanted.split(".")):
-        told = (problem or output).decode(errors="replace").strip()
+        answer = (problem or output).decode(errors="replace").strip()
         raise SetupError(
-            _no_programs(f"and {go} cannot build them ({told}): Go {wanted} is needed")
+            _no_programs(f"and {go} cannot build them ({answer}): Go {wanted} is needed")
         )
     return go
 
@@ -315,13 +315,13 @@ def _no_programs(why: str) -> str:
 async def held_lock(target: Path, progress: Progress) -> AsyncIterator[None]:
     """Hold the file lock of a build; it goes with the process, however that ends."""
     with target.with_name(target.name + ".lock").open("wb") as file:
-        told = False
+        waits = False
         while True:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            if not told:
+            if not waits:
                 progress("another process is building the control plane: waiting for it")
-                told = True
+                waits = True
             await asyncio.sleep(LOCK_POLL_S)
         yield

@@ -139,7 +139,7 @@ class Probe:
             return False
 
     async def server_version(self, url: str) -> str:
-        """Ask the API server for its version. Raises SetupError if it does not tell."""
+        """Ask the API server for its version. Raises SetupError if it does not say."""
         try:
             async with self._session.get(f"{url}/version") as response:
                 version = await response.json()
@@ -330,7 +330,7 @@ class ControlPlane:
         return dataclasses.replace(self._info, server_version=version)
 
     async def _bring_up(self, probe: Probe, url: str) -> str:
-        """Start the components in order; return the version that the server tells."""
+        """Start the components in order; return the server's version."""
         await self._start_component(ETCD, self._health(ETCD, probe))
         await self._start_component(APISERVER, self._health(APISERVER, probe))
         await asyncio.gather(

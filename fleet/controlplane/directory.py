@@ -4,7 +4,7 @@ Its owner holds a file lock, which goes with the process however that ends. So a
 lock is free belongs to nobody, and the temporary one of a run that got SIGKILL is swept by the next
 start. A directory is marked as fleet's (`MARK`) while it is empty; one that holds anything else is
 refused, as its files would be taken for a control plane's. It is the user's alone (mode 0700): the
-sockets in it give whoever reaches them the whole cluster.
+sockets in it give the whole cluster to every user who reaches them.
 """
 
 import contextlib

@@ -184,7 +184,7 @@ def _is_free(port: int) -> bool:
 def _etcd(options: ControlPlaneOptions, layout: Layout, ports: Ports) -> dict[str, str]:
     """Listen on sockets in a directory that only this user enters: TLS would cost measured CPU.
 
-    Whoever reaches etcd has every Secret, and the whole cluster. Its port tells metrics and health
+    A user who reaches etcd has every Secret, and the whole cluster. Its port has metrics and health
     only. What is advertised must be a host and a port, but nobody asks there: it is one member, and
     the API server asks only what `etcd-servers` names.
     """

@@ -1,7 +1,7 @@
 """Kubeconfigs that fleet writes: one for each identity, and `--kubeconfig-out`.
 
 Each is complete in itself so that it can be copied away. A file that the user names is written only
-where nothing is, or over what fleet has written there before, which its first line tells. What a
+where nothing is, or over what fleet has written there before, as its first line says. What a
 run needs for itself is a temporary file.
 """
 
@@ -61,7 +61,7 @@ def _base64(path: Path) -> str:
 def check_kubeconfig_out(path: Path, inputs: Sequence[Path] = ()) -> None:
     """Raise UsageError unless the file can be written and nothing but fleet's is lost by it.
 
-    `inputs` are kubeconfigs that the run itself reads: those stay, whoever wrote them.
+    `inputs` are kubeconfigs that the run itself reads: those are never overwritten.
     """
     flag = f"--kubeconfig-out {path}"
     try:

@@ -1,4 +1,4 @@
-"""What a user can ask of a local control plane, and what it tells about itself."""
+"""What a user can ask of a local control plane, and what it says about itself."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -14,7 +14,7 @@ from fleet.profile.secret_variables import without_secrets
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 LAUNCHER = Path(__file__).with_name("launcher.py")
-LAST_LINES = 12  # of the log of a component that died: klog tells a fatal error last
+LAST_LINES = 12  # of the log of a component that died: klog writes a fatal error last
 LAST_BYTES = 8192
 LINE_CHARACTERS = 400  # klog prints whole objects in one line
 
@@ -116,7 +116,7 @@ class Component:
             )
 
     async def wait(self) -> ComponentDeath:
-        """Wait for the end and tell how it came."""
+        """Wait for the end and return how it came."""
         assert self._process is not None, self.name
         returncode = await self._process.wait()
         return ComponentDeath(self.name, returncode, self.log, self.last_lines())

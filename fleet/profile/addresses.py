@@ -190,7 +190,7 @@ class ClusterRange(NamedTuple):
 
 
 class ControllerPreset(NamedTuple):
-    """How the controllers of a cluster were told to allocate."""
+    """How the controllers of a cluster allocate, by their flags."""
 
     ranges: tuple[ClusterRange, ...]  # of one family each, in their order
 

@@ -1,4 +1,4 @@
-"""NodeAgent: a program that runs beside the kubelet of a node, by what it asks of the API server.
+"""NodeAgent: a program that runs alongside a node's kubelet, by its requests to the API server.
 
 What it does with the answers is nobody's business here: events are counted and dropped.
 """

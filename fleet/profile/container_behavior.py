@@ -77,7 +77,7 @@ class ProbeAttempt(NamedTuple):
 
 
 class ProbeBehavior(NamedTuple):
-    """All phases of one probe. With `repeat_ns` they begin anew after so long."""
+    """All phases of one probe. With `repeat_ns` they begin again after so long."""
 
     phases: tuple[ProbePhase, ...] = (ProbePhase(),)
     repeat_ns: int = 0
@@ -213,8 +213,8 @@ def probes_with_annotations(probes: Probes, notes: Mapping[str, str]) -> Probes:
     """Return what the probes find, as the annotations of a pod override it."""
     if not any(key in notes for key in PROBE_ANNOTATIONS):
         return probes
-    told = (parse_timeline(notes.get(key, "")) for key in PROBE_ANNOTATIONS)
-    return tuple(new or old for new, old in zip(told, probes, strict=True))
+    declared = (parse_timeline(notes.get(key, "")) for key in PROBE_ANNOTATIONS)
+    return tuple(new or old for new, old in zip(declared, probes, strict=True))
 
 
 START_FAILURE_ANNOTATION = "fleet.emulator/start-failure"

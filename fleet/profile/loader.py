@@ -352,8 +352,10 @@ def show_profile(source: str) -> str:
 def warnings_of(source: str) -> list[str]:
     """Return what the node profiles of a source say that decides nothing, one line each."""
     profiles = [each for each in load_source(source) if isinstance(each, NodeProfile)]
-    told = [_warning(each.metadata.name, each.spec.kubelet_configuration) for each in profiles]
-    return [text for text in told if text] + [text for each in profiles for text in each.notices]
+    warnings = [_warning(each.metadata.name, each.spec.kubelet_configuration) for each in profiles]
+    return [text for text in warnings if text] + [
+        text for each in profiles for text in each.notices
+    ]
 
 
 def _warning(name: str, kubelet: KubeletConfiguration) -> str:
@@ -381,7 +383,7 @@ def schema_of(documents: TypeAdapter[Any], title: str) -> dict[str, object]:
 
 
 def shipped_directory() -> Path:
-    """Return where the shipped documents are: in the wheel, or beside the package in a checkout."""
+    """Return where the shipped documents are: in the wheel, or in a checkout."""
     package = Path(__file__).parent.parent
     installed = package / "profiles"
     return installed if installed.is_dir() else package.parent / "profiles"
@@ -419,11 +421,11 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
     return f"no {what} {name!r}{hint}; known are {', '.join(names)}"
 
 
-def read_text(path: Path, bytes_max: int, told: str) -> str:
-    """Read a file of a user's; one that is too long is refused as `told`. Raises UsageError."""
+def read_text(path: Path, bytes_max: int, problem: str) -> str:
+    """Read a file of a user. Raise UsageError, with `problem` for one that is too long."""
     try:
         if path.stat().st_size > bytes_max:
-            raise UsageError(f"{path}: {told}")
+            raise UsageError(f"{path}: {problem}")
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from error

@@ -39,7 +39,7 @@ class Broken(NamedTuple):
     sandbox_kills: str = ""
     devices: tuple[tuple[str, int], ...] = ()
     """Unhealthy ones: a resource, "" for each, and how many of it, 0 for all."""
-    stuck_mounts: bool = False  # nothing is unmounted; nobody is told why
+    stuck_mounts: bool = False  # nothing is unmounted; without a reason
 
 
 NOTHING_BROKEN = Broken()
@@ -105,7 +105,7 @@ class RuntimeSpec(Spec):
 
 
 class ShutdownSchedule(Spec):
-    """When the machine is told to shut down."""
+    """When the machine shuts down."""
 
     after: DistributionField
     share: Share = 1.0

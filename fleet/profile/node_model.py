@@ -97,7 +97,7 @@ DEFAULT_ADDRESS_POOL = ipaddress.ip_network("198.18.0.0/15")
 USER_AGENT = "kubelet/{{version}} ({{os}}/{{arch}}) kubernetes/f1ee700"
 """Source: client-go/rest/config.go, DefaultKubernetesUserAgent.
 
-In place of the commit stands one that nobody has: as long, and logs tell fleet's nodes by it.
+In place of the commit stands one that nobody has: as long, and logs show fleet's nodes by it.
 """
 
 WINDOWS = "windows"
@@ -175,7 +175,7 @@ class NodeModel:
     pids_max: int
     usage: Usage  # outside of pods, since the start of the kubelet
     app_armor: bool = True  # the kernel of the nodes has it
-    machine_paths: tuple[MachinePath, ...] = ()  # beside the usual ones
+    machine_paths: tuple[MachinePath, ...] = ()  # on top of the usual ones
     devices: tuple[DeviceModel, ...] = ()  # what device plugins offer
     dra_drivers: tuple[DraDriver, ...] = ()
     ordinals: tuple[int, ...] = (0,)  # see loader.NodeMix: rank within a period, by index

@@ -245,7 +245,7 @@ class NodeProfileSpec(Spec):
     template: NodeTemplate = NodeTemplate()
     topology_spread: tuple[TopologySpread, ...] = ()
     kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
-    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1  # beside the profiles of the same file
+    weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1  # among the profiles of the same file
     kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
     user_agent: Annotated[str, BeforeValidator(_user_agent)] = USER_AGENT
     address_pools: Annotated[
@@ -565,7 +565,7 @@ def _runtime_features(
     """Return runtime handlers and supplementalGroupsPolicy: as given, else as containerd 2 does."""
     status = spec.template.status
     name, _, version = info["containerRuntimeVersion"].partition("://")
-    # What runc can do, containerd finds out; runhcs of Windows tells nothing.
+    # What runc can do, containerd finds out; runhcs of Windows does not say it.
     is_linux = info["operatingSystem"] != WINDOWS
     modern = is_linux and name == "containerd" and not version.startswith("1.")
     handlers = status.runtime_handlers

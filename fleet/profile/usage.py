@@ -338,12 +338,12 @@ USAGE_ANNOTATIONS = {
 
 def usage_with_annotations(usage: Usage, notes: Mapping[str, str]) -> Usage:
     """Return what a container uses once the annotations of its pod are applied."""
-    told = {
+    declared = {
         field: curve
         for key, (field, scale) in USAGE_ANNOTATIONS.items()
         if key in notes and (curve := curve_of(notes[key], scale)) is not None
     }
-    return usage.model_copy(update=told) if told else usage
+    return usage.model_copy(update=declared) if declared else usage
 
 
 @lru_cache(maxsize=1024)

@@ -1,6 +1,6 @@
 """Read YAML of users, pods and servers within limits; the only way in which fleet reads YAML.
 
-PyYAML shares what an alias repeats, but whoever walks the value walks every repetition: nine lines
+PyYAML shares what an alias repeats, but a walk over the value walks every repetition: nine lines
 of aliases make a billion items. Nested brackets exhaust Python's stack, and a number in base 60 of
 a megabyte takes minutes. All of these are refused while the text is composed, before a value is
 built. An error says where and what is wrong, but never quotes the text: the file may be a secret.

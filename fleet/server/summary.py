@@ -15,7 +15,7 @@ from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_
 
 Json = dict[str, object]
 KUBELET_SHARE = 4
-"""The kubelet's part of what a node runs beside its pods."""
+"""The kubelet's part of what a node runs outside of its pods."""
 INTERFACE = "eth0"
 _MEASURED = frozenset(
     ("configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret")
