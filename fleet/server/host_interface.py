@@ -9,20 +9,20 @@ from functools import partial
 
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
-from fleet.kubelet.containers import container_exec
-from fleet.kubelet.containers.container_exec import (
+from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.runtime.container_log import LogReader
+from fleet.runtime.ports import PortSession, container_of_port, usual_answer
+from fleet.runtime.program import HttpReply
+from fleet.runtime.programs import http_reply, program_of
+from fleet.server import container_exec
+from fleet.server.container_exec import (
     AttachSession,
     ExecSession,
     Target,
     attach,
     find_target,
 )
-from fleet.kubelet.containers.container_logs import read_log
-from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.runtime.container_log import LogReader
-from fleet.runtime.ports import PortSession, container_of_port, usual_answer
-from fleet.runtime.program import HttpReply
-from fleet.runtime.programs import http_reply, program_of
+from fleet.server.container_logs import read_log
 
 NOT_FOUND = 404
 Session = ExecSession | AttachSession

@@ -16,12 +16,12 @@ from world.pod_world import World
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions
-from fleet.kubelet.containers.container_exec import ExecSession
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.container_behavior import PROBE_ANNOTATIONS
 from fleet.runtime.commands import COMMANDS, NewFiles, Script
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.exec_session import StepsSession
+from fleet.server.container_exec import ExecSession
 from fleet.server.host_interface import container_logs, exec_in
 from fleet.wire.api import codec
 

@@ -11,9 +11,9 @@ from fleet.k8s.pods import EventType, Pod, PodUid, ProbeSpec
 from fleet.k8s.scripts import ScriptSpec
 from fleet.k8s.streams import Output, Refusal
 from fleet.k8s.volumes import ObjectData
-from fleet.kubelet.containers.container_exec import AttachSession, ExecSession
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
+from fleet.server.container_exec import AttachSession, ExecSession
 from fleet.server.host_interface import attach_to, exec_in
 
 FAR = 1 << 20
