@@ -10,6 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from msgspec import convert
+
+from fleet.k8s.schema import read_kind, without_nulls
+from fleet.k8s.selectors import NodeRequirement, Toleration, node_terms
+
 Json = dict[str, Any]
 
 FAKE_KEY = "fleet.emulator/fake"
@@ -85,44 +90,16 @@ def lands_on(template: Json, shape: NodeShape) -> bool:
     affinity = (template.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     # Terms are alternatives; the requirements of a term must all hold. An empty term matches none.
-    terms = (required or {}).get("nodeSelectorTerms") or ()
-    if required and not any(_term_matches(term, shape) for term in terms):
+    if required and not any(_term_matches(term, shape) for term in node_terms(required)):
         return False
     return _tolerates_all(template, shape.taints)
 
 
-def _term_matches(term: Json, shape: NodeShape) -> bool:
-    expressions = term.get("matchExpressions") or ()
-    fields = term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
+def _term_matches(term: tuple[NodeRequirement, ...], shape: NodeShape) -> bool:
     # Fields are names of nodes that exist; In cannot mean ours, NotIn always can.
-    if any(requirement.get("operator") == "In" for requirement in fields):
+    if not term or any(each.is_field and each.operator == "In" for each in term):
         return False
-    return all(requirement_matches(shape.labels, requirement) for requirement in expressions)
-
-
-def requirement_matches(labels: Mapping[str, str], requirement: Json) -> bool:
-    """Return whether labels meet one requirement. Source: core/v1 NodeSelectorRequirement."""
-    key, operator = requirement.get("key", ""), requirement.get("operator", "")
-    values = [str(value) for value in requirement.get("values") or ()]
-    value = labels.get(key)
-    if value is None:
-        return operator in ("NotIn", "DoesNotExist")
-    if operator in ("In", "NotIn"):
-        return (value in values) is (operator == "In")
-    if operator in ("Gt", "Lt"):
-        return _compares(value, operator, values)
-    return bool(operator == "Exists")
-
-
-def _compares(value: str, operator: str, values: Sequence[str]) -> bool:
-    """Compare as integers; whatever is none matches nothing."""
-    try:
-        have, (bound,) = int(value), map(int, values)
-    except ValueError:
-        return False
-    return have > bound if operator == "Gt" else have < bound
+    return all(each.is_field or each.matches("", shape.labels) for each in term)
 
 
 def _tolerates_all(template: Json, taints: Iterable[Taint]) -> bool:
@@ -139,13 +116,6 @@ def _tolerates_all(template: Json, taints: Iterable[Taint]) -> bool:
 
 
 def tolerates(toleration: Json, taint: Taint) -> bool:
-    """Return whether one toleration covers one taint. Source: core/v1 ToleratesTaint."""
-    if toleration.get("effect") and toleration["effect"] != taint.effect:
-        return False
-    key = toleration.get("key")
-    if key and key != taint.key:
-        return False
-    operator = toleration.get("operator") or "Equal"
-    if operator == "Exists":
-        return True
-    return bool(operator == "Equal" and (toleration.get("value") or "") == taint.value)
+    """Return whether one toleration, as JSON has it, covers one taint."""
+    found = convert(without_nulls(toleration), Toleration, dec_hook=read_kind)
+    return found.tolerates(taint.key, taint.value, taint.effect)

@@ -3,13 +3,13 @@
 Nearly every field of nearly every pod is the default, and a pod whose fields all are is `PLAIN`.
 """
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import convert
 
 from fleet.k8s.objects import Owner, controller_uid
 from fleet.k8s.schema import Record, kind, member
+from fleet.k8s.selectors import NodeTerms
 from fleet.k8s.well_known import HOSTNAME_LABEL
 
 
@@ -19,56 +19,6 @@ class HostPort(NamedTuple):
     protocol: str
     ip: str  # "0.0.0.0" for all
     port: int
-
-
-class NodeRequirement(NamedTuple):
-    """Source: core/v1 NodeSelectorRequirement."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...]
-    is_field: bool = False  # of matchFields, where only metadata.name exists
-
-    def matches(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether a node is as required. Source: labels/selector.go, Requirement.Matches."""
-        value = labels.get(self.key)
-        if self.is_field:
-            value = name if self.key == "metadata.name" else None
-        operator = self.operator
-        if operator in {"In", "NotIn"}:
-            return (value in self.values) == (operator == "In")
-        if operator in {"Exists", "DoesNotExist"}:
-            return (value is not None) == (operator == "Exists")
-        try:
-            has, limit = int(value or ""), int(self.values[0])
-        except (ValueError, IndexError):
-            return False
-        return has > limit if operator == "Gt" else has < limit
-
-
-NodeTerms = tuple[tuple[NodeRequirement, ...], ...]
-
-
-def node_terms(required: dict[str, Any]) -> NodeTerms:
-    """Return the terms of a NodeSelector."""
-    return tuple(
-        tuple(
-            NodeRequirement(
-                each["key"], each["operator"], tuple(each.get("values") or ()), is_field
-            )
-            for member, is_field in (("matchExpressions", False), ("matchFields", True))
-            for each in term.get(member) or ()
-        )
-        for term in required.get("nodeSelectorTerms") or ()
-    )
-
-
-def selects(terms: NodeTerms, name: str, labels: Mapping[str, str]) -> bool:
-    """Tell whether a node is as all requirements of one term say; an empty term selects none.
-
-    Source: component-helpers/scheduling/corev1/nodeaffinity, NodeSelector.Match.
-    """
-    return any(bool(term) and all(each.matches(name, labels) for each in term) for term in terms)
 
 
 class DeviceRequest(NamedTuple):

@@ -31,6 +31,7 @@ from fleet.k8s.schema import (
     shown,
 )
 from fleet.k8s.scripts import EnvRef, ScriptSpec
+from fleet.k8s.selectors import Toleration
 from fleet.k8s.well_known import MIRROR_ANNOTATION, START_ERROR
 
 
@@ -435,15 +436,6 @@ class PodStatus(Record, frozen=True):
     def pod_ip(self) -> str:
         """Return the primary address, "" if there is none yet."""
         return first_of(self.pod_ips)
-
-
-class Toleration(Record, frozen=True):
-    """Source: core/v1 Toleration."""
-
-    key: Text = ""
-    operator: Text = "Equal"
-    value: Text = ""
-    effect: Text = ""
 
 
 class PodView(NamedTuple):

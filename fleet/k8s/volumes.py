@@ -5,9 +5,9 @@ import hashlib
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fleet.k8s.admission import NodeTerms, node_terms, selects
 from fleet.k8s.objects import Owner, controller_uid
 from fleet.k8s.schema import Keys, Presence, Record, Storage, Text, kind, member
+from fleet.k8s.selectors import NodeTerms, node_terms, selects
 
 CSI_PLUGIN = "kubernetes.io/csi/"
 PVC_PROTECTION = "kubernetes.io/pvc-protection"

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import NO_SPEC, ContainerSpec, PodSpec
+from fleet.k8s.selectors import holds
 from fleet.k8s.well_known import OWN_PREFIX
 from fleet.profile.container_behavior import (
     ALL_GOOD,
@@ -207,13 +208,8 @@ class LabelRequirement(Spec):
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Tell whether labels satisfy this. Source: labels.Requirement.Matches."""
-        value = labels.get(self.key)
-        if self.operator == "In":
-            return value in self.values
-        if self.operator == "NotIn":
-            return value not in self.values
-        return (value is not None) == (self.operator == "Exists")
+        """Return whether labels satisfy this."""
+        return holds(labels, self.key, self.operator, self.values)
 
 
 class PodSelector(Spec):

@@ -21,9 +21,9 @@ from fleet.k8s.admission import (
     HostPort,
     NodeState,
     is_extended,
-    selects,
 )
-from fleet.k8s.pods import Pod, Toleration
+from fleet.k8s.pods import Pod
+from fleet.k8s.selectors import selects
 from fleet.k8s.well_known import ALL_ADDRESSES, OS_LABEL
 from fleet.kubelet.devices import container_manager
 from fleet.kubelet.devices.container_manager import UNEXPECTED, static_refusal
@@ -254,7 +254,7 @@ def _failed_predicates(
         yield "NodePorts", PORTS_FAILED
     if inputs.state.taints and not inputs.is_static:
         for key, value, effect in inputs.state.taints:
-            if not any(_tolerates(each, key, value, effect) for each in pod.spec.tolerations):
+            if not any(each.tolerates(key, value, effect) for each in pod.spec.tolerations):
                 yield "TaintToleration", TAINTS_FAILED
                 return
 
@@ -281,13 +281,6 @@ def _has_port_conflict(ports: tuple[HostPort, ...], others: list[Pod]) -> bool:
         for taken in other.spec.admission.ports
         for mine in ports
     )
-
-
-def _tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
-    """Source: core/v1/toleration.go, ToleratesTaint."""
-    if toleration.effect not in {"", effect} or toleration.key not in {"", key}:
-        return False
-    return toleration.operator == "Exists" or toleration.value == value
 
 
 def _forbidden_sysctl(pod: Pod, spec: AdmissionSpec, model: NodeModel) -> str:

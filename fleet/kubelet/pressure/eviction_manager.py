@@ -18,7 +18,7 @@ from functools import cmp_to_key, lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import Pod, Toleration
+from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.stats_provider import (
     NodeStats,
     NodeTerms,
@@ -544,18 +544,9 @@ def admits_under_pressure(pod: Pod, conditions: tuple[str, ...]) -> str:
         return ""
     if conditions == ("MemoryPressure",) and (
         pod.spec.qos_class != "BestEffort"
-        or any(map(_tolerates_memory_pressure, pod.spec.tolerations))
+        or any(
+            each.tolerates(MEMORY_PRESSURE_TAINT, "", "NoSchedule") for each in pod.spec.tolerations
+        )
     ):
         return ""
     return _NODE_CONDITION % " ".join(conditions)
-
-
-def _tolerates_memory_pressure(toleration: Toleration) -> bool:
-    """Source: core/v1/toleration.go, ToleratesTaint, for the taint without a value."""
-    if toleration.effect not in {"", "NoSchedule"}:
-        return False
-    if toleration.key not in {"", MEMORY_PRESSURE_TAINT}:
-        return False
-    if toleration.operator == "Exists":
-        return True
-    return bool(toleration.key) and not toleration.value

@@ -20,8 +20,8 @@ from fleet.k8s.admission import (
     NodeState,
     PodClaim,
     is_extended,
-    node_terms,
 )
+from fleet.k8s.selectors import node_terms
 from fleet.k8s.well_known import ALL_ADDRESSES, HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.quantity import parse_quantity
 

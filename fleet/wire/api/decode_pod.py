@@ -25,9 +25,9 @@ from fleet.k8s.pods import (
     PodUid,
     PodView,
     PortSpec,
-    Toleration,
 )
 from fleet.k8s.schema import Record, Seconds, Text, decoder, member, read_kind, render, share
+from fleet.k8s.selectors import Toleration
 from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 from fleet.wire.api.decode_admission import admission_spec, with_claim_names
 from fleet.wire.api.decode_lifecycle import container_lifecycle

@@ -39,9 +39,9 @@ from fleet.k8s.pods import (
     PodUid,
     RunningState,
     TerminatedState,
-    Toleration,
     WaitingState,
 )
+from fleet.k8s.selectors import Toleration
 from fleet.k8s.volumes import ObjectData
 
 START = [

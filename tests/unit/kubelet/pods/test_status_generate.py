@@ -9,9 +9,9 @@ from fleet.k8s.pods import (
     PodStatus,
     RunningState,
     TerminatedState,
-    Toleration,
     WaitingState,
 )
+from fleet.k8s.selectors import Toleration
 from fleet.kubelet.pods.status_generate import (
     INITIALIZING,
     PodInputs,

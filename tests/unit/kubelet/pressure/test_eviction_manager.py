@@ -6,7 +6,8 @@ import pytest
 from world.pod_world import container, model_of
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import Pod, PodSpec, PodUid, Toleration
+from fleet.k8s.pods import Pod, PodSpec, PodUid
+from fleet.k8s.selectors import Toleration
 from fleet.kubelet.containers.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
 from fleet.kubelet.pressure.eviction_manager import (
     EvictionManager,

@@ -19,10 +19,10 @@ from fleet.k8s.pods import (
     TerminatedState,
     Token,
     TokenSource,
-    Toleration,
     VolumeSpec,
     WaitingState,
 )
+from fleet.k8s.selectors import Toleration
 from fleet.wire.api.decode_json import (
     decode_csinode,
     decode_lease,

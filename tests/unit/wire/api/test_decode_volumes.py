@@ -1,10 +1,10 @@
 import orjson
 import pytest
 
-from fleet.k8s.admission import NodeRequirement, selects
 from fleet.k8s.effects import ApiCall, NodeId, NodeStatusPatch, Op
 from fleet.k8s.objects import Owner
 from fleet.k8s.pods import READ_ONLY_MODE, ObjectSource, TokenSource, VolumeSpec
+from fleet.k8s.selectors import NodeRequirement, selects
 from fleet.k8s.volumes import (
     AttachmentView,
     ClaimTarget,
