@@ -28,7 +28,6 @@ from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.reactor.process import Entry
 from fleet.runtime.container_log import LogReader
 from fleet.server.configz import configz
-from fleet.server.counts import HttpCounts
 from fleet.server.exposition import Rows
 from fleet.server.host_interface import container_logs
 from fleet.server.http import json, text
@@ -192,13 +191,11 @@ class Endpoints:
     def __init__(
         self,
         reactor_thread: ReactorThread,
-        counts: HttpCounts,
         client: Callable[[NodeId], Rows],
         entries: list[Entry],
         store: CertificateStore | None = None,
     ) -> None:
         self._reactor_thread = reactor_thread
-        self._counts = counts
         self._client = client  # what a node's own requests show, on the reactor's loop
         self._entries = entries
         self._store = store  # of nodes with certificates of their own
@@ -235,14 +232,13 @@ class Endpoints:
         return text(200, await self._reactor_thread.call(asked.node, act), METRICS_TYPE)
 
     async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
-        served = self._counts.rows(asked.node)
+        certificates: Rows = {}
         if self._store is not None:
             name, configuration = asked.node_name, asked.configuration
-            rows = certificate_rows(self._store, name, configuration, time.time())
-            served = {**served, **rows}
+            certificates = certificate_rows(self._store, name, configuration, time.time())
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-            return kubelet_metrics(kubelet, now_ns, {**served, **self._client(asked.node)})
+            return kubelet_metrics(kubelet, now_ns, {**certificates, **self._client(asked.node)})
 
         return await self._metrics(asked, act)
 

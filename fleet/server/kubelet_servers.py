@@ -12,7 +12,6 @@ import asyncio
 import logging
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -33,7 +32,6 @@ from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.settings import ServeMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.server.auth import AccessControl
-from fleet.server.counts import HttpCounts
 from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.http import NodeHttp, NodeProtocol, Role, text
 from fleet.server.listener import Listener, open_address, open_loopback
@@ -86,7 +84,6 @@ class KubeletServers:
         self._stopping: asyncio.Event | None = None
         self._node_host: NodeHost | None = None
         self._store: CertificateStore | None = None
-        self._counts = HttpCounts()
         self._reactor_thread: ReactorThread  # these three are set in the servers' thread
         self._access: AccessControl
         self._answers: Answers
@@ -214,7 +211,7 @@ class KubeletServers:
         self._reactor_thread = reactor_thread
         self._access = access = AccessControl(reactor, reactor_thread)
         client = partial(client_rows, reactor)
-        endpoints = Endpoints(reactor_thread, self._counts, client, reactor.entries, self._store)
+        endpoints = Endpoints(reactor_thread, client, reactor.entries, self._store)
         self._answers = endpoints.answers | Streaming(reactor_thread).answers
         http = NodeHttp(self.handle, reactor_thread.hit_limit)
         listener = Listener(
@@ -298,7 +295,8 @@ class KubeletServers:
         if node is None:
             return _hung_up(request)
         try:
-            response = await self._counted(request, protocol, node)
+            configuration = self._reactor.entries[node].caller.template.model.kubelet
+            response = await self._answer(request, protocol, node, configuration)
         except NodeGoneError:
             return _hung_up(request)
         except BugError as error:
@@ -306,18 +304,6 @@ class KubeletServers:
         if prefix and "Location" in response.headers and not response.prepared:
             response.headers["Location"] = prefix + response.headers["Location"]
         return response
-
-    async def _counted(
-        self, request: web.BaseRequest, protocol: NodeProtocol, node: NodeId
-    ) -> web.StreamResponse:
-        configuration = self._reactor.entries[node].caller.template.model.kubelet
-        is_read_only = protocol.role is Role.READ_ONLY
-        began_s = time.monotonic()
-        counted = self._counts.begin(node, request.method, request.path, is_read_only=is_read_only)
-        try:
-            return await self._answer(request, protocol, node, configuration)
-        finally:
-            self._counts.end(counted, time.monotonic() - began_s)
 
     async def _answer(
         self,

@@ -22,7 +22,7 @@ from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
 from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node_facts import CONTAINER_TYPES, DEFAULT_BOUNDS, MOUNTED, Durations, NodeCounts
+from fleet.kubelet.node_facts import CONTAINER_TYPES, DEFAULT_BOUNDS, Durations, NodeCounts
 from fleet.kubelet.pod_worker import WorkerState
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.quantity import parse_quantity
@@ -30,7 +30,7 @@ from fleet.reactor.reactor import Reactor
 from fleet.runtime.containers import ID_PREFIX, RunState, image_name
 from fleet.server.exposition import Row, Rows, page_text
 from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_usage
-from fleet.server.summary import KUBELET_SHARE, LOG_BYTES
+from fleet.server.summary import KUBELET_SHARE
 
 NO_COUNTS = NodeCounts()
 RELIST_NS = 1 * NS_PER_S
@@ -40,8 +40,6 @@ CGROUP_TAKES_S = 0.0005
 WORKER_STARTS_S = 0.001
 STEP_TAKES_S = 0.001
 """Of an operation on a volume."""
-MOUNT_TAKES_S = 0.1
-"""Most of it is the wait for the loop of the reconciler."""
 QOS_CLASSES = 3
 """Guaranteed, Burstable, BestEffort; the first one's cgroup is that of all pods."""
 QOS_UPDATE_NS = 60 * NS_PER_S
@@ -50,14 +48,6 @@ OPERATION_BOUNDS = tuple(0.005 * 2.5**at for at in range(14))
 """Source: metrics.go, RuntimeOperationsDuration."""
 VOLUME_BOUNDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
 """Source: pkg/volume/util/metrics.go."""
-ROTATION_BOUNDS = (
-    *(600, 1_800, 3_600, 14_400, 86_400, 604_800, 2_592_000, 7_776_000, 15_552_000, 31_104_000),
-    124_416_000,
-)
-UNALIGNED = "TopologyAffinityError"
-LIFECYCLES = ("sync", "terminating", "terminated")
-"""By the state of a worker."""
-CONFIGS = (("desired", ("", "true")), ("orphan", ("", "true")), ("runtime_only", ("unknown",)))
 PLUGINS = {
     "configMap": "kubernetes.io/configmap",
     "csi": "kubernetes.io/csi",
@@ -85,8 +75,8 @@ PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 _QOS = {"Guaranteed": "", "Burstable": "-burstable", "BestEffort": "-besteffort"}
 
 
-def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, served: Rows | None = None) -> bytes:
-    """Return /metrics; `served` are the rows that the node's server and its client count."""
+def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, outside: Rows | None = None) -> bytes:
+    """Return /metrics; `outside` are the rows of its certificates and of its requests."""
     counts = kubelet.facts.counted or NO_COUNTS
     use = node_usage(kubelet, now_ns)
     relists = max(now_ns - kubelet.facts.started_ns, 0) // RELIST_NS
@@ -103,17 +93,6 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, served: Rows | None = 
             for reason, count in sorted(counts.rejections.items())
         ],
         "cgroup_operation": list(_cgroup_operations(kubelet, created, now_ns)),
-        "log": [
-            {
-                "container": container.name,
-                "namespace": each.pod.namespace,
-                "pod": each.pod.name,
-                "uid": each.pod.uid,
-                "bytes": LOG_BYTES,
-            }
-            for each in use.pods
-            for container in each.containers
-        ],
         "sync": [
             {"operation_type": name, "took": took} for name, took in sorted(counts.syncs.items())
         ],
@@ -124,10 +103,10 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, served: Rows | None = 
             for kind, count in sorted(zip(CONTAINER_TYPES, counts.containers, strict=True))
             if count
         ],
-        **_volume_operations(counts),
+        "volume_operation": list(_volume_operations(counts)),
         "volume": _volumes(kubelet),
         **_pod_rows(kubelet, now_ns),
-        **(served or {}),
+        **(outside or {}),
     }
     rows["node"] = [
         {
@@ -142,15 +121,11 @@ def kubelet_metrics(kubelet: VirtualKubelet, now_ns: int, served: Rows | None = 
             "worker_starts": _steady(created, WORKER_STARTS_S),
             "sandboxes": counts.sandboxes,
             "sandbox_errors": counts.sandbox_errors,
-            "unaligned": counts.rejections.get(UNALIGNED, 0),
-            "admitted": created + counts.rejections.get(UNALIGNED, 0),
             "own_cpu_s": use.system.cpu_ns // KUBELET_SHARE / NS_PER_S,
             "own_memory": use.system.memory // KUBELET_SHARE,
             "received": use.received,  # as upstream's, of the whole node
             "sent": use.sent,
             "started_s": use.started_s,
-            "nothing": _steady(0, 0),
-            "no_rotations": _steady(0, 0, ROTATION_BOUNDS),
         }
     ]
     return page_text("/metrics", rows)
@@ -168,21 +143,12 @@ def _pod_rows(kubelet: VirtualKubelet, now_ns: int) -> dict[str, list[Row]]:
     """Return how many pods and containers there are, by what they are and do."""
     active, desired = array("I", (0, 0)), array("I", (0, 0))  # by whether they are static
     ephemeral = sandboxes = 0
-    working = {
-        (config, lifecycle, static): 0
-        for config, statics in CONFIGS
-        for lifecycle in LIFECYCLES
-        for static in statics
-    }
     states = Counter[str]()
     for worker in kubelet.pods.workers.values() if kubelet.pods is not None else ():
         is_static = isinstance(worker.pod, StaticPod)
         desired[is_static] += not worker.removed
         active[is_static] += worker.state is WorkerState.SYNC
         ephemeral += len(worker.pod.spec.ephemeral_containers)
-        config = "orphan" if worker.removed else "desired"
-        lifecycle = LIFECYCLES[min(worker.state, WorkerState.TERMINATED)]
-        working[config, lifecycle, "true" if is_static else ""] += 1
     for _uid, sandbox in kubelet.pods.runtime if kubelet.pods is not None else ():
         sandboxes += sandbox.ready
         for container in sandbox.containers:
@@ -201,10 +167,6 @@ def _pod_rows(kubelet: VirtualKubelet, now_ns: int) -> dict[str, list[Row]]:
         "source": [
             {"static": static, "active": active[at], "desired": desired[at]}
             for at, static in enumerate(("", "true"))
-        ],
-        "working": [
-            {"config": config, "lifecycle": lifecycle, "static": static, "count": count}
-            for (config, lifecycle, static), count in sorted(working.items())
         ],
         "container_state": [
             {"container_state": state, "count": count} for state, count in sorted(states.items())
@@ -253,8 +215,8 @@ def _runtime_operations(counts: NodeCounts, relists: int) -> Iterator[Row]:
             yield {"operation_type": name, "count": count, "took": took}
 
 
-def _volume_operations(counts: NodeCounts) -> dict[str, list[Row]]:
-    """Return what was done with volumes, by plug-in.
+def _volume_operations(counts: NodeCounts) -> Iterator[Row]:
+    """Yield what was done with volumes, by plug-in.
 
     Differs: volumes of claims are not counted; a resync that would find nothing is not run, so that
     it mounts nothing again.
@@ -263,20 +225,14 @@ def _volume_operations(counts: NodeCounts) -> dict[str, list[Row]]:
     for (operation, kind), count in counts.volumes.items():
         if kind in PLUGINS:
             done[operation, PLUGINS[kind]] += count
-    steps: list[Row] = []
-    mounts: list[Row] = []
     for (operation, plugin), count in sorted(done.items()):
         name, _, status = operation.partition("/")
-        took = _steady(count, STEP_TAKES_S, VOLUME_BOUNDS)
-        status = status or "success"
-        steps.append(
-            {"operation_name": name, "status": status, "volume_plugin": plugin, "took": took}
-        )
-        if operation == MOUNTED:
-            took = _steady(count, MOUNT_TAKES_S, VOLUME_BOUNDS)
-            name = f"overall_{operation}"
-            mounts.append({"operation_name": name, "plugin_name": plugin, "took": took})
-    return {"volume_operation": steps, "mount": mounts}
+        yield {
+            "operation_name": name,
+            "status": status or "success",
+            "volume_plugin": plugin,
+            "took": _steady(count, STEP_TAKES_S, VOLUME_BOUNDS),
+        }
 
 
 def _volumes(kubelet: VirtualKubelet) -> list[Row]:

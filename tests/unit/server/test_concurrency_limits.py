@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
-from fleet.server.counts import HttpCounts
 from fleet.server.endpoints import Answers, Asked, ConcurrencyLimit, Endpoints
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
@@ -43,7 +42,7 @@ class Begins:
 
 def answers(reactor_thread: object) -> tuple[Streaming, Endpoints, Answers]:
     streaming = Streaming(cast("ReactorThread", reactor_thread))
-    endpoints = Endpoints(cast("ReactorThread", reactor_thread), HttpCounts(), lambda _node: {}, [])
+    endpoints = Endpoints(cast("ReactorThread", reactor_thread), lambda _node: {}, [])
     return streaming, endpoints, {**endpoints.answers, **streaming.answers}
 
 
