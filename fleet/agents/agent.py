@@ -17,6 +17,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.events import ObjectRef, Report, event_json
 from fleet.k8s.pods import NodeCondition
 from fleet.k8s.schema import shown
 from fleet.k8s.times import rfc3339, rfc3339_micro
@@ -49,12 +50,6 @@ NEW_EVENT = (
     b'"namespace":"default"},"eventTime":"%b","reportingController":"%b",'
     b'"reportingInstance":"%b-%b","action":"%b","reason":"%b",'
     b'"regarding":{"kind":"Node","name":"%b","apiVersion":"v1"},%b"type":"%b"}'
-)
-LEGACY_EVENT = (
-    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"default"},'
-    b'"involvedObject":{"kind":"Node","name":"%b","uid":"%b"},"reason":"%b","message":%b,'
-    b'"source":{"component":"%b","host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b",'
-    b'"count":1,"type":"%b","eventTime":null,"reportingComponent":"%b","reportingInstance":"%b"}'
 )
 _DELAY, _EVENT, _PROBLEM, _RETRY, _SHARE = range(WATCHES_MAX, WATCHES_MAX + 5)
 
@@ -341,18 +336,21 @@ def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int)
 def create_event(node: bytes, event: AgentEvent, wall_ns: int) -> Request:
     """Return the creation of an event about the Node."""
     name = b"%b.%x" % (node, wall_ns)
-    reason, component = event.reason.encode(), event.component.encode()
-    kind = event.type.encode()
     if event.is_legacy:
         path = b"/api/v1/namespaces/default/events"
-        at = rfc3339(wall_ns // NS_PER_S)
-        about = (name, node, node, reason, orjson.dumps(event.message), component, node)
-        body = LEGACY_EVENT % (*about, at, at, kind, component, node)
+        stamp, host = rfc3339(wall_ns // NS_PER_S).decode(), node.decode()
+        report = Report(
+            event.type, event.reason, event.message, event.component, host, event.component
+        )
+        # With the name in place of the uid, without apiVersion. Source: problemclient, getNodeRef.
+        about = ObjectRef("Node", "", host, host, api_version="")
+        body = orjson.dumps(event_json(name.decode(), about, report, (stamp, stamp, 1)))
     else:
         path = b"/apis/events.k8s.io/v1/namespaces/default/events"
         note = b'"note":%b,' % orjson.dumps(event.message) if event.message else b""
         at = rfc3339_micro(wall_ns)
-        action = event.action.encode()
+        reason, component = event.reason.encode(), event.component.encode()
+        kind, action = event.type.encode(), event.action.encode()
         who = (component, component, node, action, reason)
         body = NEW_EVENT % (name, at, *who, node, note, kind)
     return Request(b"POST", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)

@@ -21,6 +21,7 @@ from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import SetupError
 from fleet.k8s.addresses import node_ips
+from fleet.k8s.events import ObjectRef, Report, event_json
 from fleet.k8s.holds import MACHINE_IDS, Hold
 from fleet.k8s.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
@@ -113,19 +114,10 @@ async def leave_to_others(api: Api, name: str, uid: str, why: str, now: str) -> 
     mark: Json = {"metadata": {"uid": uid, "annotations": {MANAGED_ANNOTATION: None}}}
     path = f"{NODES}/{name}"
     _check(await api.request("PATCH", path, body=mark, content_type=MERGE_PATCH))
-    event: Json = {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"fleet-left.{uid}", "namespace": "default"},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid},
-        "type": "Normal",
-        "reason": LEFT,
-        "message": f"fleet is no longer the kubelet of this Node: {why}",
-        "source": {"component": "fleet"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+    message = f"fleet is no longer the kubelet of this Node: {why}"
+    report = Report("Normal", LEFT, message, "fleet")
+    about = ObjectRef("Node", "", name, uid)
+    event = event_json(f"fleet-left.{uid}", about, report, (now, now, 1))
     _check(await api.request("POST", EVENTS, body=event))
 
 

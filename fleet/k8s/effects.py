@@ -7,7 +7,8 @@ A kubelet appends effects to an `Outbox`; the reactor executes them. `ApiCall` n
 import enum
 from typing import NamedTuple, NewType
 
-from fleet.k8s.pods import EventType, NodeCondition, ObjectRef, PodStatus
+from fleet.k8s.events import ObjectRef
+from fleet.k8s.pods import EventType, NodeCondition, PodStatus
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, CSINodeUpdate, ObjectTarget
 
 NodeId = NewType("NodeId", int)

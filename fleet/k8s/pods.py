@@ -543,14 +543,3 @@ class EventType(enum.IntEnum):
     SYNCED = 4
     ERROR = 5
     RESTARTED = 6
-
-
-class ObjectRef(NamedTuple):
-    """What an event is about. Source: core/v1 ObjectReference."""
-
-    kind: str
-    namespace: str
-    name: str
-    uid: str = ""
-    resource_version: str = ""
-    field_path: str = ""

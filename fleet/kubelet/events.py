@@ -26,7 +26,8 @@ from fleet.k8s.effects import (
     ReplyKind,
     Timer,
 )
-from fleet.k8s.pods import ContainerSpec, ObjectRef, Pod
+from fleet.k8s.events import ObjectRef
+from fleet.k8s.pods import ContainerSpec, Pod
 
 if TYPE_CHECKING:
     from fleet.kubelet.turn import Turn  # which holds the recorder

@@ -19,8 +19,9 @@ from fleet.k8s.effects import (
     SetTimer,
     Timer,
 )
+from fleet.k8s.events import ObjectRef
 from fleet.k8s.holds import Hold
-from fleet.k8s.pods import ContainerSpec, ObjectRef, Pod
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, EventRecorder, pod_ref
 from fleet.kubelet.node_facts import NodeFacts

@@ -16,6 +16,7 @@ from typing import Any
 
 from fleet.cluster.leftovers import PROVISIONED_BY, PROVISIONER_FINALIZER, STORAGE_OF, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
+from fleet.k8s.events import ObjectRef, Report, event_json
 from fleet.k8s.volumes import RESIZE_CONDITIONS, ResizeStatus
 from fleet.quantity import parse_quantity
 
@@ -81,26 +82,16 @@ def claim_event(
 ) -> Json:
     """Return an event about a claim; `what` is its type, reason and message."""
     meta = claim["metadata"]
+    about = ObjectRef(
+        "PersistentVolumeClaim",
+        meta["namespace"],
+        meta["name"],
+        meta["uid"],
+        meta["resourceVersion"],
+    )
     kind, reason, message = what
-    return {
-        "metadata": {"name": name},
-        "involvedObject": {
-            "kind": "PersistentVolumeClaim",
-            "apiVersion": "v1",
-            "namespace": meta["namespace"],
-            "name": meta["name"],
-            "uid": meta["uid"],
-            "resourceVersion": meta["resourceVersion"],
-        },
-        "type": kind,
-        "reason": reason,
-        "message": message,
-        "source": {"component": component},
-        "reportingComponent": component,
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-    }
+    report = Report(kind, reason, message, component, reporter=component)
+    return event_json(name, about, report, (stamp, stamp, 1))
 
 
 def volume_of(attachment: Json) -> str:

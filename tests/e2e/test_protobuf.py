@@ -34,15 +34,8 @@ from fleet.k8s.effects import (
     TokenRequest,
     WatchKind,
 )
-from fleet.k8s.pods import (
-    EventType,
-    LeaseView,
-    NodeCondition,
-    NodeView,
-    ObjectRef,
-    Pod,
-    Token,
-)
+from fleet.k8s.events import ObjectRef
+from fleet.k8s.pods import EventType, LeaseView, NodeCondition, NodeView, Pod, Token
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.profile.loader import load_mix
 from fleet.profile.machine import DraDriver

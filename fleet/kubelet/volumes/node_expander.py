@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS
 from fleet.k8s.effects import Op, Reply, Timer
-from fleet.k8s.pods import ObjectRef, Pod, PodUid
+from fleet.k8s.events import ObjectRef
+from fleet.k8s.pods import Pod, PodUid
 from fleet.k8s.volumes import (
     NO_SECRET,
     ClaimStatusPatch,

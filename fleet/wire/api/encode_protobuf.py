@@ -19,7 +19,7 @@ from fleet.k8s.effects import (
     LeaseRenewal,
     Op,
 )
-from fleet.k8s.pods import ObjectRef
+from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
 from fleet.wire.api.operations import (

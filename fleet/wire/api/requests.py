@@ -23,8 +23,9 @@ from fleet.k8s.effects import (
     ResourceSlices,
     TokenRequest,
 )
+from fleet.k8s.events import Report, event_json
 from fleet.k8s.objects import CertificateKind, SigningRequestView
-from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, EventType, ObjectRef
+from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, EventType
 from fleet.k8s.schema import differing, render, shown, shown_all
 from fleet.k8s.strategic_merge import Json, two_way_patch
 from fleet.k8s.times import rfc3339
@@ -264,12 +265,6 @@ def _two_way(patch: ClaimStatusPatch) -> Json:
     return whole
 
 
-EVENT_BODY = (
-    b'{"kind":"Event","apiVersion":"v1","metadata":{"name":"%b","namespace":"%b"%b},'
-    b'"involvedObject":{%b},"reason":"%b","message":%b,"source":{"component":"kubelet",'
-    b'"host":"%b"},"firstTimestamp":"%b","lastTimestamp":"%b","count":%d,"type":"%b",'
-    b'"eventTime":null,"reportingComponent":"%b","reportingInstance":"%b"}'
-)
 EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
 
 
@@ -277,41 +272,17 @@ def create_event(call: ApiCall, caller: Caller) -> Request:
     """Build the POST of an Event."""
     event = call.payload
     assert isinstance(event, EventObject), event
-    notes = b""
-    if event.annotations:
-        notes = b',"annotations":' + orjson.dumps(dict(event.annotations))
-    body = EVENT_BODY % (
-        event.name.encode(),
-        event_namespace(event),
-        notes,
-        _involved_object(event.about),
-        event.reason.encode(),
-        orjson.dumps(event.message),
-        caller.name,
-        rfc3339(event.first_s),
-        rfc3339(event.last_s),
-        event.times,
-        b"Warning" if event.warning else b"Normal",
-        event.reporter,
-        caller.name if event.reporter else b"",
+    report = Report(
+        "Warning" if event.warning else "Normal",
+        event.reason,
+        event.message,
+        "kubelet",
+        caller.name.decode(),
+        event.reporter.decode(),
     )
-    path = events_path(event)
-    return Request(b"POST", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
-
-
-def _involved_object(about: ObjectRef) -> bytes:
-    members = [b'"kind":"%b"' % about.kind.encode()]
-    if about.namespace:
-        members.append(b'"namespace":"%b"' % about.namespace.encode())
-    members.append(b'"name":"%b"' % about.name.encode())
-    if about.uid:
-        members.append(b'"uid":"%b"' % about.uid.encode())
-    members.append(b'"apiVersion":"v1"')
-    if about.resource_version:
-        members.append(b'"resourceVersion":"%b"' % about.resource_version.encode())
-    if about.field_path:
-        members.append(b'"fieldPath":"%b"' % about.field_path.encode())
-    return b",".join(members)
+    seen = rfc3339(event.first_s).decode(), rfc3339(event.last_s).decode(), event.times
+    body = orjson.dumps(event_json(event.name, event.about, report, seen, event.annotations))
+    return Request(b"POST", events_path(event), body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
 def patch_event(call: ApiCall, caller: Caller) -> Request:

@@ -20,7 +20,7 @@ from fleet.k8s.effects import (
     SetTimer,
     Timer,
 )
-from fleet.k8s.pods import ObjectRef
+from fleet.k8s.events import ObjectRef
 from fleet.kubelet.events import QUEUE_MAX, TRIES_MAX, EventRecorder, Reason
 
 ENV = environment()

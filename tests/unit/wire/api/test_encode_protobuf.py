@@ -28,7 +28,7 @@ from fleet.k8s.effects import (
     ResourceSlices,
     TokenRequest,
 )
-from fleet.k8s.pods import ObjectRef
+from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api import codec
 from fleet.wire.api.encode_protobuf import renewed

@@ -25,7 +25,8 @@ from fleet.k8s.effects import (
     PodTarget,
     TokenRequest,
 )
-from fleet.k8s.pods import NodeCondition, ObjectRef
+from fleet.k8s.events import ObjectRef
+from fleet.k8s.pods import NodeCondition
 from fleet.k8s.volumes import ObjectTarget
 from fleet.profile.addresses import ClusterRange, ControllerPreset
 from fleet.profile.kubelet_configuration import KubeletConfiguration
