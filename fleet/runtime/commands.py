@@ -249,6 +249,9 @@ class Script:
             self.is_lost = True
         except OverBudgetError as error:  # one that time passes in is one that does not end
             self.is_lost, self.error = True, "" if self.clock_ns else str(error)
+            if self._is_asked:
+                self.written.append(Written(self.clock_ns, "", f"sh: {error}\n", is_error=True))
+                self.end_ns, self.status = self.clock_ns, 2
         except (UnreadError, UnknownFileError) as error:
             self._lose(str(error))
 

@@ -33,6 +33,8 @@ TOLD_MAX = 4_000
 """Bytes of the end of a log that a failed test shows."""
 FOREIGN_NODE = "not-fleets"
 CONFIRMED = "--confirm-cluster=fleet"
+SUITES_PROGRAMS = f"--programs={Path(__file__).parent.parent / 'conformance' / 'programs'}"
+"""A shell, for what people type into containers."""
 """The context of a local control plane's kubeconfigs: who names one must confirm it."""
 DEDICATED = (CONFIRMED, "--no-taint")
 """Any pod may come, as to a control plane that nobody named."""

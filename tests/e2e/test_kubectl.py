@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import Json, World, condition, eventually
+from e2e_world import SUITES_PROGRAMS, Json, World, condition, eventually
 from terminals import read_until
 
 pytest_plugins = ("e2e_fixtures",)
@@ -38,7 +38,7 @@ def pod(name: str, *containers: Json, labels: dict[str, str] | None = None, **sp
 @pytest.fixture(scope="module")
 def ready(world: World) -> Iterator[World]:
     """Run two nodes, with a pod that says a line each second."""
-    with world.spawn("typed", 2) as run:
+    with world.spawn("typed", 2, SUITES_PROGRAMS) as run:
         run.until_ready()
         world.apply(pod("ticks", container("c", TICKS)))
         world.kubectl("wait", "--for=condition=Ready", "pod/ticks", "--timeout=240s")

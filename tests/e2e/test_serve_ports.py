@@ -57,7 +57,7 @@ def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
         world.kubectl("wait", "--for=condition=Ready", "pod/first", "pod/last", "--timeout=120s")
         for name in ("first", "last"):
             assert world.kubectl("logs", name) == "hello\n"
-            assert world.kubectl("exec", name, "--", "hostname") == f"{name}\n"
+            assert world.kubectl("exec", name, "--", "echo", name) == f"{name}\n"
         if not address.startswith("127."):
             path = f"/api/v1/nodes/{names[-1]}/proxy/pods"
             found = json.loads(world.kubectl("get", "--raw", path))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import Json, World, eventually
+from e2e_world import SUITES_PROGRAMS, Json, World, eventually
 from free_ports import free_port
 from terminals import read_until
 
@@ -26,9 +26,6 @@ SIZE = 3_000_000
 ECHOED = 8_000_000
 
 
-AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.63.0"
-
-
 def pod(name: str, script: str) -> Json:
     container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
     spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
@@ -38,7 +35,7 @@ def pod(name: str, script: str) -> Json:
 @pytest.fixture(scope="module")
 def kubectl(world: World) -> Iterator["Kubectl"]:
     """Run two nodes with one pod, and return what to type."""
-    with world.spawn("streams", 2) as run:
+    with world.spawn("streams", 2, SUITES_PROGRAMS) as run:
         run.until_ready()
         world.apply(pod("p", SAYS))
         world.kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=120s")
@@ -202,14 +199,12 @@ def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
 
 @pytest.mark.parametrize("uses_web_sockets", ["true", "false"])
 def test_a_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -> None:
-    """That of a server that fleet knows; another one refuses. Of other pods every port answers."""
-    web = pod("web", "")
-    web["spec"]["containers"] = [{"name": "c", "image": AGNHOST, "args": ["netexec"]}]
-    kubectl.world.apply(web)
+    """Every port of a pod answers."""
+    kubectl.world.apply(pod("web", "sleep 3600"))
     kubectl.world.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=120s")
-    served, unserved = free_port(), free_port()
+    served = free_port()
     with subprocess.Popen(
-        (*kubectl.command, "port-forward", "web", f"{served}:8080", f"{unserved}:81"),
+        (*kubectl.command, "port-forward", "web", f"{served}:8080"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "KUBECTL_PORT_FORWARD_WEBSOCKETS": uses_web_sockets},
@@ -221,11 +216,7 @@ def test_a_port_is_forwarded(kubectl: Kubectl, uses_web_sockets: str) -> None:
             with urllib.request.urlopen(url, timeout=60) as answer:
                 assert answer.status == 200
                 assert b"web" in answer.read()
-        with pytest.raises(OSError):  # noqa: PT011 - refused, or an empty answer
-            urllib.request.urlopen(f"http://127.0.0.1:{unserved}/", timeout=60)
         forwarding.terminate()
-        _, told = forwarding.communicate(timeout=60)
-    assert b"connection refused" in told
 
 
 @pytest.mark.parametrize("uses_web_sockets", ["true", "false"])

@@ -173,6 +173,12 @@ def test_a_command_that_is_not_read_says_where_to_declare_it(words: tuple[str, .
     assert b"docs/how-to/programs.md" in found.stderr
 
 
+def test_a_command_over_its_budget_fails() -> None:
+    grows = "echo a > /tmp/a; while true; do cat /tmp/a /tmp/a >> /tmp/a; done"
+    found = run(started(), "sh", "-c", grows)
+    assert (found.exit_code, found.stderr) == (2, b"sh: it reads or prints too much\n")
+
+
 def test_a_long_command_answers_as_it_goes() -> None:
     world = started()
     words = ("sh", "-c", "echo one; sleep 5; echo two; exit 4")
