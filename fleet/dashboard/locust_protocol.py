@@ -13,6 +13,7 @@ locust/rpc/protocol.py.
 """
 
 import enum
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 USER_CLASS = "VirtualNode"
@@ -56,6 +57,7 @@ class Load(NamedTuple):
     rss_bytes: int
 
 
+@dataclass(slots=True, kw_only=True)
 class LocustWorker:
     """The protocol machine. Feed it messages, ticks and counts; send what it leaves in `out`.
 
@@ -63,58 +65,30 @@ class LocustWorker:
     new socket under a new identity, `fresh` for statistics that begin now, `is_done` for the end.
     """
 
-    __slots__ = (
-        "_adopting",
-        "_after_stop",
-        "_answered_spawn",
-        "_has_connection",
-        "_holds",
-        "_is_registered",
-        "_last_spawn",
-        "_nodes",
-        "_nodes_max",
-        "_quiet_ticks",
-        "_refused",
-        "_reset_at_complete",
-        "_ticks",
-        "_tries",
-        "_unanswered",
-        "_wanted",
-        "fresh",
-        "index",
-        "is_done",
-        "notes",
-        "out",
-        "reopen",
-        "state",
-        "target",
-    )
-
-    def __init__(self, *, holds: bool, nodes_max: int) -> None:
-        self._holds = holds  # keep the nodes when the master quits
-        self._nodes_max = nodes_max  # so many were confirmed
-        self._has_connection = False  # as far as the last message tells
-        self._is_registered = False
-        self._adopting = False
-        self._answered_spawn = True
-        self._after_stop = ""  # what to say once no node is left
-        self._last_spawn = 0.0
-        self._nodes = 0
-        self._quiet_ticks = 0
-        self._refused: set[str] = set()  # classes that we were told to run, and cannot
-        self._reset_at_complete = False
-        self._ticks = 0
-        self._tries = 0
-        self._unanswered = 0
-        self._wanted = 0
-        self.fresh = False
-        self.index = -1
-        self.is_done = False
-        self.notes: list[str] = []  # for people
-        self.out: list[Message] = []
-        self.reopen = False
-        self.state = WorkerState.READY
-        self.target: int | None = None
+    holds: bool  # keep the nodes when the master quits
+    nodes_max: int  # so many were confirmed
+    fresh: bool = False
+    index: int = -1
+    is_done: bool = False
+    notes: list[str] = field(default_factory=list)  # for people
+    out: list[Message] = field(default_factory=list)
+    reopen: bool = False
+    state: WorkerState = WorkerState.READY
+    target: int | None = None
+    _has_connection: bool = False  # as far as the last message tells
+    _is_registered: bool = False
+    _adopting: bool = False
+    _answered_spawn: bool = True
+    _after_stop: str = ""  # what to say once no node is left
+    _last_spawn: float = 0.0
+    _nodes: int = 0
+    _quiet_ticks: int = 0
+    _refused: set[str] = field(default_factory=set)  # classes that we were told to run, and cannot
+    _reset_at_complete: bool = False
+    _ticks: int = 0
+    _tries: int = 0
+    _unanswered: int = 0
+    _wanted: int = 0
 
     def on_message(self, kind: str, data: Any) -> None:
         """Take one message of the master; an unknown kind is some plugin's, and not for us."""
@@ -247,16 +221,16 @@ class LocustWorker:
         self._reset_at_complete = bool(options.get("reset_stats"))
         wanted, before = classes.get(USER_CLASS, 0), self._wanted
         self._wanted = wanted
-        if wanted > self._nodes_max >= before:
+        if wanted > self.nodes_max >= before:
             self._complain(
-                f"{wanted:,} nodes are wanted of one worker that may have {self._nodes_max:,}, as "
+                f"{wanted:,} nodes are wanted of one worker that may have {self.nodes_max:,}, as "
                 f"confirmed when it started: start it with a larger --max-nodes, or more workers"
             )
         if self._adopting and self._wanted < self._nodes:
             self.target = self._nodes
         else:
             self._adopting = False
-            self.target = min(self._wanted, self._nodes_max)
+            self.target = min(self._wanted, self.nodes_max)
         self.state = WorkerState.SPAWNING
         self._answered_spawn = False
         self.out.append(Message("spawning"))
@@ -270,13 +244,13 @@ class LocustWorker:
     def _on_ramp_over(self) -> None:
         if self._adopting and self._last_spawn:
             self._adopting = False
-            self.target = min(self._wanted, self._nodes_max)
+            self.target = min(self._wanted, self.nodes_max)
         if self._reset_at_complete:
             self._reset_at_complete = False
             self.fresh = True
 
     def _on_quit(self) -> None:
-        if self._holds:
+        if self.holds:
             self.notes.append(f"the Locust master has quit; {self._nodes:,} nodes stay")
             self._forget_master()
         else:

@@ -21,6 +21,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgpack
@@ -44,16 +45,14 @@ from fleet.metrics import FleetCounts, Histogram, is_failure
 from fleet.report.figures import of_counts
 
 
+@dataclass(slots=True)
 class _Row:
     """One line of the table between two reports."""
 
-    __slots__ = ("before", "per_second", "seen")
-
-    def __init__(self) -> None:
-        self.before: dict[int, tuple[dict[int, int], int, int, int]] = {}
-        """By code: buckets, count, sum of times, sum of bytes."""
-        self.per_second: dict[int, dict[int, int]] = {}  # epoch second: code: answers
-        self.seen: dict[int, int] = {}  # code: answers as of the last sample
+    before: dict[int, tuple[dict[int, int], int, int, int]] = field(default_factory=dict)
+    """By code: buckets, count, sum of times, sum of bytes."""
+    per_second: dict[int, dict[int, int]] = field(default_factory=dict)  # second: code: answers
+    seen: dict[int, int] = field(default_factory=dict)  # code: answers as of the last sample
 
 
 class LocustStats:

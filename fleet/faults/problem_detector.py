@@ -11,6 +11,8 @@ Differs: it speaks over the connection of its node, as its kubelet's user, and n
 is down.
 """
 
+from dataclasses import dataclass, field
+
 from fleet.agents.agent import Condition, patch_conditions
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import ConditionStatus, FaultSpec, FaultType
@@ -28,17 +30,15 @@ _NETWORK_FINE = ("RouteCreated", "RouteController created a route")
 """Source: cloud-provider/controllers/route/route_controller.go, updateNetworkingCondition."""
 
 
+@dataclass(slots=True)
 class Saying:
     """What is to be said of one Node."""
 
-    __slots__ = ("conditions", "due_ns", "is_new", "is_under_way", "well")
-
-    def __init__(self) -> None:
-        self.conditions: dict[str, Condition] = {}
-        self.well: set[str] = set()  # of those: said once more, then forgotten
-        self.due_ns = 0
-        self.is_new = False  # differs from what was sent last
-        self.is_under_way = False
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    well: set[str] = field(default_factory=set)  # of those: said once more, then forgotten
+    due_ns: int = 0
+    is_new: bool = False  # differs from what was sent last
+    is_under_way: bool = False
 
 
 class ProblemDetector:

@@ -25,8 +25,7 @@ from fleet.report.html_report import (
     write,
 )
 from fleet.report.report import Outcome
-from fleet.report.run_directory import SUMMARY
-from fleet.report.run_record import RunRecord, read_run
+from fleet.report.run_directory import SUMMARY, RunRecord, read_run
 from fleet.report.summary_text import duration
 
 CAPACITY_REPORT = "capacity.html"

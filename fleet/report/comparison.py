@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from fleet.report.figure import Json
-from fleet.report.run_record import RunRecord
+from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import WATCH_DELAY
 from fleet.report.summary_text import duration
 

@@ -316,18 +316,6 @@ class Sample:
 class Component:
     """One component and what it told last."""
 
-    __slots__ = (
-        "_fetch",
-        "_wanted",
-        "first",
-        "last",
-        "lost",
-        "name",
-        "problem",
-        "samples",
-        "written",
-    )
-
     def __init__(self, name: str, fetch: Fetch) -> None:
         self.name = name
         self._fetch = fetch

@@ -13,7 +13,7 @@ from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.appearance import title_of
 from fleet.report.control_plane import REQUESTS, Exposition, added, quantile
 from fleet.report.figure import Json
-from fleet.report.run_record import RunRecord
+from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import MUTATING, calls_of
 
 POINTS_MAX = 300

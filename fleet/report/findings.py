@@ -10,7 +10,7 @@ from fleet.report.curves import periods
 from fleet.report.display import clock
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
-from fleet.report.run_record import RunRecord
+from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import (
     INDICATORS,
     POD_STARTUP,

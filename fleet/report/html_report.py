@@ -22,7 +22,6 @@ import orjson
 from fleet.errors import SetupError
 from fleet.metrics import is_failure
 from fleet.report.appearance import GREY, places, variables
-from fleet.report.comparison import Comparison
 from fleet.report.curves import Plot, plots_of
 from fleet.report.display import clock
 from fleet.report.figure import Json
@@ -35,8 +34,7 @@ from fleet.report.findings import (
     sentence,
 )
 from fleet.report.report import Outcome
-from fleet.report.report_formats import compared_rows, conclusion
-from fleet.report.run_record import RunRecord
+from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import INDICATORS
 from fleet.report.summary_text import duration, size
 
@@ -198,25 +196,6 @@ ROWS_SHOWN = 15
 def write_report(run: RunRecord, path: Path | None = None) -> Path:
     """Write the page and return where it is. Raises SetupError if that is not possible."""
     return write(path or run.path / REPORT, page(run))
-
-
-def write_comparison(compared: Comparison, path: Path) -> Path:
-    """Write the page of several runs."""
-    head, rows = compared_rows(compared)
-    verdict, words = Outcome.PASS, "COMPARABLE"
-    if compared.is_worse:
-        verdict, words = Outcome.FAIL, "WORSE"
-    elif compared.differences:
-        verdict, words = Outcome.NOT_JUDGED, "NOT COMPARABLE"
-    cells = [[escaped(cell) for cell in row] for row in rows]
-    runs = "".join(
-        f"<li>{escaped(run.name)}: {escaped(sentence(run))}</li>" for run in compared.runs
-    )
-    body = (
-        f'<header><p class="verdict">{words}</p><h1>{escaped(conclusion(compared))}</h1></header>'
-        f"<ul>{runs}</ul>{table(head, cells, range(1, len(head) - 1))}"
-    )
-    return write(path, whole("fleet runs compared", verdict, body))
 
 
 def page(run: RunRecord) -> str:

@@ -4,6 +4,7 @@ import gc
 import resource
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import psutil
@@ -29,18 +30,6 @@ BURST_S = 5.0
 
 class Meter:
     """Gathers the figures of one run. CPU is counted from its making."""
-
-    __slots__ = (
-        "_burst",
-        "_clock_ns",
-        "_counts",
-        "_cpu_before_s",
-        "_last",
-        "_processes",
-        "_run",
-        "_started_ns",
-        "_state",
-    )
 
     def __init__(
         self,
@@ -145,15 +134,13 @@ class Meter:
         )
 
 
+@dataclass(slots=True)
 class _Burst:
     """The steepest growth of a counter over at least `BURST_S`."""
 
-    __slots__ = ("_at_s", "_most", "_value")
-
-    def __init__(self) -> None:
-        self._at_s = 0.0
-        self._value = 0
-        self._most = 0.0
+    _at_s: float = 0.0
+    _value: int = 0
+    _most: float = 0.0
 
     def of(self, value: int, now_s: float) -> float:
         """Take the counter as it stands; return its most growth a second so far."""

@@ -17,7 +17,7 @@ them judges again. The gravest verdict that applies wins:
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -397,16 +397,14 @@ def ms(histogram: Histogram, fraction: float) -> float | None:
     return histogram.percentile_us(fraction) / 1000 if histogram.count else None
 
 
+@dataclass(slots=True)
 class Totals:
     """The counters as they stood at the last line of the time series."""
 
-    __slots__ = ("counters", "histograms", "requests", "wall_s")
-
-    def __init__(self) -> None:
-        self.wall_s = 0.0
-        self.counters: dict[str, float] = {}
-        self.histograms: dict[str, dict[int, int]] = {}
-        self.requests: dict[tuple[str, str, int], tuple[int, dict[int, int]]] = {}
+    wall_s: float = 0.0
+    counters: dict[str, float] = field(default_factory=dict)
+    histograms: dict[str, dict[int, int]] = field(default_factory=dict)
+    requests: dict[tuple[str, str, int], tuple[int, dict[int, int]]] = field(default_factory=dict)
 
     def rate(self, name: str, value: float, elapsed_s: float) -> float:
         """Return a counter's growth per second, and remember where it stands."""

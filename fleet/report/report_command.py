@@ -1,17 +1,221 @@
-"""`fleet report`: the page of a run, a run in other forms, runs side by side."""
+"""`fleet report`: the page of a run, runs side by side, and both as Markdown, JSON or JUnit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree as ET
 
 import orjson
 
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.profile.option_types import margin
-from fleet.report import report_formats as forms
-from fleet.report.comparison import compare
-from fleet.report.html_report import write_comparison, write_report
-from fleet.report.run_record import RunRecord, read_run
+from fleet.report.comparison import Comparison, Row, compare
+from fleet.report.figure import Json
+from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
+from fleet.report.html_report import escaped, table, whole, write, write_report
+from fleet.report.report import Outcome
+from fleet.report.run_directory import RunRecord, read_run
+from fleet.report.service_levels import INDICATORS, is_asked
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return lines + [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+
+
+def _mark(level: Json) -> str:
+    if level["met"] is None:
+        return str(level["note"] or "no limit")
+    if not level["judged"]:
+        side = "within its limit" if level["met"] else "over its limit"
+        return f"{side}; {level['note'] or 'not judged'}"
+    mark, note = "met" if level["met"] else "BROKEN", level["note"]
+    return f"{mark}; {note}" if note else mark
+
+
+def markdown(run: RunRecord) -> str:
+    """Return one run for a pull request or a log."""
+    lines = [f"## {run.verdict.words}: fleet run {run.name}", "", sentence(run), ""]
+    lines += [f"- {each}" for each in filter(None, (refused(run), *run.reasons))]
+    rows = [
+        (
+            f"{level['sli']} p{level['percentile']:g}",
+            of_unit(str(level["sli"]), level["measured"]),
+            of_unit(str(level["sli"]), level["limit"]) if level["limit"] is not None else "",
+            level["source"],
+            level["samples"],
+            _mark(level),
+        )
+        for level in run.rows("slis")
+    ]
+    if rows:
+        lines += ["", *_table(("SLI", "measured", "limit", "by", "samples", ""), rows)]
+    lines += ["", "What this run does not prove:", ""]
+    return "\n".join([*lines, *(f"- {each}" for each in not_proven(run))]) + "\n"
+
+
+def as_json(run: RunRecord) -> Json:
+    """Return what the report concludes, beside the summary."""
+    broken = first_broken(run)
+    return {
+        "run": run.name,
+        "verdict": run.verdict.value,
+        "reasons": run.reasons,
+        "refused_renewals": refused(run),
+        "sentence": sentence(run),
+        "first_broken": broken._asdict() if broken is not None else None,
+        "recoveries": [each._asdict() for each in recoveries(run)],
+        "not_proven": not_proven(run),
+        "about": run.about,
+        "summary": run.summary,
+    }
+
+
+def junit(run: RunRecord) -> str:
+    """Return a test suite with a case for each level and expectation, and one for validity."""
+    suite = ET.Element("testsuite", name=f"fleet {run.name}", time=f"{run.wall_s:.3f}")
+    case = ET.SubElement(suite, "testcase", classname="fleet.run", name="valid")
+    if not run.get("valid"):
+        ET.SubElement(case, "error", message=run.verdict.value).text = "\n".join(run.reasons)
+    for level in run.rows("slis"):
+        sli = str(level["sli"])
+        case = ET.SubElement(suite, "testcase", classname="fleet.slo", name=sli)
+        if level["judged"]:
+            if not level["met"]:
+                measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
+                message = f"{measured}, and {limit} is the limit"
+                ET.SubElement(case, "failure", message=message).text = str(level["worst"])
+        elif level["limit"] is not None and is_asked(str(level["source"])):
+            ET.SubElement(case, "error", message=_mark(level))
+        else:
+            ET.SubElement(case, "skipped", message=_mark(level))
+    for each in run.rows("expectations"):
+        name = str(each["name"])
+        if name.partition(" ")[0] in INDICATORS:  # a level, see above
+            continue
+        case = ET.SubElement(suite, "testcase", classname="fleet.expectation", name=name)
+        if not each["met"]:
+            ET.SubElement(case, "failure", message=str(each["detail"]))
+    return _counted(suite)
+
+
+def _counted(suite: ET.Element) -> str:
+    for name, tag in (
+        ("tests", "testcase"),
+        ("failures", "failure"),
+        ("errors", "error"),
+        ("skipped", "skipped"),
+    ):
+        suite.set(name, str(len(suite.findall(f".//{tag}"))))
+    ET.indent(suite)
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+    )
+
+
+# ---- several runs ----
+
+WHY_CHARACTERS_MAX = 40
+"""Of a reason in a cell of the table."""
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Say a figure of a comparison."""
+    if value is None:
+        return "-"
+    if unit == "s":
+        return f"{value:,.3g} s" if value >= 1 else f"{value * 1e3:,.3g} ms"
+    if unit == "bytes":
+        return f"{value / 1e3:,.1f} kB"
+    return f"{value:,.4g} {unit}".strip() if unit else f"{value:,.0f}"
+
+
+def ratio(row: Row, at: int) -> str:
+    """Say how a run stands to the first one; no judgement where they cannot be compared."""
+    found = row.ratios[at]
+    if at == 0 or found is None:
+        return ""
+    mark = " not judged" if row.unjudged[at] else " WORSE" if row.worse[at] else ""
+    return f"x {found:,.2f}{mark}"
+
+
+def conclusion(compared: Comparison) -> str:
+    """Say in a line what became of the comparison."""
+    is_partly = any(row.better and not any(row.unjudged) for row in compared.rows)
+    worse = [row.words for row in compared.rows if any(row.worse)]
+    share = f"{compared.tolerance:.0%}"
+    found = f"worse by more than {share}: {', '.join(worse)}" if worse else ""
+    if compared.differences:
+        part = " in part" if is_partly else ""
+        unlike = f"not comparable{part}: {'; '.join(compared.differences)}"
+        return f"{found}; {unlike}" if found else unlike
+    return found or f"comparable; nothing is worse by more than {share}"
+
+
+def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of the table of a comparison."""
+    head = ["figure", *(run.name for run in compared.runs), "why it is not judged"]
+    rows = [
+        [
+            row.words,
+            *(
+                f"{amount(value, row.unit)} {ratio(row, at)}".strip()
+                for at, value in enumerate(row.values)
+            ),
+            _why_unjudged(row),
+        ]
+        for row in compared.rows
+    ]
+    return head, rows
+
+
+def _why_unjudged(row: Row) -> str:
+    """Say each reason once. Of a long one the name is enough: the conclusion has it in full."""
+    reasons = dict.fromkeys(each for text in row.unjudged for each in text.split("; ") if each)
+    return "; ".join(
+        each if len(each) <= WHY_CHARACTERS_MAX else each.partition(": ")[0] for each in reasons
+    )
+
+
+def compared_markdown(compared: Comparison) -> str:
+    """Return the comparison for a pull request or a log."""
+    head, rows = compared_rows(compared)
+    return "\n".join([conclusion(compared), "", *_table(head, rows)]) + "\n"
+
+
+def compared_json(compared: Comparison) -> Json:
+    """Return the comparison for programs."""
+    return {
+        "runs": [run.name for run in compared.runs],
+        "comparable": not compared.differences,
+        "conclusion": conclusion(compared),
+        "differences": compared.differences,
+        "tolerance": compared.tolerance,
+        "worse": compared.is_worse,
+        "figures": [row._asdict() for row in compared.rows],
+    }
+
+
+def compared_junit(compared: Comparison) -> str:
+    """Return a test suite with a case for each figure."""
+    suite = ET.Element("testsuite", name="fleet report")
+    case = ET.SubElement(suite, "testcase", classname="fleet.compare", name="comparable")
+    if compared.differences:
+        ET.SubElement(case, "error", message="not comparable").text = "\n".join(
+            compared.differences
+        )
+    for row in compared.rows:
+        case = ET.SubElement(suite, "testcase", classname="fleet.compare", name=row.words)
+        if any(row.worse):
+            told = [amount(value, row.unit) for value in row.values]
+            ET.SubElement(case, "failure", message=" -> ".join(told))
+        elif any(row.unjudged):
+            ET.SubElement(case, "skipped", message="; ".join(filter(None, row.unjudged)))
+    return _counted(suite)
 
 
 class Request(NamedTuple):
@@ -41,18 +245,18 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
             code = Exit.EXPECTATION_FAILED
         elif compared.differences:
             code = Exit.INVALID
-        note(forms.conclusion(compared))
+        note(conclusion(compared))
     match request.form or "markdown":
         case "html":
             if request.out is None:
                 raise UsageError("--format html of several runs is a file: name it with --out")
             return f"{write_comparison(compared, request.out)}\n", code
         case "json":
-            text = _json(forms.compared_json(compared))
+            text = _json(compared_json(compared))
         case "junit":
-            text = forms.compared_junit(compared)
+            text = compared_junit(compared)
         case _:
-            text = forms.compared_markdown(compared)
+            text = compared_markdown(compared)
     return _written(text, request.out), code
 
 
@@ -61,11 +265,11 @@ def _one(run: RunRecord, request: Request) -> str:
         case "html":
             return f"{write_report(run, request.out)}\n"
         case "json":
-            text = _json(forms.as_json(run))
+            text = _json(as_json(run))
         case "junit":
-            text = forms.junit(run)
+            text = junit(run)
         case _:
-            text = forms.markdown(run)
+            text = markdown(run)
     return _written(text, request.out)
 
 
@@ -81,3 +285,22 @@ def _written(text: str, out: Path | None) -> str:
     except OSError as error:
         raise SetupError(f"--out {out}: {error.strerror or error}") from error
     return ""
+
+
+def write_comparison(compared: Comparison, path: Path) -> Path:
+    """Write the page of several runs."""
+    head, rows = compared_rows(compared)
+    verdict, words = Outcome.PASS, "COMPARABLE"
+    if compared.is_worse:
+        verdict, words = Outcome.FAIL, "WORSE"
+    elif compared.differences:
+        verdict, words = Outcome.NOT_JUDGED, "NOT COMPARABLE"
+    cells = [[escaped(cell) for cell in row] for row in rows]
+    runs = "".join(
+        f"<li>{escaped(run.name)}: {escaped(sentence(run))}</li>" for run in compared.runs
+    )
+    body = (
+        f'<header><p class="verdict">{words}</p><h1>{escaped(conclusion(compared))}</h1></header>'
+        f"<ul>{runs}</ul>{table(head, cells, range(1, len(head) - 1))}"
+    )
+    return write(path, whole("fleet runs compared", verdict, body))

@@ -1,23 +1,44 @@
-"""The files of one run: a line a second for the time series, and the summary at the end.
+"""The files of one run: a line a second for the time series, the summary at the end, and both read.
 
     WRITES --the disk is full--> PAUSED --there is room again--> WRITES
 
 A line is written whole or not at all. The first that did not fit is kept; the next one after it
 covers the whole pause, so no count is lost.
+
+A record may come from another machine, another version or another person: its texts are escaped
+where they are shown, and what is shown as a number is one, or the record is refused in one line.
+Keys that this version does not know stay as they are.
 """
 
 import contextlib
 import itertools
 import os
 import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
+from typing import Any, Literal, cast, get_type_hints
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fleet.errors import SetupError, UsageError
+from fleet.profile.schema import explain
+from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
-from fleet.report.report import RunFigures, Totals, dump, histograms, rates, summary
+from fleet.report.report import (
+    Expectation,
+    Outcome,
+    Phase,
+    RunFigures,
+    ServiceLevel,
+    Totals,
+    dump,
+    histograms,
+    rates,
+    summary,
+)
 
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"
@@ -183,3 +204,228 @@ class RunDirectory:
         self._file.close()
         if self._controlplane is not None:
             self._controlplane.close()
+
+
+Figures = dict[str, Any]
+Number = int | float  # in this order: a count stays one
+Shares = dict[str, Number | None]
+_ANY_MORE = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+def _model_of(record: type[ServiceLevel | Phase | Expectation]) -> type[BaseModel]:
+    """Return a model with the fields of a record, so that what a record gains is checked, too."""
+    hints = get_type_hints(record)
+    members: dict[str, Any] = {
+        each.name: (hints[each.name], each.default) for each in fields(record)
+    }
+    return create_model(record.__name__, __config__=_ANY_MORE, **members)
+
+
+class _Request(BaseModel):
+    model_config = _ANY_MORE
+    verb: str
+    resource: str
+    code: int
+    count: Number
+    ms: Shares
+
+
+class _Summary(BaseModel):
+    model_config = _ANY_MORE
+    verdict: Literal[*map(str, Outcome)] = "incomplete"  # type: ignore[valid-type]
+    valid: bool = False
+    invalid_reasons: list[str] = []
+    verdict_reasons: list[str] = []
+    expectations: list[_model_of(Expectation)] = []  # type: ignore[valid-type]
+    slis: list[_model_of(ServiceLevel)] = []  # type: ignore[valid-type]
+    phases: list[_model_of(Phase)] = []  # type: ignore[valid-type]
+    requests: list[_Request] = []
+
+
+class _About(BaseModel):
+    model_config = _ANY_MORE
+    machine: Figures = {}
+    options: Figures = {}
+
+
+class _Line(BaseModel):
+    model_config = _ANY_MORE
+    wall_s: Number
+    nodes: dict[str, Number | None] | None = None
+    lease: dict[str, Shares | Number | None] | None = None
+    pods: dict[str, Shares | Number | None] | None = None
+    process: dict[str, Shares | Number | None] | None = None
+    requests: list[_Request] | None = None
+    requests_total: Number = 0
+
+
+class _Histograms(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[int, int]] = Field(init=False)
+
+
+def check_summary(content: Json, path: Path) -> Json:
+    """Return a summary with the keys that reports read. Raises UsageError."""
+    return _checked(_Summary, content, path)
+
+
+def check_about(content: Json, path: Path) -> Json:
+    """Return `run.json` with the keys that reports read. Raises UsageError."""
+    return _checked(_About, content, path)
+
+
+def check_line(content: object, path: Path) -> Json:
+    """Return a line of the time series. Raises UsageError."""
+    return _checked(_Line, content, path)
+
+
+def check_histograms(content: Json, path: Path) -> dict[str, dict[int, int]]:
+    """Return the buckets by figure. Raises UsageError."""
+    found: dict[str, Any] = _checked(_Histograms, content, path)
+    return found
+
+
+def _checked(model: type[BaseModel], content: object, path: Path) -> Json:
+    try:
+        return model.model_validate(content, strict=model is not _Histograms).model_dump()
+    except ValidationError as error:
+        raise UsageError(f"{path}: {explain(error, model)}") from error
+
+
+KILLED = "the run left no summary: it was killed, or it is still going on"
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """One run. What a run that was killed did not write is empty."""
+
+    path: Path
+    summary: Json
+    about: Json
+    """Options, versions and machine."""
+    lines: list[Json]
+    """Of the time series."""
+    samples: Samples
+    histograms: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Microseconds (the lower end of each bucket) and counts, by figure."""
+
+    @property
+    def name(self) -> str:
+        """The run's id."""
+        return str(self.summary.get("run_id") or self.path.name)
+
+    @property
+    def verdict(self) -> Outcome:
+        """Return what the run was worth when it ended."""
+        return Outcome(str(self.summary["verdict"]))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Return why that is the verdict."""
+        found = self.get("verdict_reasons") or self.get("invalid_reasons")
+        return list(map(str, found)) if isinstance(found, list) else []
+
+    def get(self, path: str) -> object:
+        """Return a value of the summary, None if it has none: `nodes.ready`."""
+        at: object = self.summary
+        for key in path.split("."):
+            at = at.get(key) if isinstance(at, dict) else None
+        return at
+
+    def number(self, path: str) -> float | None:
+        """Return a number of the summary."""
+        found = self.get(path)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return float(cast("float", found)) if is_number else None
+
+    def rows(self, path: str) -> list[Json]:
+        """Return a list of the summary."""
+        found = self.get(path)
+        return cast("list[Json]", found) if isinstance(found, list) else []
+
+    @property
+    def wall_s(self) -> float:
+        """How long it lasted."""
+        last = cast("float", self.lines[-1]["wall_s"]) if self.lines else 0.0
+        return self.number("wall_s") or last
+
+    @property
+    def steady_from_s(self) -> float | None:
+        """When all nodes were Ready."""
+        found = [each for each in self.rows("phases") if each["name"] == "steady"]
+        return cast("float", found[0]["from_s"]) if found else None
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run directory. Raises UsageError in one line if it holds no run."""
+    refuse_foreign(path)
+    try:
+        if not (path / SUMMARY).exists() and not (path / TIMESERIES).exists():
+            raise UsageError(f"{path} holds no run: neither {SUMMARY} nor {TIMESERIES} is in it")
+        lines = list(_lines(path / TIMESERIES))
+        told = _json(path / SUMMARY) or _of_killed(lines)
+        try:
+            samples = Samples.read(_raw_lines(path / CONTROLPLANE))
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise UsageError(f"{path / CONTROLPLANE}: is not as fleet writes it") from error
+        return RunRecord(
+            path,
+            check_summary(told, path / SUMMARY),
+            check_about(_json(path / RUN), path / RUN),
+            lines,
+            samples,
+            check_histograms(_json(path / HISTOGRAMS), path / HISTOGRAMS),
+        )
+    except OSError as error:
+        raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def _of_killed(lines: Sequence[Json]) -> Json:
+    """Return what the time series tells of a run that could not write its summary."""
+    found: Json = {"verdict": "incomplete", "valid": False, "invalid_reasons": [KILLED]}
+    if not lines:
+        return found
+
+    def total(part: str, name: str) -> float:
+        parts = (cast("dict[str, float]", line.get(part) or {}) for line in lines)
+        return sum(each.get(name) or 0.0 for each in parts)
+
+    last = lines[-1]
+    return found | {
+        "wall_s": last["wall_s"],
+        "nodes": last.get("nodes"),
+        "lease": {"missed": total("lease", "missed")},
+        "pods": {name: total("pods", name) for name in ("started", "deleted", "failed")},
+        "requests_total": sum(cast("float", line.get("requests_total", 0)) for line in lines),
+        "process": {
+            "cpu_s": total("process", "cpu_s"),
+            "rss_bytes": cast("Json", last.get("process") or {}).get("rss_bytes"),
+        },
+    }
+
+
+def _json(path: Path) -> Json:
+    if not path.exists():
+        return {}
+    try:
+        found = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise UsageError(f"{path}: no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: no JSON object")
+    return found
+
+
+def _raw_lines(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with path.open("rb") as file:
+            yield from file
+
+
+def _lines(path: Path) -> Iterator[Json]:
+    for line in _raw_lines(path):
+        try:
+            content = orjson.loads(line)
+        except orjson.JSONDecodeError:  # cut off by a crash
+            return
+        yield check_line(content, path)

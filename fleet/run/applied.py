@@ -14,7 +14,7 @@ from fleet.cluster.api_client import JSON, MERGE_PATCH, Answer, Json, each
 from fleet.cluster.leftovers import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
-from fleet.scenario.workload import Manifest, Named, pods_of
+from fleet.scenario.scenario import Manifest, Named, pods_of
 
 CLAIMS = "persistentvolumeclaims"
 GONE_WITHIN_S = 120.0

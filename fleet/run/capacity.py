@@ -37,8 +37,7 @@ from fleet.report.capacity_report import write_capacity
 from fleet.report.figure import Json
 from fleet.report.findings import of_unit, search_end, search_longer, sentence
 from fleet.report.report import Outcome, own_limit_words
-from fleet.report.run_directory import SUMMARY, TIMESERIES
-from fleet.report.run_record import RunRecord, read_run
+from fleet.report.run_directory import SUMMARY, TIMESERIES, RunRecord, read_run
 from fleet.report.summary_text import duration
 from fleet.scenario.scenario import find as find_scenario
 

@@ -28,7 +28,7 @@ from fleet.report.display import Display
 from fleet.report.figure import Json
 from fleet.report.html_report import write_report
 from fleet.report.report import LONGER, Outcome, RunFigures, summary
-from fleet.report.run_record import read_run
+from fleet.report.run_directory import read_run
 from fleet.report.summary_text import summary_text
 from fleet.run.interrupts import Interrupts
 from fleet.run.target import Target

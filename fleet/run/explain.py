@@ -35,14 +35,13 @@ from fleet.runtime.containers import NEVER, Container, RunState
 from fleet.runtime.program import Program, Role, Run, role_of, unknown_from
 from fleet.runtime.programs import CommandProgram, program_of
 from fleet.runtime.runtime import KILLED_EXIT_CODE, Runtime
+from fleet.scenario.placement import TEMPLATES, at_path, group_of
 from fleet.wire.api.decode_pod import decode_pod
 
 NAME_MAX = 253
 _STARTED_NS = 3600 * NS_PER_S
 _STOPPED_AFTER_NS = 60 * NS_PER_S
 _HOST_IP = "192.0.2.1"
-_TEMPLATES = {"CronJob": ("spec", "jobTemplate", "spec", "template"), "PodTemplate": ("template",)}
-"""Where the template of a pod is; of any other kind in `spec.template`."""
 _DECLARING = (RUN_TIME_ANNOTATION, EXIT_CODE_ANNOTATION, EXIT_REASON_ANNOTATION)
 _ROLES = {
     Role.INIT: "init container",
@@ -109,12 +108,11 @@ def _template(obj: dict[str, object]) -> tuple[str, dict[str, object]] | None:
     kind = str(obj["kind"])
     meta = _part(obj, "metadata")
     name = str(meta.get("name") or meta.get("generateName") or "unnamed")[:NAME_MAX]
-    found = obj
-    if kind != "Pod":
-        for key in _TEMPLATES.get(kind, ("spec", "template")):
-            found = _part(found, key)
-        if not isinstance(_part(found, "spec").get("containers"), list):
-            return None
+    usual = "template" if kind == "PodTemplate" else "spec.template"
+    path = TEMPLATES.get((group_of(obj), kind), usual)
+    found = next(at_path(obj, [part for part in path.split(".") if part]), {})
+    if kind != "Pod" and not isinstance(_part(found, "spec").get("containers"), list):
+        return None
     pod_meta = _part(found, "metadata")
     own = {"name": name, "namespace": str(meta.get("namespace") or "default"), "uid": name}
     if kind != "Pod":

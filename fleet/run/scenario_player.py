@@ -25,14 +25,17 @@ from fleet.run.fault_control import FaultControl
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
 from fleet.scenario.scenario import (
+    ApplySpec,
     AutoscalerSpec,
+    ChurnSpec,
+    ManifestSpec,
     PhaseFault,
     PhaseSpec,
     Scenario,
     Until,
     faults_of,
+    named,
 )
-from fleet.scenario.workload import ApplySpec, ChurnSpec, ManifestSpec, named
 
 POLL_S = 0.2
 PODS_POLL_S = 1.0  # the API server is asked

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fleet.cluster.daemonsets import FAKE_KEY, FAKE_TAINT, tolerates
 from fleet.errors import UsageError
-from fleet.scenario.workload import Manifest
+from fleet.scenario.scenario import Manifest
 
 Json = dict[str, Any]
 
@@ -57,7 +57,7 @@ class Placement(NamedTuple):
         """
         made = copy.deepcopy(manifest)
         about = f"{manifest['kind']} ({manifest['apiVersion']}) {_name_of(manifest)}"
-        kind = (_group_of(manifest), str(manifest["kind"]))
+        kind = (group_of(manifest), str(manifest["kind"]))
         if kind == ("", "Binding"):
             raise UsageError(f"{about}: a Binding sends a pod to a node past the scheduler; {OUT}")
         if kind in CONTAINING:
@@ -96,10 +96,10 @@ def pod_specs(manifest: Manifest, paths: Sequence[str] = ()) -> list[Json]:
     A change of an object may come without its template. Raises UsageError if a path leads to
     something else.
     """
-    known = TEMPLATES.get((_group_of(manifest), str(manifest["kind"])))
+    known = TEMPLATES.get((group_of(manifest), str(manifest["kind"])))
     found: list[Json] = []
     for path in ([known] if known is not None else []) + list(paths):
-        for template in _at(manifest, [part for part in path.split(".") if part]):
+        for template in at_path(manifest, [part for part in path.split(".") if part]):
             is_spec = path in paths and CONTAINERS[0] in template
             spec = template if is_spec else template.get("spec")
             if isinstance(spec, dict):
@@ -111,10 +111,10 @@ def pod_specs(manifest: Manifest, paths: Sequence[str] = ()) -> list[Json]:
 
 def has_path(manifest: Manifest, path: str) -> bool:
     """Return whether an object has something at a path."""
-    return any(True for _ in _at(manifest, path.split(".")))
+    return any(True for _ in at_path(manifest, path.split(".")))
 
 
-def _at(value: object, parts: Sequence[str]) -> Iterator[Json]:
+def at_path(value: object, parts: Sequence[str]) -> Iterator[Json]:
     """Yield the mappings at a path; `*` is each entry of a mapping or a list."""
     if not parts:
         if isinstance(value, dict):
@@ -129,7 +129,7 @@ def _at(value: object, parts: Sequence[str]) -> Iterator[Json]:
         elif parts[0].isdecimal() and int(parts[0]) < len(value):
             entries = [value[int(parts[0])]]
     for entry in entries:
-        yield from _at(entry, parts[1:])
+        yield from at_path(entry, parts[1:])
 
 
 def _stray(manifest: Manifest, placed: Sequence[Json], *, hints: bool) -> str | None:
@@ -158,12 +158,13 @@ def _stray(manifest: Manifest, placed: Sequence[Json], *, hints: bool) -> str | 
 
 
 def _is_custom(manifest: Manifest) -> bool:
-    group = _group_of(manifest)
+    group = group_of(manifest)
     return group not in BUILT_IN and not group.endswith(".k8s.io")
 
 
-def _group_of(manifest: Manifest) -> str:
-    group, slash, _version = str(manifest["apiVersion"]).rpartition("/")
+def group_of(manifest: Manifest) -> str:
+    """Return the API group of an object, "" for the core."""
+    group, slash, _version = str(manifest.get("apiVersion", "")).rpartition("/")
     return group if slash else ""
 
 

@@ -20,8 +20,15 @@ from fleet.kubelet.node.node_lease import JITTER, RENEW_FRACTION
 from fleet.profile.loader import NodeMix
 from fleet.quantity import Quantity, format_duration, parse_quantity
 from fleet.scenario.placement import pod_specs
-from fleet.scenario.scenario import PhaseFault, PhaseSpec, Scenario, faults_of
-from fleet.scenario.workload import Manifest, ManifestSpec, pods_of
+from fleet.scenario.scenario import (
+    Manifest,
+    ManifestSpec,
+    PhaseFault,
+    PhaseSpec,
+    Scenario,
+    faults_of,
+    pods_of,
+)
 
 
 def time_line(scenario: Scenario, nodes: int, seed: int | None = None) -> str:

@@ -18,7 +18,7 @@ from e2e_world import DEDICATED, Running, World, eventually, workload
 from lateness import assert_done
 
 from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
-from fleet.report.run_record import read_run
+from fleet.report.run_directory import read_run
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ from fleet.cluster.runs import RUN_LEASES, RunLease, list_runs
 from fleet.errors import Exit, SetupError
 from fleet.run.applied import Applied
 from fleet.run.clean_command import Choice, clean
-from fleet.scenario.workload import Named
+from fleet.scenario.scenario import Named
 
 Json = dict[str, Any]
 RUN = "20261123-010203-abcd"

@@ -15,17 +15,17 @@ from fleet.errors import UsageError
 from fleet.report.capacity_report import write_capacity
 from fleet.report.comparison import compare
 from fleet.report.figure import Json
-from fleet.report.html_report import page, write_comparison
+from fleet.report.html_report import page
 from fleet.report.report import Outcome
-from fleet.report.report_formats import junit
+from fleet.report.report_command import junit, write_comparison
 from fleet.report.run_directory import (
     CONTROLPLANE,
     HISTOGRAMS,
     RUN,
     SUMMARY,
     TIMESERIES,
+    read_run,
 )
-from fleet.report.run_record import read_run
 
 HARM = '"\'><script>alert(1)</script><img src=x onerror=alert(2)> style="} body{} $x$ &amp; '
 KEPT = {"verdict", "kind", "component"}

@@ -26,8 +26,7 @@ from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
 from fleet.report.report import LONGER, Expectation, Outcome
 from fleet.report.report_command import Request, make_report
-from fleet.report.run_directory import RunDirectory
-from fleet.report.run_record import RunRecord, read_run
+from fleet.report.run_directory import RunDirectory, RunRecord, read_run
 from fleet.report.service_levels import Evidence, Objective, expectations, measure
 from fleet.report.summary_text import summary_text
 

@@ -13,7 +13,7 @@ from fleet.dashboard import fleet_tab
 from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, places, title_of
 from fleet.report.curves import plots_of
 from fleet.report.html_report import page
-from fleet.report.run_record import read_run
+from fleet.report.run_directory import read_run
 
 
 @pytest.fixture(scope="module")

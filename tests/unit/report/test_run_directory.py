@@ -15,8 +15,7 @@ from fleet.errors import SetupError, UsageError
 from fleet.report.display import Display
 from fleet.report.figures import LeaseFigures
 from fleet.report.report import RunFigures
-from fleet.report.run_directory import SUMMARY, TIMESERIES, RunDirectory
-from fleet.report.run_record import read_run
+from fleet.report.run_directory import SUMMARY, TIMESERIES, RunDirectory, read_run
 from fleet.run.control_socket import ask
 
 FLEET = (sys.executable, "-m", "fleet.cli")

@@ -13,7 +13,7 @@ from fleet.errors import SetupError, UsageError
 from fleet.run import applied as applied_module
 from fleet.run.applied import Applied, ready_of
 from fleet.run.scenario_player import ScenarioPlayer, Stage
-from fleet.scenario.workload import Manifest, Named
+from fleet.scenario.scenario import Manifest, Named
 
 RUN = "20261123-010203-abcd"
 PODS = "/api/v1/namespaces/default/pods"

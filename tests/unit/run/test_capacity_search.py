@@ -12,7 +12,7 @@ from fleet.errors import UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
-from fleet.report.run_record import RunRecord
+from fleet.report.run_directory import RunRecord
 from fleet.run.capacity import (
     Asked,
     CapacitySearch,

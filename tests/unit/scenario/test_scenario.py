@@ -17,8 +17,16 @@ from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
 from fleet.run.scenario_player import ScenarioPlayer, Stage, settings_of
 from fleet.scenario.preview import forecast, idle, time_line
-from fleet.scenario.scenario import faults_of, find, json_schema, load, parse, shipped
-from fleet.scenario.workload import ApplySpec, named
+from fleet.scenario.scenario import (
+    ApplySpec,
+    faults_of,
+    find,
+    json_schema,
+    load,
+    named,
+    parse,
+    shipped,
+)
 
 GOOD = """\
 apiVersion: fleet.emulator/v1alpha1
