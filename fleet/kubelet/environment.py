@@ -109,7 +109,7 @@ class Environment:
         self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
         self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
         self.holds: dict[int, Hold] = {}  # by node, of Nodes that others make
-        self.boots: dict[int, int] = {}  # by node, of machines that booted anew: how often
+        self.boots: dict[int, int] = {}  # by node, of machines that booted again: how often
         self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
         self.skew_ns = 0  # how much the clock of the machines is ahead
         self.origin = self  # of machines in order, if these are not

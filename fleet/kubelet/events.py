@@ -270,7 +270,7 @@ class RecentEvents:
         return True
 
     def forget(self, now_ns: int) -> None:
-        """Drop groups and buckets that would start anew: long silent, or full again.
+        """Drop groups and buckets that would start again: long silent, or full again.
 
         New dicts: one that was emptied keeps the room of all it ever held.
         """
@@ -378,7 +378,7 @@ class EventRecorder:
             turn.out.append(self._queue[0])
 
     def forget(self, now_ns: int) -> None:
-        """Let go of what would start anew by now."""
+        """Let go of what would start again by now."""
         if self._recent is not None:
             self._recent.forget(now_ns)
             self._recent = self._recent or None

@@ -32,7 +32,13 @@ from fleet.kubelet.devices.dra import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
-from fleet.kubelet.node.csi_node import STORAGE_ERROR, CSINode, CSIStage, heed_drivers, next_stage
+from fleet.kubelet.node.csi_node import (
+    STORAGE_ERROR,
+    CSINode,
+    CSIStage,
+    next_stage,
+    on_drivers_changed,
+)
 from fleet.kubelet.node.node_lease import NodeLease
 from fleet.kubelet.node.node_shutdown import BEGIN, ERROR, NodeShutdown, arm_shutdown, power_off
 from fleet.kubelet.node.node_status import NodeStatus, RegistrationPhase
@@ -310,7 +316,7 @@ class VirtualKubelet:
         elif kind in CATALOG_KINDS:
             on_catalog(self.env, event)
             if kind is WatchKind.CSI_DRIVERS:
-                self._csi = heed_drivers(self._csi, turn)
+                self._csi = on_drivers_changed(self._csi, turn)
         elif kind in (WatchKind.CONFIG_MAP, WatchKind.SECRET) and self.pods is not None:
             self.pods.on_watch_event(event, turn)
             self._after_pods(turn)
@@ -415,7 +421,7 @@ class VirtualKubelet:
 
     @property
     def is_shutting_down(self) -> bool:
-        """Return whether the machine was told to shut down."""
+        """Return whether the machine is shutting down."""
         return self._shutdown is not None
 
     def _shut_down(self, turn: Turn) -> None:
@@ -526,7 +532,8 @@ class VirtualKubelet:
             status.on_node(view, facts)
             status.look_at_report(view, turn)
             self._report_ready(turn)
-            self._show_volumes(view, turn)
+            if turn.env.fidelity.mounts_volumes and (self.pods is not None or view.volumes_in_use):
+                self._pod_side().on_node(view, turn)  # also what a kubelet before us left in use
             if self.plugins is not None:
                 self._on_plugins(self.plugins.on_node(turn), turn)
         status.arm(self._inputs(turn), turn)
@@ -534,7 +541,7 @@ class VirtualKubelet:
             self.pods.on_facts(turn, has_new_owner=facts.owner_uid != owner_uid)
 
     def _on_plugins(self, pods: list[PodUid] | None, turn: Turn) -> None:
-        """Report what plugins offer now, and let pods tell that their devices changed."""
+        """Report what plugins offer now, and have pods report that their devices changed."""
         if pods is None:
             return
         self.status.arm(self._inputs(turn), turn)
@@ -543,13 +550,8 @@ class VirtualKubelet:
         if self.pods is not None and pods:
             self.pods.sync(dict.fromkeys(pods), turn)
 
-    def _show_volumes(self, view: NodeView, turn: Turn) -> None:
-        """Tell the volume manager what is attached, and what a kubelet before us left in use."""
-        if turn.env.fidelity.mounts_volumes and (self.pods is not None or view.volumes_in_use):
-            self._pod_side().on_node(view, turn)
-
     def _report_ready(self, turn: Turn) -> None:
-        """Tell when the server's own view of Ready flips."""
+        """Report when the server's own view of Ready flips."""
         is_ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
         if is_ready is not self.is_ready:
             self.is_ready = is_ready

@@ -80,7 +80,7 @@ class Turn(NamedTuple):
     def report(
         self, milestone: Milestone, value_ns: int = 0, simulated_ns: int = 0, api_ns: int = 0
     ) -> None:
-        """Tell the run."""
+        """Report to the run."""
         self.out.append(Report(self.facts.node, milestone, value_ns, simulated_ns, api_ns))
 
     def event(
@@ -102,7 +102,7 @@ class Turn(NamedTuple):
     def wait(self, worker: PodWorker, due_ns: int) -> None:
         """Wait for the runtime: the stage of the worker is over at `due_ns`.
 
-        What the simulated machine takes is no result: a pod's start is told with and without it.
+        The time of the simulated machine is no result: reports show a start with and without it.
         """
         worker.due_ns = due_ns
         if worker.seen_ns >= 0 and worker.stage in RUNTIME_STAGES:

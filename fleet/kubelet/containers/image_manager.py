@@ -221,7 +221,7 @@ class ImageManager:
             self._back_off = kept or None
 
     def _is_usable(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> bool:
-        """Tell whether a node has an image, and the pod may use it.
+        """Return whether a node has an image, and the pod may use it.
 
         A private image that was pulled with the secret of another pod has to be pulled again.
         Source: images/pullmanager/image_pull_manager.go, MustAttemptImagePull.

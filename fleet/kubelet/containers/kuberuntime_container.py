@@ -2,8 +2,8 @@
 
     Killing -> preStop -> wait for one's turn -> SIGTERM -> SIGKILL at the end of the grace period
 
-    kill -> Killing events -> [a preStop hook fails: told at its time] -> all have ended -> sandbox
-                                                                       -> some survive: an error
+    kill -> Killing events -> [a preStop hook fails: an event] -> all have ended -> sandbox
+                                                               -> some survive: an error
 
 All of it is computed when the kill begins; only a preStop hook that fails has to be reported at
 its time. Whole seconds are taken off the grace period, as upstream counts them. What survives has
@@ -274,7 +274,7 @@ def stop(
     grace_s: int,
     turn: Turn,
 ) -> None:
-    """Stop some containers of a pod, and wait for the first thing that is to be told of it."""
+    """Stop some containers of a pod, and wait for the first thing that is to be reported of it."""
     stops = stop_containers(runtime, worker.pod, containers, grace_s, turn)
     worker.kills = worker.kills._replace(
         failed_hooks=stops.failed_hooks, survivors=stops.survivors, sandbox_ns=0

@@ -170,7 +170,7 @@ class KubeRuntimeManager:
         return SyncStage.KILL
 
     def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
-        """Give the pod and what runs its new resources; return what must start anew.
+        """Give the pod and what runs its new resources; return what must start again.
 
         Source: doPodResizeAction. The next sync sees that it is done.
         """
@@ -306,7 +306,7 @@ class KubeRuntimeManager:
         return None if self._start_first(worker, turn) else SyncStage.NEXT
 
     def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
-        """Begin to create the first container of the plan; tell whether that takes time."""
+        """Begin to create the first container of the plan; return whether that takes time."""
         if turn.env.fidelity.reads_objects:
             env_sources = worker.plan[0].env_sources
             self._volumes.objects.ask_environment(worker.pod, env_sources, turn)
@@ -352,7 +352,7 @@ class KubeRuntimeManager:
         worker.plan = () if stops else tuple(rest)
 
     def _is_in_back_off(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> bool:
-        """Tell whether a container must wait before it starts again. Source: doBackOff."""
+        """Return whether a container must wait before it starts again. Source: doBackOff."""
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         old = sandbox.find(spec.name) if sandbox is not None else None
@@ -406,7 +406,7 @@ class KubeRuntimeManager:
         return Wanted(pod.uid, image, policy, behavior, has_secret)
 
     def _looks_up(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> bool:
-        """Look up credentials for an image that is to be pulled; tell whether that takes time.
+        """Look up credentials for an image that is to be pulled; return whether that takes time.
 
         Differs: `light` looks nothing up.
         """
@@ -438,7 +438,7 @@ class KubeRuntimeManager:
             self._credentials.on_reply(pod, call, reply, turn)
 
     def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
-        """Look at the images of volumes; tell whether one is being pulled.
+        """Look at the images of volumes; return whether one is being pulled.
 
         Source: getImageVolumes.
         """
@@ -474,7 +474,7 @@ class KubeRuntimeManager:
         return False
 
     def _start_first(self, worker: PodWorker, turn: Turn) -> bool:
-        """Start the first container of the plan; tell whether its postStart hook is waited for.
+        """Start the first container of the plan; return whether its postStart hook is waited for.
 
         Source: kuberuntime_container.go, startContainer.
         """

@@ -191,7 +191,7 @@ def is_changed(spec: ContainerSpec, container: Container) -> bool:
 
 
 def is_sidecar(spec: ContainerSpec) -> bool:
-    """Return whether an init container keeps running beside the others."""
+    """Return whether an init container keeps running alongside the others."""
     return spec.restart_policy == "Always"
 
 

@@ -257,7 +257,7 @@ class ProbeManager:
         probes: _Probes | None,
         turn: Turn,
     ) -> bool:
-        """Tell whether a container that has started is ready."""
+        """Return whether a container that has started is ready."""
         worker = probes.find(ProbeKind.READINESS, spec.name) if probes is not None else None
         if _result(worker, container) is ProbeResult.SUCCESS:
             return True

@@ -31,7 +31,7 @@ SYSTEM_DISK_MAX = 4 << 30
 SYSTEM_INODES = 100_000
 SYSTEM_PIDS = 200
 SYSTEM_NETWORK = 2 << 10
-"""What a node runs beside its pods where its profile does not say: a part of it, up to a maximum.
+"""What a node runs alongside its pods, if its profile does not say: a part of it, at most so much.
 """
 
 

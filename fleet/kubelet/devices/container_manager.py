@@ -63,12 +63,12 @@ def best_hint(supplies: list[Supply], policy: str) -> Hint | None:
             for other in hints
             if one.nodes & other.nodes
         }
-    best = min(merged, key=_rank, default=Hint(everywhere, is_preferred=False))
+    best = min(
+        merged,
+        key=lambda hint: (not hint.is_preferred, hint.nodes.bit_count(), hint.nodes),
+        default=Hint(everywhere, is_preferred=False),
+    )
     return None if policy in STRICT_POLICIES and not best.is_preferred else best
-
-
-def _rank(hint: Hint) -> tuple[bool, int, int]:
-    return not hint.is_preferred, hint.nodes.bit_count(), hint.nodes
 
 
 def _hints(supply: Supply) -> Iterator[Hint]:

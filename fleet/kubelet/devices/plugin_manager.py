@@ -1,6 +1,6 @@
 """PluginManager: the plugins of one node, when they register, and what then changes.
 
-A plugin is a pod of a DaemonSet beside its socket: the node is up first, and the capacity and the
+A plugin is a pod of a DaemonSet next to its socket: the node is up first, and the capacity and the
 ResourceSlices of its devices appear later. Made only on nodes whose profile has plugins.
 Source: pkg/kubelet/pluginmanager; pkg/kubelet/cm/devicemanager; pkg/kubelet/cm/dra/plugin.
 Differs: the sockets themselves are not simulated; CSI drivers register with their own manager.
@@ -44,7 +44,7 @@ class PluginManager:
         self._arm(turn)
 
     def on_timer(self, turn: Turn) -> list[PodUid] | None:
-        """Take what changed by itself; return the pods that must tell, None if nothing was due."""
+        """Take what changed by itself; return the pods whose status does, None if none was due."""
         if not self._due_ns or turn.now_ns < self._due_ns:
             return None
         self.advance(turn)
@@ -64,7 +64,7 @@ class PluginManager:
         self._arm(turn)
 
     def on_node(self, turn: Turn) -> list[PodUid] | None:
-        """Take the Node with its annotations; return the pods that must tell, None for no change.
+        """Take the Node with its annotations; return the pods whose status changes, None for none.
 
         A slice waits for the Node's uid.
         """

@@ -10,7 +10,7 @@ every 32 s, each time with a new key. One manager serves the client certificate,
 serving certificate where the kubelet's configuration asks for that.
 Source: client-go/util/certificate/certificate_manager.go, run, rotateCerts, nextRotationDeadline;
 client-go/util/certificate/csr/csr.go, RequestCertificateWithContext, WaitForCertificate.
-Differs: a watch that ends is opened anew with its initial events, not resumed.
+Differs: a watch that ends is opened again with its initial events, not resumed.
 """
 
 import enum

@@ -283,7 +283,7 @@ class CSINodeUpdater:
     is_initialized = True  # the CSINode is there: the node may be Ready
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything to do, now or later."""
+        """Return whether there is anything to do, now or later."""
         return bool(self._due or self._queue)
 
     def sync(self, turn: Turn) -> None:
@@ -378,11 +378,11 @@ def next_stage(stage: CSIStage, turn: Turn) -> CSIStage | None:
     if isinstance(stage, CSINode):
         return begin_registration(turn) if stage.is_initialized else stage
     if isinstance(stage, CSIRegistration):
-        return heed_drivers(None, turn) if stage.is_done else stage
+        return on_drivers_changed(None, turn) if stage.is_done else stage
     return stage or None
 
 
-def heed_drivers(stage: CSIStage | None, turn: Turn) -> CSIStage | None:
+def on_drivers_changed(stage: CSIStage | None, turn: Turn) -> CSIStage | None:
     """Learn that the CSIDrivers of the cluster have changed."""
     if not (turn.env.fidelity.has_csi_node and turn.env.model.csi_drivers):
         return stage

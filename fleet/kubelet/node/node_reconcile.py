@@ -143,7 +143,7 @@ def _objects(listed: object) -> list[dict[str, str]]:
 def rebooted(node: NodeId, view: NodeView, env: Environment) -> str:
     """Return the bootID of a machine of which the Node has an older one, else "".
 
-    Source: setters.go, MachineInfo, which tells it once.
+    Source: setters.go, MachineInfo, which says it once.
     """
     assert view.details is not None, view
     shown = _strings(view.details, "nodeInfo").get("bootID", "")

@@ -1,9 +1,9 @@
 """NodeShutdown: the graceful end of a machine, by groups of priority.
 
-    told -> [event, Ready=False] -> group 1 -> group 2 ... -> lock released -> power off -> boots?
+    asked -> [event, Ready=False] -> group 1 -> group 2 ... -> lock released -> power off -> boots?
                                     |all its pods have ended, or its time is over
 
-It is made when the machine is told to shut down; without grace periods in the configuration a
+It is made when the machine is asked to shut down; without grace periods in the configuration a
 kubelet has no part in it, and the power is off at once. The Lease is renewed until then.
 Source: pkg/kubelet/nodeshutdown/nodeshutdown_manager.go, killPods, groupByPriority;
 nodeshutdown_manager_linux.go, start, processShutdownEvent; kubelet_pods.go, killPodNow.
@@ -92,7 +92,8 @@ class NodeShutdown:
         if self._off_ns or self._is_over:
             return False
         return now_ns >= self._deadline_ns or all(
-            _has_ended(workers.get(uid)) for uid in self._members
+            (worker := workers.get(uid)) is None or worker.state is WorkerState.FINISHED
+            for uid in self._members
         )
 
     def next_group(self, workers: Workers, turn: Turn) -> list[tuple[PodWorker, PodKill]]:
@@ -152,8 +153,3 @@ def group_of(groups: Groups, priority: int) -> int:
 def _kill(worker: PodWorker, seconds: int) -> PodKill:
     grace_s = min(seconds, worker.pod.spec.termination_grace_s)
     return PodKill(REASON, MESSAGE, grace_s, disruption_target(worker.pod, MESSAGE))
-
-
-def _has_ended(worker: PodWorker | None) -> bool:
-    """Return whether a pod's containers and volumes are gone."""
-    return worker is None or worker.state is WorkerState.FINISHED

@@ -115,9 +115,9 @@ class NodeStatus:
         turn.arm(due_ns, Timer.REGISTER)
 
     def on_register_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
-        """Build the Node anew and POST it; return the events of its fresh conditions.
+        """Build the Node again and POST it; return the events of its fresh conditions.
 
-        Until the informer has the Node, whoever looks at it has it built anew as well.
+        Until the informer has the Node, each look at it builds it again as well.
         Source: registerWithAPIServer, initialNode; kubelet_getters.go, getNodeAnyWay; kubelet.go,
         initializeRuntimeDependentModules; pkg/kubelet/cm/dra/plugin/dra_plugin_manager.go,
         wipeResourceSlices.
@@ -206,7 +206,7 @@ class NodeStatus:
         return False
 
     def look_at_report(self, view: NodeView, turn: Turn) -> None:
-        """Find out what others have written into the Node of what its kubelet says; a tick tells.
+        """Find out what others have changed in the Node of what its kubelet says; a tick mends it.
 
         Source: updateNode, nodeStatusHasChanged. Differs: in light, and of Nodes that others make,
         only a kubelet that starts looks.
@@ -376,7 +376,7 @@ class NodeStatus:
         self.arm(inputs, turn)
 
     def _finds_change(self, inputs: NodeInputs, turn: Turn) -> bool:
-        """Tell whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
+        """Return whether a patch would hold more than heartbeats. In light a CIDR is no reason."""
         conditions, _ = compute_conditions(self.conditions, inputs, turn.wall_s)
         return (
             (turn.facts.pod_cidrs != self._cidr_applied and turn.env.fidelity.follows_own_node)

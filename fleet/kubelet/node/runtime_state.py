@@ -103,7 +103,7 @@ class RuntimeState:
         )
 
     def on_outages_changed(self, model: NodeModel, now_ns: int) -> None:
-        """Take what is out of order from now on; a sync loop that rests learns its end anew."""
+        """Take what is out of order from now on; a sync loop that rests learns its end again."""
         self._outages = self._those_of(model)
         if self.resume_ns:
             self.resume_ns = self._resumes_ns(now_ns)

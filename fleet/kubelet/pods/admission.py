@@ -112,7 +112,7 @@ def admit(
     inputs: AdmissionInputs,
     allocate: Callable[[Pod], Devices],
 ) -> Verdict:
-    """Return whether a pod may run beside `others`, the other active pods of the node.
+    """Return whether a pod may run alongside `others`, the other active pods of the node.
 
     Source: allocation_manager.go, canAdmitPod; kubelet.go, NewMainKubelet, for the order.
     """

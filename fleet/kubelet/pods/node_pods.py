@@ -200,7 +200,7 @@ class NodePods:
     def _on_volume_reply(
         self, worker: PodWorker | None, call: ApiCall, reply: Reply, turn: Turn
     ) -> None:
-        """Go on with volumes; a pull secret that is gone is told of at the next resync."""
+        """Go on with volumes; a pull secret that is gone is reported at the next resync."""
         if worker is None:
             return
         syncer, target = self._syncer, call.payload
@@ -213,7 +213,7 @@ class NodePods:
     def _on_status_reply(
         self, worker: PodWorker | None, call: ApiCall, reply: Reply, turn: Turn
     ) -> None:
-        """Go on with a status; tell how long it took until the server knew that a pod runs."""
+        """Go on with a status; report how long it took until the server knew that a pod runs."""
         may_run = worker is not None and self._syncer.may_run(worker, turn.env)
         status = self._syncer.statuses.on_reply(call, reply, turn, may_run=may_run)
         if status is None or worker is None or worker.seen_ns < 0:

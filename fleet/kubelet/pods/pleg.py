@@ -1,4 +1,4 @@
-"""PLEG: look at the runtime each second and tell what has changed.
+"""PLEG: look at the runtime each second and say what has changed.
 
 Nothing ticks. The relist that would find a change is computed from the node's phase, and only
 that one is armed; a sync that did something asks for a relist of its pod at once.

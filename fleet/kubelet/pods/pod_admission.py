@@ -30,9 +30,8 @@ from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import ApiCall, Op, Reply
 from fleet.k8s.pods import NodeView, Pod, PodUid
 from fleet.k8s.static_pods import StaticPod
-from fleet.kubelet.containers.allocation_manager import Refusal
+from fleet.kubelet.containers.allocation_manager import Refusal, asks_other, has_other_resources
 from fleet.kubelet.containers.image_manager import adopt_images
-from fleet.kubelet.containers.pod_allocation import asks_other, has_other_resources
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
 from fleet.kubelet.node.node_shutdown import NodeShutdown
@@ -124,9 +123,6 @@ class PodAdmission:
         """Learn that the informer showed the Node: what was read before counts no more."""
         self._state = None
 
-    def _shown_state(self, turn: Turn) -> NodeState:
-        return turn.facts.state if self._state is None else self._state
-
     def holds(self, worker: PodWorker) -> bool:
         """Return whether a pod still waits to be admitted; one that is to end waits no more."""
         if self._held is None or worker.pod.uid not in self._held:
@@ -205,7 +201,7 @@ class PodAdmission:
         return AdmissionInputs(
             name=turn.facts.name,
             model=turn.env.model,
-            state=self._shown_state(turn),
+            state=turn.facts.state if self._state is None else self._state,
             pressure=admits_under_pressure(pod, self._monitor.pressures),
             is_shutting_down=self.shutdown is not None,
             is_static=isinstance(pod, StaticPod),

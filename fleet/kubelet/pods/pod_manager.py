@@ -289,7 +289,7 @@ class PodManager:
             turn.arm(self._due_ns, Timer.HOUSEKEEPING)
 
     def is_due(self, now_ns: int) -> bool:
-        """Return whether housekeeping is due; it is armed anew by who still has work for it."""
+        """Return whether housekeeping is due; what still has work for it arms it again."""
         if not self._due_ns or now_ns < self._due_ns:
             return False
         self._due_ns = 0
@@ -340,10 +340,10 @@ def _captured(mirror: Pod | None, pod: Pod) -> Captured | None:
 
 
 def is_in_need(mirror: Pod, pod: Pod) -> bool:
-    """Tell whether a mirror is to be deleted for another one. Source: tryReconcileMirrorPods."""
+    """Return whether a mirror is to be deleted for another one. Source: tryReconcileMirrorPods."""
     return mirror.deleting or not is_mirror_of(mirror, pod)
 
 
 def is_mirror_of(mirror: Pod, pod: Pod) -> bool:
-    """Tell whether a mirror is of this static pod, not of one that had its name before."""
+    """Return whether a mirror is of this static pod, not of one that had its name before."""
     return dict(mirror.annotations).get(MIRROR_ANNOTATION) == pod.uid

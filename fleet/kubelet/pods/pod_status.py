@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.k8s.pods import PodStatus, WaitingState
-from fleet.kubelet.containers.allocation_manager import AllocationManager
+from fleet.kubelet.containers.allocation_manager import AllocationManager, resizes_pods
 from fleet.kubelet.containers.kuberuntime_sandbox import mounts_recursively
 from fleet.kubelet.containers.pod_actions import could_restart_all, should_restart_all
-from fleet.kubelet.containers.pod_allocation import resizes_pods
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAManager
@@ -62,7 +61,7 @@ class StatusGenerator:
             old = old._replace(pod_ips="")
         killed = worker.killed
         if killed is not None and is_terminal and old.phase not in TERMINAL_PHASES:
-            old = killed.applied(old)  # as it was told when the kill began; light tells it once
+            old = killed.applied(old)  # as reported when the kill began; light reports it once
         past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
         if past:
             turn.event(pod, Reason.DEADLINE_EXCEEDED, DEADLINE_MESSAGE)

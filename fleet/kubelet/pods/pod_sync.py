@@ -216,7 +216,7 @@ class PodSyncer:
             turn.arm(due_ns, Timer.POD_KILL, worker.pod.uid)
 
     def on_kill_timeout(self, worker: PodWorker, turn: Turn) -> bool:
-        """Tell that a pod still runs whose end a manager awaits; return whether it does.
+        """Report that a pod still runs whose end a manager awaits; return whether it does.
 
         Source: killPodNow.
         """
@@ -271,7 +271,7 @@ class PodSyncer:
         return self._begin(worker, turn)
 
     def may_run(self, worker: PodWorker, env: Environment) -> bool:
-        """Tell whether containers of a pod might still run. Source: CouldHaveRunningContainers."""
+        """Return whether containers of a pod may still run. Source: CouldHaveRunningContainers."""
         # Of a static pod the mirror's uid is asked about, of which no worker is known.
         if worker.state >= WorkerState.TERMINATED or isinstance(worker.pod, StaticPod):
             return False
@@ -348,7 +348,7 @@ class PodSyncer:
         if untolerated_key(pod, turn.env.tolerate_key):  # it never becomes ready
             updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
         needs_sync = False
-        for each in updates:  # each by itself: what is told once has the times of both
+        for each in updates:  # each by itself: a status of both has the times of both
             status, is_wanted = apply_updates(pod, status, [each])
             self.reports.set_status(worker, status, turn)
             needs_sync = needs_sync or is_wanted
@@ -521,12 +521,11 @@ class PodSyncer:
             self.advance(worker, Happened.ASKED, turn)
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             self._watch_runtime(worker, turn)
-            if turn.env.fidelity.resyncs_pods and self._is_resynced(worker.pod, turn):
+            if turn.env.fidelity.resyncs_pods and (
+                self.probes.is_resynced(worker.pod.uid)
+                or self.kuberuntime.repeats(worker.pod, turn)
+            ):
                 self._requeue(worker, turn.now_ns + turn.env.model.kubelet.sync_frequency_ns, turn)
-
-    def _is_resynced(self, pod: Pod, turn: Turn) -> bool:
-        """Return whether the next resync of a pod would do or say something."""
-        return self.probes.is_resynced(pod.uid) or self.kuberuntime.repeats(pod, turn)
 
     def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Arm the relist that will see the next change, if there will be one."""

@@ -176,7 +176,7 @@ class ResourceMonitor:
         self._on_change(self._evictions, turn)
 
     def on_machine_changed(self, turn: Turn) -> None:
-        """Plan anew: the node uses something else outside of its pods."""
+        """Plan again: the node uses something else outside of its pods."""
         self._shape = 0
         if self.is_watching:
             self._is_always_needed = is_always_needed(turn.env.model)
@@ -188,11 +188,11 @@ class ResourceMonitor:
         behavior = turn.behavior(worker.pod)
         if self.is_watching or declares_usage(worker.pod, behavior):
             self._plan_oom_kills(worker, behavior, turn)
-            self._shape = 0  # plan anew, though the same containers run
+            self._shape = 0  # plan again, though the same containers run
             self.watch(turn)
 
     def _plan_oom_kills(self, worker: PodWorker, behavior: PodBehavior, turn: Turn) -> None:
-        """Compute anew when the containers of a pod come above their limits.
+        """Compute again when the containers of a pod come above their limits.
 
         Differs: one that is spared runs on for ever, though its command might have ended it later.
         """
@@ -218,7 +218,9 @@ class ResourceMonitor:
 
     def _on_change(self, evictions: EvictionManager, turn: Turn) -> None:
         if evictions.evicted and all(
-            _is_finished(self._workers.get(PodUid(uid))) for uid in evictions.evicted
+            (worker := self._workers.get(PodUid(uid))) is None
+            or worker.state is WorkerState.FINISHED
+            for uid in evictions.evicted
         ):
             evictions.on_cleaned_up(turn.now_ns)
             self._shape = 0
@@ -349,10 +351,6 @@ def _is_active(worker: PodWorker) -> bool:
     if worker.state is WorkerState.SYNC:
         return worker.pod.status.phase not in TERMINAL_PHASES
     return worker.state is WorkerState.TERMINATING
-
-
-def _is_finished(worker: PodWorker | None) -> bool:
-    return worker is None or worker.state is WorkerState.FINISHED
 
 
 def _evict(worker: PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn) -> None:

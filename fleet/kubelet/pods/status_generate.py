@@ -36,6 +36,7 @@ from fleet.k8s.pods import (
     WaitingState,
 )
 from fleet.k8s.static_pods import StaticPod
+from fleet.kubelet.containers.allocation_manager import limited_json
 from fleet.kubelet.containers.pod_actions import (
     ALL_RESTARTING,
     could_restart_all,
@@ -43,7 +44,6 @@ from fleet.kubelet.containers.pod_actions import (
     is_wanted,
     should_restart,
 )
-from fleet.kubelet.containers.pod_allocation import limited_json
 from fleet.kubelet.containers.probe_worker import NOT_PROBED, Probed, ProbeResult, ProbeUpdate
 from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.profile.container_behavior import ProbeKind
@@ -507,7 +507,7 @@ def _with_container(status: PodStatus, name: str, field: str, *, value: bool) ->
 def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodStatus:
     """Return the last status of a pod: whatever never ended is counted as failed.
 
-    Whether it was initialized is judged by what the API server told of it last (`told`).
+    Whether it was initialized is judged by what the API server said of it last (`told`).
 
     Source: status_manager.go, TerminatePod, hasPodInitialized, initializedContainers.
     """
@@ -687,9 +687,9 @@ def _amounts(json: bytes) -> dict[str, dict[str, Any]]:
 
 @lru_cache(maxsize=RESIZES_MAX)
 def container_resources_shown(allocated: bytes, actuated: bytes) -> bytes:
-    """Return what is told of a running container that has not all it was given yet, as JSON.
+    """Return what is said of a running container that has not all it was given yet, as JSON.
 
-    What it was given, but for what its cgroup can be asked: so a limit that it never had is told
+    What it was given, but for what its cgroup can be asked: so a limit that it never had is said
     at once, and one that only changes when it is applied.
     Source: pkg/kubelet/kubelet_pods.go, convertContainerStatusResources;
     kuberuntime_container.go, toKubeContainerStatus.
@@ -711,7 +711,7 @@ def container_resources_shown(allocated: bytes, actuated: bytes) -> bytes:
 
 
 def _tell_cpu(told: dict[str, Any], had: str | None, least_milli: int) -> None:
-    """Tell of CPU what a container has; up to the least that there is, what it was given."""
+    """Say of CPU what a container has; up to the least that there is, what it was given."""
     if had is None:
         return
     if parse_quantity(had).milli <= least_milli:
@@ -729,6 +729,6 @@ def deadline_ns(pod: Pod, status: PodStatus, wall_offset_ns: int) -> int:
 
 
 def is_past_deadline(pod: Pod, status: PodStatus, now_ns: int, wall_offset_ns: int) -> bool:
-    """Tell whether a pod has been active for too long. Source: pastActiveDeadline."""
+    """Return whether a pod has been active for too long. Source: pastActiveDeadline."""
     due_ns = deadline_ns(pod, status, wall_offset_ns)
     return due_ns != 0 and now_ns >= due_ns

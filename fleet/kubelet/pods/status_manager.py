@@ -4,7 +4,7 @@
 
 One request of one pod is in flight per node. As soon as nothing is left to send, what is queued
 becomes the next batch: each pod once, with its newest status at that instant, however long the
-others take; what it says meanwhile is told by the batch after it. What failed is tried again with
+others take; what changes while a batch is sent is in the next one. What failed is tried again with
 the next status of any pod, or at the next tick of 10 s; that tick also overwrites what others
 changed in our fields. The tick is armed only when it has something to do. A pod that is gone is
 read again with each batch, until housekeeping drops its status.
@@ -12,7 +12,7 @@ Source: pkg/kubelet/status/status_manager.go, updateStatusInternal, syncBatch, s
 mergePodStatus, canBeDeleted, RemoveOrphanedStatuses.
 Differs: the client's limit of 50 requests a second is not applied here; a batch has the order in
 which pods were queued, not a random one. In `light` the patch is computed from what the watch and
-our own last patch said, and always tells the newest status; the last status of a pod that is
+our own last patch said, and always sends the newest status; the last status of a pod that is
 deleted is left out unless somebody waits for it: one DELETE ends it.
 """
 
@@ -58,7 +58,7 @@ class _Entry:
 
 
 class _Update(NamedTuple):
-    """What one pod of a batch is to be told as."""
+    """What one pod of a batch is to be reported as."""
 
     uid: PodUid
     version: int

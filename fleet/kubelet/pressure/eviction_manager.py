@@ -225,7 +225,7 @@ def eviction_message(
         return message, ()
     notes: tuple[tuple[str, str], ...] = ()
     own_request = amount_text(pod.spec.own_json, "requests", "memory")
-    if resource == "memory" and own_request != "0":  # told even if the pod uses less
+    if resource == "memory" and own_request != "0":  # said even if the pod uses less
         usage = str(whole_quantity(stats.memory))
         message += WHOLE % (pod.name, usage, own_request, resource)
         notes = (("offending_pod", pod.name), ("offending_pod_usage", usage))

@@ -432,12 +432,12 @@ def _is_less(one: str, other: str) -> bool:
 
 
 def _is_legacy(claim: ClaimView) -> bool:
-    """Tell whether an older external resizer works on it. Source: checkForRecoveryFromExpansion."""
+    """Return whether an older resizer works on it. Source: checkForRecoveryFromExpansion."""
     return not claim.resize_status and claim.allocated is None
 
 
 def _is_updated(each: _Expansion) -> bool:
-    """Tell whether the claim shows the new size. Source: runPreCheck, pvcAlreadyUpdated."""
+    """Return whether the claim shows the new size. Source: runPreCheck, pvcAlreadyUpdated."""
     claim = each.known
     return not claim.resize_status and not _is_less(claim.capacity, each.size)
 

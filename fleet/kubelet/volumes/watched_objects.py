@@ -101,7 +101,7 @@ class ObjectManager:
                 self._plan_recycling(pod.uid, turn.now_ns, turn)
 
     def unregister_pod(self, pod: Pod, turn: Turn) -> bool:
-        """Stop the watches that no other pod needs; tell whether its log is computed from them."""
+        """Stop the watches that no other pod needs; return whether its log depends on them."""
         often, is_read = read_often(pod), _is_read(pod)
         for key in references(pod):
             found = self._objects[key]
@@ -243,7 +243,7 @@ class ObjectManager:
     # ---- without watches ----
 
     def ask(self, keys: Iterable[ObjectKey], uid: PodUid, volume: str, turn: Turn) -> int:
-        """Ask for what has to be read anew; return how many answers are awaited.
+        """Ask for what has to be read again; return how many answers are awaited.
 
         Source: objectStore.Get; simpleConfigMapManager.GetConfigMap.
         """
@@ -295,7 +295,8 @@ class ObjectManager:
         data = reply.record
         had_one = found.exists and not found.error and found.asked_ns >= 0
         if isinstance(data, ObjectData):
-            if had_one and _strategy(turn) == "Cache" and _is_older(data, found.data):
+            old = found.data if had_one and _strategy(turn) == "Cache" else None
+            if old is not None and int(data.resource_version) < int(old.resource_version):
                 return
             found.data, found.keys, found.immutable = data, data.keys, data.immutable
             found.synced = found.exists = True
@@ -361,11 +362,6 @@ def _ttl_ns(turn: Turn) -> int:
         return int(text) * NS_PER_S
     except ValueError:
         return TTL_NS
-
-
-def _is_older(new: ObjectData, old: ObjectData | None) -> bool:
-    """Source: isObjectOlder."""
-    return old is not None and int(new.resource_version) < int(old.resource_version)
 
 
 def references(pod: Pod) -> Iterator[ObjectKey]:

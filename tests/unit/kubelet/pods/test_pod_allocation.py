@@ -3,7 +3,7 @@
 import orjson
 
 from fleet.k8s.pods import Pod
-from fleet.kubelet.containers.pod_allocation import (
+from fleet.kubelet.containers.allocation_manager import (
     WHOLE,
     actuated_by_status,
     allocated_by_status,
