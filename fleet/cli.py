@@ -19,7 +19,8 @@ import uvloop
 from click.core import ParameterSource
 
 from fleet import KUBERNETES_VERSION, __version__
-from fleet.cli_options import (
+from fleet.errors import Exit, FleetError, UsageError, masked
+from fleet.run.cli_options import (
     CLUSTER,
     NOT_OF_CAPACITY,
     RBAC,
@@ -35,7 +36,6 @@ from fleet.cli_options import (
     run_dir,
     scenario_options,
 )
-from fleet.errors import Exit, FleetError, UsageError, masked
 
 if TYPE_CHECKING:
     from fleet.profile.settings import Settings

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, get_args, get_origin, get_type_hints
 import click
 
 from fleet.cli import cli
-from fleet.cli_options import GroupedCommand, grouped
 from fleet.faults.fault import FAULTS, FaultKind, FaultType
 from fleet.metrics import Histogram, Requests
 from fleet.profile.loader import json_schema
@@ -24,6 +23,7 @@ from fleet.quantity import format_duration
 from fleet.report.figure import Figure, Kind, figures_of
 from fleet.report.figures import RequestFigures, metrics
 from fleet.report.report import Judgement, RunFigures
+from fleet.run.cli_options import GroupedCommand, grouped
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -124,7 +124,7 @@ MANAGED_TOO = (IdentityMode.SHARED, WatchMode.PER_NODE)
 
 
 class Settings(BaseModel):
-    """The options of `fleet spawn`, each declared once: `fleet.cli_options` makes flags of them.
+    """The options of `fleet spawn`, each declared once: `run.cli_options` makes flags of them.
 
     A field with a docstring is an option and the docstring its help, in this order. A field with an
     alias has the name of its flag when it is read.

@@ -221,21 +221,10 @@ class Display:
         rows = [
             ("", f"[bold cyan]fleet[/]  {escape(self._phase)}  [dim]{clock(now.elapsed_s)}[/]"),
             ("nodes", self._nodes(now)),
-            ("own limits", _own_limits(now)),
-            ("held back by", now.held_by),
-            ("scenario", escape(now.scenario)),
-            *_faults(now.faults),
-            ("pods", _pods(now.pods)),
-            ("requests", _requests(now)),
-            ("leases", _leases(now)),
-            ("agents", _agents(now)),
-            ("fleet", _process(now)),
-            ("control plane", _cores(now.controlplane_cpu)),
+            *_facts(now),
+            *((f"hint {i}", f"[dim]{escape(hint)}[/]") for i, hint in enumerate(self._hints)),
         ]
-        shown = [row for row in rows if row[1]]
-        return shown + [
-            (f"hint {i}", f"[dim]{escape(hint)}[/]") for i, hint in enumerate(self._hints)
-        ]
+        return [row for row in rows if row[1]]
 
     def _line(self, label: str, markup: str) -> Text:
         """Return the line, built anew only if its markup changed."""
@@ -305,20 +294,12 @@ class Display:
             return
         now = self._figures
         self._printed, self._printed_s = self._state(now), now.elapsed_s
-        rows = [
-            _plain_nodes(now) + self._left(now),
-            _own_limits(now, "own limits of fleet were hit: "),
-            f"held back by {now.held_by}" if now.held_by else "",
-            escape(now.scenario),
-            *(f"fault {markup}" for _, markup in _faults(now.faults)),
-            _pods(now.pods),
-            _requests(now),
-            _leases(now, "leases "),
-            _agents(now, "agents "),
-            _process(now, "fleet "),
-            _cores(now.controlplane_cpu, "control plane "),
+        facts = [
+            _said_of(label) + Text.from_markup(markup).plain
+            for label, markup in _facts(now)
+            if markup
         ]
-        words = "; ".join(Text.from_markup(row).plain for row in rows if row)
+        words = "; ".join(filter(None, [_plain_nodes(now) + self._left(now), *facts]))
         line = f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else "")
         # Logs are cut by whoever reads them, not by a width that nobody set.
         self.console.print(Text(line), soft_wrap=True)
@@ -341,6 +322,34 @@ def _plain_nodes(now: LiveFigures) -> str:
     return words
 
 
+def _facts(now: LiveFigures) -> list[tuple[str, str]]:
+    """Return what both forms show, as markup by label; some of it is empty."""
+    limits = f"[red]{own_limit_words(now.own_limits)}; the run is invalid[/]"
+    return [
+        ("own limits", limits if now.own_limits else ""),
+        ("held back by", now.held_by),
+        ("scenario", escape(now.scenario)),
+        *_faults(now.faults),
+        ("pods", _pods(now.pods)),
+        ("requests", _requests(now)),
+        ("leases", _leases(now)),
+        ("agents", _agents(now)),
+        ("fleet", _process(now)),
+        ("control plane", _cores(now.controlplane_cpu)),
+    ]
+
+
+PLAIN = {
+    "own limits": "own limits of fleet were hit: ",
+    **dict.fromkeys(("scenario", "pods", "requests"), ""),
+}
+"""What stands before a fact in a line of text, if it is not the label."""
+
+
+def _said_of(label: str) -> str:
+    return PLAIN.get(label, "fault " if label.startswith("fault") else f"{label} ")
+
+
 def _faults(faults: Sequence[str]) -> list[tuple[str, str]]:
     """Return a line for each of the first faults; only the first has a label that is shown."""
     lines = [escape(each) for each in faults[:FAULTS_SHOWN]]
@@ -350,12 +359,6 @@ def _faults(faults: Sequence[str]) -> list[tuple[str, str]]:
         (f"{MORE_FAULTS}{number}" if number else "faults", f"[red]{each}[/]")
         for number, each in enumerate(lines)
     ]
-
-
-def _own_limits(now: LiveFigures, label: str = "") -> str:
-    if not now.own_limits:
-        return ""
-    return f"[red]{label}{own_limit_words(now.own_limits)}; the run is invalid[/]"
 
 
 def _pods(pods: Mapping[str, int]) -> str:
@@ -377,31 +380,30 @@ def _requests(now: LiveFigures) -> str:
     return f"{words}, [{style}]{now.api_errors:,} {errors}[/]"
 
 
-def _leases(now: LiveFigures, label: str = "") -> str:
+def _leases(now: LiveFigures) -> str:
     if now.lease_late_p99_ms is None:
         return ""
-    return f"{label}sent p99 {_ms(now.lease_late_p99_ms)} late"
+    return f"sent p99 {_ms(now.lease_late_p99_ms)} late"
 
 
-def _agents(now: LiveFigures, label: str = "") -> str:
+def _agents(now: LiveFigures) -> str:
     if not now.agents:
         return ""
     rate = f"{now.agent_bytes_per_s / 1e6:,.1f} MB/s received"
-    return f"{label}{now.agents:,} running, {now.agent_watches:,} watches, {rate}"
+    return f"{now.agents:,} running, {now.agent_watches:,} watches, {rate}"
 
 
-def _process(now: LiveFigures, label: str = "") -> str:
+def _process(now: LiveFigures) -> str:
     words = [_cores(now.fleet_cpu)]
     words.append(size(now.rss_bytes) if now.rss_bytes else "")
     words.append(f"{now.watches:,} watches" if now.watches else "")
-    shown = ", ".join(word for word in words if word)
-    return f"{label}{shown}" if shown else ""
+    return ", ".join(word for word in words if word)
 
 
-def _cores(cores: float | None, label: str = "") -> str:
+def _cores(cores: float | None) -> str:
     if cores is None:
         return ""
-    return f"{label}{cores:.1%} of a core" if cores < 1 else f"{label}{cores:.2f} cores"
+    return f"{cores:.1%} of a core" if cores < 1 else f"{cores:.2f} cores"
 
 
 def _ms(value: float) -> str:

@@ -45,8 +45,8 @@ from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import load_objectives
 from fleet.run.adoption import adopt_nodes, remove_applied
 from fleet.run.applied import Applied
-from fleet.run.attendants import attend, failures, serve_metrics
 from fleet.run.autoscaler import start_autoscaler
+from fleet.run.background_tasks import failures, serve_metrics, start_background_tasks
 from fleet.run.bring_up import bring_up, find_preset
 from fleet.run.control_socket import Listed, open_socket
 from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_longer, report_of
@@ -307,7 +307,7 @@ class Run:
         self._observation.begin(
             cluster, self._target.local, settings, node_host, meter, directory, self._background
         )
-        attend(
+        start_background_tasks(
             self._background,
             node_host,
             cluster,

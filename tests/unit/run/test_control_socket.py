@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
-from fleet.cli_options import fault_options
 from fleet.errors import SetupError, UsageError
+from fleet.run.cli_options import fault_options
 from fleet.run.control_socket import (
     SOCKET,
     Listed,

@@ -23,7 +23,7 @@ LEASE_TRIES_MAX = 4
 """Within seven seconds: whoever cannot renew a Lease must end before another fleet takes it."""
 
 
-def attend(
+def start_background_tasks(
     background: Background,
     node_host: NodeHost,
     cluster: Cluster,
