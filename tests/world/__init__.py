@@ -1,4 +1,10 @@
-"""A cluster in virtual time: an API server in memory, its controllers, and the way to it. Sans-IO.
+"""Worlds in memory and in virtual time, for tests: what a kubelet or a run talks to.
 
-Real kubelets and the real reactor talk to it as to a real one; what those do is not in here.
+api_server, transport   an API server, and the connections of nodes to it
+virtual_time            time goes from one instant at which something is due to the next
+virtual_loop            asyncio in that time
+simulation, sim_faults  a whole fleet against the server, and what goes wrong between them
+admission, taints       what the server makes of pods, and the controller that evicts them
+cluster_fakes           the server as fleet's own requests see it: preflight, adoption, clean-up
+node_world, pod_world, admission_world   parts of one kubelet
 """
