@@ -254,7 +254,7 @@ directory_option = click.option(
 @directory_option
 def up(directory: Path | None, **given: object) -> None:
     """Start a control plane that outlives this command; print its kubeconfig."""
-    from fleet import controlplane as plane  # noqa: PLC0415
+    from fleet.controlplane import standing as plane  # noqa: PLC0415
     from fleet.profile.settings import Settings  # noqa: PLC0415
     from fleet.run.target import plane_options  # noqa: PLC0415
 
@@ -267,7 +267,7 @@ def up(directory: Path | None, **given: object) -> None:
 @directory_option
 def down(directory: Path | None) -> None:
     """Stop the control plane."""
-    from fleet import controlplane as plane  # noqa: PLC0415
+    from fleet.controlplane import standing as plane  # noqa: PLC0415
 
     was_up = _run(plane.down(directory))
     click.echo("stopped" if was_up else "no control plane was running")
@@ -277,7 +277,7 @@ def down(directory: Path | None) -> None:
 @directory_option
 def status(directory: Path | None) -> int:
     """Tell whether the control plane runs and is healthy."""
-    from fleet import controlplane as plane  # noqa: PLC0415
+    from fleet.controlplane import standing as plane  # noqa: PLC0415
 
     found = _run(plane.status(directory))
     if found is None:
@@ -293,9 +293,9 @@ def status(directory: Path | None) -> int:
 @controlplane.command()
 def build() -> None:
     """Build the control plane's programs into the user's cache, once."""
-    from fleet import controlplane as plane  # noqa: PLC0415
+    from fleet.controlplane.build import provide_binaries  # noqa: PLC0415
 
-    binaries = _run(plane.provide_binaries(None, _note))
+    binaries = _run(provide_binaries(None, _note))
     click.echo(binaries.source)
 
 

@@ -32,7 +32,7 @@ from fleet.cluster.identity import (
     optional_permissions,
     own_permissions,
 )
-from fleet.controlplane import NODE_BINDINGS
+from fleet.controlplane.options import NODE_BINDINGS
 from fleet.errors import UsageError
 from fleet.k8s.well_known import RBAC
 from fleet.profile.loader import mix_of

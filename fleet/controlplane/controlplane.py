@@ -61,6 +61,7 @@ from fleet.controlplane.options import (
     CONTROLLER_MANAGER,
     ETCD,
     KUBECTL,
+    NODE_BINDINGS,
     SCHEDULER,
     ComponentDeath,
     ControlPlaneInfo,
@@ -70,7 +71,7 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.process import Component, boot_id, marks_of
 from fleet.errors import SetupError
-from fleet.k8s.well_known import BINDINGS, NODES_GROUP, RBAC
+from fleet.k8s.well_known import BINDINGS, RBAC
 
 log = logging.getLogger(__name__)
 
@@ -87,16 +88,6 @@ ADMIN_TOKEN = "admin-token"  # noqa: S105  # a file's name
 
 REQUEST_TIMEOUT_S = 5.0
 CREATED = (200, 201, 409)  # 409: of an earlier start in the same directory
-
-SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
-
-# Binding, role, kind of subject, subject.
-NODE_BINDINGS = (
-    ("fleet:kubelet-bootstrap", "system:node-bootstrapper", "Group", "system:bootstrappers"),
-    ("fleet:node-autoapprove-bootstrap", f"{SIGNING}:nodeclient", "Group", "system:bootstrappers"),
-    ("fleet:node-autoapprove-rotation", f"{SIGNING}:selfnodeclient", "Group", NODES_GROUP),
-)
-"""What lets bootstrap tokens become nodes, and nodes renew their certificates."""
 
 ROLE_BINDINGS = (
     *NODE_BINDINGS,

@@ -170,6 +170,13 @@ def hold_directory(directory: Path | None, *, keep: bool | None = None) -> HeldD
     return HeldDirectory(layout, descriptor, keep=keep)
 
 
+def state_home() -> Path:
+    """Name fleet's place among the user's state."""
+    base = os.environ.get("XDG_STATE_HOME")
+    home = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
+    return home / "fleet"
+
+
 def claim_directory(root: Path) -> None:
     """Make a directory, or take an empty one, for a control plane, and mark it.
 

@@ -7,6 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
+from fleet.k8s.well_known import NODES_GROUP
+
 ETCD = "etcd"
 APISERVER = "kube-apiserver"
 SCHEDULER = "kube-scheduler"
@@ -15,6 +17,16 @@ KUBECTL = "kubectl"
 
 COMPONENTS = (ETCD, APISERVER, SCHEDULER, CONTROLLER_MANAGER)
 """In the order in which they start."""
+
+SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
+
+# Binding, role, kind of subject, subject.
+NODE_BINDINGS = (
+    ("fleet:kubelet-bootstrap", "system:node-bootstrapper", "Group", "system:bootstrappers"),
+    ("fleet:node-autoapprove-bootstrap", f"{SIGNING}:nodeclient", "Group", "system:bootstrappers"),
+    ("fleet:node-autoapprove-rotation", f"{SIGNING}:selfnodeclient", "Group", NODES_GROUP),
+)
+"""What lets bootstrap tokens become nodes, and nodes renew their certificates."""
 
 Progress = Callable[[str], None]
 """Takes one line about what is going on, to be shown in place of the last one."""

@@ -26,6 +26,7 @@ from fleet.controlplane.directory import (
     claim_directory,
     is_held,
     is_own,
+    state_home,
     write_private,
 )
 from fleet.controlplane.kubeconfig import write_kubeconfig_out
@@ -136,13 +137,6 @@ def _is_known(info: ControlPlaneInfo, pid: int) -> bool:
 
 
 # ---- places ----
-
-
-def state_home() -> Path:
-    """Name fleet's place among the user's state."""
-    base = os.environ.get("XDG_STATE_HOME")
-    home = Path(base) if base and Path(base).is_absolute() else Path.home() / ".local" / "state"
-    return home / "fleet"
 
 
 def default_directory() -> Path:

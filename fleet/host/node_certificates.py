@@ -49,7 +49,8 @@ from fleet.background import Background
 from fleet.clock import NS_PER_S, Draws
 from fleet.cluster.api_client import CONCURRENCY, Api, Cluster, expect
 from fleet.cluster.credentials import ClusterSelection
-from fleet.controlplane import ControlPlaneInfo, Layout, state_home
+from fleet.controlplane.directory import Layout, state_home
+from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import FleetError, SetupError, UsageError, hide
 from fleet.host.transports import endpoint_of
 from fleet.k8s.effects import NodeId, Timer

@@ -22,7 +22,7 @@ from pathlib import Path
 import orjson
 
 from fleet.background import BACKOFF_FIRST_S, BACKOFF_MAX_S, STEADY_S, Background, give_up
-from fleet.controlplane import ComponentDeath
+from fleet.controlplane.options import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text

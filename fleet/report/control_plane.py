@@ -35,7 +35,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.cluster.api_client import Cluster, describe_failure
 from fleet.cluster.identity import may_read
-from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER, ControlPlaneInfo
+from fleet.controlplane.options import (
+    APISERVER,
+    CONTROLLER_MANAGER,
+    ETCD,
+    SCHEDULER,
+    ControlPlaneInfo,
+)
 from fleet.errors import FleetError, SetupError
 from fleet.report.figure import Json
 

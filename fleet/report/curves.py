@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
-from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
+from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.appearance import title_of
 from fleet.report.control_plane import REQUESTS, Exposition, added, quantile
 from fleet.report.figure import Json

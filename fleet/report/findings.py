@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
-from fleet.controlplane import APISERVER
+from fleet.controlplane.options import APISERVER
 from fleet.metrics import is_refused_renewal
 from fleet.report.control_plane import REQUESTS
 from fleet.report.curves import periods

@@ -19,7 +19,7 @@ from fleet.cluster.leftovers import APPLIED_BY
 from fleet.cluster.ownership import OWNER_ANNOTATION, refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
 from fleet.cluster.statefulset import stop_pods
-from fleet.controlplane import attach
+from fleet.controlplane.standing import attach
 from fleet.errors import Exit, IncompleteError, UsageError
 
 CHOOSE = (

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from fleet.controlplane import state_home
+from fleet.controlplane.directory import state_home
 from fleet.controlplane.process import boot_id, start_ticks
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.faults.fault import document_of, read_fault, read_lasting

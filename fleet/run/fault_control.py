@@ -22,7 +22,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from fleet.agents.agent import create_event
-from fleet.controlplane import COMPONENTS, ControlPlane
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.options import COMPONENTS
 from fleet.errors import FleetError, UsageError
 from fleet.faults.fault import (
     FAULT_ANNOTATION,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fleet.background import Background
 from fleet.cluster.api_client import Cluster
-from fleet.controlplane import SCHEDULER, ControlPlaneInfo
+from fleet.controlplane.options import SCHEDULER, ControlPlaneInfo
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.profile.settings import Settings

@@ -28,8 +28,7 @@ from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease, claim_addresses
 from fleet.cluster.statefulset import check
-from fleet.controlplane import ComponentDeath
-from fleet.controlplane.options import KUBECTL
+from fleet.controlplane.options import KUBECTL, ComponentDeath
 from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.host.machine import check_memory, check_ports, raise_descriptors
 from fleet.host.node_certificates import Bootstrap, open_bootstrap

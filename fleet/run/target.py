@@ -8,23 +8,23 @@ import yaml
 
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kubeconfig import only_context
-from fleet.controlplane import (
-    APISERVER,
-    CONTROLLER_MANAGER,
-    ETCD,
-    SCHEDULER,
-    ComponentDeath,
-    ControlPlane,
-    ControlPlaneInfo,
-    ControlPlaneOptions,
-    attach,
-    provide_binaries,
-)
+from fleet.controlplane.build import provide_binaries
+from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.kubeconfig import (
     check_kubeconfig_out,
     private_file,
     write_kubeconfig_out,
 )
+from fleet.controlplane.options import (
+    APISERVER,
+    CONTROLLER_MANAGER,
+    ETCD,
+    SCHEDULER,
+    ComponentDeath,
+    ControlPlaneInfo,
+    ControlPlaneOptions,
+)
+from fleet.controlplane.standing import attach
 from fleet.errors import UsageError
 from fleet.profile.settings import Settings
 from fleet.report.display import Display

@@ -17,7 +17,7 @@ from fleet.background import Background
 from fleet.clock import TICK_NS, Draws, SystemClock
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
-from fleet.controlplane import ControlPlane
+from fleet.controlplane.controlplane import ControlPlane
 from fleet.host.machine import raise_descriptors
 from fleet.host.node_certificates import CertificateContext, NodeCertificates, open_bootstrap
 from fleet.host.reactor_loop import ReactorLoop

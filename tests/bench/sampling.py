@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from fleet.cli import main as fleet_main
-from fleet.controlplane import APISERVER
+from fleet.controlplane.options import APISERVER
 from fleet.report.control_plane import INTERVAL_S, ControlPlaneSampler
 
 from .inside import SETTLE_S

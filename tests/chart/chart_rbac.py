@@ -24,7 +24,7 @@ from fleet.cluster.identity import (
     own_permissions,
 )
 from fleet.cluster.rbac import Rule, rules
-from fleet.controlplane import NODE_BINDINGS
+from fleet.controlplane.options import NODE_BINDINGS
 from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
 from fleet.profile.agent_behavior import SERVICE_ACCOUNT_USER, AgentModel
 from fleet.profile.loader import mix_of

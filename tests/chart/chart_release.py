@@ -13,7 +13,7 @@ from helm_commands import NAMESPACE, RELEASE, RUN, Helm
 from played_node import PlayedNode
 
 from fleet.cluster.ownership import RUN_LABEL
-from fleet.controlplane import attach
+from fleet.controlplane.standing import attach
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 NODES_PER_POD = 5

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from fleet.controlplane import ControlPlaneInfo
+from fleet.controlplane.options import ControlPlaneInfo
 
 Json = dict[str, Any]
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"

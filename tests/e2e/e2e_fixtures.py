@@ -14,7 +14,9 @@ from guard import guarded, marked_processes
 from leftovers import leftovers
 from own_control_plane import own_control_plane
 
-from fleet.controlplane import CONTROLLER_MANAGER, attach, find_binaries
+from fleet.controlplane.binaries import find_binaries
+from fleet.controlplane.options import CONTROLLER_MANAGER
+from fleet.controlplane.standing import attach
 
 LONG = (
     "test_parity",

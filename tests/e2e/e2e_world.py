@@ -20,7 +20,7 @@ from e2e_api import api_of, audit_log
 from lateness import assert_done
 
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
-from fleet.controlplane import APISERVER, ControlPlaneInfo
+from fleet.controlplane.options import APISERVER, ControlPlaneInfo
 from fleet.profile.loader import show_profile
 from fleet.run.interrupts import ONE_WISH_S
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from e2e_world import World
 from leftovers import leftovers
 
-from fleet.controlplane import ControlPlane, ControlPlaneOptions
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.options import ControlPlaneOptions
 
 
 @contextlib.contextmanager

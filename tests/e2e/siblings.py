@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 from e2e_world import Running, World, eventually
 
-from fleet.controlplane import APISERVER
+from fleet.controlplane.options import APISERVER
 
 ADOPTED_WITHIN_S = 10.0
 

@@ -42,7 +42,8 @@ from fleet.cluster.ownership import (
 )
 from fleet.cluster.preflight import confirm, inspect
 from fleet.cluster.runs import RUN_LEASES, RunLease, list_runs
-from fleet.controlplane import ControlPlane, ControlPlaneInfo, ControlPlaneOptions
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.options import ControlPlaneInfo, ControlPlaneOptions
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.profile.settings import IdentityMode
 from fleet.run.clean_command import Choice, clean

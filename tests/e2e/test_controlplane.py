@@ -25,24 +25,21 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from fleet.controlplane import (
+from fleet.controlplane.binaries import find_binaries
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.kubeconfig import token_kubeconfig
+from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
     CONTROLLER_MANAGER,
     ETCD,
     SCHEDULER,
     ComponentDeath,
-    ControlPlane,
     ControlPlaneInfo,
     ControlPlaneOptions,
-    attach,
-    down,
-    find_binaries,
-    status,
-    up,
+    from_json,
 )
-from fleet.controlplane.kubeconfig import token_kubeconfig
-from fleet.controlplane.options import from_json
+from fleet.controlplane.standing import attach, down, status, up
 from fleet.errors import SetupError
 
 pytest_plugins = ("e2e_fixtures",)
@@ -282,7 +279,7 @@ def test_two_at_a_time_and_an_apiserver_that_restarts() -> None:
 
 OWNER = """
 import sys, time, uvloop
-from fleet.controlplane import ControlPlane
+from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.options import to_json
 
 async def main():
@@ -369,7 +366,7 @@ def test_up_status_down(state_home: Path) -> None:
     assert attach() is None
     lines: list[str] = []
     # In another process, as the command does: the control plane must outlive it.
-    script = "import asyncio; from fleet.controlplane import up; asyncio.run(up())"
+    script = "import asyncio; from fleet.controlplane.standing import up; asyncio.run(up())"
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     info = attach()
     assert info is not None

@@ -12,7 +12,7 @@ import yaml
 from e2e_world import CONFIRMED, FLEET, WAIT_MAX_S, Json, World, condition, eventually, workload
 from leftovers import leftovers
 
-from fleet.controlplane import attach
+from fleet.controlplane.standing import attach
 from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import show_profile
 

@@ -16,7 +16,7 @@ from guard import MARK, marked_processes
 from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
 
 from fleet.cluster.ownership import OWNER_ANNOTATION, owner_mark
-from fleet.controlplane import COMPONENTS
+from fleet.controlplane.options import COMPONENTS
 from fleet.report.service_levels import STEADY_LEAST_S
 
 pytest_plugins = ("e2e_fixtures",)

@@ -12,7 +12,7 @@ import pytest
 from e2e_world import eventually
 from guard import MARK, marked_processes
 
-from fleet.controlplane import COMPONENTS
+from fleet.controlplane.options import COMPONENTS
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from e2e_world import Json, World, eventually
 
-from fleet.controlplane import Layout
+from fleet.controlplane.directory import Layout
 from fleet.controlplane.pki import SelfSigned
 from fleet.profile.loader import show_profile
 

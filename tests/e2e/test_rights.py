@@ -14,7 +14,8 @@ from e2e_world import CONFIRMED, DEDICATED, WAIT_MAX_S, Json, World, eventually,
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import Features, Impersonation, authorize, impersonation_headers, probe
-from fleet.controlplane import ControlPlane, ControlPlaneOptions
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.options import ControlPlaneOptions
 from fleet.errors import SetupError
 from fleet.profile.settings import Fidelity, IdentityMode
 

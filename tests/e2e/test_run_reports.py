@@ -17,7 +17,7 @@ from delaying_proxy import delaying_proxy
 from e2e_world import DEDICATED, Running, World, eventually, workload
 from lateness import assert_done
 
-from fleet.controlplane import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
+from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.run_directory import read_run
 
 pytest_plugins = ("e2e_fixtures",)

@@ -11,7 +11,8 @@ import pytest
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
 from own_control_plane import own_control_plane
 
-from fleet.controlplane import APISERVER, ControlPlane
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.options import APISERVER
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

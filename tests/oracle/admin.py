@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import orjson
 from normalisation import Json
 
-from fleet.controlplane import ControlPlaneInfo
+from fleet.controlplane.options import ControlPlaneInfo
 
 TIMEOUT_S = 30.0
 MERGE = "application/merge-patch+json"

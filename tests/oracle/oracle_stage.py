@@ -13,7 +13,7 @@ from real_kubelet import sessions_go_first
 from scene import FLEET
 from scene import REAL as REAL_SIDE
 
-from fleet.controlplane import ControlPlaneInfo
+from fleet.controlplane.options import ControlPlaneInfo
 
 
 class OracleStage:

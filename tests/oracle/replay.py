@@ -20,7 +20,7 @@ from virtual_admin import VirtualAdmin
 from virtual_node import VirtualNode, manifests_of
 
 from fleet import KUBERNETES_VERSION
-from fleet.controlplane import ControlPlaneInfo
+from fleet.controlplane.options import ControlPlaneInfo
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.option_types import ProfileChoice

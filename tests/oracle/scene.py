@@ -16,7 +16,7 @@ from admin import Admin, RefusedError
 from course import Course, LiveCourse, Step
 from normalisation import Json
 
-from fleet.controlplane import ControlPlaneInfo
+from fleet.controlplane.options import ControlPlaneInfo
 from fleet.quantity import parse_quantity
 
 REAL, FLEET = "real", "fleet"

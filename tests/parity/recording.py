@@ -19,9 +19,10 @@ from header_tap import Ends, HeaderTap, Noted
 from hollow_node import hollow_kubelet
 from parity_script import FLEET, HOLLOW, NODES, Script, play
 
-from fleet.controlplane import APISERVER, ControlPlane, ControlPlaneOptions
+from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.directory import ADMIN_USER, Layout, Pair
 from fleet.controlplane.kubeconfig import certificate_kubeconfig
+from fleet.controlplane.options import APISERVER, ControlPlaneOptions
 from fleet.controlplane.pki import Authority
 from fleet.errors import Exit
 

@@ -5,7 +5,7 @@ import re
 
 import grafana
 
-from fleet.controlplane import APISERVER
+from fleet.controlplane.options import APISERVER
 from fleet.report.control_plane import FAMILIES
 from fleet.report.figure import Kind
 from fleet.report.figures import metrics

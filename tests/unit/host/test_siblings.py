@@ -7,7 +7,7 @@ import pytest
 
 from fleet.background import Background
 from fleet.cli import spawn
-from fleet.controlplane import ComponentDeath
+from fleet.controlplane.options import ComponentDeath
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.host.siblings import (
     FIRST_ONLY,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fleet.controlplane import APISERVER, SCHEDULER
+from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.metrics import Histogram
 from fleet.report.control_plane import FAMILIES, REQUESTS, Exposition, Sample, Wanted, line_of
 from fleet.report.figures import (

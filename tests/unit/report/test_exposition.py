@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.controlplane import APISERVER, SCHEDULER
+from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.report.control_plane import FAMILIES, Exposition, Wanted
 
 SCRAPED = Path(__file__).parent / "scraped"

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from run_files import NODES, slow_writes, write_run
 
-from fleet.controlplane import APISERVER
+from fleet.controlplane.options import APISERVER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report import html_report

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.controlplane import APISERVER, SCHEDULER
+from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report.control_plane import (

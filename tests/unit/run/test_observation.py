@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from fleet.controlplane import APISERVER
+from fleet.controlplane.options import APISERVER
 from fleet.metrics import FleetCounts
 from fleet.report.control_plane import REQUESTS, ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures
