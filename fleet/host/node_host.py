@@ -483,7 +483,7 @@ class NodeHost:
                 own_watches=not self._shares_watches,
                 is_ours=self._is_ours,
                 registers=self.managed is None,
-                index_of=self._index_of,
+                position_of=self._index_of,
             )
             self.reactor.environments.add(env)
             self._add_static_source(env)

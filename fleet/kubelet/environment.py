@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -10,7 +11,7 @@ from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView
-from fleet.k8s.static_pods import NO_STATIC_PODS
+from fleet.k8s.static_pods import NO_STATIC_PODS, StaticPods
 from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.addresses import pod_cidrs as planned_pod_cidrs
 from fleet.profile.node_model import NodeModel
@@ -54,65 +55,36 @@ KUBELET = Fidelity()
 LIGHT = Fidelity(**dict.fromkeys(Fidelity._fields, False))
 
 
+@dataclass(slots=True, eq=False)
 class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""
 
-    __slots__ = (
-        "boots",
-        "csi_drivers",
-        "draws",
-        "fidelity",
-        "holds",
-        "images",
-        "index_of",
-        "is_ours",
-        "model",
-        "origin",
-        "outdated",
-        "own_watches",
-        "registers",
-        "runtime_classes",
-        "runtimes",
-        "services",
-        "skew_ns",
-        "static",
-        "tolerate_key",
-        "wall_offset_ns",
-    )
+    model: NodeModel
+    draws: Draws
+    _: KW_ONLY
+    fidelity: Fidelity = KUBELET
+    own_watches: bool = True  # each node opens its own; else the nodes of the run share some
+    registers: bool = True  # creates its Node; else it serves one that others make
+    is_ours: Callable[[NodeView], bool] = lambda _view: True
+    """Of a Node that exists: whether this run may be its kubelet."""
+    position_of: Callable[[str, str], int] | None = None
+    """Of a node, by its name and address, which may not be its own; None: by its address."""
+    tolerate_key: str = ""  # a pod that does not tolerate it never becomes Ready
+    csi_drivers: dict[str, CSIDriverView] = field(default_factory=dict)  # as any watch shows them
+    services: dict[tuple[str, str], ServiceView] = field(default_factory=dict)  # the same
+    runtime_classes: dict[str, RuntimeClassView] = field(default_factory=dict)  # the same
+    static: StaticPods = NO_STATIC_PODS  # as the profile's file and URL say
+    runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
+    outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for a first status patch
+    holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make
+    boots: dict[int, int] = field(default_factory=dict)  # of machines that booted again: how often
+    wall_offset_ns: int = 0  # wall minus monotonic; the reactor keeps it
+    skew_ns: int = 0  # how much the clock of the machines is ahead
+    images: ImageStore = field(init=False)  # what the nodes of the profile have on disk
+    origin: "Environment" = field(init=False)  # of machines in order, if these are not
 
-    def __init__(
-        self,
-        model: NodeModel,
-        draws: Draws,
-        *,
-        fidelity: Fidelity = KUBELET,
-        tolerate_key: str = "",
-        own_watches: bool | None = None,
-        is_ours: Callable[[NodeView], bool] = lambda _view: True,
-        index_of: Callable[[str, str], int] | None = None,
-        registers: bool = True,
-    ) -> None:
-        self.model = model
-        self.draws = draws
-        self.images = ImageStore(model)  # what the nodes of the profile have on disk
-        self.fidelity = fidelity
-        self.own_watches = fidelity.asks_for_watches if own_watches is None else own_watches
-        # Of a node, by its name and address; which may not be its own.
-        self.index_of = index_of or (lambda _name, address: model.index_of(address))
-        self.registers = registers  # creates its Node; else it serves one that others make
-        self.is_ours = is_ours  # of a Node that exists: whether this run may be its kubelet
-        self.tolerate_key = tolerate_key  # a pod that does not tolerate it never becomes Ready
-        self.csi_drivers: dict[str, CSIDriverView] = {}  # as the watch of any node shows them
-        self.services: dict[tuple[str, str], ServiceView] = {}  # as any node's watch shows them
-        self.runtime_classes: dict[str, RuntimeClassView] = {}  # as any node's watch shows them
-        self.static = NO_STATIC_PODS  # as the profile's file and URL say
-        self.runtimes: dict[int, Runtime] = {}  # by node, of kubelets that are being restarted
-        self.outdated: dict[int, NodeStatusPatch] = {}  # by node, for its first status patch
-        self.holds: dict[int, Hold] = {}  # by node, of Nodes that others make
-        self.boots: dict[int, int] = {}  # by node, of machines that booted again: how often
-        self.wall_offset_ns = 0  # wall minus monotonic; the reactor keeps it
-        self.skew_ns = 0  # how much the clock of the machines is ahead
-        self.origin = self  # of machines in order, if these are not
+    def __post_init__(self) -> None:
+        self.images, self.origin = ImageStore(self.model), self
 
     def of_machine(self, model: NodeModel, skew_ns: int) -> "Environment":
         """Return what nodes of the profile see whose machines are not as it says.
@@ -134,6 +106,11 @@ class Environment:
             return Runtime(node, host_ips, pod_cidrs, self.draws, self.model.run_times)
         runtime.use_cidrs(pod_cidrs)
         return runtime
+
+    def index_of(self, name: str, address: str) -> int:
+        """Return the position of a node among those of the run."""
+        found = self.position_of
+        return self.origin.model.index_of(address) if found is None else found(name, address)
 
     def boot(self, node: NodeId, down_ns: int, now_ns: int) -> None:
         """Let a machine boot that was off since an instant: another bootID, and nothing runs."""

@@ -21,13 +21,7 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.pods import EventType, NodeView, PodUid
-from fleet.kubelet.containers.image_gc_manager import (
-    LIST_KEYS,
-    changed_images,
-    on_gc_timer,
-    on_images_reported,
-    on_list_timer,
-)
+from fleet.kubelet.containers import image_gc_manager
 from fleet.kubelet.devices.dra import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
@@ -403,7 +397,7 @@ class VirtualKubelet:
             not_ready=self._not_ready(turn.now_ns),
             volumes_in_use=None if pods is None else pods.volumes_to_report(),
             extended=() if plugins is None else plugins.resources(turn),
-            images_json=changed_images(turn),
+            images_json=image_gc_manager.changed_images(turn),
         )
 
     def _not_ready(self, now_ns: int) -> tuple[str, ...]:
@@ -479,7 +473,7 @@ class VirtualKubelet:
         patch = call.payload
         if reply.ok and isinstance(patch, NodeStatusPatch):
             if patch.status_json:
-                on_images_reported(patch.status_json, turn)
+                image_gc_manager.on_images_reported(patch.status_json, turn)
             if patch.volumes_in_use is not None and self.pods is not None:
                 self.pods.on_volumes_reported(patch.volumes_in_use, turn)
                 self._drop_idle_pod_side()
@@ -487,13 +481,13 @@ class VirtualKubelet:
 
     def _on_images_timer(self, key: str, turn: Turn) -> None:
         """Refresh the list of images in the status, or look whether the disk is full."""
-        if key in LIST_KEYS:
-            if on_list_timer(key, turn):
+        if key in image_gc_manager.LIST_KEYS:
+            if image_gc_manager.on_list_timer(key, turn):
                 self.status.arm(self._inputs(turn), turn)
             return
         in_use = self.pods.images_in_use() if self.pods is not None else ()
         used = self.pods.disk_bytes(turn) if self.pods is not None else None
-        for reason, message in on_gc_timer(in_use, used, turn):
+        for reason, message in image_gc_manager.on_gc_timer(in_use, used, turn):
             turn.node_event(reason, message)
 
     def _on_csi_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:

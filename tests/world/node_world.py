@@ -34,7 +34,9 @@ def model() -> NodeModel:
 
 
 def environment(*, light: bool = False) -> Environment:
-    env = Environment(model(), Draws(7), fidelity=LIGHT if light else KUBELET)
+    env = Environment(
+        model(), Draws(7), fidelity=LIGHT if light else KUBELET, own_watches=not light
+    )
     env.wall_offset_ns = SimClock.EPOCH_NS
     return env
 

@@ -159,7 +159,13 @@ class World:
             _mix.append(load_mix())
         model = _mix[0].model_of(0)
         fidelity = LIGHT if light else KUBELET
-        self.env = Environment(model, Draws(7), fidelity=fidelity, tolerate_key=tolerate_key)
+        self.env = Environment(
+            model,
+            Draws(7),
+            fidelity=fidelity,
+            own_watches=not light,
+            tolerate_key=tolerate_key,
+        )
         self.env.wall_offset_ns = SimClock.EPOCH_NS
         self.facts = NodeFacts(NODE, "n", host_ips)
         self.facts.pod_cidrs = pod_cidr

@@ -13,27 +13,14 @@ from dataclasses import dataclass, field
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, Reply, Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
+from fleet.kubelet.containers import kuberuntime_container, pod_actions
 from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager, resize_error
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, PullCredentials, Wanted
-from fleet.kubelet.containers.kuberuntime_container import (
-    HookPlace,
-    kill_containers,
-    kill_grace_s,
-    outcome,
-    post_start,
-    stop,
-)
 from fleet.kubelet.containers.kuberuntime_sandbox import (
     has_dns_events,
     mounts_recursively,
     sandbox_error,
     tell_dns,
-)
-from fleet.kubelet.containers.pod_actions import (
-    compute_pod_actions,
-    containers_to_reset,
-    is_sidecar,
-    needs_sandbox,
 )
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.events import Reason, back_off_texts, texts_of
@@ -99,12 +86,12 @@ class KubeRuntimeManager:
         if sandbox is None:
             return SyncStage.SANDBOX
         if sandbox.ready and restart_all:
-            worker.kills = Kills(containers_to_reset(pod, sandbox), resets=True)
+            worker.kills = Kills(pod_actions.containers_to_reset(pod, sandbox), resets=True)
             return SyncStage.KILL
         if sandbox.ready:
             return SyncStage.PLAN
         # It has died: what still runs in it is killed, then it is replaced if that is needed.
-        is_needed = needs_sandbox(pod, sandbox)
+        is_needed = pod_actions.needs_sandbox(pod, sandbox)
         if is_needed:
             turn.event(pod, Reason.SANDBOX_CHANGED, SANDBOX_CHANGED)
         if sandbox.is_running():
@@ -115,7 +102,7 @@ class KubeRuntimeManager:
 
     def _stop_all(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
         worker.stage = SyncStage.STOP
-        kill_containers(self._runtime, worker, sandbox, turn)
+        kuberuntime_container.kill_containers(self._runtime, worker, sandbox, turn)
 
     def begin_sandbox(self, worker: PodWorker, turn: Turn) -> None:
         """Have the sandbox made; it takes as long as the profile says."""
@@ -154,7 +141,7 @@ class KubeRuntimeManager:
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
-        actions = compute_pod_actions(pod, sandbox, self._probes)
+        actions = pod_actions.compute_pod_actions(pod, sandbox, self._probes)
         if actions.kill_pod:
             self._stop_all(worker, sandbox, turn)
             return None
@@ -210,8 +197,8 @@ class KubeRuntimeManager:
             done = (*kills.done, kill.name)
             worker.kills = kills._replace(left=kills.left[at + 1 :], done=done)
             turn.event(pod, Reason.KILLING, kill.message, pod.find(kill.name))
-            grace_s = kill_grace_s(pod, kill)
-            stop(self._runtime, worker, (container,), grace_s, turn)
+            grace_s = kuberuntime_container.kill_grace_s(pod, kill)
+            kuberuntime_container.stop(self._runtime, worker, (container,), grace_s, turn)
             return None
         if kills.resets:
             worker.had_actions = True
@@ -225,7 +212,7 @@ class KubeRuntimeManager:
 
         If that fails the sync is over, without an event. Source: SyncPod, steps 2 and 3.
         """
-        error = outcome(self._runtime, worker, turn)
+        error = kuberuntime_container.outcome(self._runtime, worker, turn)
         if error is None:
             return None
         if error:
@@ -348,7 +335,7 @@ class KubeRuntimeManager:
     def _skip_first(self, worker: PodWorker) -> None:
         """Leave out a container; without a regular init container nothing after it may start."""
         spec, *rest = worker.plan
-        stops = spec in worker.pod.spec.init_containers and not is_sidecar(spec)
+        stops = spec in worker.pod.spec.init_containers and not pod_actions.is_sidecar(spec)
         worker.plan = () if stops else tuple(rest)
 
     def _is_in_back_off(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> bool:
@@ -496,8 +483,10 @@ class KubeRuntimeManager:
         if spec.life.post_start is None:
             worker.forget_reason(spec.name)
             return False
-        place = HookPlace(self._runtime, turn.env, pod, container, turn.now_ns, sources)
-        hook = post_start(place, spec, behavior)
+        place = kuberuntime_container.HookPlace(
+            self._runtime, turn.env, pod, container, turn.now_ns, sources
+        )
+        hook = kuberuntime_container.post_start(place, spec, behavior)
         worker.kills = Kills(hook_error=hook.error, hook_dies=hook.dies)
         worker.stage = SyncStage.POST_START
         turn.wait(worker, turn.now_ns + hook.takes_ns)
@@ -562,7 +551,7 @@ class KubeRuntimeManager:
         turn.event(pod, Reason.FAILED_POST_START_HOOK, "PostStartHook failed", spec)
         worker.note_reason(spec.name, WaitingState(POST_START_ERROR, error))
         worker.fail()
-        if spec in pod.spec.init_containers and not is_sidecar(spec):
+        if spec in pod.spec.init_containers and not pod_actions.is_sidecar(spec):
             worker.plan = ()
         kill = ContainerKill(spec.name, "FailedPostStartHook", KillReason.POST_START_HOOK)
         worker.kills = Kills((kill,), is_of_hook=True)

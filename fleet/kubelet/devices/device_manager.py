@@ -25,13 +25,7 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import DeviceRequest
 from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
-from fleet.kubelet.devices.container_manager import (
-    ALIGNING_POLICIES,
-    Hint,
-    Supply,
-    best_hint,
-    reports_health,
-)
+from fleet.kubelet.devices import container_manager
 from fleet.kubelet.devices.container_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import (
@@ -46,7 +40,7 @@ STOP_GRACE_NS = 300 * NS_PER_S
 """Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
 UNREGISTERED = (-1, -1)
 """Capacity and allocatable of a resource whose plugin has not come yet."""
-EVERYWHERE = Hint(-1, is_preferred=True)
+EVERYWHERE = container_manager.Hint(-1, is_preferred=True)
 _REGISTER_STREAM = 0xDE71CE
 _FAILURE_STREAM = 0xDE71FA
 
@@ -205,11 +199,11 @@ class DeviceManager:
 
     def _hint(
         self, requests: list[DeviceRequest], reusable: dict[str, set[int]], turn: Turn
-    ) -> Hint | None:
+    ) -> container_manager.Hint | None:
         """Return the NUMA nodes of a container's devices, None if the topology manager refuses."""
         policy = turn.env.model.kubelet.topology_manager_policy
         nodes = max((device.numa_nodes for device in self._devices), default=0)
-        if policy not in ALIGNING_POLICIES or not nodes:
+        if policy not in container_manager.ALIGNING_POLICIES or not nodes:
             return EVERYWHERE
         supplies = []
         for request in requests:
@@ -220,13 +214,13 @@ class DeviceManager:
                 all_of = Counter(map(device.numa_node, range(device.total)))
                 free_of = Counter(map(device.numa_node, free))
                 supplies.append(
-                    Supply(
+                    container_manager.Supply(
                         request.amount,
                         tuple(all_of[node] for node in range(nodes)),
                         tuple(free_of[node] for node in range(nodes)),
                     )
                 )
-        return best_hint(supplies, policy) if supplies else EVERYWHERE
+        return container_manager.best_hint(supplies, policy) if supplies else EVERYWHERE
 
     def _device(self, resource: str) -> DeviceModel:
         return next(each for each in self._devices if each.resource == resource)
@@ -236,7 +230,7 @@ class DeviceManager:
         request: DeviceRequest,
         given: tuple[int, ...] | None,
         reuse: set[int],
-        hint: Hint,
+        hint: container_manager.Hint,
         turn: Turn,
     ) -> tuple[str, tuple[int, ...]]:
         """Return an error, or the devices of one container. Source: devicesToAllocate."""
@@ -323,7 +317,7 @@ class DeviceManager:
         Source: UpdateAllocatedResourcesStatus, for regular containers; since 1.36 by default.
         """
         grants = self._grants.get(pod.uid)
-        if grants is None or not reports_health(turn.env.model):
+        if grants is None or not container_manager.reports_health(turn.env.model):
             return status
         containers = tuple(
             each._replace(devices_json=self._render(each.name, grants, turn))

@@ -48,14 +48,8 @@ from fleet.kubelet.pod_worker import (
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.resource_monitor import ResourceMonitor
+from fleet.kubelet.pressure import preemption
 from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
-from fleet.kubelet.pressure.preemption import (
-    CONDITION_MESSAGE,
-    MESSAGE,
-    REASON,
-    Need,
-    pods_to_preempt,
-)
 from fleet.kubelet.turn import Turn
 from fleet.profile.distribution import Distribution, Shape
 
@@ -181,9 +175,9 @@ class PodAdmission:
             return
         self._hold(worker, victims)
         victim = self._workers[victims[0]]
-        turn.event(victim.pod, OpenReason(REASON), MESSAGE)
-        condition = disruption_target(victim.pod, CONDITION_MESSAGE)
-        kill = PodKill(REASON, MESSAGE, condition=condition)
+        turn.event(victim.pod, OpenReason(preemption.REASON), preemption.MESSAGE)
+        condition = disruption_target(victim.pod, preemption.CONDITION_MESSAGE)
+        kill = PodKill(preemption.REASON, preemption.MESSAGE, condition=condition)
         self._syncer.kill_pod(victim, kill, turn)
 
     def forget(self, uid: PodUid) -> None:
@@ -281,8 +275,8 @@ class PodAdmission:
     def _preempt(self, worker: PodWorker, verdict: Verdict, turn: Turn) -> Rejection | None:
         """Kill what must go for a critical pod, in turn; it starts when they are gone."""
         others = self._others(worker)
-        needs = [Need(each.resource, each.missing) for each in verdict.shortages]
-        found = pods_to_preempt(worker.pod, others, needs)
+        needs = [preemption.Need(each.resource, each.missing) for each in verdict.shortages]
+        found = preemption.pods_to_preempt(worker.pod, others, needs)
         if found.error:
             text = "Unexpected error while attempting to recover from admission failure"
             return Rejection("UnexpectedAdmissionError", f"{text}: {found.error}")

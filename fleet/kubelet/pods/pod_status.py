@@ -21,13 +21,7 @@ from fleet.kubelet.pod_worker import (
     PodWorker,
     WorkerState,
 )
-from fleet.kubelet.pods.status_generate import (
-    DEADLINE_MESSAGE,
-    PodInputs,
-    generate_pod_status,
-    is_past_deadline,
-    untolerated_key,
-)
+from fleet.kubelet.pods import status_generate
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.runtime.runtime import Runtime
@@ -62,11 +56,11 @@ class StatusGenerator:
         killed = worker.killed
         if killed is not None and is_terminal and old.phase not in TERMINAL_PHASES:
             old = killed.applied(old)  # as reported when the kill began; light reports it once
-        past = is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
+        past = status_generate.is_past_deadline(pod, old, turn.now_ns, env.wall_offset_ns)
         if past:
-            turn.event(pod, Reason.DEADLINE_EXCEEDED, DEADLINE_MESSAGE)
+            turn.event(pod, Reason.DEADLINE_EXCEEDED, status_generate.DEADLINE_MESSAGE)
         resizes = self._allocations
-        inputs = PodInputs(
+        inputs = status_generate.PodInputs(
             old=old,
             resize=() if is_terminal else resizes.conditions(pod.uid),
             actuated=resizes.had(pod.uid),
@@ -76,14 +70,14 @@ class StatusGenerator:
             host_ips=turn.facts.host_ips,
             reasons=worker.reasons or _NO_REASONS,
             is_terminal=is_terminal,
-            untolerated=untolerated_key(pod, env.tolerate_key),
+            untolerated=status_generate.untolerated_key(pod, env.tolerate_key),
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=resizes_pods(env.model),
             shows_user=not env.model.is_windows,
             image_id=env.images.image_id,
             recursive=mounts_recursively(pod, env),
         )
-        status = generate_pod_status(pod, sandbox, inputs)
+        status = status_generate.generate_pod_status(pod, sandbox, inputs)
         if worker.state is WorkerState.TERMINATED and not old.pod_ips:
             status = status._replace(pod_ips=status.host_ips if pod.spec.host_network else "")
         if self._devices is not None:

@@ -26,15 +26,9 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Milestone, Timer, WatchKind
 from fleet.k8s.pods import Pod, PodStatus
 from fleet.k8s.static_pods import StaticPod
+from fleet.kubelet.containers import kuberuntime_container
 from fleet.kubelet.containers.allocation_manager import AllocationManager
 from fleet.kubelet.containers.image_manager import release_images
-from fleet.kubelet.containers.kuberuntime_container import (
-    go_on_killing,
-    kill_containers,
-    kill_orphan,
-    outcome,
-    sandbox_problem,
-)
 from fleet.kubelet.containers.kuberuntime_manager import (
     ANSWER_POLL_NS,
     KubeRuntimeManager,
@@ -75,7 +69,7 @@ from fleet.kubelet.pods.status_generate import (
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_volume import MOUNT_POLL_NS, MountResult, mount_seen_ns
-from fleet.kubelet.volumes.volume_manager import LOOP_NS, Unmounts, VolumeManager
+from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.profile.container_behavior import ProbeKind
 from fleet.runtime.containers import NEVER
@@ -131,7 +125,6 @@ class PodSyncer:
         "runtime",
         "runtime_state",
         "statuses",
-        "unmounts",
         "volumes",
     )
 
@@ -157,7 +150,6 @@ class PodSyncer:
         self.reports = StatusGenerator(
             self.statuses, self.runtime, self.probes, self.allocations, self.dra, devices
         )
-        self.unmounts = Unmounts()
 
     def reject(self, worker: PodWorker, rejection: Rejection, turn: Turn) -> None:
         """Report that a pod may not run; housekeeping ends what runs of it. Source: rejectPod."""
@@ -540,7 +532,7 @@ class PodSyncer:
 
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""
-        go_on_killing(self.runtime, worker, turn)
+        kuberuntime_container.go_on_killing(self.runtime, worker, turn)
         sandbox = self.runtime.sandbox(worker.pod.uid)
         if sandbox is not None and not sandbox.ready and worker.state is WorkerState.SYNC:
             worker.pending = True  # after the sync under way, if there is one
@@ -577,9 +569,9 @@ class PodSyncer:
         self.probes.stop_liveness_and_startup(pod)
         if sandbox is not None and sandbox.is_running():
             worker.stage = SyncStage.STOP
-            kill_containers(self.runtime, worker, sandbox, turn)
+            kuberuntime_container.kill_containers(self.runtime, worker, sandbox, turn)
             return None
-        if sandbox_problem(self.runtime, pod, turn):
+        if kuberuntime_container.sandbox_problem(self.runtime, pod, turn):
             worker.stage = SyncStage.STOP
             return self._on_pod_stopped(worker, turn)
         return self._terminated(worker, turn)
@@ -591,7 +583,7 @@ class PodSyncer:
         the rest is seen by the next relist, and has it tried again then.
         Source: pod_workers.go, completeWork, removeTerminatedWorker.
         """
-        error = outcome(self.runtime, worker, turn)
+        error = kuberuntime_container.outcome(self.runtime, worker, turn)
         if error is None:
             return None
         if not error:
@@ -642,7 +634,7 @@ class PodSyncer:
 
     def _unmount(self, worker: PodWorker, turn: Turn) -> None:
         """Try what is mounted, and finish once nothing is."""
-        due_ns = self.unmounts.attempt(worker.pod, turn) if worker.volumes_ready else 0
+        due_ns = self.volumes.unmount(worker.pod, turn) if worker.volumes_ready else 0
         if due_ns:
             turn.wait(worker, due_ns + int(EXIST_POLL_NS * turn.draw(_STREAM_REQUEUE)))
         else:
@@ -677,9 +669,9 @@ class PodSyncer:
         if not worker.had_actions:
             worker.had_actions = True
             self.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
-            kill_orphan(self.runtime, worker, sandbox, turn)
+            kuberuntime_container.kill_orphan(self.runtime, worker, sandbox, turn)
             return
-        error = outcome(self.runtime, worker, turn)
+        error = kuberuntime_container.outcome(self.runtime, worker, turn)
         if error:
             pod = dataclasses.replace(worker.pod, resource_version="")
             turn.event(pod, Reason.FAILED_KILL_POD, f"error killing pod: {error}")

@@ -40,6 +40,7 @@ from fleet.kubelet.pod_worker import (
     disruption_target,
 )
 from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pressure import oom_watcher
 from fleet.kubelet.pressure.eviction_manager import (
     EVICTED,
     Eviction,
@@ -49,14 +50,6 @@ from fleet.kubelet.pressure.eviction_manager import (
     observations_of,
     threshold_amount,
     thresholds_of,
-)
-from fleet.kubelet.pressure.oom_watcher import (
-    choose_victim,
-    is_oom,
-    is_over_limit,
-    is_system_oom,
-    next_oom_ns,
-    system_oom_message,
 )
 from fleet.kubelet.turn import Turn
 from fleet.profile.node_model import NodeModel
@@ -269,7 +262,7 @@ class ResourceMonitor:
         found = tuple(pods.values())
         terms = self._node_terms(found, turn)
         self._pass_ns = evictions.next_pass_ns(model, terms, found, turn.now_ns)
-        self._oom_ns = next_oom_ns(model, terms, found, turn.now_ns)
+        self._oom_ns = oom_watcher.next_oom_ns(model, terms, found, turn.now_ns)
         due_ns = min(self._pass_ns, self._oom_ns)
         if due_ns not in {NEVER, self._due_ns}:
             self._due_ns = due_ns
@@ -298,9 +291,11 @@ class ResourceMonitor:
         while True:
             pods = _terms(self._workers, self._syncer, turn)
             stats = self._stats(pods, turn)
-            over = [each for each in pods.values() if is_over_limit(each, turn.now_ns)][:1]
-            victim = choose_victim(over or tuple(pods.values()), capacity, turn.now_ns)
-            if victim is None or not (over or is_oom(stats)):
+            over = [each for each in pods.values() if oom_watcher.is_over_limit(each, turn.now_ns)][
+                :1
+            ]
+            victim = oom_watcher.choose_victim(over or tuple(pods.values()), capacity, turn.now_ns)
+            if victim is None or not (over or oom_watcher.is_oom(stats)):
                 return
             worker = self._workers[victim.pod.uid]
             sandbox = self._syncer.runtime.sandbox(victim.pod.uid)
@@ -308,8 +303,8 @@ class ResourceMonitor:
             assert container is not None, victim
             container.oom_kill(turn.now_ns)
             self._syncer.on_runtime_changed(worker, turn)
-            if not over and is_system_oom(stats):
-                message = system_oom_message(victim.process, container.id)
+            if not over and oom_watcher.is_system_oom(stats):
+                message = oom_watcher.system_oom_message(victim.process, container.id)
                 turn.node_event(Reason.SYSTEM_OOM, message)
 
 

@@ -40,6 +40,7 @@ from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node_facts import UNMOUNT_FAILED
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes import watched_objects
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
 from fleet.kubelet.volumes.pod_volume import (
     AT_ONCE,
@@ -57,14 +58,6 @@ from fleet.kubelet.volumes.pod_volume import (
     volume_name,
 )
 from fleet.kubelet.volumes.token_cache import TokenCache
-from fleet.kubelet.volumes.watched_objects import (
-    SYNC_WAIT_NS,
-    ObjectKey,
-    ObjectManager,
-    is_polled,
-    reads_of,
-    sources_of,
-)
 from fleet.profile.machine import types_by_path
 from fleet.profile.pod_behavior import volume_behavior
 from fleet.runtime.runtime import Runtime
@@ -79,6 +72,19 @@ _STREAM_REMOUNT = 0x70105
 _STREAM_POLL = 0x70106
 
 
+_STREAM_UNMOUNT = 0x70107
+_STEPS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS
+
+
+@dataclass(slots=True, eq=False)
+class _Mounted:
+    """A volume that could not be unmounted."""
+
+    spec: VolumeSpec
+    due_ns: int = 0  # when it may be tried again
+    tries: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
@@ -87,16 +93,31 @@ class VolumeManager:
     _mounts: dict[PodUid, PodMount] = field(default_factory=dict)
     tokens: TokenCache = field(default_factory=TokenCache)
     _polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
-    objects: ObjectManager = field(default_factory=ObjectManager)
+    objects: watched_objects.ObjectManager = field(default_factory=watched_objects.ObjectManager)
     claims: ClaimVolumes | None = None  # made for the first pod that has one
+    _mounted: dict[PodUid, list[_Mounted]] | None = None  # what does not unmount
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to, or ask for its pull secrets."""
         self.objects.register_pod(pod, turn)
-        if is_polled(turn):
+        if watched_objects.is_polled(turn):
             secrets = ((WatchKind.SECRET, pod.namespace, each) for each in pod.spec.pull_secrets)
             self.objects.ask(secrets, pod.uid, "", turn)
             self._plan_poll(pod, turn)
+
+    def unmount(self, pod: Pod, turn: Turn) -> int:
+        """Unmount what is due; return when it is tried again, 0 once nothing is mounted."""
+        left = (self._mounted or {}).get(pod.uid)
+        if left is None:
+            left = [_Mounted(each) for each in pod.spec.volumes if each.mounted]
+        left = [each for each in left if not _tear_down(pod, each, turn)]
+        if left:
+            self._mounted = {**(self._mounted or {}), pod.uid: left}
+            return min(each.due_ns for each in left)
+        if self._mounted is not None:
+            self._mounted.pop(pod.uid, None)
+            self._mounted = self._mounted or None
+        return 0
 
     def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
         """Follow a change of what a pod refers to: an ephemeral container may add some."""
@@ -146,7 +167,7 @@ class VolumeManager:
         mount.waited = True
         self._wait(pod.uid, mount, due_ns, turn)
 
-    def remount(self, pod: Pod, key: ObjectKey, turn: Turn) -> list[PendingVolume]:
+    def remount(self, pod: Pod, key: watched_objects.ObjectKey, turn: Turn) -> list[PendingVolume]:
         """Mount again, at the next resync of a pod that runs, what an object lacks a key for.
 
         That fails until the key, or the whole object, is back. Return the volumes that are new
@@ -174,9 +195,9 @@ class VolumeManager:
         self._arm(pod.uid, mount, turn)
         return volumes
 
-    def _lacks(self, pod: Pod, volume: VolumeSpec, key: ObjectKey) -> bool:
+    def _lacks(self, pod: Pod, volume: VolumeSpec, key: watched_objects.ObjectKey) -> bool:
         """Return whether a volume cannot show what it is to show of an object."""
-        sources = sources_of(volume, pod.namespace)
+        sources = watched_objects.sources_of(volume, pod.namespace)
         return any(each == key and self.objects.problem(key, source)[0] for each, source in sources)
 
     def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
@@ -280,11 +301,11 @@ class VolumeManager:
             volume.error = ""
             volume.tokens = self.tokens.request(pod, spec, turn)
         if volume.reads < 0:
-            keys = (key for key, _ in sources_of(spec, pod.namespace))
+            keys = (key for key, _ in watched_objects.sources_of(spec, pod.namespace))
             volume.reads = self.objects.ask(keys, pod.uid, spec.name, turn)
         if volume.tokens or volume.reads:
             return None
-        sources = sources_of(spec, pod.namespace)
+        sources = watched_objects.sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
         known = (volume.error, spec.flaw, *(error for error, _ in found))
         errors = [error for error in known if error]
@@ -300,7 +321,7 @@ class VolumeManager:
         if not errors:
             return ""
         if is_unsynced and not volume.patience_ns:
-            volume.patience_ns = turn.now_ns + SYNC_WAIT_NS
+            volume.patience_ns = turn.now_ns + watched_objects.SYNC_WAIT_NS
         if is_unsynced and turn.now_ns < volume.patience_ns:
             volume.due_ns = volume.patience_ns
             return None
@@ -497,7 +518,7 @@ class VolumeManager:
         due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
             if pod.uid not in self._mounts:
-                self.objects.ask(reads_of(pod), pod.uid, "", turn)
+                self.objects.ask(watched_objects.reads_of(pod), pod.uid, "", turn)
             self._plan_poll(pod, turn)
         claims = self.claims
         if claims is not None and claims.is_resync_due(pod.uid, turn.now_ns):
@@ -511,47 +532,13 @@ class VolumeManager:
 
     def _plan_poll(self, pod: Pod, turn: Turn) -> None:
         """Plan the next resync that reads objects. Source: pod_workers.go, completeWork."""
-        if any(reads_of(pod)):
+        if any(watched_objects.reads_of(pod)):
             period_ns = turn.env.model.kubelet.sync_frequency_ns
             due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL, pod.uid) / 2))
             if self._polls is None:
                 self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
-
-
-_STREAM_UNMOUNT = 0x70107
-_STEPS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS
-
-
-@dataclass(slots=True, eq=False)
-class _Mounted:
-    """A volume that could not be unmounted."""
-
-    spec: VolumeSpec
-    due_ns: int = 0  # when it may be tried again
-    tries: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Unmounts:
-    """The volumes of one node that do not unmount, by pod."""
-
-    _left: dict[PodUid, list[_Mounted]] | None = None
-
-    def attempt(self, pod: Pod, turn: Turn) -> int:
-        """Unmount what is due; return when it is tried again, 0 once nothing is mounted."""
-        left = (self._left or {}).get(pod.uid)
-        if left is None:
-            left = [_Mounted(each) for each in pod.spec.volumes if each.mounted]
-        left = [each for each in left if not _tear_down(pod, each, turn)]
-        if left:
-            self._left = {**(self._left or {}), pod.uid: left}
-            return min(each.due_ns for each in left)
-        if self._left is not None:
-            self._left.pop(pod.uid, None)
-            self._left = self._left or None
-        return 0
 
 
 def _tear_down(pod: Pod, mounted: _Mounted, turn: Turn) -> bool:
