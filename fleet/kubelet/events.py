@@ -226,9 +226,8 @@ class _Bucket:
 class RecentEvents:
     """What is remembered for a while: groups of similar events, and what the spam filter took."""
 
-    _groups: dict[int, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # last ns, hashes of the messages
+    # last ns, hashes of the messages
+    _groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
     _buckets: dict[int, _Bucket] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -374,12 +374,10 @@ class AllocationManager:
 
     _pending: dict[PodUid, _Resize] = field(default_factory=dict)
     _progress: dict[PodUid, _Resize] = field(default_factory=dict)
-    _desired: dict[PodUid, Pod] = field(
-        default_factory=dict
-    )  # of pending ones: what the API asks for
-    _actuated: dict[PodUid, dict[str, bytes]] = field(
-        default_factory=dict
-    )  # what containers still have
+    # of pending ones: what the API asks for
+    _desired: dict[PodUid, Pod] = field(default_factory=dict)
+    # what containers still have
+    _actuated: dict[PodUid, dict[str, bytes]] = field(default_factory=dict)
     _before: dict[PodUid, Pod] = field(default_factory=dict)  # by which a pod's cgroup still is
     _found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
     _ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given

@@ -120,9 +120,8 @@ class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
     _pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
-    _turns: list[int] = field(
-        default_factory=list
-    )  # when each of the pullers is free again; a heap
+    # when each of the pullers is free again; a heap
+    _turns: list[int] = field(default_factory=list)
     _limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
     _back_off: dict[tuple[PodUid, str], _BackOff] | None = None
     _volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
@@ -412,9 +411,8 @@ class PullCredentials:
     """The lookups of one node; made with the first pull that a provider is asked about."""
 
     _lookups: dict[PodUid, _Lookup] = field(default_factory=dict)
-    _renew_ns: dict[tuple[PodUid, str], int] = field(
-        default_factory=dict
-    )  # of each token, by its audience
+    # of each token, by its audience
+    _renew_ns: dict[tuple[PodUid, str], int] = field(default_factory=dict)
 
     def begin(self, pod: Pod, image: str, turn: Turn) -> bool:
         """Begin a lookup for an image, by its full name; return whether there is one."""

@@ -70,9 +70,8 @@ class DRAPlugin:
 
     driver: DraDriver
     state: PluginState = PluginState.AWAY
-    _slices: dict[str, bool] = field(
-        default_factory=dict
-    )  # those that are there; True: seen since the last list
+    # those that are there; True: seen since the last list
+    _slices: dict[str, bool] = field(default_factory=dict)
     _due_ns: int = 0  # of the next look at the slices
     _wipe_ns: int = 0  # when the kubelet deletes what a driver left that went away
 

@@ -273,9 +273,8 @@ class CSIRegistration:
 class CSINodeUpdater:
     """Keep the counts of one node's CSINode up to date."""
 
-    _due: dict[str, tuple[int, int]] = field(
-        default_factory=dict
-    )  # by driver: its period, and when it is over
+    # by driver: its period, and when it is over
+    _due: dict[str, tuple[int, int]] = field(default_factory=dict)
     _queue: tuple[str, ...] = ()  # drivers to be asked; of the first an answer is awaited
     _tries: int = 0
     _retry_ns: int = 0

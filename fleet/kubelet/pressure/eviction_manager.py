@@ -332,9 +332,8 @@ class EvictionManager:
     _last_ns: int  # the phase of the passes
     _first_met_ns: dict[EvictionThreshold, int] = field(default_factory=dict)
     _met: tuple[EvictionThreshold, ...] = ()  # for their grace periods, and not resolved
-    _seen_ns: dict[str, int] = field(
-        default_factory=dict
-    )  # when the cause of a condition was seen last
+    # when the cause of a condition was seen last
+    _seen_ns: dict[str, int] = field(default_factory=dict)
     _evicted: tuple[str, ...] = ()  # uids whose cleanup is waited for
     _evicted_ns: int = 0
     _cleanup_until_ns: int = 0

@@ -66,9 +66,8 @@ class ClaimVolumes:
     """The claims of the pods of one node."""
 
     _pods: dict[PodUid, tuple[ClaimVolume, ...]] = field(default_factory=dict)
-    _devices: dict[str, list[PodUid]] = field(
-        default_factory=dict
-    )  # attachable volumes, and whose they are
+    # attachable volumes, and whose they are
+    _devices: dict[str, list[PodUid]] = field(default_factory=dict)
     _resyncs: dict[PodUid, int] = field(default_factory=dict)
     attached: tuple[str, ...] = ()  # as the informer shows the Node
     reported: tuple[str, ...] = ()  # volumesInUse as the server has them
@@ -91,8 +90,8 @@ class ClaimVolumes:
 
     def add(self, pod: Pod, volume: VolumeSpec) -> ClaimVolume:
         """Take one more volume of a pod."""
-        found = ClaimVolume(pod, volume)
-        found.due_ns = AT_ONCE
+        claim = volume.claim or f"{pod.name}-{volume.name}"
+        found = ClaimVolume(volume, claim, due_ns=AT_ONCE)
         self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
         return found
 

@@ -76,20 +76,18 @@ class _Id(NamedTuple):
     is_read_only: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class _Expansion:
     """One volume that is being expanded."""
 
-    __slots__ = ("claim", "due_ns", "error", "id", "size", "step", "tries", "view")
-
-    def __init__(self, which: _Id, view: VolumeView) -> None:
-        self.id = which
-        self.view = view
-        self.step = ExpandStep.WAIT
-        self.size = view.capacity  # what it grows to
-        self.claim: ClaimView | None = None
-        self.due_ns = 0  # of the next step, 0 while an answer is awaited
-        self.error = ""
-        self.tries = 0
+    id: _Id
+    view: VolumeView
+    size: str  # what it grows to
+    step: ExpandStep = ExpandStep.WAIT
+    claim: ClaimView | None = None
+    due_ns: int = 0  # of the next step, 0 while an answer is awaited
+    error: str = ""
+    tries: int = 0
 
     @property
     def known(self) -> ClaimView:
@@ -109,14 +107,12 @@ class _Ended(NamedTuple):
 class NodeExpander:
     """The sizes of the CSI volumes of one node, and those that are being expanded."""
 
-    _sizes: dict[str, str] = field(
-        default_factory=dict
-    )  # by unique name: what the node has of them
+    # by unique name: what the node has of them
+    _sizes: dict[str, str] = field(default_factory=dict)
     _running: dict[str, _Expansion] | None = None
     _failed: frozenset[str] = field(default_factory=frozenset)  # with a final error
-    _refused: frozenset[str] = field(
-        default_factory=frozenset
-    )  # the driver expands none that is in use
+    # the driver expands none that is in use
+    _refused: frozenset[str] = field(default_factory=frozenset)
 
     def initialize(self, name: str, capacity: str) -> None:
         """Note what a volume has, unless that is known. Source: InitializeClaimSize."""
@@ -205,7 +201,7 @@ class NodeExpander:
 
     def _begin(self, which: _Id, view: VolumeView, turn: Turn) -> None:
         """Begin to expand a volume: at once as it is mounted, else when the reconciler turns."""
-        each = _Expansion(which, view)
+        each = _Expansion(which, view, view.capacity)
         if self._running is None:
             self._running = {}
         self._running[view.unique_name] = each

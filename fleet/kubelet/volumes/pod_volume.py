@@ -5,6 +5,7 @@ pkg/kubelet/volumemanager/volume_manager.go, WaitForAttachAndMount.
 """
 
 import enum
+from dataclasses import dataclass
 
 from fleet.clock import NS_PER_MS
 from fleet.k8s.effects import Reply
@@ -48,33 +49,20 @@ class Step(enum.IntEnum):
     EXPAND = 16  # what has grown before it was mounted: its NodeExpander
 
 
+@dataclass(slots=True, eq=False)
 class ClaimVolume:
     """One volume of one pod that stands behind a claim."""
 
-    __slots__ = (
-        "claim",
-        "claim_uid",
-        "due_ns",
-        "error",
-        "has_secret",
-        "is_asked",
-        "is_exhausted",
-        "step",
-        "view",
-        "volume",
-    )
-
-    def __init__(self, pod: Pod, volume: VolumeSpec) -> None:
-        self.volume = volume
-        self.claim = volume.claim or f"{pod.name}-{volume.name}"
-        self.claim_uid = ""
-        self.step = Step.CLAIM
-        self.has_secret = False  # that of the driver's next call was read
-        self.is_asked = False  # whether that is so, by a sync that gives up
-        self.is_exhausted = False  # its driver says that the node takes no more volumes
-        self.view: VolumeView | None = None
-        self.error = ""  # of an answer, for the next attempt; or why the populator failed
-        self.due_ns = 0  # the next attempt, 0 while something else is awaited
+    volume: VolumeSpec
+    claim: str  # its name
+    claim_uid: str = ""
+    step: Step = Step.CLAIM
+    has_secret: bool = False  # that of the driver's next call was read
+    is_asked: bool = False  # whether that is so, by a sync that gives up
+    is_exhausted: bool = False  # its driver says that the node takes no more volumes
+    view: VolumeView | None = None
+    error: str = ""  # of an answer, for the next attempt; or why the populator failed
+    due_ns: int = 0  # the next attempt, 0 while something else is awaited
 
     @property
     def name(self) -> str:
@@ -275,39 +263,36 @@ class MountResult(enum.Enum):
     REJECTED = 4  # the node takes no more volumes: the last event says so, and ends the pod
 
 
+@dataclass(slots=True, eq=False)
 class PendingVolume:
-    """A volume that is not mounted yet."""
+    """A volume that is not mounted yet; -1 of something: it is to be asked for."""
 
-    __slots__ = (
-        *("claim", "due_ns", "error", "patience_ns", "reads", "secret", "spec", "tokens"),
-        "tries",
-    )
+    spec: VolumeSpec
+    claim: ClaimVolume | None
+    due_ns: int = AT_ONCE  # of the next attempt, 0 while an answer is awaited
+    tokens: int = 0  # awaited ones
+    reads: int = -1  # awaited objects that are not watched
+    secret: int = 0  # 1 while it is awaited
+    error: str = ""  # why a token was refused, or a secret
+    patience_ns: int = 0  # until when an unsynced cache is waited for
+    tries: int = 0
 
-    def __init__(self, spec: VolumeSpec, claim: ClaimVolume | None) -> None:
-        self.spec = spec
-        self.claim = claim
-        self.due_ns = AT_ONCE  # of the next attempt, 0 while an answer is awaited
-        self.tokens = -1 if spec.tokens else 0  # awaited ones; -1 when they are to be asked for
-        self.reads = -1  # awaited objects that are not watched, as the tokens
-        self.secret = -1 if spec.driver and spec.secret else 0  # 1 while it is awaited
-        self.error = ""  # why a token was refused, or a secret
-        self.patience_ns = 0  # until when an unsynced cache is waited for
-        self.tries = 0
+    def __post_init__(self) -> None:
+        self.tokens = -1 if self.spec.tokens else 0
+        self.secret = -1 if self.spec.driver and self.spec.secret else 0
 
 
+@dataclass(slots=True, eq=False)
 class PodMount:
     """The volumes of one pod while they are being mounted."""
 
-    __slots__ = ("began_ns", "due_ns", "is_remount", "limits_asked", "seen_ns", "volumes", "waited")
-
-    def __init__(self, volumes: list[PendingVolume], *, is_remount: bool = False) -> None:
-        self.volumes = volumes
-        self.is_remount = is_remount  # the pod runs already
-        self.began_ns = 0
-        self.waited = False  # by a sync of the pod
-        self.due_ns = 0
-        self.limits_asked = False  # whether the node is full, before that sync gives up
-        self.seen_ns = 0  # when that sync sees a claim that is no good
+    volumes: list[PendingVolume]
+    is_remount: bool = False  # the pod runs already
+    began_ns: int = 0
+    waited: bool = False  # by a sync of the pod
+    due_ns: int = 0
+    limits_asked: bool = False  # whether the node is full, before that sync gives up
+    seen_ns: int = 0  # when that sync sees a claim that is no good
 
 
 def mount_seen_ns(began_ns: int, now_ns: int) -> int:

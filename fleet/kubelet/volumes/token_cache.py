@@ -218,9 +218,8 @@ class CSITokens:
     """The tokens of the CSI volumes of one node, and which of them are awaited."""
 
     _known: dict[PodUid, dict[tuple[str, int], _Known]] = field(default_factory=dict)
-    _awaited: dict[tuple[PodUid, str], int] = field(
-        default_factory=dict
-    )  # by volume: the place of the next one
+    # by volume: the place of the next one
+    _awaited: dict[tuple[PodUid, str], int] = field(default_factory=dict)
 
     def forget(self, uid: PodUid) -> None:
         """Drop the tokens of a pod that is gone."""
