@@ -21,8 +21,7 @@ from fleet.profile.container_behavior import PROBE_ANNOTATIONS
 from fleet.runtime.commands import COMMANDS, NewFiles, Script
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.exec_session import StepsSession
-from fleet.server.container_exec import ExecSession
-from fleet.server.host_interface import container_logs, exec_in
+from fleet.server.host_interface import ExecSession, container_logs, exec_in
 from fleet.wire.api import codec
 
 NUMBERS = (

@@ -13,8 +13,7 @@ from fleet.k8s.streams import Output, Refusal
 from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
-from fleet.server.container_exec import AttachSession, ExecSession
-from fleet.server.host_interface import attach_to, exec_in
+from fleet.server.host_interface import AttachSession, ExecSession, attach_to, exec_in
 
 FAR = 1 << 20
 
