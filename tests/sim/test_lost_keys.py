@@ -71,6 +71,18 @@ def test_a_key_that_goes_fails_the_mount_for_as_long_as_it_is_gone(
     assert failures(sim) == told
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lost_key_is_missed_by_a_sync_that_comes_before_the_resync(kind: str) -> None:
+    sim = started()
+    sim.create_pod("web", volumes=[volume(kind, "one")])
+    sim.run_for(seconds=30)
+    sim.server.update(kind, "one", {"data": {"a": None}}, "default")
+    sim.run_for(seconds=1)
+    sim.server.update("pods", "web", {"metadata": {"annotations": {"a": "1"}}}, "default")
+    sim.run_for(seconds=2)
+    assert len(failures(sim)) == 1
+
+
 def test_a_key_of_an_optional_object_may_go() -> None:
     sim = started()
     sim.create_pod("web", volumes=[volume("configmaps", "one", optional=True)])

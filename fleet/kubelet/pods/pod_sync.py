@@ -383,6 +383,7 @@ class PodSyncer:
         if pod.spec.volumes and not worker.volumes_ready:
             return SyncStage.MOUNT
         turn.facts.counts().on_resync(pod.spec.volumes)
+        self.volumes.reprocess(pod, turn)
         return SyncStage.SECRETS
 
     def _mount(self, worker: PodWorker, turn: Turn) -> None:

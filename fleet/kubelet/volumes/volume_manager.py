@@ -195,6 +195,19 @@ class VolumeManager:
         self._arm(pod.uid, mount, turn)
         return volumes
 
+    def reprocess(self, pod: Pod, turn: Turn) -> None:
+        """Mount again, at a sync of a pod, what its next resync was to find lacking.
+
+        Source: WaitForAttachAndMount, ReprocessPod; populatorLoop, each 100 ms.
+        """
+        mount = self._mounts.get(pod.uid)
+        if mount is None or not mount.is_remount:
+            return
+        for each in mount.volumes:
+            if each.claim is None and not each.spec.driver and not each.tries:
+                each.due_ns = min(each.due_ns, turn.now_ns + LOOP_NS)
+        self._arm(pod.uid, mount, turn)
+
     def _lacks(self, pod: Pod, volume: VolumeSpec, key: watched_objects.ObjectKey) -> bool:
         """Return whether a volume cannot show what it is to show of an object."""
         sources = watched_objects.sources_of(volume, pod.namespace)
