@@ -380,3 +380,33 @@ def test_liveness_does_not_disturb_a_pod_that_is_being_deleted() -> None:
     assert sim.phase("web") == ""
     assert events(sim, "Unhealthy") == {}
     assert list(events(sim, "Killing")) == ["Stopping container c"]
+
+
+def test_commands_of_probes_are_cancelled_once_their_pod_begins_to_end() -> None:
+    """Source: pod_workers.go, UpdatePod: it cancels the context that probe workers have."""
+    sim = started()
+    sim.create_pod(
+        "web",
+        containers=[
+            {
+                "name": "c",
+                "image": "busybox",
+                "command": ["sh", "-c", "sleep 900"],
+                "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
+            }
+        ],
+        terminationGracePeriodSeconds=5,
+    )
+    sim.run_for(seconds=10)
+    assert is_ready(sim)
+    assert not events(sim, "Unhealthy")
+    sim.server.delete_pod("web")
+    sim.run_for(seconds=4)
+    assert is_ready(sim)
+    sim.run_for(seconds=6)
+    [(message, count)] = events(sim, "Unhealthy").items()
+    assert message == (
+        "Readiness probe errored and resulted in unknown state: "
+        "rpc error: code = Canceled desc = context canceled"
+    )
+    assert count in (4, 5)

@@ -40,6 +40,7 @@ from fleet.kubelet.containers.probe_worker import (
     was_started_before,
 )
 from fleet.kubelet.containers.prober import (
+    CANCELLED,
     KIND_TEXTS,
     behavior_of,
     probe_event,
@@ -131,6 +132,7 @@ class ProbeManager:
                 or view is None
                 or view.container_id != worker.container_id
                 or behavior.container(spec.name).probes[worker.kind] is not ALWAYS_GOOD
+                or worker.behavior is CANCELLED
             ):
                 continue
             start_ns = view.started_s * NS_PER_S - turn.env.wall_offset_ns
@@ -150,19 +152,27 @@ class ProbeManager:
                 results = (("successful", good), ("failed", bad))
                 yield uid, ProbeCount(worker.spec.name, KIND_TEXTS[worker.kind], results)
 
-    def stop_liveness_and_startup(self, pod: Pod) -> None:
-        """Stop what could kill a container that is being stopped anyway.
+    def stop_liveness_and_startup(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
+        """Stop what could kill a container that is being stopped anyway; cancel commands.
 
-        Source: StopLivenessAndStartup; the probes of sidecars go on, as upstream.
+        The probes of sidecars go on, as upstream. Workers have the context of the pod's syncs,
+        which is cancelled when the pod begins to end: no command of a probe is run any more.
+        Source: StopLivenessAndStartup; pod_workers.go, UpdatePod, cancelFn; prober.go,
+        newExecInContainer.
         """
         probes = self._pods.get(pod.uid)
-        if probes is not None:
-            regular = {spec.name for spec in pod.spec.containers}
-            probes.workers = tuple(
-                worker
-                for worker in probes.workers
-                if worker.kind is ProbeKind.READINESS or worker.spec.name not in regular
-            )
+        if probes is None:
+            return
+        regular = {spec.name for spec in pod.spec.containers}
+        probes.workers = tuple(
+            worker
+            for worker in probes.workers
+            if worker.kind is ProbeKind.READINESS or worker.spec.name not in regular
+        )
+        for worker in probes.workers:
+            if worker.probe.handler == "exec":
+                worker.follow(pod.uid, CANCELLED, turn)
+        self._plan(pod, probes, status, turn)
 
     def remove_pod(self, uid: PodUid) -> None:
         """Stop all probes of a pod, and forget their results."""

@@ -14,6 +14,7 @@ from fleet.profile.container_behavior import (
     ProbeAttempt,
     ProbeBehavior,
     ProbeKind,
+    ProbePhase,
     attempt,
 )
 from fleet.profile.pod_behavior import ContainerBehavior
@@ -24,6 +25,11 @@ STATUS_CODE = 503
 EXEC_ERROR = "rpc error: code = Unknown desc = failed to exec in container: container not running"
 _NOT_SERVING = 'service unhealthy (responded with "NOT_SERVING")'
 _CLIENT_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+
+
+_CANCELLED = "rpc error: code = Canceled desc = context canceled"
+CANCELLED = ProbeBehavior((ProbePhase(answer=ProbeAnswer.ERROR, output=_CANCELLED),))
+"""What the commands of a pod that ends come to."""
 
 
 def behavior_of(

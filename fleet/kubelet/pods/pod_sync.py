@@ -567,7 +567,7 @@ class PodSyncer:
             self.pleg.relist(pod.uid, sandbox)  # what this sync sees is no news any more
         if turn.env.fidelity.reports_each_step:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
-        self.probes.stop_liveness_and_startup(pod)
+        self.probes.stop_liveness_and_startup(pod, self.statuses.last_status(pod), turn)
         if sandbox is not None and sandbox.is_running():
             worker.stage = SyncStage.STOP
             kuberuntime_container.kill_containers(self.runtime, worker, sandbox, turn)
