@@ -480,12 +480,20 @@ class NodePods:
             statuses.send(uid, pod, turn, may_run=may_run)
 
     def _drop_orphaned_statuses(self) -> None:
-        """Drop the statuses of pods that are gone. Source: removeOrphanedPodStatuses."""
+        """Drop the statuses of pods that are gone. Source: removeOrphanedPodStatuses.
+
+        The server knows a static pod by the UID of its mirror, until another pod has its name.
+        """
         statuses = self._syncer.statuses
         for uid in list(statuses):
             worker = self.workers.get(uid)
-            if worker is None or (worker.removed and not isinstance(worker.pod, StaticPod)):
-                statuses.drop(uid, may_set=worker is not None)
+            if worker is None:
+                statuses.forget(uid)
+            elif worker.removed:
+                is_other = isinstance(worker.pod, StaticPod) and self.statics.manager.is_superseded(
+                    worker.pod
+                )
+                statuses.drop(uid, knows=not is_other)
 
     def _drop_if_done(self, worker: PodWorker, turn: Turn) -> None:
         if is_over(worker):

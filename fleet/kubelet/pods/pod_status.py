@@ -103,9 +103,17 @@ class StatusGenerator:
             turn.enqueue(worker, held_until_ns)
 
     def set_status(
-        self, worker: PodWorker, status: PodStatus, turn: Turn, *, finished: bool = False
+        self,
+        worker: PodWorker,
+        status: PodStatus,
+        turn: Turn,
+        *,
+        finished: bool = False,
+        begins: bool = True,
     ) -> None:
         """Hand a status to the status manager; `finished`: the object may go.
+
+        Without `begins` a status that follows in this turn takes its place.
 
         From the first one that says a pod runs, its start waits for nothing but the requests of
         all statuses of the node, one after the other: `api_ns` grows as those do.
@@ -119,6 +127,11 @@ class StatusGenerator:
         if status.phase in STARTED_PHASES and old.phase not in STARTED_PHASES:
             worker.api_ns -= self._statuses.under_way_until(turn.now_ns)
         self._statuses.set_pod_status(
-            worker.pod, status, wall_s, finished=finished, known=not env.fidelity.reads_before_patch
+            worker.pod,
+            status,
+            wall_s,
+            finished=finished,
+            known=not env.fidelity.reads_before_patch,
+            begins=begins,
         )
         self._probes.on_status(worker.pod, status, turn)

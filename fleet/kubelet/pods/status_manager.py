@@ -130,10 +130,12 @@ class StatusManager:
         *,
         finished: bool = False,
         known: bool = False,
+        begins: bool = True,
     ) -> bool:
         """Take a status; queue it unless it says what was said. Return whether it is new.
 
-        `known` (light): the server has it if the watch shows it.
+        `known` (light): the server has it if the watch shows it. `begins`: with a batch, if none
+        is under way.
         """
         entry = self._entries.get(pod.uid)
         old = entry.status if entry is not None else self._inherited.pop(pod.uid, pod.status)
@@ -153,7 +155,7 @@ class StatusManager:
             self._queue[pod.uid] = None
         self._queue.update(self._failed)
         self._failed.clear()
-        if self._busy is None and not self._batch:
+        if begins and self._busy is None and not self._batch:
             self._begin_batch()  # what follows in this instant comes after requests to the runtime
         return True
 
@@ -289,15 +291,16 @@ class StatusManager:
         entry = self._entries.get(uid)
         return entry is not None and entry.sent < entry.version
 
-    def drop(self, uid: PodUid, *, may_set: bool) -> None:
-        """Drop the status of a pod that is gone; one that still ends may set another one.
+    def drop(self, uid: PodUid, *, knows: bool) -> None:
+        """Drop the status of a pod that is gone and still ends, which may set another one.
 
-        How many versions the server has taken is not forgotten: the pod is read again only after
-        as many new ones. Source: RemoveOrphanedStatuses; syncBatch, apiStatusVersions.
+        `knows`: how many versions the server has taken is not forgotten, so that the pod is read
+        again only after as many new ones. Source: RemoveOrphanedStatuses; syncBatch,
+        apiStatusVersions.
         """
         entry = self._entries.get(uid)
         self.forget(uid)
-        if entry is not None and may_set:
+        if entry is not None and knows:
             self._entries[uid] = _Entry(entry.pod, entry.pod.status, sent=entry.sent)
 
     def __iter__(self) -> Iterator[PodUid]:

@@ -202,6 +202,14 @@ def test_what_the_server_has_is_not_patched() -> None:
     assert got(manager, pod) == []
 
 
+def test_a_status_that_another_follows_at_once_is_not_sent() -> None:
+    manager, pod = make()
+    manager.set_pod_status(pod, status("Pending"), 10, begins=False)
+    manager.set_pod_status(pod, status("Running"), 10)
+    assert told(manager, pod) == "Running"
+    assert manager.next() is None
+
+
 def test_a_pod_that_is_gone_is_read_with_the_next_status_until_it_is_dropped() -> None:
     manager, pod = make()
     other = make_pod(uid="other", name="other")
@@ -212,7 +220,7 @@ def test_a_pod_that_is_gone_is_read_with_the_next_status_until_it_is_dropped() -
     manager.set_pod_status(other, status(), 11)
     assert manager.next() == "other"
     assert manager.next() == UID
-    manager.drop(UID, may_set=False)
+    manager.forget(UID)
     manager.set_pod_status(other, status("Succeeded"), 12)
     assert manager.next() == "other"
     assert manager.next() is None
@@ -224,7 +232,7 @@ def test_a_pod_that_is_gone_and_still_ends_is_read_after_as_many_statuses_as_wer
     for phase in ("Pending", "Running"):
         manager.set_pod_status(pod, status(phase), 10)
         assert told(manager, pod) == phase
-    manager.drop(UID, may_set=True)
+    manager.drop(UID, knows=True)
     for phase, uid in (("Succeeded", None), ("Failed", None), ("Running", UID)):
         manager.set_pod_status(pod, status(phase), 11)
         assert manager.next() == uid
