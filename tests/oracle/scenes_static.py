@@ -1,7 +1,7 @@
 """Scenes of static pods and their mirrors."""
 
 from objects_of_scenes import container, pod
-from scene import Scene, phase
+from scene import Scene, phase, restarts
 
 RESYNC_S = 110.0
 """A mirror that somebody deleted at once is made again by the next sync of its pod, each minute."""
@@ -35,16 +35,23 @@ def static(scene: Scene) -> None:
 
 
 def static_troubles(scene: Scene) -> None:
-    """Static pods that crash, that end, and one whose mirror is deleted with its grace."""
+    """Static pods that crash, that end, and one whose mirror is deleted with its grace.
+
+    What is removed while it runs takes 3 s to end: until then housekeeping has dropped its status.
+    """
     mirrors = {name: f"{name}-{{node}}" for name in ("crashes", "ends", "stays")}
-    scene.place_manifest("crashes", pod("crashes", container(script="sleep 1; exit 3")))
+    script = "sleep 1; [ -e /d/2 ] && sleep 900; [ -e /d/1 ] && touch /d/2; touch /d/1; exit 3"
+    crashing = container(script=script, volumeMounts=[{"name": "d", "mountPath": "/d"}])
+    volumes = [{"name": "d", "emptyDir": {}}]
+    scene.place_manifest("crashes", pod("crashes", crashing, volumes=volumes))
     ends = pod("ends", container(script="sleep 2; exit 0"), restartPolicy="Never")
     scene.place_manifest("ends", ends)
-    scene.place_manifest("stays", pod("stays", container("a"), container("b")))
+    scene.place_manifest("stays", pod("stays", container("a", "sleep 900"), container("b")))
     scene.wait(mirrors["ends"], lambda each: phase(each) == "Succeeded", "has ended")
     scene.wait(mirrors["stays"], lambda each: phase(each) == "Running", "runs")
-    scene.pause(20)
-    scene.remove_manifest("crashes")  # its third start is 20 to 30 s after its second
+    scene.wait(mirrors["crashes"], lambda each: restarts(each) >= 2, "restarts twice")
+    scene.pause(5)
+    scene.remove_manifest("crashes")
     scene.ask_to_delete(mirrors["stays"])
     scene.pause(8)
     scene.wait(mirrors["stays"], lambda each: phase(each) == "Running", "runs again")
