@@ -282,13 +282,15 @@ def _told(spec: ContainerSpec, status: ContainerStatus) -> ContainerSpec:
 
 def _own_as_told(own: Resources, asked: Resources, told: Resources) -> Resources:
     """Return a pod's own resources as its status shows them, without its overhead."""
-    requests = {}
-    for name, amount in own["requests"].items():
-        has = parse_quantity(told["requests"].get(name, amount))
-        overhead = parse_quantity(asked["requests"].get(name, amount)).nano
-        overhead -= parse_quantity(amount).nano
-        requests[name] = str(Quantity(has.nano - overhead, has.format))
-    return {**own, "limits": _taken(own["limits"], told["limits"]), "requests": requests}
+    found = {}
+    for kind in KINDS:
+        amounts = found[kind] = {}
+        for name, amount in own[kind].items():
+            has = parse_quantity(told[kind].get(name, amount))
+            overhead = parse_quantity(asked[kind].get(name, amount)).nano
+            overhead -= parse_quantity(amount).nano
+            amounts[name] = str(Quantity(has.nano - overhead, has.format))
+    return {**own, **found}
 
 
 def _taken(asked: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:

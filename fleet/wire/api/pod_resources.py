@@ -64,6 +64,10 @@ def pod_resources(
         own.limits if own else {},
         {},
     )
+    if overhead:  # of what is limited at all
+        limited = {name: each for name, each in overhead.items() if limits.get(name, "0") != "0"}
+        limits = dict(limits)
+        _add(limits, limited)
     asked = _rendered(requests, limits)
     own_limits = own.limits if own else {}
     given = _in_cgroup(requests, own.requests if own else {}, MIN_SHARES_MILLI)

@@ -92,7 +92,7 @@ def test_an_update_states_that_no_cpu_is_requested() -> None:
 def test_a_status_says_what_was_allocated_without_the_overhead() -> None:
     overhead: Json = {"cpu": "250m"}
     status = told(
-        {"limits": amounts("1", "64Mi"), "requests": amounts("1250m", "64Mi")},
+        {"limits": amounts("1250m", "64Mi"), "requests": amounts("1250m", "64Mi")},
         {},
         allocatedResources=amounts("1250m", "64Mi"),
     )

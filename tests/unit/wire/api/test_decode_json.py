@@ -336,7 +336,7 @@ def test_resources_of_the_whole_pod() -> None:
     # init needs 4 CPU beside the sidecar's 100m; the containers need less.
     assert orjson.loads(pod.spec.allocated_json) == {"cpu": "4110m", "memory": "1536Mi"}
     assert orjson.loads(pod.spec.resources_json) == {
-        "limits": {"cpu": "1", "memory": "2Gi"},
+        "limits": {"cpu": "1010m", "memory": "2Gi"},
         "requests": {"cpu": "4110m", "memory": "1536Mi"},
     }
 
