@@ -219,15 +219,18 @@ class PodWorker:
     plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
     reasons: dict[str, WaitingState] | None = None  # the reason cache
 
-    def on_pod(self, pod: Pod) -> bool:
+    def on_pod(self, pod: Pod, *, is_reconcile: bool = False) -> bool:
         """Take the newest version; return whether the running sync must be looked at again.
 
-        That is so when the pod begins to end, and when its grace period became shorter.
+        That is so when the pod begins to end, and when its grace period became shorter. A change
+        of the status alone is none that the worker hears of. Source: HandlePodReconcile.
         """
         assert pod.uid == self.pod.uid, (pod.uid, self.pod.uid)
         if pod.deleting and not self.pod.deleting:
             self.told = pod.status  # a RECONCILE brings no newer one to upstream's worker
         self.pod = pod
+        if is_reconcile:
+            return False
         if self.state is WorkerState.SYNC:
             if not pod.deleting and pod.status.phase not in {"Succeeded", "Failed"}:
                 return False
@@ -237,6 +240,18 @@ class PodWorker:
         if self.state is WorkerState.TERMINATING:
             return self._shorten()
         return False
+
+    def heed_phase(self) -> bool:
+        """Begin to end a pod that the API shows as over; return whether it does.
+
+        Others may write so: it counts at the next sync, unless the status manager has taken it
+        back by then. Source: UpdatePod.
+        """
+        if self.state is not WorkerState.SYNC or self.pod.status.phase not in TERMINAL_PHASES:
+            return False
+        self.state = WorkerState.TERMINATING
+        self.grace_s = effective_grace_s(0, self.pod)
+        return True
 
     def kill(self, killed: PodKill | None = None) -> bool:
         """Begin to end the pod; return whether the running sync must be looked at again.

@@ -444,12 +444,16 @@ class NodePods:
         if worker.registered:
             self._syncer.volumes.update_pod(old, pod, turn)
         self._syncer.statuses.on_pod(update.pod, turn)
-        is_ending = worker.on_pod(pod)
+        is_reconcile = update.op is PodOp.RECONCILE
+        is_ending = worker.on_pod(pod, is_reconcile=is_reconcile)
         if pod.annotations != old.annotations or pod.spec.containers is not old.spec.containers:
             self.monitor.follow_usage(worker, turn)
         self.admission.on_version(old, pod, turn)
         if is_ending:
             self._syncer.interrupt(worker, turn)
+        elif worker.was_refused and not is_reconcile and turn.env.fidelity.reports_each_step:
+            worker.terminate_refused()
+            self._syncer.sync(worker, turn)
         elif self.admission.holds(worker):
             return
         elif update.op is PodOp.UPDATE or (

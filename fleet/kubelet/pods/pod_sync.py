@@ -237,6 +237,9 @@ class PodSyncer:
 
     def sync(self, worker: PodWorker, turn: Turn) -> None:
         """Ask for a sync of a pod, with the mirror that it has now. Source: UpdatePod."""
+        if worker.heed_phase():
+            self.interrupt(worker, turn)
+            return
         self.mirrors.ask(worker.pod)
         self.advance(worker, Happened.ASKED, turn)
 
