@@ -211,8 +211,8 @@ class _Reading:
         self._idle: dict[tuple[str, str], str] = {}
         """The last read of a pod, if the patch after it is left out."""
         self._created: dict[str, Mapping[str, Leaf]] = {}
-        self._resources: dict[tuple[str, str], Json] = {}
-        """What the status of a pod had of them last."""
+        self._resources: dict[tuple[str, str], Json | None] = {}
+        """What the status of a pod had of them last, None if it had no such field."""
         self.found: dict[str, Exchange] = {}
 
     def take(self, event: Json) -> None:
@@ -223,11 +223,11 @@ class _Reading:
         about: Json = event.get("objectRef") or {}
         pod = str(about.get("namespace", "")), str(about.get("name", ""))
         if (about.get("resource"), about.get("subresource")) == ("pods", "status"):
-            before = self._resources.get(pod, {})
+            before = self._resources.get(pod)
             after = (event.get("responseObject") or {}).get("status")
             if isinstance(after, dict):  # of a refusal it is a word
-                self._resources[pod] = after.get("resources") or {}
-            if tells_nothing(event, before, self._ledger):
+                self._resources[pod] = after.get("resources")
+            if tells_nothing(event, before or {}, self._ledger):
                 read = self._reads.pop(pod, "")
                 if read in self.found:
                     self._idle[pod] = read
@@ -295,7 +295,7 @@ def tells_no_limit(event: Json, before: Json) -> bool:
     )
 
 
-def without_cgroup(event: Json, before: Json, ledger: Ledger) -> Json:
+def without_cgroup(event: Json, before: Json | None, ledger: Ledger) -> Json:
     """Leave out of a status what cgroup v1 calls no limit, and the cgroup of a pod that ended.
 
     Housekeeping removes the cgroup of a pod that has ended, before its last status or after it.
@@ -308,11 +308,12 @@ def without_cgroup(event: Json, before: Json, ledger: Ledger) -> Json:
     if not isinstance(told, dict) or not isinstance(after, dict):
         return event
     about = event["auditID"]
-    old = before.get("limits") or {}
+    old = (before or {}).get("limits") or {}
     if NO_LIMIT_OF_V1 in (_memory_limit(after), old.get("memory")):
         if not ledger.takes(LIMIT_OF_V1, about):
             return event
-        told, after = _without_limit(told, old, is_patch=True), _without_limit(after, {})
+        is_known = before is not None
+        told, after = _without_limit(told, old, is_known=is_known), _without_limit(after, {})
     if after.get("phase") in ENDED and (
         any("resources" in each and not each["resources"] for each in (told, after))
         and ledger.takes(CGROUP_OF_AN_ENDED_POD, about)
@@ -332,10 +333,10 @@ def _memory_limit(status: Json) -> object:
     return ((status.get("resources") or {}).get("limits") or {}).get("memory")
 
 
-def _without_limit(status: Json, old: Json, *, is_patch: bool = False) -> Json:
+def _without_limit(status: Json, old: Json, *, is_known: bool = False) -> Json:
     """Leave the limit out, also where it is taken back: a status is then as with cgroup v2.
 
-    A patch that has no other resources has none then; a status has an empty object.
+    A status that has no other resources has an empty object then, which a patch does not say again.
     """
     resources = status.get("resources")
     if not isinstance(resources, dict) or "limits" not in resources:
@@ -354,7 +355,7 @@ def _without_limit(status: Json, old: Json, *, is_patch: bool = False) -> Json:
     if left or left is None:
         kept["limits"] = left
     rest = {key: each for key, each in status.items() if key != "resources"}
-    return rest if is_patch and not kept else {**rest, "resources": kept}
+    return rest if is_known and not kept else {**rest, "resources": kept}
 
 
 def tells_no_cgroup(event: Json) -> bool:

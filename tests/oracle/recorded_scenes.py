@@ -69,11 +69,14 @@ def during(events: Iterable[Json], play: Play) -> list[Json]:
     [namespace] = play.namespaces.values()
     side = Side("", {namespace: ""})
     found = []
+    made = set(MADE_FIRST)
     for each in events:
         about = each.get("objectRef") or {}
         where = about.get("namespace", "") or owner_of(about, side)
-        is_first = each["verb"] == "create" and about.get("resource") in MADE_FIRST
+        is_first = each["verb"] == "create" and about.get("resource") in made
         at_s = seconds(each["requestReceivedTimestamp"])
+        if is_first and where in OF_THE_NODE:
+            made.remove(about["resource"])
         is_its_own = where in OF_THE_NODE and (is_first or play.begun_s <= at_s <= play.ended_s)
         if where == namespace or is_its_own:
             found.append(each)

@@ -10,7 +10,7 @@ from admin import Admin, RefusedError
 from normalisation import Json
 from virtual_controllers import Jobs, Others, bind_claims
 from virtual_node import VirtualNode
-from world.admission import admitted, with_defaults
+from world.admission import admitted, with_canonical, with_defaults
 from world.strategic_merge import Object
 from world.targets import Target, target_of
 
@@ -135,6 +135,8 @@ class VirtualAdmin(Admin):
         old = self._found(target)
         new = merged(old, change)
         assert isinstance(new, dict)
+        if target.sub == "resize":
+            new["spec"] = with_canonical_amounts(new["spec"])
         if target.sub == "ephemeralcontainers":
             new["spec"] = with_defaults(new["spec"])
         if new.get("spec") != old.get("spec") and "generation" in old["metadata"]:
@@ -169,7 +171,22 @@ class VirtualAdmin(Admin):
             self._server.delete_pod(target.name, target.namespace, grace_s)
         else:
             self._server.remove(key)
+            if target.resource == "nodes":  # the garbage collector, of what a Node owns
+                for each in (("csinodes", ""), ("leases", "kube-node-lease")):
+                    if self._server.find(each[0], target.name, each[1]) is not None:
+                        self._server.remove((*each, target.name))
         return found
+
+
+def with_canonical_amounts(spec: Json) -> Json:
+    """Return a spec with the resources of the pod and its containers as they are printed."""
+    found = {**spec, "containers": [_canonical(each) for each in spec["containers"]]}
+    return _canonical(found)
+
+
+def _canonical(holder: Json) -> Json:
+    resources = holder.get("resources")
+    return {**holder, "resources": with_canonical(resources)} if resources else holder
 
 
 def merged(old: object, change: object, field: str = "") -> object:

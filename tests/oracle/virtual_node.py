@@ -159,6 +159,8 @@ class AuditedServer(SimApiServer):
         found = self.encoding.read(body)
         if verb == "delete":
             return {**found, **INTERNAL_OPTIONS}
+        if found["kind"] == "Pod":
+            found = {**found, "spec": with_own_defaults(found["spec"])}
         return with_nulls(found, NULLS.get(found["kind"], {}))
 
     def _headers(self, asked: Request) -> Json:
@@ -259,12 +261,32 @@ def with_nulls(obj: Json, nulls: Json) -> Json:
     return found
 
 
+def with_own_defaults(spec: Json) -> Json:
+    """Return the spec of a mirror pod with what an API server reads into each pod that it is sent.
+
+    Source: pkg/apis/core/v1/defaults.go, SetDefaults_PodSpec, SetDefaults_Container.
+    """
+    own = {"enableServiceLinks": True, "schedulerName": "default-scheduler", "securityContext": {}}
+    of_each = {
+        "resources": {},
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+    }
+    kinds = {
+        kind: [{**of_each, **each} for each in spec[kind]]
+        for kind in ("initContainers", "containers")
+        if kind in spec
+    }
+    return {**own, **spec, **kinds}
+
+
 def written(obj: Json) -> Json:
     """Return a status as an API server writes it: of a pod's conditions with each field."""
     status: Json = obj["status"]
     if obj["kind"] != "Pod" or "conditions" not in status:
         return status
-    conditions = [{"lastProbeTime": None, **each} for each in status["conditions"]]
+    unset = {"lastProbeTime": None, "lastTransitionTime": None}
+    conditions = [{**unset, **each} for each in status["conditions"]]
     return {**status, "conditions": conditions}
 
 

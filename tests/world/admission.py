@@ -50,6 +50,8 @@ def admitted(given: Object) -> Object:
     containers = [*(spec.get("initContainers") or ()), *spec["containers"]]
     for container in containers:
         _default_container(container)
+    if "resources" in spec:
+        spec["resources"] = with_canonical(spec["resources"])
     if spec.get("automountServiceAccountToken", True):
         _mount_token(spec, containers, "kube-api-access-abcde")
     for volume in spec.get("volumes") or ():
@@ -108,13 +110,23 @@ def qos_class(spec: Object) -> str:
     return "Guaranteed" if is_limited and totals["requests"] == totals["limits"] else "Burstable"
 
 
+def with_canonical(resources: Object) -> Object:
+    """Return resources as the API server prints their amounts: `1000m` is `1`."""
+    return {
+        kind: {name: str(parse_quantity(text)) for name, text in amounts.items()}
+        if kind in ("limits", "requests")
+        else amounts
+        for kind, amounts in resources.items()
+    }
+
+
 def _default_container(container: Object) -> None:
     image = str(container.get("image", ""))
     is_latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
     container.setdefault("imagePullPolicy", "Always" if is_latest else "IfNotPresent")
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
-    resources = container.setdefault("resources", {})
+    resources = container["resources"] = with_canonical(container.get("resources") or {})
     if resources.get("limits"):
         resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
     for port in container.get("ports") or ():

@@ -104,6 +104,11 @@ def refusal(code: int, reason: str, message: str = "") -> Answer:
     return Answer(code, status_body(code, reason, message))
 
 
+def not_found(key: Key) -> Answer:
+    """Source: apimachinery/pkg/api/errors, NewNotFound."""
+    return refusal(404, "NotFound", f'{key[0]} "{key[2]}" not found')
+
+
 UNAUTHORIZED = refusal(401, "Unauthorized")
 NOT_FOUND = refusal(404, "NotFound")
 CONFLICT = refusal(409, "Conflict")
@@ -275,7 +280,7 @@ class SimApiServer:
         if not key[2]:
             return self._list(Target(key[0], key[1], "", ""), query)
         stored = self.objects.get(key)
-        return Answer(200, stored.body) if stored else NOT_FOUND
+        return Answer(200, stored.body) if stored else not_found(key)
 
     def _list(self, target: Target, query: str) -> Answer:
         items = [each.body for each in self._matching(selector_of(target, query))]
@@ -304,8 +309,8 @@ class SimApiServer:
 
     def _put(self, key: Key, obj: Object) -> Answer:
         stored = self.objects.get(key)
-        if stored is None:
-            return NOT_FOUND
+        if stored is None:  # a Lease may be created so, unless it says that it was there
+            return CONFLICT if key[0] == "leases" else NOT_FOUND
         meta = obj["metadata"]
         known = stored.obj["metadata"]
         if meta.get("resourceVersion") != known["resourceVersion"] or meta["uid"] != known["uid"]:

@@ -22,9 +22,11 @@ from cri.messages import message_class
 from cri.records import CriContainer, Message, PodSandbox
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
+from fleet.k8s.scripts import ScriptSpec, Variable
 from fleet.profile.container_behavior import CREATE_ERROR, RUN_ERROR
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.containers import NEVER, RunState
+from fleet.runtime.pod_addresses import no_runtime
 from fleet.runtime.runtime import Runtime
 from fleet.wire.api.decode_pod import decode_pod
 
@@ -67,6 +69,8 @@ class Pods:
     async def run_sandbox(self, config: Message, handler: str) -> PodSandbox:
         """Create and start a sandbox. Raises CriError when no address is free."""
         pod = await self._pod(config)
+        if handler and handler not in {each.name for each in self._machine.model.runtime_handlers}:
+            raise printed(no_runtime(handler, pod.uid, self._machine.now_ns()))
         self._images.expect(pod)
         delay_ns = self._runtime.sandbox_delay_ns(pod, self._behavior(pod))
         await asyncio.sleep(delay_ns / NS_PER_S)
@@ -345,11 +349,20 @@ def _spec(config: Message, found: Application | None) -> ContainerSpec:
     image = config.image.user_specified_image or config.image.image
     command, args = tuple(config.command), tuple(config.args)
     if found is not None:
-        return found.spec._replace(image=image, command=command, args=args)
+        script = _script(config, found.spec)
+        return found.spec._replace(image=image, command=command, args=args, script=script)
     memory = config.linux.resources.memory_limit_in_bytes
     resources = b'{"limits":{"memory":"%d"}}' % memory if memory else b"{}"
     name = config.metadata.name
     return ContainerSpec(name, image, "IfNotPresent", command, args, "", b"", resources, b"", ())
+
+
+def _script(config: Message, spec: ContainerSpec) -> ScriptSpec | None:
+    """Return what a command may look at, with the variables as CRI says them."""
+    if spec.script is None:
+        return None
+    known = (Variable(each.key, each.value.replace("$", "$$")) for each in config.envs)
+    return spec.script._replace(variables=tuple(known), env_from=())
 
 
 def user_of(found: CriContainer) -> tuple[int, int, tuple[int, ...]]:
