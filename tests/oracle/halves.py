@@ -19,7 +19,7 @@ from recorded_scenes import record
 
 HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 OF_V1 = "cgroup v1:"
-SHORT, LONG = "short half:", "long half:"
+SHORT, LONG, PODS = "short half:", "long half:", "pods:"
 """With these words the reasons of rows begin that not every run needs."""
 RECORDING = "recording.json.gz"
 """Stays with what the test leaves, so that a red comparison can be repeated and looked at."""
@@ -39,7 +39,7 @@ TOLD = Told(images=[*IMAGES, SHELL_IMAGE])
 def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:
     """Return the rows of differences.md that a half must need on this machine."""
     names = {body.__name__ for body in scenes}
-    others = {SHORT, LONG, *((OF_V1,) if HAS_CGROUP_V2 else ())} - {half}
+    others = {SHORT, LONG, PODS, *((OF_V1,) if HAS_CGROUP_V2 else ())} - {half}
     found = []
     for each in read_listed(PAGE):
         scene = SCENE.match(each.match)

@@ -130,3 +130,41 @@ def deleted_node(scene: Scene) -> None:
     scene.pause(LOOKS_S)
     scene.live(pod("later"))
     scene.delete("orphan")
+
+
+def restarts_midway(scene: Scene) -> None:
+    """The kubelets come back while a pod backs off, pulls, waits, initialises, or runs a hook."""
+
+    def hook(script: str) -> dict[str, object]:
+        return {"exec": {"command": ["sh", "-c", script]}}
+
+    volumes = [{"name": "v", "configMap": {"name": "late"}}]
+    made = (
+        pod("backs-off", container(script="exit 3")),
+        pod("initialises", initContainers=[container("i", "sleep 30")]),
+        pod("waits", volumes=volumes),
+        pod("starts", container(script="sleep 900", lifecycle={"postStart": hook("sleep 20")})),
+        pod("stops", container(script="sleep 900", lifecycle={"preStop": hook("sleep 15")})),
+        pod(
+            "pulls",
+            container(image="registry.k8s.io/oracle/midway:1", imagePullPolicy="Always"),
+            notes={"pull-time": "25s"},
+        ),
+    )
+    made[4]["spec"]["terminationGracePeriodSeconds"] = 30
+    for each in made:
+        scene.create(each)
+        scene.pause(APART_S)
+    scene.wait("backs-off", lambda each: restarts(each) >= 2, "restarts twice")
+    scene.until_running("stops")
+    scene.ask_to_delete("stops")
+    scene.pause(3)
+    scene.restart_kubelets()
+    scene.pause(10)
+    scene.create(config_map("late", a="1"))
+    for name in ("initialises", "starts", "pulls", "waits"):
+        scene.until_running(name, limit_s=100)
+    scene.until(lambda side: scene.get(side, "pods", "stops") is None, "stops is gone")
+    scene.wait("backs-off", lambda each: restarts(each) >= 3, "restarts again")
+    scene.pause(LOOKS_S)
+    scene.delete("backs-off", "initialises", "starts", "pulls", "waits")

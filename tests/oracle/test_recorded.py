@@ -13,6 +13,7 @@ import pytest
 import test_oracle
 import test_oracle_long
 import test_oracle_nodes
+import test_oracle_pods
 from both_nodes import HOLD_S, OWN
 from both_nodes import REAL as REAL_NODE
 from exchange import NODE_SCOPE, Trace
@@ -38,11 +39,15 @@ from fleet.profile.node_model import NodeModel
 
 SCENES: dict[str, Body] = {
     body.__name__: body
-    for half in (test_oracle, test_oracle_long, test_oracle_nodes)
+    for half in (test_oracle, test_oracle_long, test_oracle_nodes, test_oracle_pods)
     for body in (*half.TOGETHER, *getattr(half, "ALONE", ()))
 }
 """All that the live judge plays."""
-ALONE = {body.__name__ for half in (test_oracle_long, test_oracle_nodes) for body in half.ALONE}
+ALONE = {
+    body.__name__
+    for half in (test_oracle_long, test_oracle_nodes, test_oracle_pods)
+    for body in half.ALONE
+}
 """These had both nodes for themselves."""
 RECORDED = sorted(path.name.partition(".")[0] for path in DIRECTORY.iterdir())
 COMPARED = [name for name in RECORDED if name != NODE_SCOPE]
