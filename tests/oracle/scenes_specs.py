@@ -139,7 +139,7 @@ def sub_paths(scene: Scene) -> None:
 def last_words(scene: Scene) -> None:
     """Containers end with messages: too long, in another place, none, of the log."""
     log = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    many = f"A={'x' * 200}; B=$A$A$A$A$A; echo $B$B$B$B$B > {LOG}; exit 1"
+    many = f"echo {'x' * 5000} > {LOG}; exit 1"
     scene.create(
         pod("long", container(script=many), restartPolicy="Never"),
         pod(
