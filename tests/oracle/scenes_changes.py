@@ -32,17 +32,16 @@ def readiness_gates(scene: Scene) -> None:
 def finalizers(scene: Scene) -> None:
     """Pods that somebody holds are deleted: they end, and stay until they are let go."""
 
-    def held(name: str, *containers: Json, **spec: object) -> Json:
-        made = pod(name, *containers, **spec)
+    def held(made: Json) -> Json:
         made["metadata"]["finalizers"] = [FINALIZER]
         return made
 
     made = (
-        held("runs"),
-        held("done", container(script="true"), restartPolicy="Never"),
-        held("fails", container(script="exit 3"), restartPolicy="Never"),
-        held("waits", volumes=[{"name": "v", "configMap": {"name": "none"}}]),
-        held("refused", nodeSelector={"zone": "nowhere"}),
+        held(pod("runs")),
+        held(pod("done", container(script="true"), restartPolicy="Never")),
+        held(pod("fails", container(script="exit 3"), restartPolicy="Never")),
+        held(pod("waits", volumes=[{"name": "v", "configMap": {"name": "none"}}])),
+        held(pod("refused", nodeSelector={"zone": "nowhere"})),
     )
     scene.create(*made)
     scene.until_running("runs")

@@ -70,8 +70,8 @@ def long_names(scene: Scene) -> None:
 
 def environments(scene: Scene) -> None:
     """Variables of each source, which the container reports when it ends."""
-    fields = ("metadata.name", "metadata.uid", "metadata.labels['app']", "spec.nodeName")
-    fields += ("spec.serviceAccountName", "metadata.namespace")
+    fields = ["metadata.name", "metadata.uid", "metadata.labels['app']", "spec.nodeName"]
+    fields += ["spec.serviceAccountName", "metadata.namespace"]
     env: list[Json] = [
         {"name": f"F{at}", "valueFrom": {"fieldRef": {"fieldPath": each}}}
         for at, each in enumerate(fields)
@@ -185,9 +185,9 @@ def users(scene: Scene) -> None:
 def sysctls(scene: Scene) -> None:
     """Kernel parameters that any pod may set, and one that none may."""
 
-    def setting(name: str, parameter: str, **spec: object) -> Json:
+    def setting(name: str, parameter: str) -> Json:
         wanted = {"sysctls": [{"name": parameter, "value": "1024"}]}
-        return pod(name, securityContext=wanted, **spec)
+        return pod(name, securityContext=wanted)
 
     scene.create(
         setting("safe", "net.ipv4.ip_unprivileged_port_start"),

@@ -266,18 +266,21 @@ def with_own_defaults(spec: Json) -> Json:
 
     Source: pkg/apis/core/v1/defaults.go, SetDefaults_PodSpec, SetDefaults_Container.
     """
-    own = {"enableServiceLinks": True, "schedulerName": "default-scheduler", "securityContext": {}}
-    of_each = {
+    found: Json = {
+        "enableServiceLinks": True,
+        "schedulerName": "default-scheduler",
+        "securityContext": {},
+        **spec,
+    }
+    of_each: Json = {
         "resources": {},
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
     }
-    kinds = {
-        kind: [{**of_each, **each} for each in spec[kind]]
-        for kind in ("initContainers", "containers")
-        if kind in spec
-    }
-    return {**own, **spec, **kinds}
+    for kind in ("initContainers", "containers"):
+        if kind in spec:
+            found[kind] = [{**of_each, **each} for each in spec[kind]]
+    return found
 
 
 def written(obj: Json) -> Json:

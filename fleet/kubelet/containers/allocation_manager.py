@@ -282,9 +282,10 @@ def _told(spec: ContainerSpec, status: ContainerStatus) -> ContainerSpec:
 
 def _own_as_told(own: Resources, asked: Resources, told: Resources) -> Resources:
     """Return a pod's own resources as its status shows them, without its overhead."""
-    found = {}
+    found: Resources = {}
     for kind in KINDS:
-        amounts = found[kind] = {}
+        amounts: dict[str, Any] = {}
+        found[kind] = amounts
         for name, amount in own[kind].items():
             has = parse_quantity(told[kind].get(name, amount))
             overhead = parse_quantity(asked[kind].get(name, amount)).nano
