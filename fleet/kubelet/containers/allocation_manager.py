@@ -191,12 +191,10 @@ def changed(had: bytes, asked: bytes) -> tuple[str, ...]:
 
 def lowered_memory_limit(had: bytes, asked: bytes) -> int:
     """Return the limit of memory in bytes if it is new or lower than it was, else 0."""
-    before, after = (_memory_limit(each) for each in (had, asked))
+    before, after = (
+        parse_quantity(amounts(each)["limits"].get("memory", "0")).value for each in (had, asked)
+    )
     return after if after and (not before or after < before) else 0
-
-
-def _memory_limit(resources_json: bytes) -> int:
-    return parse_quantity(amounts(resources_json)["limits"].get("memory", "0")).value
 
 
 def amounts(json: bytes) -> Resources:

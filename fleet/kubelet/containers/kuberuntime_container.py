@@ -306,7 +306,11 @@ def outcome(runtime: Runtime, worker: PodWorker, turn: Turn) -> str | None:
     if end_ns > turn.now_ns:
         _wait(worker, end_ns, turn)
         return None
-    failed = [each for each in worker.kills.survivors if _has_survived(each, sandbox)]
+    failed = [
+        each
+        for each in worker.kills.survivors
+        if (container := sandbox.find(each.name)) is not None and container.exit_ns > each.end_ns
+    ]
     errors = [
         _failed_to("KillContainer", each.name, _kill_error(uid, each, sandbox)) for each in failed
     ]
@@ -339,11 +343,6 @@ def _end_ns(worker: PodWorker, container: Container) -> int:
     return container.exit_ns
 
 
-def _has_survived(survivor: Survivor, sandbox: Sandbox) -> bool:
-    container = sandbox.find(survivor.name)
-    return container is not None and container.exit_ns > survivor.end_ns
-
-
 def sandbox_problem(runtime: Runtime, pod: Pod, turn: Turn) -> str:
     """Return why the sandbox of a pod cannot be stopped, "" if it can, or need not."""
     sandbox, problem = runtime.sandbox(pod.uid), turn.env.model.broken.sandbox_kills
@@ -365,7 +364,12 @@ def _stop_sandbox(
     if now_ns < kills.sandbox_ns:
         turn.wait(worker, kills.sandbox_ns)
         return None
-    running = [each for each in failed if _is_running(each, sandbox)]
+    running = [
+        each
+        for each in failed
+        if (container := sandbox.find(each.name)) is not None
+        and container.state is RunState.RUNNING
+    ]
     if any(each.problem == HANGS for each in running):
         return HANGS
     if running:
@@ -378,11 +382,6 @@ def _stop_sandbox(
     else:
         runtime.stop_sandbox(uid)
     return error
-
-
-def _is_running(survivor: Survivor, sandbox: Sandbox) -> bool:
-    container = sandbox.find(survivor.name)
-    return container is not None and container.state is RunState.RUNNING
 
 
 def _kill_error(uid: PodUid, survivor: Survivor, sandbox: Sandbox) -> str:

@@ -25,7 +25,6 @@ from fleet.k8s.pods import (
     Pod,
     PodStatus,
     PodUid,
-    ProbeSpec,
     RunningState,
 )
 from fleet.kubelet.containers.pod_actions import is_sidecar
@@ -96,7 +95,7 @@ class ProbeManager:
                 ProbeWorker(kind, spec, probe)
                 for kind in ProbeKind
                 for spec in _probed_containers(pod)
-                if (probe := _probe_of(spec, kind)) is not None
+                if (probe := (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind])
             )
             if not workers:
                 return
@@ -223,7 +222,11 @@ class ProbeManager:
         A container that has started and is not known to be ready has its readiness probe run at
         once. Source: UpdatePodStatus, isContainerStarted, setReadyStateOnKubeletRestart.
         """
-        specs = [spec for spec in _probed_containers(pod) if _has_probe(spec)]
+        specs = [
+            spec
+            for spec in _probed_containers(pod)
+            if spec.readiness_probe or spec.liveness_probe or spec.startup_probe
+        ]
         if not specs:
             return NOT_PROBED
         probes = self._pods.get(pod.uid)
@@ -279,8 +282,10 @@ class ProbeManager:
         ready = worker is None
         if was_started_before(container.started_s, turn.facts.started_ns, turn):
             ready = ready or _result(worker, container) is None
-            if spec.readiness_probe is not None and not _was_ready(pod):
-                ready = False
+            was_ready = any(
+                each.type == "Ready" and each.status == "True" for each in pod.status.conditions
+            )
+            ready = ready and (spec.readiness_probe is None or was_ready)
         return ready
 
     def _probe_at_once(
@@ -366,18 +371,6 @@ def _is_started(
     if before is not None and before.started:
         return True
     return worker is None
-
-
-def _was_ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
-
-
-def _probe_of(spec: ContainerSpec, kind: ProbeKind) -> ProbeSpec | None:
-    return (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind]
-
-
-def _has_probe(spec: ContainerSpec) -> bool:
-    return bool(spec.readiness_probe or spec.liveness_probe or spec.startup_probe)
 
 
 def _probed_containers(pod: Pod) -> tuple[ContainerSpec, ...]:

@@ -127,17 +127,17 @@ def _as_found(facts: NodeIdentity, view: NodeView, details: NodeDetails) -> Node
     """
     shown = {key: value for key, value in _strings(details, "nodeInfo").items() if value}
     listed = details.status.get("addresses")
-    addresses = tuple((each["type"], each["address"]) for each in _objects(listed))
+    addresses = tuple(
+        (each["type"], each["address"])
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict)
+    )
     return facts._replace(
         labels=view.labels,
         annotations=facts.annotations | {MANAGED_ANNOTATION: "true"},
         node_info=facts.node_info | shown,
         addresses=addresses or facts.addresses,
     )
-
-
-def _objects(listed: object) -> list[dict[str, str]]:
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def rebooted(node: NodeId, view: NodeView, env: Environment) -> str:

@@ -51,7 +51,10 @@ class StatusGenerator:
             # A SyncPod knows what the last relist saw, and nothing newer.
             self._runtime.advance(pod.uid, turn.now_ns, env.wall_offset_ns)
         old = self._statuses.last_status(pod)
-        if worker.state is WorkerState.TERMINATED and self._is_news(worker, turn):
+        is_new = self._statuses.status(pod.uid) is None and env.fidelity.waits_for_relist
+        if worker.state is WorkerState.TERMINATED and is_new:
+            # It was over before this kubelet started; only the pod cache of the one before knew
+            # the address then: pleg/generic.go, getPodIPs.
             old = old._replace(pod_ips="")
         killed = worker.killed
         if killed is not None and is_terminal and old.phase not in TERMINAL_PHASES:
@@ -86,13 +89,6 @@ class StatusGenerator:
         if killed is None:
             return status
         return killed.noted(status) if is_terminal else killed.applied(status)
-
-    def _is_news(self, worker: PodWorker, turn: Turn) -> bool:
-        """Return whether a pod was over before this kubelet started.
-
-        Only the pod cache of the one before knew the address then: pleg/generic.go, getPodIPs.
-        """
-        return self._statuses.status(worker.pod.uid) is None and turn.env.fidelity.waits_for_relist
 
     def set_unless_starting(self, worker: PodWorker, status: PodStatus, turn: Turn) -> None:
         """`light`: hold a Pending status back while the pod may still start within the second."""

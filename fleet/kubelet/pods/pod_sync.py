@@ -293,9 +293,12 @@ class PodSyncer:
 
     def on_sync_timer(self, worker: PodWorker, turn: Turn) -> None:
         """Take a call of the work queue."""
-        is_due = worker.sync_ns != 0 and turn.now_ns >= worker.sync_ns
-        if not is_due and not self._is_past_deadline(worker, turn):
-            return
+        now_ns, pod = turn.now_ns, worker.pod
+        if not worker.sync_ns or now_ns < worker.sync_ns:
+            status, offset_ns = self.statuses.last_status(pod), turn.env.wall_offset_ns
+            past = is_past_deadline(pod, status, now_ns, offset_ns)
+            if not past or worker.state is not WorkerState.SYNC:
+                return
         worker.sync_ns = 0
         if worker.stage in RUNTIME_STAGES and not turn.env.fidelity.reports_each_step:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
@@ -303,11 +306,6 @@ class PodSyncer:
             self.advance(worker, Happened.ASKED, turn)
         else:
             self.sync(worker, turn)
-
-    def _is_past_deadline(self, worker: PodWorker, turn: Turn) -> bool:
-        status, offset_ns = self.statuses.last_status(worker.pod), turn.env.wall_offset_ns
-        past = is_past_deadline(worker.pod, status, turn.now_ns, offset_ns)
-        return past and worker.state is WorkerState.SYNC
 
     def _arm_deadline(self, worker: PodWorker, turn: Turn) -> None:
         """Have the sync tick look at a pod once it was active for too long."""

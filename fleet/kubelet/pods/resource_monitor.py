@@ -277,13 +277,18 @@ class ResourceMonitor:
         ]
         reclaim = Reclaim(
             lambda: self._stats(pods, turn),
-            lambda: _delete_unused_images(self._workers, self._syncer, turn),
+            lambda: self._delete_unused_images(turn),
         )
         found = evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
             turn.node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved)
         for eviction in found.evictions:
             _evict(self._workers[eviction.pod.uid], eviction, self._syncer, turn)
+
+    def _delete_unused_images(self, turn: Turn) -> None:
+        """Free what no container needs. Dead containers hold nothing here but their status."""
+        if delete_unused_images(images_in_use(self._workers, self._syncer), turn):
+            arm_image_list(turn)
 
     def _kill_for_memory(self, turn: Turn) -> None:
         """Kill one container after another until there is memory. Source: out_of_memory."""
@@ -320,12 +325,6 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
             if terms is not None:
                 found[uid] = terms
     return found
-
-
-def _delete_unused_images(workers: Workers, syncer: PodSyncer, turn: Turn) -> None:
-    """Free what no container needs. Dead containers hold nothing here but their status."""
-    if delete_unused_images(images_in_use(workers, syncer), turn):
-        arm_image_list(turn)
 
 
 def images_in_use(workers: Workers, syncer: PodSyncer) -> set[str]:

@@ -209,7 +209,8 @@ class StatusManager:
         entry = self._entries.get(uid)
         is_gone = reply.kind is ReplyKind.NOT_FOUND
         if entry is None or (call.op is Op.DELETE_POD and (reply.ok or is_gone)):
-            self._forget_deleted(uid, call)
+            if call.op is Op.DELETE_POD:
+                self._entries.pop(uid, None)
         elif not reply.ok:
             self._failed[uid] = None
             self._arm(turn)
@@ -320,10 +321,6 @@ class StatusManager:
         if is_last and pod.uid not in self.mirrors:
             return True
         return not is_equal_by_kubelet(pod.status, entry.status)
-
-    def _forget_deleted(self, uid: PodUid, call: ApiCall) -> None:
-        if call.op is Op.DELETE_POD:
-            self._entries.pop(uid, None)
 
     def _on_got(
         self, uid: PodUid, entry: _Entry, reply: Reply, turn: Turn, *, may_run: bool
