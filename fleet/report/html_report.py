@@ -97,19 +97,30 @@ def tag(words: str) -> str:
     return f'<span class="tag">{escaped(words)}</span>'
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Iterable[int] = ()) -> str:
-    """Return a table; its cells are HTML already, its head is not. `numbers` are columns."""
-    right = set(numbers)
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    numbers: Iterable[int] = (),
+    *,
+    reflows: bool = False,
+) -> str:
+    """Return a table; its cells are HTML already, its head is not. `numbers` are columns.
 
-    def cells(row: Sequence[str], name: str) -> str:
-        marks = [' class="n"' if at in right else "" for at in range(len(row))]
-        return "".join(
-            f"<{name}{mark}>{cell}</{name}>" for cell, mark in zip(row, marks, strict=True)
-        )
+    One that `reflows` has a block for each row on a narrow screen, else it scrolls.
+    """
+    names = list(map(escaped, head))
+    marks = [' class="n"' if at in set(numbers) else "" for at in range(len(names))]
+    told = [f'{mark} data-name="{name}"' for name, mark in zip(names, marks, strict=True)]
 
-    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    first = f"<thead><tr>{cells(list(map(escaped, head)), 'th')}</tr></thead>"
-    return f'<div class="scroll"><table>{first}<tbody>{lines}</tbody></table></div>'
+    def cells(row: Sequence[str], tag: str, attributes: Sequence[str]) -> str:
+        each = zip(row, attributes, strict=True)
+        return "".join(f"<{tag}{mark}>{cell}</{tag}>" for cell, mark in each)
+
+    lines = "".join(f"<tr>{cells(row, 'td', told if reflows else marks)}</tr>" for row in rows)
+    kind = ' class="slis"' if reflows else ""
+    made = f"<thead><tr>{cells(names, 'th', marks)}</tr></thead><tbody>{lines}</tbody>"
+    made = f"<table{kind}>{made}</table>"
+    return made if reflows else f'<div class="scroll">{made}</div>'
 
 
 def tiles(listed: Iterable[tuple[str, str, str]]) -> str:
@@ -276,31 +287,18 @@ def _levels(run: RunRecord) -> str:
         percentile = (
             f" p{level['percentile']:g}" if known is not None and known.has_percentile else ""
         )
-        cells = (
-            f"<b>{escaped(sli)}</b>{percentile} {tag(MEASURED)}<small>{escaped(words)}</small>",
-            escaped(of_unit(sli, level["measured"])),
-            escaped(of_unit(sli, level["client"])) if level["client"] is not None else "",
-            escaped(of_unit(sli, level["limit"])) if level["limit"] is not None else "",
-            escaped(level["source"]),
-            f"{level['samples']:,}",
-            _mark(level),
-        )
         rows.append(
-            "<tr>"
-            + "".join(
-                f'<td data-name="{name}"{" class=n" if name in NUMBERS else ""}>{cell}</td>'
-                for name, cell in zip(names, cells, strict=True)
+            (
+                f"<b>{escaped(sli)}</b>{percentile} {tag(MEASURED)}<small>{escaped(words)}</small>",
+                escaped(of_unit(sli, level["measured"])),
+                escaped(of_unit(sli, level["client"])) if level["client"] is not None else "",
+                escaped(of_unit(sli, level["limit"])) if level["limit"] is not None else "",
+                escaped(level["source"]),
+                f"{level['samples']:,}",
+                _mark(level),
             )
-            + "</tr>"
         )
-    head = "".join(f"<th{' class=n' if name in NUMBERS else ''}>{name}</th>" for name in names)
-    return (
-        "<h2>Service levels</h2>"
-        f'<table class="slis"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-    )
-
-
-NUMBERS = ("measured", "as nodes saw it", "limit", "samples")
+    return f"<h2>Service levels</h2>{table(names, rows, (1, 2, 3, 5), reflows=True)}"
 
 
 def _mark(level: Json) -> str:

@@ -264,34 +264,15 @@ class _Histograms(BaseModel):
     __pydantic_extra__: dict[str, dict[int, int]] = Field(init=False)
 
 
-def check_summary(content: Json, path: Path) -> Json:
-    """Return a summary with the keys that reports read. Raises UsageError."""
-    return _checked(_Summary, content, path)
-
-
-def check_about(content: Json, path: Path) -> Json:
-    """Return `run.json` with the keys that reports read. Raises UsageError."""
-    return _checked(_About, content, path)
-
-
-def check_line(content: object, path: Path) -> Json:
-    """Return a line of the time series. Raises UsageError."""
-    return _checked(_Line, content, path)
-
-
-def check_histograms(content: Json, path: Path) -> dict[str, dict[int, int]]:
-    """Return the buckets by figure. Raises UsageError."""
-    found: dict[str, Any] = _checked(_Histograms, content, path)
-    return found
-
-
 def _checked(model: type[BaseModel], content: object, path: Path) -> Json:
+    """Return the content of a file with the keys that reports read. Raises UsageError."""
     try:
         return model.model_validate(content, strict=model is not _Histograms).model_dump()
     except ValidationError as error:
         raise UsageError(f"{path}: {explain(error, model)}") from error
 
 
+Buckets = dict[str, dict[int, int]]
 KILLED = "the run left no summary: it was killed, or it is still going on"
 
 
@@ -306,7 +287,7 @@ class RunRecord:
     lines: list[Json]
     """Of the time series."""
     samples: Samples
-    histograms: dict[str, dict[int, int]] = field(default_factory=dict)
+    histograms: Buckets = field(default_factory=dict)
     """Microseconds (the lower end of each bucket) and counts, by figure."""
 
     @property
@@ -370,11 +351,11 @@ def read_run(path: Path) -> RunRecord:
             raise UsageError(f"{path / CONTROLPLANE}: is not as fleet writes it") from error
         return RunRecord(
             path,
-            check_summary(told, path / SUMMARY),
-            check_about(_json(path / RUN), path / RUN),
+            _checked(_Summary, told, path / SUMMARY),
+            _checked(_About, _json(path / RUN), path / RUN),
             lines,
             samples,
-            check_histograms(_json(path / HISTOGRAMS), path / HISTOGRAMS),
+            cast("Buckets", _checked(_Histograms, _json(path / HISTOGRAMS), path / HISTOGRAMS)),
         )
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
@@ -428,4 +409,4 @@ def _lines(path: Path) -> Iterator[Json]:
             content = orjson.loads(line)
         except orjson.JSONDecodeError:  # cut off by a crash
             return
-        yield check_line(content, path)
+        yield _checked(_Line, content, path)

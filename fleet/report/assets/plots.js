@@ -74,10 +74,16 @@
     }
   }
 
+  // Of a logarithmic axis, which has nine lines for each power of ten, only the powers.
+  function tens(chart, lines) {
+    const isPower = value => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9;
+    return chart.scales.y.distr === 3 ? lines.map(each => isPower(each) ? each : null) : lines;
+  }
+
   function axis(scale, more) {
     return {
       scale, font: FONT, labelFont: FONT, stroke: () => colour("--faint"),
-      grid: {show: scale === "y", stroke: () => colour("--grid"), width: 1},
+      grid: {show: scale === "y", stroke: () => colour("--grid"), width: 1, filter: tens},
       ticks: {stroke: () => colour("--grid"), width: 1, size: 4}, ...more,
     };
   }
