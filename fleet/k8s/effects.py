@@ -376,7 +376,7 @@ class ReplyKind(enum.IntEnum):
 
 
 class Reply(NamedTuple):
-    """The decoded answer to one `ApiCall`. `record` is an `objects.py` record, None on errors."""
+    """The decoded answer to one `ApiCall`. `record` is one of fleet.k8s, None on errors."""
 
     kind: ReplyKind
     record: object = None

@@ -1,9 +1,4 @@
-"""Pods, Nodes and their parts: what decoders make and kubelets read.
-
-A record holds only what a kubelet acts on. Strings that repeat over a fleet are interned by the
-decoders; times are whole seconds since the epoch (`_s`), 0 for absent, since that is all the API
-keeps. Records compare by value.
-"""
+"""What a container's spec says about the surroundings of its command: variables, mounts, stdin."""
 
 import enum
 from collections.abc import Callable, Hashable
@@ -30,9 +25,35 @@ from fleet.k8s.schema import (
     share,
     shown,
 )
-from fleet.k8s.scripts import EnvRef, ScriptSpec
 from fleet.k8s.selectors import Toleration
 from fleet.k8s.well_known import MIRROR_ANNOTATION, START_ERROR
+
+
+class EnvRef(NamedTuple):
+    """Where the value of a variable comes from. Source: core/v1 EnvVarSource."""
+
+    kind: str  # Field, Resource, ConfigMap, Secret, File, or "" for what is not read
+    key: str = ""  # the path of a field, the name of a resource, the key of an object or file
+    name: str = ""  # of the object, the volume, or the container whose resources are meant
+    divisor: str = ""
+    path: str = ""  # of the file in the volume
+    optional: bool = False  # of the key of a file
+
+
+class Variable(NamedTuple):
+    """One variable of a container. Source: core/v1 EnvVar."""
+
+    name: str
+    value: str = ""
+    source: EnvRef | None = None
+
+
+class EnvFrom(NamedTuple):
+    """An object all of whose keys become variables. Source: core/v1 EnvFromSource."""
+
+    kind: str  # ConfigMap or Secret
+    name: str
+    prefix: str = ""
 
 
 class UserSpec(NamedTuple):
@@ -103,21 +124,65 @@ def matching_action(rules: tuple[RestartRule, ...], exit_code: int) -> str:
     return next((rule.action for rule in rules if rule.matches(exit_code)), "")
 
 
-class PodNetworkSpec(NamedTuple):
+def _with_dots(name: str) -> str:
+    """Source: component-helpers/node/util/sysctl, NormalizeName."""
+    first = name.find("/")
+    if first < 0 or "." in name[:first]:
+        return name
+    return name.translate(str.maketrans("./", "/."))
+
+
+if TYPE_CHECKING:
+    DnsOptions = tuple[tuple[str, str], ...]
+    Sysctls = tuple[tuple[str, str], ...]
+    IsEnabled = bool
+else:
+    DnsOptions = kind(
+        lambda listed: tuple((each.get("name", ""), each.get("value", "")) for each in listed)
+    )
+    Sysctls = kind(
+        lambda listed: tuple((_with_dots(each["name"]), each.get("value", "")) for each in listed)
+    )
+    IsEnabled = kind(lambda value: value == "Enabled")
+
+
+class PodNetworkSpec(Record, frozen=True):
     """What of the files that a kubelet and a runtime write is the pod's own wish."""
 
-    dns_policy: str = "ClusterFirst"
-    nameservers: tuple[str, ...] = ()  # these three: dnsConfig
-    searches: tuple[str, ...] = ()
-    options: tuple[tuple[str, str], ...] = ()  # the name, and the value or ""
-    sysctls: tuple[tuple[str, str], ...] = ()  # names with dots
-    subdomain: str = ""
+    dns_policy: Text = "ClusterFirst"
+    nameservers: tuple[str, ...] = member("dnsConfig/nameservers", ())
+    searches: tuple[str, ...] = member("dnsConfig/searches", ())
+    options: DnsOptions = member("dnsConfig/options", ())  # the name, and the value or ""
+    sysctls: Sysctls = member("securityContext/sysctls", ())  # names with dots
+    subdomain: Text = ""
     hostname_override: str = ""
-    is_fqdn: bool = False  # setHostnameAsFQDN
-    own_users: bool = False  # hostUsers: false, a user namespace of its own
+    is_fqdn: bool = member("setHostnameAsFQDN", default=False)
+    host_users: bool = True  # else a user namespace of its own
 
 
 USUAL_NETWORK = PodNetworkSpec()
+
+
+class MountSpec(Record, frozen=True):
+    """Where a container sees a volume."""
+
+    path: str = member("mountPath")
+    volume: str = member("name")
+    inner: str = member("subPath", "")  # the path within the volume
+    expression: str = member("subPathExpr", "")  # what that path follows from
+    read_only: bool = False
+    recursive: IsEnabled = member("recursiveReadOnly", default=False)
+
+
+class ScriptSpec(NamedTuple):
+    """What a container's spec says about the surroundings of its command."""
+
+    variables: tuple[Variable, ...] = ()
+    mounts: tuple[MountSpec, ...] = ()
+    env_from: tuple[EnvFrom, ...] = ()
+    has_service_links: bool = True
+    working_dir: str = ""  # "" for the image's own
+    stdin: bool = False
 
 
 PodUid = NewType("PodUid", str)
@@ -229,14 +294,14 @@ class ProbeSpec(NamedTuple):
     termination_grace_s: int | None = None
 
 
-class PortSpec(NamedTuple):
+class PortSpec(Record, frozen=True):
     """A port that a container declares. Source: core/v1 ContainerPort."""
 
-    port: int
-    protocol: str = "TCP"
+    port: int = member("containerPort", 0)
+    protocol: Text = "TCP"
     name: str = ""
     host_port: int = 0  # of the node; 0 for none
-    host_ip: str = ""  # its address, "" for all
+    host_ip: Text = member("hostIP", "")  # its address, "" for all
 
 
 class ContainerSpec(NamedTuple):

@@ -13,8 +13,7 @@ from functools import lru_cache
 import orjson
 
 from fleet.k8s.addresses import by_family, first_of
-from fleet.k8s.pods import ContainerSpec, Pod, UserSpec
-from fleet.k8s.scripts import EnvRef, ScriptSpec
+from fleet.k8s.pods import ContainerSpec, EnvRef, Pod, ScriptSpec, UserSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine import real_path
 from fleet.quantity import parse_quantity

@@ -42,7 +42,7 @@ def handler_error(pod: Pod, turn: Turn) -> str:
         return f'runtimeclass.node.k8s.io "{name}" not found'
     wanted = "" if found is None else found.handler
     handler = _handler(wanted, env)
-    if pod.spec.network.own_users and (handler is None or not handler.user_namespaces):
+    if not pod.spec.network.host_users and (handler is None or not handler.user_namespaces):
         return _no_users(wanted, env, is_known=handler is not None)
     if not name or handler is not None:
         return ""

@@ -1,4 +1,4 @@
-"""API objects from JSON: the records of `objects.py`, and the events of a watch.
+"""API objects from JSON: the records of fleet.k8s, and the events of a watch.
 
 What nobody reads is not parsed: of bookmarks only the version is found by a byte scan. Go writes
 metadata first, so the first version in a body is its object's own.
@@ -15,7 +15,7 @@ import orjson
 from msgspec import convert
 
 from fleet.errors import RemoteProtocolError
-from fleet.k8s.admission import ResourceClaimView, ResourceSliceView
+from fleet.k8s.admission import ResourceClaimView, ResourceSliceView, node_state
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView, RuntimeClassView, ServiceView
 from fleet.k8s.pods import (
@@ -31,7 +31,6 @@ from fleet.k8s.pods import (
 from fleet.k8s.schema import Record, decoder, member, read, read_kind, share
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import AttachmentView, ClaimView, CSIDriverView, ObjectData, VolumeView
-from fleet.wire.api.decode_admission import node_state
 from fleet.wire.api.decode_pod import MANAGED_FIELDS, decode_pod, decode_pod_view, without_managers
 from fleet.wire.http2.messages import MALFORMED
 

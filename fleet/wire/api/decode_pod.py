@@ -11,32 +11,24 @@ from typing import Any
 
 import msgspec
 import orjson
-from msgspec import convert, structs
+from msgspec import structs
 
+from fleet.k8s.admission import with_claim_names
 from fleet.k8s.objects import Owner
+from fleet.k8s.pod_template import (
+    decode_spec,
+)
 from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
-    ContainerSpec,
-    EnvSource,
     Pod,
     PodSpec,
     PodStatus,
     PodUid,
     PodView,
-    PortSpec,
 )
-from fleet.k8s.schema import Record, Seconds, Text, decoder, member, read_kind, render, share
-from fleet.k8s.selectors import Toleration
+from fleet.k8s.schema import Record, Seconds, Text, decoder, member, share
 from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
-from fleet.wire.api.decode_admission import admission_spec, with_claim_names
-from fleet.wire.api.decode_lifecycle import container_lifecycle
-from fleet.wire.api.decode_pod_network import pod_network
-from fleet.wire.api.decode_probe import decode_probe
-from fleet.wire.api.decode_script import container_script
-from fleet.wire.api.decode_user import container_user
-from fleet.wire.api.decode_volumes import decode_volumes
-from fleet.wire.api.pod_resources import Demand, pod_resources, qos_class
 
 KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
 SHOWS_ANNOTATIONS = b"metadata.annotations"
@@ -225,67 +217,6 @@ def _spec_of(json: bytes) -> tuple[PodSpec, str]:
     return spec, node_name
 
 
-def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
-    """Return what a spec says; the digest is of the bytes that it came from."""
-    containers = spec.get("containers", ())
-    inits = spec.get("initContainers", ())
-    security = spec.get("securityContext") or {}
-    links = spec.get("enableServiceLinks", True)
-    demands = [_demand(each) for each in containers]
-    init_demands = [_demand(each) for each in inits]
-    own_resources = spec.get("resources")
-    own = _demand(spec) if own_resources else None
-    whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
-    return PodSpec(
-        containers=share(tuple(_container(each, security, links=links) for each in containers)),
-        init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
-        ephemeral_containers=share(
-            tuple(
-                _container(each, security, links=links)
-                for each in spec.get("ephemeralContainers", ())
-            )
-        ),
-        volumes=share(decode_volumes(spec)),
-        tolerations=share(
-            convert(spec.get("tolerations") or (), tuple[Toleration, ...], dec_hook=read_kind)
-        ),
-        restart_policy=_intern(spec.get("restartPolicy", "Always")),
-        termination_grace_s=spec.get("terminationGracePeriodSeconds", 30),
-        active_deadline_s=spec.get("activeDeadlineSeconds", 0),
-        service_account=_intern(spec.get("serviceAccountName", "")),
-        host_network=spec.get("hostNetwork", False),
-        shares_pids=bool(spec.get("hostPID") or spec.get("shareProcessNamespace")),
-        hostname=_intern(spec.get("hostname", "")),
-        runtime_class=_intern(spec.get("runtimeClassName", "")),
-        host_aliases=share(
-            tuple((each["ip"], *each.get("hostnames", ())) for each in spec.get("hostAliases", ()))
-        ),
-        network=share(pod_network(spec)),
-        priority=spec.get("priority", 0),
-        readiness_gates=share(
-            tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
-        ),
-        pull_secrets=share(_pull_secrets(spec)),
-        qos_class=qos_class([own] if own else [*demands, *init_demands]),
-        allocated_json=share(whole.allocated),
-        resources_json=share(whole.asked),
-        running_json=share(whole.running),
-        ended_json=share(whole.ended),
-        own_json=share(render(own_resources)) if own_resources else b"",
-        admission=share(admission_spec(spec, whole.allocated)),
-        digest=spec_digest,
-    )
-
-
-def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
-    """Return the pull secrets of a pod; the API takes some without a name, which kubelets skip.
-
-    Source: kubelet_pods.go, getPullSecretsForPod (issue 99454).
-    """
-    names = (each.get("name") for each in spec.get("imagePullSecrets", ()))
-    return tuple(name for name in names if name)
-
-
 def pairs(obj: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return labels or annotations, interned."""
     if not obj:
@@ -296,78 +227,3 @@ def pairs(obj: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
 def digest(data: bytes) -> int:
     """Return a stable 64-bit digest."""
     return zlib.crc32(data) << 32 | zlib.adler32(data)
-
-
-def _demand(obj: dict[str, Any]) -> Demand:
-    resources = obj.get("resources") or {}
-    return Demand(
-        resources.get("requests", {}),
-        resources.get("limits", {}),
-        obj.get("restartPolicy") == "Always",
-    )
-
-
-def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) -> ContainerSpec:
-    resources = obj.get("resources") or {}
-    requests = resources.get("requests")
-    mounts = [_mount(each) for each in obj.get("volumeMounts", ())]
-    return ContainerSpec(
-        name=_intern(obj["name"]),
-        image=_intern(obj.get("image", "")),
-        pull_policy=_intern(obj.get("imagePullPolicy", "")),
-        command=share(tuple(obj.get("command", ()))),
-        args=share(tuple(obj.get("args", ()))),
-        restart_policy=_intern(obj.get("restartPolicy", "")),
-        requests_json=share(render(requests)) if requests else b"",
-        resources_json=share(render(resources)) if resources else b"{}",
-        volume_mounts_json=render(mounts) if mounts else b"",
-        env_sources=share(_env_sources(obj)),
-        life=share(container_lifecycle(obj)),
-        startup_probe=decode_probe(obj, "startupProbe"),
-        readiness_probe=decode_probe(obj, "readinessProbe"),
-        liveness_probe=decode_probe(obj, "livenessProbe"),
-        user=share(container_user(obj, security)),
-        script=share(container_script(obj, has_service_links=links)),
-        ports=share(_ports(obj)),
-        target=_intern(obj.get("targetContainerName", "")),
-    )
-
-
-def _ports(obj: dict[str, Any]) -> tuple[PortSpec, ...]:
-    return tuple(
-        PortSpec(
-            each.get("containerPort", 0),
-            _intern(each.get("protocol", "TCP")),
-            each.get("name", ""),
-            each.get("hostPort", 0),
-            _intern(each.get("hostIP", "")),
-        )
-        for each in obj.get("ports", ())
-    )
-
-
-def _mount(obj: dict[str, Any]) -> dict[str, object]:
-    """Source: kubelet_pods.go, convertToAPIContainerStatuses: recursive only where asked for."""
-    mount: dict[str, object] = {"mountPath": obj["mountPath"], "name": obj["name"]}
-    if obj.get("readOnly"):
-        mount["readOnly"] = True
-        wanted = obj.get("recursiveReadOnly", "Disabled")
-        mount["recursiveReadOnly"] = "Disabled" if wanted == "Disabled" else "Enabled"
-    return mount
-
-
-def _env_sources(obj: dict[str, Any]) -> tuple[EnvSource, ...]:
-    found = []
-    for each in obj.get("envFrom", ()):
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-            if field in each:
-                ref = each[field]
-                found.append(EnvSource(kind, ref.get("name", ""), ref.get("optional", False)))
-    for each in obj.get("env", ()):
-        source = each.get("valueFrom", {})
-        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
-            if field in source:
-                ref = source[field]
-                optional = ref.get("optional", False)
-                found.append(EnvSource(kind, ref.get("name", ""), optional, _intern(ref["key"])))
-    return tuple(found)

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.k8s.admission import NodeState
+from fleet.k8s.admission import NodeState, extended_resources
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView
 from fleet.k8s.pods import EventType, LeaseView, NodeCondition, NodeReport, NodeView, PodView
@@ -22,7 +22,6 @@ from fleet.k8s.schema import share
 from fleet.k8s.times import rfc3339_micro
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json
-from fleet.wire.api.decode_admission import extended_resources
 from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
 from fleet.wire.api.encode_protobuf import LEASE
 from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from msgspec import convert, structs
 
 from fleet.k8s.objects import Owner
+from fleet.k8s.pod_template import decode_spec
 from fleet.k8s.pods import (
     TOKEN_VOLUME,
     TOKEN_VOLUME_START,
@@ -32,7 +33,6 @@ from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
     SHOWS_ANNOTATIONS,
     SpecTable,
-    decode_spec,
     digest,
     kept_annotations,
     waits_for_end,

@@ -7,8 +7,7 @@ It reads more of the shell than fleet does, knows the images that the suite uses
 import posixpath
 from functools import lru_cache
 
-from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
-from fleet.k8s.scripts import ScriptSpec
+from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec, ScriptSpec
 from fleet.profile.container_behavior import LogBehavior, ProbeBehavior
 from fleet.runtime.container_config import OverBudgetError, expanded
 from fleet.runtime.program import UNKNOWN, HttpReply, Process, Program, Run, Session, Steps

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from fleet.k8s.scripts import MountSpec
+from fleet.k8s.pods import MountSpec
 from fleet.runtime.files import (
     HOST,
     NOBODY,

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from fleet.k8s.addresses import each_of
-from fleet.k8s.pods import ContainerSpec, ObjectSource, Pod, VolumeSpec
-from fleet.k8s.scripts import MountSpec, ScriptSpec
+from fleet.k8s.pods import ContainerSpec, MountSpec, ObjectSource, Pod, ScriptSpec, VolumeSpec
 from fleet.profile.machine import real_path
 from fleet.runtime.container_config import (
     STRINGS_MAX,

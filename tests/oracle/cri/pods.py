@@ -21,8 +21,7 @@ from cri.machine import Machine
 from cri.messages import message_class
 from cri.records import CriContainer, Message, PodSandbox
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
-from fleet.k8s.scripts import ScriptSpec, Variable
+from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid, ScriptSpec, Variable
 from fleet.profile.container_behavior import CREATE_ERROR, RUN_ERROR
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.containers import NEVER, RunState

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fleet.k8s.pod_template import container_user
 from fleet.k8s.pods import IMAGE_USER, UserSpec
 from fleet.runtime.container_config import non_root_error, user_json, windows_non_root_error
-from fleet.wire.api.decode_user import container_user
 
 POD = "web_default(123)"
 

@@ -11,9 +11,9 @@ from fleet.k8s.pods import (
     PodStatus,
     PodUid,
     RunningState,
+    ScriptSpec,
     TerminatedState,
 )
-from fleet.k8s.scripts import ScriptSpec
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
 from fleet.runtime.back_off import BackOff

@@ -7,8 +7,7 @@ import pytest
 from world.pod_world import World, container, make_pod
 
 from fleet.k8s.effects import Outbox, WatchEvent, WatchKind
-from fleet.k8s.pods import EventType, Pod, PodUid, ProbeSpec
-from fleet.k8s.scripts import ScriptSpec
+from fleet.k8s.pods import EventType, Pod, PodUid, ProbeSpec, ScriptSpec
 from fleet.k8s.streams import Output, Refusal
 from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.kubelet import VirtualKubelet

@@ -5,8 +5,7 @@ from typing import cast
 
 from world.pod_world import UID, World, container, make_pod
 
-from fleet.k8s.pods import VolumeSpec
-from fleet.k8s.scripts import MountSpec, ScriptSpec
+from fleet.k8s.pods import MountSpec, ScriptSpec, VolumeSpec
 from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.container_log import LogReader

@@ -4,8 +4,14 @@ import pytest
 from world.pod_world import UID, World, container, make_pod
 
 from fleet.k8s.effects import EventObject, Op
-from fleet.k8s.pods import ContainerSpec, RunningState, WaitingState
-from fleet.k8s.scripts import MountSpec, ScriptSpec, Variable
+from fleet.k8s.pods import (
+    ContainerSpec,
+    MountSpec,
+    RunningState,
+    ScriptSpec,
+    Variable,
+    WaitingState,
+)
 
 GROWS = ("sh", "-c", "echo a > /tmp/a; while true; do cat /tmp/a /tmp/a >> /tmp/a; done")
 CHAIN = tuple(Variable(f"A{n}", f"$(A{n - 1})" * 10 or "a") for n in range(12))

@@ -13,6 +13,7 @@ from world.pod_world import (
 )
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.pod_template import decode_volumes
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.kubelet.containers.stats_provider import (
     node_capacity,
@@ -33,7 +34,6 @@ from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import PodBehaviorManifest, select_behavior
 from fleet.profile.schema import API_VERSION
 from fleet.runtime.runtime import Runtime
-from fleet.wire.api.decode_volumes import decode_volumes
 
 GI = 1 << 30
 MI = 1 << 20

@@ -1,7 +1,7 @@
 import pytest
 
+from fleet.k8s.pod_template import decode_probe
 from fleet.k8s.pods import ProbeSpec
-from fleet.wire.api.decode_probe import decode_probe
 
 PORTS = [{"name": "web", "containerPort": 8080}]
 

@@ -3,6 +3,7 @@ import pytest
 
 from fleet.k8s.effects import ApiCall, NodeId, NodeStatusPatch, Op
 from fleet.k8s.objects import Owner
+from fleet.k8s.pod_template import decode_volumes
 from fleet.k8s.pods import READ_ONLY_MODE, ObjectSource, TokenSource, VolumeSpec
 from fleet.k8s.selectors import NodeRequirement, selects
 from fleet.k8s.volumes import (
@@ -24,7 +25,6 @@ from fleet.wire.api.decode_json import (
     decode_persistent_volume,
     decode_secret,
 )
-from fleet.wire.api.decode_volumes import decode_volumes
 from fleet.wire.api.operations import build
 from fleet.wire.api.requests import Caller, RenderedProfile, node_status_patch
 

@@ -3,8 +3,9 @@
 import orjson
 import pytest
 
+from fleet.k8s.pod_template import decode_spec
 from fleet.wire.api import decode_protobuf_pod
-from fleet.wire.api.decode_pod import SPECS_BYTES_MAX, SpecTable, decode_spec
+from fleet.wire.api.decode_pod import SPECS_BYTES_MAX, SpecTable
 from fleet.wire.api.kubernetes_messages import object_from_json
 from fleet.wire.api.protobuf import contents
 

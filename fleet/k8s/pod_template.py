@@ -1,0 +1,499 @@
+"""What a kubelet keeps of the spec of a pod: read once for all pods of a template.
+
+Rendered parts (`*_json`) have sorted keys, so that equal values are equal bytes wherever they
+come from. Parts that differ from the usual in few pods are one shared record in all others.
+Source: core/v1 PodSpec; pkg/apis/core/v1/defaults.go for what is absent.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import orjson
+from msgspec import convert
+
+from fleet.k8s.admission import Demand, admission_spec, pod_resources, qos_class
+from fleet.k8s.pods import (
+    IMAGE_USER,
+    PLAIN_LIFE,
+    READ_ONLY_MODE,
+    ContainerLifecycle,
+    ContainerSpec,
+    DownwardFile,
+    EnvFrom,
+    EnvRef,
+    EnvSource,
+    Hook,
+    MountSpec,
+    ObjectSource,
+    PodNetworkSpec,
+    PodSpec,
+    PortSpec,
+    ProbeSpec,
+    RestartRule,
+    ScriptSpec,
+    TokenSource,
+    UserSpec,
+    Variable,
+    VolumeSpec,
+)
+from fleet.k8s.schema import Record, read, read_kind, render, share, without_nulls
+from fleet.k8s.selectors import Toleration
+from fleet.quantity import parse_quantity
+
+_intern = sys.intern
+_R = TypeVar("_R", bound=Record)
+DEFAULT_MODE = 0o644
+HUGE_PAGES = "HugePages"  # a medium; with "-2Mi" it names the size
+HUGE_PAGES_RESOURCE = "hugepages-"
+NO_QUANTITY = (
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+)
+DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenProjection
+_SECRET_PLUGINS = frozenset(
+    ("csi", "cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
+)
+
+
+def records(listed: Any, record: type[_R]) -> tuple[_R, ...]:
+    """Return the records of a list, of one that is null none."""
+    return convert(without_nulls(listed or []), tuple[record, ...], dec_hook=read_kind)  # type: ignore[valid-type]
+
+
+def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
+    """Return what a spec says; the digest is of the bytes that it came from."""
+    containers = spec.get("containers", ())
+    inits = spec.get("initContainers", ())
+    security = spec.get("securityContext") or {}
+    links = spec.get("enableServiceLinks", True)
+    demands = [_demand(each) for each in containers]
+    init_demands = [_demand(each) for each in inits]
+    own_resources = spec.get("resources")
+    own = _demand(spec) if own_resources else None
+    whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
+    return PodSpec(
+        containers=share(tuple(_container(each, security, links=links) for each in containers)),
+        init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
+        ephemeral_containers=share(
+            tuple(
+                _container(each, security, links=links)
+                for each in spec.get("ephemeralContainers", ())
+            )
+        ),
+        volumes=share(decode_volumes(spec)),
+        tolerations=share(records(spec.get("tolerations"), Toleration)),
+        restart_policy=_intern(spec.get("restartPolicy", "Always")),
+        termination_grace_s=spec.get("terminationGracePeriodSeconds", 30),
+        active_deadline_s=spec.get("activeDeadlineSeconds", 0),
+        service_account=_intern(spec.get("serviceAccountName", "")),
+        host_network=spec.get("hostNetwork", False),
+        shares_pids=bool(spec.get("hostPID") or spec.get("shareProcessNamespace")),
+        hostname=_intern(spec.get("hostname", "")),
+        runtime_class=_intern(spec.get("runtimeClassName", "")),
+        host_aliases=share(
+            tuple((each["ip"], *each.get("hostnames", ())) for each in spec.get("hostAliases", ()))
+        ),
+        network=share(read(PodNetworkSpec, spec)),
+        priority=spec.get("priority", 0),
+        readiness_gates=share(
+            tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
+        ),
+        pull_secrets=share(_pull_secrets(spec)),
+        qos_class=qos_class([own] if own else [*demands, *init_demands]),
+        allocated_json=share(whole.allocated),
+        resources_json=share(whole.asked),
+        running_json=share(whole.running),
+        ended_json=share(whole.ended),
+        own_json=share(render(own_resources)) if own_resources else b"",
+        admission=share(admission_spec(spec, whole.allocated)),
+        digest=spec_digest,
+    )
+
+
+def _pull_secrets(spec: dict[str, Any]) -> tuple[str, ...]:
+    """Return the pull secrets of a pod; the API takes some without a name, which kubelets skip.
+
+    Source: kubelet_pods.go, getPullSecretsForPod (issue 99454).
+    """
+    names = (each.get("name") for each in spec.get("imagePullSecrets", ()))
+    return tuple(name for name in names if name)
+
+
+def _demand(obj: dict[str, Any]) -> Demand:
+    resources = obj.get("resources") or {}
+    return Demand(
+        resources.get("requests", {}),
+        resources.get("limits", {}),
+        obj.get("restartPolicy") == "Always",
+    )
+
+
+def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) -> ContainerSpec:
+    resources = obj.get("resources") or {}
+    requests = resources.get("requests")
+    mounts = [_mount(each) for each in obj.get("volumeMounts", ())]
+    return ContainerSpec(
+        name=_intern(obj["name"]),
+        image=_intern(obj.get("image", "")),
+        pull_policy=_intern(obj.get("imagePullPolicy", "")),
+        command=share(tuple(obj.get("command", ()))),
+        args=share(tuple(obj.get("args", ()))),
+        restart_policy=_intern(obj.get("restartPolicy", "")),
+        requests_json=share(render(requests)) if requests else b"",
+        resources_json=share(render(resources)) if resources else b"{}",
+        volume_mounts_json=render(mounts) if mounts else b"",
+        env_sources=share(_env_sources(obj)),
+        life=share(container_lifecycle(obj)),
+        startup_probe=decode_probe(obj, "startupProbe"),
+        readiness_probe=decode_probe(obj, "readinessProbe"),
+        liveness_probe=decode_probe(obj, "livenessProbe"),
+        user=share(container_user(obj, security)),
+        script=share(container_script(obj, has_service_links=links)),
+        ports=share(records(obj.get("ports"), PortSpec)),
+        target=_intern(obj.get("targetContainerName", "")),
+    )
+
+
+def _mount(obj: dict[str, Any]) -> dict[str, object]:
+    """Source: kubelet_pods.go, convertToAPIContainerStatuses: recursive only where asked for."""
+    mount: dict[str, object] = {"mountPath": obj["mountPath"], "name": obj["name"]}
+    if obj.get("readOnly"):
+        mount["readOnly"] = True
+        wanted = obj.get("recursiveReadOnly", "Disabled")
+        mount["recursiveReadOnly"] = "Disabled" if wanted == "Disabled" else "Enabled"
+    return mount
+
+
+def _env_sources(obj: dict[str, Any]) -> tuple[EnvSource, ...]:
+    found = []
+    for each in obj.get("envFrom", ()):
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
+            if field in each:
+                ref = each[field]
+                found.append(EnvSource(kind, ref.get("name", ""), ref.get("optional", False)))
+    for each in obj.get("env", ()):
+        source = each.get("valueFrom", {})
+        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+            if field in source:
+                ref = source[field]
+                optional = ref.get("optional", False)
+                found.append(EnvSource(kind, ref.get("name", ""), optional, _intern(ref["key"])))
+    return tuple(found)
+
+
+MESSAGE_PATH = PLAIN_LIFE.message_path
+_FIELDS = frozenset(("restartPolicyRules", "lifecycle", "resizePolicy"))
+
+
+def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
+    """Return what a container's spec says about its life; most say nothing."""
+    from_logs = obj.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+    path = obj.get("terminationMessagePath") or MESSAGE_PATH
+    if not from_logs and path == MESSAGE_PATH and _FIELDS.isdisjoint(obj):
+        return PLAIN_LIFE
+    hooks = obj.get("lifecycle") or {}
+    life = ContainerLifecycle(
+        restart_rules=tuple(map(_rule, obj.get("restartPolicyRules") or ())),
+        post_start=_hook(hooks.get("postStart"), obj),
+        pre_stop=_hook(hooks.get("preStop"), obj),
+        message_path=path,
+        message_from_logs=from_logs,
+        resize_restarts=tuple(
+            each["resourceName"]
+            for each in obj.get("resizePolicy") or ()
+            if each.get("restartPolicy") == "RestartContainer"
+        ),
+    )
+    return PLAIN_LIFE if life == PLAIN_LIFE else life
+
+
+def _rule(obj: dict[str, Any]) -> RestartRule:
+    codes = obj.get("exitCodes") or {}
+    return RestartRule(
+        obj.get("action", ""), codes.get("operator", ""), tuple(codes.get("values", ()))
+    )
+
+
+def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> Hook | None:
+    if not obj:
+        return None
+    kind = next(iter(obj))
+    handler = obj[kind] or {}
+    return Hook(
+        kind,
+        tuple(handler.get("command", ())),
+        handler.get("path", ""),
+        handler.get("seconds", 0),
+        handler.get("host", ""),
+        number_of_port(handler["port"], container)[0] if "port" in handler else 0,
+        handler.get("scheme") == "HTTPS",
+    )
+
+
+HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+PORT_MAX = 65535  # Source: apimachinery/pkg/util/validation, IsValidPortNum
+
+
+def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:
+    """Return one probe of a container, None when it has none.
+
+    Source: core/v1 Probe; pkg/apis/core/v1/defaults.go, SetDefaults_Probe.
+    """
+    obj = container.get(field)
+    if obj is None:
+        return None
+    handler = next((each for each in HANDLERS if each in obj), "")
+    action = obj.get(handler) or {}
+    port, error = 0, ""
+    if not handler:
+        error = "missing probe handler"
+    elif handler == "grpc":
+        port = action.get("port", 0)
+    elif handler != "exec":
+        port, error = number_of_port(action.get("port", 0), container)
+    return ProbeSpec(
+        handler=handler,
+        scheme=sys.intern(action.get("scheme", "HTTP").lower()) if handler == "httpGet" else "",
+        host=action.get("host", ""),
+        port=port,
+        path=sys.intern(action.get("path", "/")) if handler == "httpGet" else "",
+        command=tuple(action.get("command", ())),
+        error=error,
+        initial_delay_s=obj.get("initialDelaySeconds", 0),
+        timeout_s=obj.get("timeoutSeconds") or 1,
+        period_s=obj.get("periodSeconds") or 10,
+        success_threshold=obj.get("successThreshold") or 1,
+        failure_threshold=obj.get("failureThreshold") or 3,
+        termination_grace_s=obj.get("terminationGracePeriodSeconds"),
+    )
+
+
+def number_of_port(port: int | str, container: dict[str, Any]) -> tuple[int, str]:
+    """Return a port, or why it has none. Source: pkg/probe/util.go, ResolveContainerPort."""
+    if isinstance(port, str):
+        for each in container.get("ports", ()):
+            if each.get("name") == port:
+                port = int(each["containerPort"])
+                break
+        else:
+            if not port.isdecimal():
+                return 0, f'strconv.Atoi: parsing "{port}": invalid syntax'
+            port = int(port)
+    if 0 < port <= PORT_MAX:
+        return port, ""
+    return 0, f"invalid port number: {port}"
+
+
+def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
+    """Return the surroundings of a container's command, None if there are none."""
+    found = ScriptSpec(
+        tuple(map(_variable, obj.get("env", ()))),
+        records(obj.get("volumeMounts"), MountSpec),
+        tuple(from_ for each in obj.get("envFrom", ()) for from_ in _env_from(each)),
+        has_service_links,
+        obj.get("workingDir", ""),
+        obj.get("stdin", False),
+    )
+    return None if found == ScriptSpec() else found
+
+
+def _variable(obj: dict[str, Any]) -> Variable:
+    source = obj.get("valueFrom")
+    if obj.get("value") or not source:
+        return Variable(obj["name"], obj.get("value", ""))
+    return Variable(obj["name"], source=env_reference(source))
+
+
+def env_reference(source: dict[str, Any]) -> EnvRef:
+    """Return where a value comes from, of a variable or of a file of the downward API."""
+    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+        if field in source:
+            return EnvRef(kind, source[field].get("key", ""), source[field].get("name", ""))
+    if "fieldRef" in source:
+        return EnvRef("Field", source["fieldRef"].get("fieldPath", ""))
+    if "resourceFieldRef" in source:
+        ref = source["resourceFieldRef"]
+        return EnvRef(
+            "Resource",
+            ref.get("resource", ""),
+            ref.get("containerName", ""),
+            str(ref.get("divisor", "")),
+        )
+    if "fileKeyRef" in source:
+        ref = source["fileKeyRef"]
+        return EnvRef(
+            "File",
+            ref.get("key", ""),
+            ref.get("volumeName", ""),
+            path=ref.get("path", ""),
+            optional=ref.get("optional") or False,
+        )
+    return EnvRef("")
+
+
+def _env_from(obj: dict[str, Any]) -> list[EnvFrom]:
+    prefix = obj.get("prefix", "")
+    return [
+        EnvFrom(kind, obj[field].get("name", ""), prefix)
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
+        if field in obj
+    ]
+
+
+def _windows_name(context: dict[str, Any]) -> str:
+    return (context.get("windowsOptions") or {}).get("runAsUserName") or ""
+
+
+def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
+    """Return what a container's and its pod's security contexts come to.
+
+    Source: pkg/kubelet/kuberuntime/security_context.go, determineEffectiveSecurityContext.
+    """
+    own = container.get("securityContext") or {}
+    if not own and not pod:
+        return IMAGE_USER
+    both = {**pod, **own}
+    fs_group = pod.get("fsGroup")
+    return UserSpec(
+        uid=both.get("runAsUser"),
+        gid=both.get("runAsGroup"),
+        groups=(*(() if fs_group is None else (fs_group,)), *pod.get("supplementalGroups", ())),
+        non_root=both.get("runAsNonRoot", False),
+        fs_group=fs_group,
+        read_only_root=own.get("readOnlyRootFilesystem", False),
+        no_new_privs=own.get("allowPrivilegeEscalation") is False,
+        windows_name=_windows_name(own) or _windows_name(pod),
+    )
+
+
+def decode_volumes(spec: dict[str, Any]) -> tuple[VolumeSpec, ...]:
+    """Return the volumes of a pod's spec, and whether a container uses each.
+
+    Source: pkg/volume/util/util.go, GetPodVolumeNames.
+    """
+    mounts: set[str] = set()
+    devices: set[str] = set()
+    for container in _containers(spec):
+        mounts.update(each["name"] for each in container.get("volumeMounts") or ())
+        devices.update(each["name"] for each in container.get("volumeDevices") or ())
+    return tuple(
+        _volume(
+            each,
+            mounted=each["name"] in mounts | devices,
+            block=each["name"] in devices,
+            flaw=_medium_flaw((each.get("emptyDir") or {}).get("medium") or "", spec),
+        )
+        for each in spec.get("volumes") or ()
+    )
+
+
+def _medium_flaw(medium: str, spec: dict[str, Any]) -> str:
+    """Return why an emptyDir cannot be made of its medium, "" if it can.
+
+    Source: pkg/volume/emptydir/empty_dir.go, SetUpAt.
+    """
+    if medium in {"", "Memory"}:
+        return ""
+    if medium != HUGE_PAGES and not medium.startswith(f"{HUGE_PAGES}-"):
+        return f"unknown storage medium {orjson.dumps(medium).decode()}"
+    try:
+        return _huge_pages_flaw(medium, spec)
+    except ValueError:
+        return NO_QUANTITY
+
+
+def _huge_pages_flaw(medium: str, spec: dict[str, Any]) -> str:
+    """Source: pkg/volume/emptydir/empty_dir.go, getPageSizeMountOption."""
+    asking = (spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+    sizes = {
+        parse_quantity(name.removeprefix(HUGE_PAGES_RESOURCE)).nano
+        for each in asking
+        for name in (each.get("resources") or {}).get("requests") or ()
+        if name.startswith(HUGE_PAGES_RESOURCE)
+    }
+    if medium == HUGE_PAGES and len(sizes) > 1:
+        return f"medium: {medium} can't be used if container requests multiple huge page sizes"
+    if medium != HUGE_PAGES:
+        sizes &= {parse_quantity(medium.removeprefix(f"{HUGE_PAGES}-")).nano}
+    if sizes:
+        return ""
+    return (
+        f"medium {medium}: hugePages storage requested, but there is no resource request "
+        "for huge pages"
+    )
+
+
+def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for field in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(field) or ()
+
+
+def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> VolumeSpec:
+    kind = next((key for key in obj if key != "name"), "emptyDir")
+    source = obj.get(kind) or {}
+    config_maps: list[ObjectSource] = []
+    secrets: list[ObjectSource] = []
+    tokens: list[TokenSource] = []
+    mode = source.get("defaultMode") or DEFAULT_MODE
+    if kind == "persistentVolumeClaim" and source.get("readOnly"):
+        mode = READ_ONLY_MODE
+    downward = list(_downward(source)) if kind == "downwardAPI" else []
+    if kind == "configMap":
+        config_maps.append(_source(source, "name"))
+    elif kind == "secret":
+        secrets.append(_source(source, "secretName"))
+    elif kind == "projected":
+        for each in source.get("sources") or ():
+            if "configMap" in each:
+                config_maps.append(_source(each["configMap"], "name"))
+            elif "secret" in each:
+                secrets.append(_source(each["secret"], "name"))
+            elif "downwardAPI" in each:
+                downward += _downward(each["downwardAPI"])
+            elif "serviceAccountToken" in each:
+                ref = each["serviceAccountToken"]
+                seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
+                tokens.append(TokenSource(ref.get("audience", ""), seconds, ref.get("path", "")))
+    return VolumeSpec(
+        obj["name"],
+        _intern(kind),
+        tuple(config_maps),
+        tuple(secrets),
+        tuple(tokens),
+        claim=source.get("claimName", "") if kind == "persistentVolumeClaim" else "",
+        driver=source.get("driver", "") if kind == "csi" else "",
+        mounted=mounted,
+        block=block,
+        host_path=source.get("path", "") if kind == "hostPath" else "",
+        host_type=_intern(source.get("type") or "") if kind == "hostPath" else "",
+        size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
+        in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
+        downward=tuple(downward),
+        mode=mode,
+        image=source.get("reference", "") if kind == "image" else "",
+        pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
+        secret=_volume_secret(kind, source),
+        flaw=flaw,
+    )
+
+
+def _volume_secret(kind: str, source: dict[str, Any]) -> str:
+    """Return the Secret that a plug-in is given. Source: pod/util.go, VisitPodSecretNames."""
+    if kind == "azureFile":
+        return str(source.get("secretName") or "")
+    ref = source.get("nodePublishSecretRef" if kind == "csi" else "secretRef")
+    return str((ref or {}).get("name", "")) if kind in _SECRET_PLUGINS else ""
+
+
+def _source(ref: dict[str, Any], field: str) -> ObjectSource:
+    items = ref.get("items") or ()
+    keys = tuple(_intern(each["key"]) for each in items)
+    paths = tuple(each.get("path", each["key"]) for each in items)
+    modes = tuple(each.get("mode") for each in items)
+    modes = modes if any(modes) else ()
+    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths, modes)
+
+
+def _downward(ref: dict[str, Any]) -> Iterator[DownwardFile]:
+    for each in ref.get("items") or ():
+        yield DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))
