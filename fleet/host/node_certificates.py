@@ -234,7 +234,7 @@ class Approver:
         while True:
             request = orjson.loads(await self._waiting.get())
             name = request["metadata"]["name"]
-            del request["metadata"]["resourceVersion"]  # the approver beside us may have written
+            del request["metadata"]["resourceVersion"]  # another approver may have written
             approved = {
                 "type": "Approved",
                 "status": "True",

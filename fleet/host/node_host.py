@@ -291,7 +291,7 @@ class NodeHost:
             return None
         try:
             node = self._running[slot]
-        except IndexError:  # removed meanwhile
+        except IndexError:  # removed since
             return None
         if self.reactor.entries[node].kubelet is None:
             return None
@@ -303,7 +303,7 @@ class NodeHost:
         return self.settings.most
 
     def room(self) -> int:
-        """Return how many nodes may start now beside those that are starting."""
+        """Return how many more nodes may start now."""
         return self._pacing.room(self._stage, self.counts.requests.rows, self._loop.time())
 
     def _stage(self, node: NodeId) -> StartStage:
@@ -334,7 +334,7 @@ class NodeHost:
             return
         index = self.managed.next_index
         model = self.managed.model_of(self._mix.model_of(index), found)
-        # Before its first request is answered, by whoever is asked whether it is ours.
+        # Before its first request is answered: the answer asks whether the Node is ours.
         node = NodeId(len(self.reactor.entries))
         self.managed.add(name, hold.uid, node)
         self._kind(model)[0].holds[node] = hold
@@ -532,14 +532,14 @@ class NodeHost:
         refusals = RefusalWatch(self.counts.requests)
         while True:
             await asyncio.sleep(LOOK_S)
-            with contextlib.suppress(SetupError):  # it has been told, and is tried again
+            with contextlib.suppress(SetupError):  # it has been reported, and is tried again
                 await self._cluster.renewal.renew()
             self._pass_authorization_on()
             if refusals.is_storm() and self._identity.impersonation is Impersonation.USER:
                 await self._probe_again()
 
     def _pass_authorization_on(self) -> None:
-        """Give the nodes what is valid now, whoever has renewed it."""
+        """Give the nodes the credentials that are valid now."""
         authorization = self._cluster.credentials.authorization()
         if authorization is None or authorization == self._authorization:
             return

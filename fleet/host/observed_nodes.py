@@ -12,6 +12,7 @@ Where fleet's user may not change Nodes they are left out, and that is said once
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fleet.cluster.api_client import MERGE_PATCH, Api, Sleep, each
 from fleet.cluster.ownership import NODES
@@ -126,11 +127,14 @@ ever, and the run waits for the labels."""
 class AdminLabels:
     """Made for a run whose profiles have such labels. `labels_of` returns those of a Node."""
 
-    __slots__ = ("_is_idle", "_is_refused", "_labels_of", "_seen", "_waiting", "_wake")
+    __slots__ = (
+        *("_is_idle", "_is_refused", "_labels_of", "_problem", "_seen", "_waiting", "_wake"),
+    )
 
     def __init__(self, labels_of: Callable[[str], Labels]) -> None:
         self._labels_of = labels_of
-        self._is_refused = False
+        self._problem = ""  # of this round, in words for the user
+        self._is_refused = False  # fleet may not
         self._seen: dict[str, str] = {}  # uid by name: each Node is labelled once
         self._waiting: list[NodeView] = []
         self._wake = asyncio.Event()
@@ -167,29 +171,17 @@ class AdminLabels:
                 await self._wake.wait()
                 self._wake.clear()
                 waiting, self._waiting = self._waiting, []
-                refused: list[str] = []
-                failed: list[str] = []
-
-                async def label(
-                    view: NodeView, refused: list[str] = refused, failed: list[str] = failed
-                ) -> None:
-                    if failed:
-                        self._waiting.append(view)
-                    elif not refused:
-                        await self._label(api, view, refused, failed)
-
-                await each(waiting, label)
-                tries = tries + 1 if failed else 0
-                if tries == TRIES_MAX:
-                    refused = failed
-                if refused:
+                self._problem, self._is_refused = "", False
+                await each(waiting, partial(self._label, api))
+                tries = tries + 1 if self._problem else 0
+                if self._is_refused or tries == TRIES_MAX:
                     self._is_refused = True
                     self._seen.clear()
-                    note(refused[0])
+                    note(self._problem)
                     return
                 if not self._waiting:
                     self._is_idle.set()
-                elif failed:
+                elif self._problem:
                     await sleep(RETRY_S)
                     self._wake.set()
         finally:
@@ -199,26 +191,30 @@ class AdminLabels:
         wanted = self._labels_of(view.name)
         return {key: value for key, value in wanted.items() if view.labels.get(key) != value}
 
-    async def _label(self, api: Api, view: NodeView, refused: list[str], failed: list[str]) -> None:
+    async def _label(self, api: Api, view: NodeView) -> None:
         """Label one Node; one that is gone, or another by now, is left alone.
 
-        A server that does not answer, or is too busy, says nothing of fleet's rights.
+        After the first problem the others of the same round are not tried. A server that does not
+        answer, or is too busy, says nothing of fleet's rights: they are tried again.
         """
+        if self._problem:
+            self._waiting.append(view)
+            return
         labels = self._lacking(view)
         patch = {"metadata": {"uid": view.uid, "labels": labels}}
         path = f"{NODES}/{view.name}"
         try:
             answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
         except FleetError as error:
-            reason, told = str(error), failed
+            reason, is_refused = str(error), False
         else:
             if answer.ok or answer.code in (404, 409):
                 return
-            told = failed if answer.code == 429 or answer.code >= 500 else refused
-            reason = answer.message
-        if told is failed:
-            self._waiting.append(view)
-        told.append(
-            f"nodes go without the labels {', '.join(sorted(labels))}, which a kubelet may not set "
-            f"itself (NodeRestriction), and fleet cannot set either: {reason}"
-        )
+            reason, is_refused = answer.message, answer.code != 429 and answer.code < 500
+        self._waiting.append(view)
+        if is_refused or not self._problem:
+            self._is_refused = self._is_refused or is_refused
+            self._problem = (
+                f"nodes go without the labels {', '.join(sorted(labels))}, which a kubelet may not "
+                f"set itself (NodeRestriction), and fleet cannot set either: {reason}"
+            )

@@ -52,7 +52,7 @@ RELIEVED = 20.0
 SHRINK = 0.9
 BRAKE = 0.5
 BRAKE_PAUSE_S = 3.0
-"""What was refused meanwhile was sent before."""
+"""What was refused in that time was sent before."""
 REFUSED_SHARE = 0.005
 
 Route = tuple[str, str]
@@ -98,8 +98,8 @@ class StartLimit:
         """Take what the server answered so far; `is_used`: nearly as many start as may."""
         if now_s - self._window_s < WINDOW_S:
             return
-        told = {route: _answers(codes) for route, codes in rows.items() if route[0] != "WATCH"}
-        more = sum(each[0] - self._before.get(route, NONE)[0] for route, each in told.items())
+        answers = {route: _answers(codes) for route, codes in rows.items() if route[0] != "WATCH"}
+        more = sum(each[0] - self._before.get(route, NONE)[0] for route, each in answers.items())
         refused = sum(
             histogram.count
             for codes in rows.values()
@@ -109,8 +109,8 @@ class StartLimit:
         is_refused = refused - self._refused > REFUSED_SHARE * max(more, ANSWERS_MIN)
         if more < ANSWERS_MIN and not is_refused:
             return
-        slowdown = self._slowdown(told)
-        self._window_s, self._refused, self._before = now_s, refused, told
+        slowdown = self._slowdown(answers)
+        self._window_s, self._refused, self._before = now_s, refused, answers
         through, self.through = self.through, 0
         may_move = now_s - self._brake_s > BRAKE_PAUSE_S
         if is_refused:
@@ -122,10 +122,10 @@ class StartLimit:
         elif is_used and slowdown < self._enough() and may_move:
             self._aim = min(MOST, self._aim + through / math.sqrt(self._aim))
 
-    def _slowdown(self, told: Mapping[Route, Answers]) -> float:
+    def _slowdown(self, answers: Mapping[Route, Answers]) -> float:
         """Return how many times longer than the quickest requests took since the last window."""
         took_us, least_us = 0, 0
-        for route, (count, sum_us, quickest_us) in told.items():
+        for route, (count, sum_us, quickest_us) in answers.items():
             count_before, sum_before, _ = self._before.get(route, NONE)
             took_us += sum_us - sum_before
             least_us += (count - count_before) * quickest_us
@@ -139,11 +139,11 @@ class StartLimit:
 
 
 def _answers(codes: Mapping[int, Histogram]) -> Answers:
-    told = [histogram for code, histogram in codes.items() if _is_answer(code)]
+    answers = [histogram for code, histogram in codes.items() if _is_answer(code)]
     return (
-        sum(each.count for each in told),
-        sum(each.sum_us for each in told),
-        min((each.min_us for each in told), default=0),
+        sum(each.count for each in answers),
+        sum(each.sum_us for each in answers),
+        min((each.min_us for each in answers), default=0),
     )
 
 

@@ -80,7 +80,7 @@ class Sibling:
         await self._process.start()
 
     async def wait(self) -> ComponentDeath:
-        """Wait for its end and tell how it came."""
+        """Wait for its end and return how it came."""
         assert self._process is not None
         return await self._process.wait()
 
@@ -121,7 +121,7 @@ class Siblings:
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._note = note
-        self._end = end  # told why the run cannot go on
+        self._end = end  # takes the reason why the run cannot go on
         self._sleep = sleep
         self._now_s = now_s
         self._siblings = [
@@ -168,7 +168,7 @@ class Siblings:
         return [each.run_directory for each in self._siblings]
 
     def restart_kubelets(self) -> None:
-        """Tell those that have nodes to restart a share of their kubelets."""
+        """Have those with nodes restart a share of their kubelets."""
         for sibling in self._siblings:
             sibling.restart_kubelets()
 
@@ -227,7 +227,7 @@ OWN = frozenset(
         *("serve", "serve_at", "metrics_port", "locust_master", "on_master_quit"),
     }
 )
-"""Fields of Settings of which each process is told its own; see `sibling_arguments`."""
+"""Fields of Settings of which each process gets its own value; see `sibling_arguments`."""
 
 INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 """Those that go by the environment, as set by `open_bootstrap`: a token is nobody's to read."""

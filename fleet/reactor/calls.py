@@ -1,4 +1,4 @@
-"""The calls of the fleet: sent, put off for a client-side limit, sent again when told to.
+"""The calls of the fleet: sent, put off for a client-side limit, sent again as Retry-After asks.
 
 What a request leaves with says whose its answer is. An `ApiCall` is a kubelet's; `Delayed` and
 `Unsent` carry one. An `Opening` is of a list-watch, an `AgentCall` of an agent, and an `Errand` of
@@ -197,7 +197,7 @@ class Calls:
         """
         delayed = self.delayed.pop(number, None)
         if delayed is None:
-            return None  # of a kubelet that ended meanwhile
+            return None  # of a kubelet that has ended
         call, tries, has_token, deadline_ns = delayed
         entry = self._process.kubelets.entries[call.node]
         if entry.kubelet is None:

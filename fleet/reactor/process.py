@@ -247,7 +247,7 @@ _COUNTERS = {milestone: milestone.name.lower() for milestone in Milestone} | {
 
 
 def count_report(counts: FleetCounts, report: Report) -> None:
-    """Count one report, and how long it took where that is told."""
+    """Count one report, and how long it took where the report says so."""
     counter = _COUNTERS[report.milestone]
     setattr(counts, counter, getattr(counts, counter) + 1)
     if report.milestone is Milestone.REGISTERED:

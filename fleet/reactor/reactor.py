@@ -186,7 +186,7 @@ class Reactor:
         *,
         impersonates: bool,
     ) -> None:
-        """Run agents beside the kubelets that are added from now on, if there are any."""
+        """Run agents next to the kubelets that are added from now on, if there are any."""
         agents = Agents(
             self.clock, self._draws, self._wheel, new_wire, self.codec, impersonates=impersonates
         )
@@ -212,7 +212,7 @@ class Reactor:
         self.kubelets.add(entry)
 
     def start(self, node: NodeId) -> None:
-        """Start a kubelet that is registered, unless it was silenced meanwhile."""
+        """Start a kubelet that is registered, unless it has been silenced."""
         kubelet = self.entries[node].kubelet
         if kubelet is not None:
             out: Outbox = []
@@ -236,7 +236,7 @@ class Reactor:
         self._deliver_now(self.watches.share(kind, label))
 
     def restart(self, nodes: Iterable[NodeId], *, is_held: bool = False) -> int:
-        """End kubelets as if their processes were killed; return how many begin anew.
+        """End kubelets as if their processes were killed; return how many start again.
 
         Each is back within `RESTART_NS_MAX`, or of `release` if it is held, on new connections;
         nothing that it asked for or waited for reaches the new one. Nodes that are silent or shut
@@ -294,7 +294,7 @@ class Reactor:
         self.wires.nodes.abandon(is_theirs)
 
     def static_pods_changed(self, env: Environment) -> None:
-        """Tell the nodes of a profile that its static pods changed."""
+        """Have the nodes of a profile read its static pods, which changed."""
         out: Outbox = []
         for _, kubelet in self.kubelets.living():
             if kubelet.env.origin is env:
@@ -319,7 +319,7 @@ class Reactor:
         more = self._drain(now_ns, out) or more
         self._execute(out)
         if rests and not self._idle.may_rest(now_ns):
-            self.wires.on_edge(rests=False)  # a pod has come: whoever sees to it waits for answers
+            self.wires.on_edge(rests=False)  # a pod has come: its kubelet waits for answers
         if now_ns - self._swept_ns >= NS_PER_S:
             self._sweep(now_ns)
         self.wires.flush()
@@ -580,7 +580,7 @@ class Reactor:
             self.agents.start(report.node, kubelet.name, kubelet.env.model.agents)
         elif report.milestone is Milestone.FOREIGN and self.on_lost is not None:
             self.on_lost(report.node)
-        elif report.milestone is Milestone.FOREIGN:  # its kubelet falls silent: it is told once
+        elif report.milestone is Milestone.FOREIGN:  # its kubelet falls silent: reported once
             self.counts.foreign_names.append(kubelet.name)
             log.error("node %s exists and is not this run's: it is left alone", kubelet.name)
 

@@ -1,6 +1,6 @@
 """Kubelets that restart: the old one ends at once, its successor waits for its moment.
 
-What the new process knows and what it must learn anew is said in `VirtualKubelet.restarted`.
+What the new process knows and what it must learn again is said in `VirtualKubelet.restarted`.
 """
 
 from collections.abc import Iterable
@@ -104,7 +104,7 @@ class Restarts:
             kubelet.env.boot(node, down_ns, now_ns)
         entry = self._process.kubelets.entries[node]
         entry.kubelet = kubelet
-        entry.client = RequestCounts()  # it counts anew
+        entry.client = RequestCounts()  # it counts from zero
         self._process.counts.restarts += 1
         kubelet.start(now_ns, out)
         return down_ns is not None

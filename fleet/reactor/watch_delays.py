@@ -6,7 +6,7 @@
 
 The answer to a write names the version that was committed; the event of that version is the one
 that is looked for, on the watch by which the writer's kubelet hears of its objects. The moment of
-the commit itself nobody tells (objects have times in whole seconds): it is later than the request
+the commit itself is not known (objects have times in whole seconds): it is later than the request
 was sent, and earlier than it was answered. So there are two figures, and the truth is between them:
 `delay`, from the flush that sent the write, is at most that much; `behind`, from the answer, is at
 least that much, and has neither the way to the server nor the write in it: both come the same way.
@@ -25,8 +25,8 @@ from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response
 
 EVERY = 4
-"""A write in so many is looked for: some microseconds each, beside the tenths of a millisecond that
-a write takes of fleet's CPU. By count and not by time: the first of a burst is its quickest."""
+"""A write in so many is looked for: some microseconds each, where a write takes tenths of a
+millisecond of fleet's CPU. By count and not by time: the first of a burst is its quickest."""
 LOOKED_FOR_MAX = 1_000
 LOST_NS = 60 * NS_PER_S
 SEEN_MAX = 7

@@ -225,7 +225,7 @@ class Watches:
         """Open a watch for the whole fleet on the observer's connection.
 
         NODE events go to the observer, and to the kubelets that have no watch of their own; PODS
-        to the kubelet that their node name tells.
+        to the kubelet of their node name.
         """
         selector = label_selector(label) if label else b""
         reflector = SharedReflector(NOBODY, kind, "", selector=selector)
@@ -238,7 +238,7 @@ class Watches:
         return bool(self._relisting)
 
     def relist(self) -> Deliveries:
-        """Begin the shared watches anew, for kubelets that have seen nothing yet."""
+        """Begin the shared watches again, for kubelets that have seen nothing yet."""
         self.expect_relist()
         found: Deliveries = []
         for reflector in self._shared:
@@ -308,7 +308,7 @@ class Watches:
             clients.count(counts, "WATCH", message.code)
 
     def on_due(self, number: int) -> Deliveries:
-        """Open what had to wait, unless it was stopped, or begun anew, meanwhile."""
+        """Open what had to wait, unless it has been stopped or begun again."""
         reflector = self._waiting.pop(number, None)
         if reflector is None or reflector.waits != number:
             return []
@@ -317,7 +317,7 @@ class Watches:
     # ---- streams ----
 
     def _lane(self, reflector: Reflector) -> Lane:
-        """Return the connection that a reflector uses; a shared one is told the user."""
+        """Return the connection that a reflector uses; a shared one gets the user."""
         process = self._process
         if reflector.node == NOBODY:
             return Lane(process.wires.observer, 0, process.counts, process.draws)
@@ -327,7 +327,7 @@ class Watches:
         return Lane(process.wires.nodes, entry.watch_pool, process.counts, process.draws, user)
 
     def _open(self, reflector: Reflector) -> Deliveries:
-        """Send the next request; whoever reads a snapshot learns that one begins."""
+        """Send the next request; those who read a snapshot learn that one begins."""
         open_watch(reflector, self._lane(reflector), self._process.clock.now_ns())
         if not reflector.begins:
             return []

@@ -166,7 +166,7 @@ class TokenAnswer(NamedTuple):
     """Whose a token is. Source: authentication/v1 TokenReviewStatus."""
 
     user: User | None  # None: nobody's
-    error: str = ""  # why it cannot be told
+    error: str = ""  # why nobody knows
 
 
 class AccessAnswer(NamedTuple):
@@ -280,7 +280,7 @@ def read_token_review(response: Response, codec: Codec) -> TokenAnswer:
 
 
 def read_access_review(response: Response, codec: Codec) -> AccessAnswer:
-    """Read whether somebody may. An evaluation error beside a yes is none."""
+    """Read whether somebody may. With a yes an evaluation error counts for nothing."""
     status, error = _status(response, codec)
     return AccessAnswer(bool(status.get("allowed")) and not status.get("denied"), error)
 

@@ -4,7 +4,7 @@
       |            |over HEAD_BYTES_MAX: 431              |
       +------------+---- no whole head in HEAD_S: closed  +-- IDLE_S: closed
 
-Whoever reaches a port may send a head, so what all heads take together is bounded, too.
+Anybody who reaches a port may send a head, so what all heads take together is bounded, too.
 Source: net/http server.go, badRequestError, statusError, readRequest, initialReadLimitSize;
 pkg/kubelet/server/server.go, ListenAndServeKubeletServer, WriteError.
 Differs: no HTTP/2; a kubelet waits four hours for a head (its ReadTimeout, as it sets no

@@ -2,7 +2,7 @@
 
     open (sockets, before any Node says where) -> start (thread, loop) -> stop
 
-They run on a loop of their own beside the reactor's: TLS, HTTP and streaming never stand in its
+They run on a loop of their own next to the reactor's: TLS, HTTP and streaming never stand in its
 way, and what is asked of a kubelet costs a turn at most `reactor_thread.BUDGET_S`.
 Source: pkg/kubelet/server/server.go, ListenAndServeKubeletServer; pkg/kubelet/kubelet.go,
 ListenAndServe.
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 STOP_S = 5.0
 ANY_NODE = (NodeId(-1), "fleet")
-"""Whose a connection is that tells its node in the path of each request."""
+"""The node of a connection on which the path of each request names the node."""
 ROUTES = {Role.SECURE: route, Role.READ_ONLY: readonly_route, Role.HEALTHZ: healthz_route}
 
 

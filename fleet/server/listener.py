@@ -1,4 +1,4 @@
-"""Sockets of the kubelets' servers: one for all nodes where the address tells the node.
+"""Sockets of the kubelets' servers: one for all nodes where the address names the node.
 
     0.0.0.0 on `lo` alone -> accept -> address and port of this end -> node -> TLS -> HTTP
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class Named(Protocol):
-    """Tells which node an address is of."""
+    """Finds the node of an address."""
 
     def __call__(self, address: str, port: int) -> tuple[NodeId, str] | None:
         """Return number and name of the node, None if there is none that answers."""

@@ -69,7 +69,7 @@ class Forwarder:
         )
 
     async def end(self, session: PortSession) -> None:
-        """Tell the port that nothing more comes."""
+        """End the input of the port."""
         await self._reactor_thread.call(self._node, lambda _kubelet, now_ns: session.end(now_ns))
 
     async def advance(self, session: PortSession) -> PortOutput:
@@ -113,7 +113,7 @@ class PortConnection:
         self.news.set()
 
     def give_up(self) -> None:
-        """Carry nothing more: whoever waits for it goes on, what comes is dropped."""
+        """Carry nothing more: tasks that wait for it go on, what comes is dropped."""
         self.is_given_up = True
         self.input.clear()
         self.news.set()

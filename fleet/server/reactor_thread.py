@@ -2,7 +2,7 @@
 
     call -> queue -> one wake-up of the reactor's loop -> at most BUDGET_S of calls -> one back
 
-Kubelets know no locks: whoever wants to read or change one does so in the reactor's thread. A flood
+Kubelets know no locks: reads and changes of one happen in the reactor's thread. A flood
 of calls delays a turn by `BUDGET_S` at most, so it never delays a lease by more.
 """
 
@@ -25,7 +25,7 @@ class NodeGoneError(Exception):
 
 
 class BugError(Exception):
-    """The answer failed in the reactor, which has told of it."""
+    """The call failed in the reactor, which has reported it."""
 
 
 class _Call(NamedTuple):
@@ -64,7 +64,7 @@ class ReactorThread:
         return await answer
 
     def on_bug(self, error: Exception) -> None:
-        """Tell of a bug of the servers as of one in the reactor. From their thread."""
+        """Report a bug of the servers as one in the reactor. From their thread."""
         self._loop.call_soon_threadsafe(self._reactor.on_bug, error)
 
     def hit_limit(self, what: str) -> None:
@@ -89,7 +89,7 @@ class ReactorThread:
                 break
         if self._waiting and not self._is_called:
             self._is_called = True
-            self._loop.call_soon(self._answer)  # after what came from the API server meanwhile
+            self._loop.call_soon(self._answer)  # after what has come from the API server
         if answers and self.servers is not None and not self.servers.is_closed():
             self.servers.call_soon_threadsafe(_deliver, answers)
 

@@ -46,7 +46,7 @@ class Answer(NamedTuple):
     code: int
     text: str
     headers: tuple[tuple[str, str], ...] = ()
-    is_public: bool = False  # whoever asks gets it
+    is_public: bool = False  # anybody who asks gets it
 
 
 class Route(NamedTuple):
@@ -136,7 +136,7 @@ class NodePath(NamedTuple):
 
 
 def split_path(path: str) -> NodePath:
-    """Tell whom a path is for; with its query, as it was sent."""
+    """Return whom a path is for; with its query, as it was sent."""
     found = _NODE_PATH.fullmatch(path)
     if found is None:
         return NodePath("", "", path)

@@ -7,7 +7,7 @@ The authorities of client certificates come from the ConfigMap of the cluster:
     start: read the ConfigMap -> its bundle, or none and the reason, which is said once
     then:  read it again each LOOK_S; only another bundle that can be read replaces one
 The CA that signed the API server's own certificate says nothing about clients: it may be a public
-one, or a load balancer's, and whoever has any certificate of it would be let in by its name.
+one, or a load balancer's, and a client with any certificate of it would be let in by its name.
 
 Source: cmd/kubelet/app/server.go, initializeTLS; pkg/kubelet/certificate/kubelet.go;
 apiserver/pkg/authentication/authenticatorfactory;
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Chain = tuple[Path, Path | None]
 """The files of a certificate and of its key; None if that is in the same file."""
 CURRENT_NODE: contextvars.ContextVar[str] = contextvars.ContextVar("the node that is connected to")
-"""Set by whoever accepts a connection; the loop carries it to the handshake."""
+"""Set when a connection is accepted; the loop carries it to the handshake."""
 
 
 class ServingContext(ssl.SSLContext):

@@ -5,7 +5,7 @@
 
 What kubectl and the API server speak for port-forward, and older clients for exec and attach. There
 is no flow control in it: their library neither sends WINDOW_UPDATE nor heeds it, so a slow side is
-held by TCP alone, and whoever reads here decides when to go on.
+held by TCP alone, and the reader here decides when to go on.
 Source: chromium.org, SPDY Protocol Draft 3.1; github.com/moby/spdystream, connection.go.
 """
 
