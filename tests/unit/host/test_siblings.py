@@ -28,6 +28,7 @@ from fleet.report.display import LiveFigures
 GIVEN: dict[str, object] = {
     "name_prefix": "other",
     "profile": ("gpu=3", "default"),
+    "programs": (Path("one.py"), Path("two.py")),
     "fidelity": "light",
     "encoding": "protobuf",
     "watches": "per-node",
