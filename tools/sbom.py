@@ -1,7 +1,8 @@
 """Write the software bill of materials of a release: CycloneDX JSON, of the two locks.
 
 Python packages are those of charts/requirements.txt, Go modules those of the control plane's go.mod
-(with what it replaces them by). The file is the same whenever it is made of the same tree.
+(with what it replaces them by); uPlot is a file of the package. The bill is the same whenever it is
+made of the same tree.
 """
 
 import json
@@ -14,6 +15,7 @@ import lock
 import fleet
 
 GO_MOD = lock.ROOT / "fleet" / "controlplane" / "go" / "go.mod"
+UPLOT = lock.ROOT / "fleet" / "report" / "assets" / "uplot" / "uPlot.iife.min.js"
 SPECIFICATION = "1.6"
 Component = dict[str, object]
 _REQUIRED = re.compile(
@@ -24,7 +26,8 @@ _REPLACED = re.compile(r"^(?:replace )?\s*(\S+)(?: v\S+)? => (\S+) (v\S+)$", re.
 
 def bill(locked: str, go_mod: str) -> str:
     """Return the bill of a lock and a go.mod."""
-    parts = sorted((*_packages(locked), *_modules(go_mod)), key=lambda each: str(each["bom-ref"]))
+    found = (*_packages(locked), *_modules(go_mod), _uplot())
+    parts = sorted(found, key=lambda each: str(each["bom-ref"]))
     whole = {
         "type": "application",
         "bom-ref": f"pkg:pypi/fleet-emulator@{fleet.__version__}",
@@ -60,6 +63,12 @@ def _modules(go_mod: str) -> Iterator[Component]:
     for name, version in _REQUIRED.findall(go_mod):
         name, version = replaced.get(name, (name, version))  # noqa: PLW2901
         yield _component(name, version, f"pkg:golang/{name}@{version}")
+
+
+def _uplot() -> Component:
+    head = re.search(r"\(v([0-9.]+)\)", UPLOT.read_text("utf-8"))
+    assert head is not None, UPLOT
+    return _component("uplot", head[1], f"pkg:npm/uplot@{head[1]}")
 
 
 def _component(name: str, version: str, purl: str) -> Component:
