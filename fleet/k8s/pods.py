@@ -48,14 +48,6 @@ class Variable(NamedTuple):
     source: EnvRef | None = None
 
 
-class EnvFrom(NamedTuple):
-    """An object all of whose keys become variables. Source: core/v1 EnvFromSource."""
-
-    kind: str  # ConfigMap or Secret
-    name: str
-    prefix: str = ""
-
-
 class UserSpec(NamedTuple):
     """What the security contexts of a pod and its container come to; None is the image's choice.
 
@@ -179,9 +171,6 @@ class ScriptSpec(NamedTuple):
 
     variables: tuple[Variable, ...] = ()
     mounts: tuple[MountSpec, ...] = ()
-    env_from: tuple[EnvFrom, ...] = ()
-    has_service_links: bool = True
-    working_dir: str = ""  # "" for the image's own
     stdin: bool = False
 
 
@@ -250,14 +239,9 @@ class LeaseView(NamedTuple):
 
 
 class Token(Record, frozen=True):
-    """A service-account token, and until when it is good."""
+    """Until when a service-account token is good; its text nobody reads."""
 
     expires_s: Seconds = member("status/expirationTimestamp", 0)
-    text: str = member("status/token", "")
-
-    def __repr__(self) -> str:
-        """Say nothing of the secret: stories of nodes are kept and shown."""
-        return f"Token(expires_s={self.expires_s})"
 
 
 class ServiceAccountView(Record, frozen=True):
