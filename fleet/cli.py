@@ -246,7 +246,6 @@ directory_option = click.option(
     "directory",
     type=click.Path(path_type=Path),
     help="Where it lives.",
-    allow_from_autoenv=False,  # spawn has no such option, see VARIABLES
 )
 
 

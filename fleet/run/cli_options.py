@@ -18,24 +18,7 @@ PATH = click.Path(path_type=Path)
 
 SCENARIOS_ONLY = frozenset({"real_nodes"})
 VARIABLES = {"auto_envvar_prefix": "FLEET"}
-"""Of a command: `$FLEET_NODES` stands for `--nodes`, as everywhere. See `of_its_own`."""
-
-
-def of_its_own(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Make options of a command that no variable stands for: `fleet spawn` has none like them.
-
-    So a variable that is set for runs neither deletes nor skips anything in another command.
-    """
-
-    def decorate(function: F) -> F:
-        made: Any = function
-        before = len(getattr(made, "__click_params__", ()))
-        made = join(*decorators)(made)
-        for each in made.__click_params__[before:]:
-            each.allow_from_autoenv = False
-        return function
-
-    return decorate
+"""Of a command: `$FLEET_NODES` stands for `--nodes`, as everywhere."""
 
 
 class GroupedOption(click.Option):
@@ -61,7 +44,8 @@ class SettingsCommand(GroupedCommand):
     """A command with options of `fleet spawn`: those of `fields`, or all but those of `without`.
 
     `fields` may have another help for a field. The options are made of `Settings` when they are
-    asked for: `fleet --help` does without pydantic, which takes 0.25 s.
+    asked for: `fleet --help` does without pydantic, which takes 0.25 s. No variable stands for the
+    other options of the command: one that is set for runs neither deletes nor skips anything.
     """
 
     def __init__(
@@ -74,6 +58,8 @@ class SettingsCommand(GroupedCommand):
         super().__init__(*arguments, **more)
         self._fields, self._without = fields, without
         self._made: list[click.Option] | None = None
+        for own in self.params:
+            own.allow_from_autoenv = False  # type: ignore[attr-defined]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the command's own parameters, then those of `Settings`."""
@@ -172,7 +158,7 @@ run_dir = click.option(
     envvar="FLEET_RUN_DIR",  # as COMMAND of a run finds it
     help="Directory of the run (default: that of your only running fleet).",
 )
-fault_options = of_its_own(
+fault_options = join(
     whom("--selector", metavar="KEY=VALUE[,...]", help="Nodes with these labels."),
     whom("--zone", help="Nodes of this zone."),
     whom("--nodes", metavar="NAME[,...]", help="These nodes."),
@@ -190,15 +176,10 @@ fault_options = of_its_own(
     what("--reason", help="That the runtime or a daemon gives."),
     what("--message", help="That the runtime, a network plugin, a driver or a daemon gives."),
 )
-scenario_options = of_its_own(
-    click.option(
-        "--dry-run",
-        "is_dry",
-        is_flag=True,
-        help="Print the time line and a forecast, and do nothing.",
-    ),
+scenario_options = click.option(
+    "--dry-run", "is_dry", is_flag=True, help="Print the time line and a forecast, and do nothing."
 )
-clean_options = of_its_own(
+clean_options = join(
     click.option("--run", "run_id", default="", help="Remove this run."),
     click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too."),
     click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone."),
@@ -224,7 +205,7 @@ RBAC = dict.fromkeys(
     "processes": "Of the run: its nodes have the names of shards.",
 }
 """Fields of `Settings` that `fleet rbac` has, too, with its help."""
-rbac_options = of_its_own(
+rbac_options = join(
     click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
     click.option(
         "--service-account",
@@ -235,7 +216,7 @@ rbac_options = of_its_own(
     click.option("--user", default="", help="Or this user, instead."),
     click.option("--name", default="fleet", help="Of the roles (default fleet)."),
 )
-report_options = of_its_own(
+report_options = join(
     click.option("--baseline", type=PATH, help="Compare with this run; exit 1 if worse."),
     click.option(
         "--tolerance",
@@ -260,9 +241,7 @@ NOT_OF_CAPACITY = frozenset((
 ))
 # fmt: on
 """Options of `fleet spawn` that the search sets itself, or that make no sense in it."""
-search = functools.partial(in_group("Search"), allow_from_autoenv=False)
-
-
+search = in_group("Search")
 PRECISION = "Stop when held and broken sizes are this near: 10% or 0.1 (default 10%)."
 capacity_options = join(
     search("--max-nodes", type=int, required=True, help="Try no more than these."),
