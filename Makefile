@@ -61,13 +61,12 @@ e2e: programs chromium  ## the real thing on real control planes, the comparison
 	$(BIN)/pytest -rs tests/oracle/test_oracle.py  # by itself: it compares when nodes act
 
 programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
-	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubemark(b.to_stderr)))'
-	$(BIN)/python tests/go_program.py helm
+	$(BIN)/python tests/go_program.py helm kubemark
 
 .PHONY: kubelet
 kubelet: setup
 	$(BIN)/fleet controlplane build
-	$(BIN)/python -c 'import asyncio, fleet.controlplane.build as b; print(asyncio.run(b.build_kubelet(b.to_stderr)))'
+	$(BIN)/python tests/go_program.py kubelet
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
 	$(BIN)/fleet controlplane build

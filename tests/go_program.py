@@ -146,3 +146,6 @@ if __name__ == "__main__":
     for each in (HELM, METRICS_SERVER, KWOK):
         if each.name in sys.argv[1:]:
             print(each.path())
+    for name in ("kubelet", "kubemark"):
+        if name in sys.argv[1:]:
+            print(asyncio.run(_build_sibling(name, to_stderr)))

@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 def test_processes_with_other_hash_seeds_agree() -> None:
     code = (
-        "from simulation import ENCODING; from test_repeatable import digest;"
+        "from world.simulation import ENCODING; from test_repeatable import digest;"
         f"ENCODING.set({ENCODING.get()!r}); print(digest(5), digest(5, light=True))"
     )
     found = [
