@@ -410,3 +410,24 @@ def test_commands_of_probes_are_cancelled_once_their_pod_begins_to_end() -> None
         "rpc error: code = Canceled desc = context canceled"
     )
     assert count in (4, 5)
+
+
+def test_probes_end_with_a_pod_whose_status_says_that_it_failed() -> None:
+    """Source: worker.go, doProbe: Worker should terminate if pod is terminated."""
+    sim = started()
+    sim.create_pod(
+        "web",
+        containers=[
+            {
+                "name": "c",
+                "image": "busybox",
+                "command": ["sh", "-c", "sleep 900"],
+                "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
+            }
+        ],
+        activeDeadlineSeconds=5,
+        terminationGracePeriodSeconds=5,
+    )
+    sim.run_for(seconds=20)
+    assert sim.phase("web") == "Failed"
+    assert not events(sim, "Unhealthy")

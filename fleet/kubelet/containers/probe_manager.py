@@ -156,11 +156,13 @@ class ProbeManager:
 
         The probes of sidecars go on, as upstream. Workers have the context of the pod's syncs,
         which is cancelled when the pod begins to end: no command of a probe is run any more.
-        Source: StopLivenessAndStartup; pod_workers.go, UpdatePod, cancelFn; prober.go,
-        newExecInContainer.
+        Workers of a pod that is over by its status end: an eviction or a deadline says so at once.
+        Source: StopLivenessAndStartup; worker.go, doProbe; pod_workers.go, UpdatePod, cancelFn;
+        prober.go, newExecInContainer.
         """
         probes = self._pods.get(pod.uid)
-        if probes is None:
+        if probes is None or status.phase in TERMINAL_PHASES:
+            self.remove_pod(pod.uid)
             return
         regular = {spec.name for spec in pod.spec.containers}
         probes.workers = tuple(
