@@ -164,7 +164,7 @@ class NodeModel:
     images: tuple[NodeImage, ...]  # as a kubelet reports them: largest first, limited
     runtime_handlers: tuple[RuntimeHandler, ...]
     declared_features: tuple[str, ...]
-    supplemental_groups_policy: bool
+    supplemental_groups_policy: bool | None  # None: the runtime does not say
     topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
     zone_labels: bool  # False keeps ZONE_LABELS off the nodes
     address_pools: tuple[AddressPool, ...]  # of one family each, the primary one first
@@ -318,8 +318,8 @@ class NodeModel:
             status["runtimeHandlers"] = [
                 _handler_json(handler) for handler in self.runtime_handlers
             ]
-        if self.supplemental_groups_policy:
-            status["features"] = {"supplementalGroupsPolicy": True}
+        if self.supplemental_groups_policy is not None:
+            status["features"] = {"supplementalGroupsPolicy": self.supplemental_groups_policy}
         if self.declared_features:
             status["declaredFeatures"] = list(self.declared_features)
         return status

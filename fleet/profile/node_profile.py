@@ -197,7 +197,7 @@ class TemplateHandler(_Template):
 class TemplateFeatures(_Template):
     """What the container runtime can do."""
 
-    supplemental_groups_policy: bool = False
+    supplemental_groups_policy: bool | None = None
 
 
 class TemplateEndpoint(_Template):
@@ -561,7 +561,7 @@ def _images(images: tuple[TemplateImage, ...], limit: int) -> tuple[NodeImage, .
 
 def _runtime_features(
     spec: NodeProfileSpec, info: dict[str, str]
-) -> tuple[tuple[RuntimeHandler, ...], bool]:
+) -> tuple[tuple[RuntimeHandler, ...], bool | None]:
     """Return runtime handlers and supplementalGroupsPolicy: as given, else as containerd 2 does."""
     status = spec.template.status
     name, _, version = info["containerRuntimeVersion"].partition("://")
@@ -581,5 +581,5 @@ def _runtime_features(
             )
             for each in handlers
         ]
-    policy = status.features.supplemental_groups_policy if status.features else modern
+    policy = status.features.supplemental_groups_policy if status.features else modern or None
     return tuple(sorted(compiled)), policy

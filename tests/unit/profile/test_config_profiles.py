@@ -110,7 +110,7 @@ def test_a_pasted_node_keeps_the_kind_of_machine_and_drops_the_machine() -> None
     assert "machineID" not in model.node_info
     assert (model.os, model.arch) == ("linux", "arm64")
     assert not any(handler.user_namespaces for handler in model.runtime_handlers)
-    assert model.supplemental_groups_policy is False
+    assert model.supplemental_groups_policy is None
 
 
 def test_an_imported_node_makes_a_valid_profile() -> None:
