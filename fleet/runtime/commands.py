@@ -50,7 +50,7 @@ _UNREAD = frozenset(
     ("if", "for", "case", "select", "function", "{", "}", "!", "[[", "then", "else", "fi", "esac")
 ) | {"break", "continue", "return", "eval", "source", ".", "shift", "wait"}
 """What would change where a script goes."""
-_WORD = r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^()`]*\)|[^\s;&|()<>'\"\\])+"
+_WORD = r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.|\$\([^()`]*\)|\$|[^\s;&|()<>'\"\\$]+)+"
 _TOKEN = re.compile(
     rf"[ \t]+|\\\n|\#[^\n]*|(?P<op>&&|\|\||[;\n])"
     rf"|(?P<to>[0-2]?>>?(?:&[0-9]|[ \t]*(?P<path>{_WORD})))|(?P<word>{_WORD})",

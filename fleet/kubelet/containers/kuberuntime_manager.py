@@ -38,9 +38,8 @@ from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.profile.container_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.profile.image_behavior import parse_image
-from fleet.runtime.back_off import BackOff
 from fleet.runtime.container_config import TOO_MANY_ARGUMENTS, config_error
-from fleet.runtime.containers import RunState, Sandbox
+from fleet.runtime.containers import BackOff, RunState, Sandbox
 from fleet.runtime.programs import is_unknown
 from fleet.runtime.runtime import OVER_BUDGET, Runtime
 

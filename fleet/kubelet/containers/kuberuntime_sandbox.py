@@ -13,9 +13,8 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.profile.node_model import RuntimeHandler
-from fleet.runtime.container_config import hostname_error
+from fleet.runtime.container_config import SERVERS_MAX, PodDNS, hostname_error, pod_dns
 from fleet.runtime.pod_addresses import no_runtime
-from fleet.runtime.resolv_conf import SERVERS_MAX, PodDNS, pod_dns
 
 
 def sandbox_error(pod: Pod, turn: Turn) -> str:

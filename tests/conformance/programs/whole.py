@@ -22,13 +22,13 @@ from fleet.runtime.container_config import (
     full_name,
     hostname,
     own_variables,
+    pod_dns,
     short_name,
     user_json,
     value_of,
 )
 from fleet.runtime.files import HOST, layer_of
 from fleet.runtime.program import Process
-from fleet.runtime.resolv_conf import pod_dns
 
 from .container_files import HOST_FILES, VolumePlace, view
 from .images import files_of_image, is_shell_image, working_dir

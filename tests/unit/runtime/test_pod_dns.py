@@ -6,7 +6,7 @@ from world.pod_world import make_pod, model_of
 from fleet.errors import UsageError
 from fleet.k8s.pods import PodNetworkSpec
 from fleet.profile.kubelet_configuration import DNSSettings
-from fleet.runtime.resolv_conf import PodDNS, pod_dns
+from fleet.runtime.container_config import PodDNS, pod_dns
 
 BOTH = "192.0.2.1,2001:db8::1"
 USUAL = DNSSettings()

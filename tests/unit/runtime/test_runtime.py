@@ -16,8 +16,7 @@ from fleet.k8s.pods import (
 )
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
-from fleet.runtime.back_off import BackOff
-from fleet.runtime.containers import NEVER, RunState, image_id, image_name, last_words
+from fleet.runtime.containers import NEVER, BackOff, RunState, image_id, image_name, last_words
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.program import Process
 from fleet.runtime.programs import program_of
