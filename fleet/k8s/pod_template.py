@@ -221,7 +221,6 @@ def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> Hook | None:
         handler.get("seconds", 0),
         handler.get("host", ""),
         number_of_port(handler["port"], container)[0] if "port" in handler else 0,
-        handler.get("scheme") == "HTTPS",
     )
 
 

@@ -94,7 +94,6 @@ class Hook(NamedTuple):
     seconds: int = 0  # of sleep
     host: str = ""  # of httpGet and tcpSocket; "" for the address of the pod
     port: int = 0  # of httpGet and tcpSocket; 0 if it has no number
-    is_tls: bool = False  # of httpGet
 
 
 class ContainerLifecycle(NamedTuple):
@@ -284,8 +283,6 @@ class PortSpec(Record, frozen=True):
     port: int = member("containerPort", 0)
     protocol: Text = "TCP"
     name: str = ""
-    host_port: int = 0  # of the node; 0 for none
-    host_ip: Text = member("hostIP", "")  # its address, "" for all
 
 
 class ContainerSpec(NamedTuple):

@@ -32,7 +32,7 @@ from fleet.reactor.reactor import Reactor
 from fleet.server.http import NodeProtocol, User, text
 from fleet.server.reactor_thread import ReactorThread
 from fleet.wire.api.codec import JSON, Codec
-from fleet.wire.api.protobuf import MAGIC
+from fleet.wire.api.framing import MAGIC
 from fleet.wire.http2.messages import MALFORMED, ContentType, Failure, Request, Response
 
 VERBS = {
@@ -206,7 +206,7 @@ def send_review(
     """Send a review as a node; `done` gets the answer, in the reactor's thread."""
     body, content_type = orjson.dumps(review), ContentType.JSON
     if reactor.codec is not JSON:
-        from fleet.wire.api.kubernetes_messages import object_from_json  # noqa: PLC0415 - 10 MB
+        from fleet.wire.api.protobuf import object_from_json  # noqa: PLC0415 - 10 MB
 
         body, content_type = object_from_json(review), ContentType.PROTOBUF
     entry = reactor.entries[node]
@@ -290,7 +290,7 @@ def _status(response: Response, codec: Codec) -> tuple[dict[str, Any], str]:
         return {}, response.detail or f"HTTP {response.code}"
     try:
         if response.body.startswith(MAGIC):
-            from fleet.wire.api.kubernetes_messages import object_to_json  # noqa: PLC0415 - 10 MB
+            from fleet.wire.api.protobuf import object_to_json  # noqa: PLC0415 - 10 MB
 
             return object_to_json(response.body).get("status", {}), ""
         status = orjson.loads(response.body)["status"]

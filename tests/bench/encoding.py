@@ -15,9 +15,9 @@ from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec
 from fleet.wire.api.decode_json import decode_pod as decode_json_pod
-from fleet.wire.api.decode_protobuf_pod import decode_pod as decode_protobuf_pod
-from fleet.wire.api.kubernetes_messages import object_from_json
+from fleet.wire.api.decode_protobuf import decode_pod as decode_protobuf_pod
 from fleet.wire.api.operations import build
+from fleet.wire.api.protobuf import object_from_json
 from fleet.wire.api.requests import Caller, RenderedProfile
 
 PODS = Path(__file__).parent / "pods"

@@ -21,8 +21,7 @@ from hyperframe.frame import (
 from world.random_objects import random_object
 
 from fleet.k8s.effects import WatchKind
-from fleet.wire.api.kubernetes_messages import message_class, object_from_json
-from fleet.wire.api.protobuf import field
+from fleet.wire.api.protobuf import field, message_class, object_from_json
 
 OBJECTS = 12  # of each kind
 KINDS = {

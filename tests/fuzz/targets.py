@@ -39,9 +39,8 @@ from fleet.wire.api import codec
 from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.encode_protobuf import renewed
 from fleet.wire.api.framing import EVENT_BYTES_MAX, Partial, Split, split_frames
-from fleet.wire.api.kubernetes_messages import message_class
 from fleet.wire.api.operations import OPERATIONS
-from fleet.wire.api.protobuf import TAIL, contents
+from fleet.wire.api.protobuf import TAIL, contents, message_class
 from fleet.wire.api.watch import Reflector
 from fleet.wire.http2 import hpack
 from fleet.wire.http2.http2_codec import (

@@ -10,7 +10,7 @@ from world.simulation import ENCODING, Simulation
 from world.transport import Sent, SimTransport
 
 from fleet.k8s.effects import NodeId
-from fleet.wire.api.protobuf import MAGIC
+from fleet.wire.api.framing import MAGIC
 from fleet.wire.http2.messages import ContentType, Request
 
 pytest_plugins = ("sim_encodings",)

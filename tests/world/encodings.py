@@ -11,14 +11,17 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fleet.wire.api.codec import JSON, Codec, protobuf
-from fleet.wire.api.framing import LENGTH_BYTES
-from fleet.wire.api.kubernetes_messages import (
+from fleet.wire.api.framing import LENGTH_BYTES, MAGIC
+from fleet.wire.api.protobuf import (
     INLINE,
+    contents,
+    envelope_head,
+    enveloped,
+    field,
     message_class,
     object_from_json,
     object_to_json,
 )
-from fleet.wire.api.protobuf import MAGIC, contents, envelope_head, enveloped, field
 from world.strategic_merge import Object
 
 """Kinds of which kubelets read the metadata only: there is no message of theirs."""

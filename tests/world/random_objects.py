@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from fleet.k8s.times import rfc3339, rfc3339_micro
-from fleet.wire.api.kubernetes_messages import INLINE, message_class
+from fleet.wire.api.protobuf import INLINE, message_class
 
 NS_PER_S = 1_000_000_000
 NAMED = frozenset({"name", "namespace", "uid", "resourceVersion", "phase"})

@@ -1,36 +1,328 @@
 """API objects from protobuf: the records that `decode_json.py` makes, and the events of a watch.
 
-What comes often (pods, Nodes, versions) is read field by field; the rest is turned into JSON's form
-and decoded as that is, so that each object has one reader.
+What comes often (pods, Nodes, versions) is read field by field. What repeats over a fleet (the spec
+of a template, labels, conditions, containers but for their ids and times) is looked up by its
+bytes; at its first sight it is turned into the form of JSON and read as that is, as all the rest.
 Source: apimachinery/pkg/runtime/serializer/protobuf; apis/meta/v1/watch.go, WatchEvent.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from sys import intern
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
+from msgspec import convert, structs
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.admission import NodeState, extended_resources
 from fleet.k8s.effects import WatchKind
-from fleet.k8s.objects import CSINodeView
-from fleet.k8s.pods import EventType, LeaseView, NodeCondition, NodeReport, NodeView, PodView
-from fleet.k8s.schema import share
+from fleet.k8s.objects import CSINodeView, Owner
+from fleet.k8s.pod_template import decode_spec
+from fleet.k8s.pods import (
+    TOKEN_VOLUME,
+    TOKEN_VOLUME_START,
+    ContainerStatus,
+    EventType,
+    LastState,
+    LeaseView,
+    NodeCondition,
+    NodeReport,
+    NodeView,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    PodUid,
+    PodView,
+    State,
+)
+from fleet.k8s.schema import Rendered, read_kind, render, share
 from fleet.k8s.times import rfc3339_micro
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json
-from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view, pairs
+from fleet.wire.api.decode_pod import (
+    EMPTY_STATUS,
+    SHOWS_ANNOTATIONS,
+    SpecTable,
+    digest,
+    kept_annotations,
+    waits_for_end,
+    with_claims,
+)
 from fleet.wire.api.encode_protobuf import LEASE
-from fleet.wire.api.kubernetes_messages import Json, message_class, object_to_json, to_json
+from fleet.wire.api.framing import MAGIC
 from fleet.wire.api.operations import Operation, Reader
-from fleet.wire.api.protobuf import MAGIC, contents, enveloped
+from fleet.wire.api.protobuf import (
+    BYTES,
+    Json,
+    contents,
+    enveloped,
+    message_class,
+    object_to_json,
+    skip,
+    to_json,
+)
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
 
+CACHED_MAX = 2048  # parts of objects, and objects that come to every node, by their bytes
+BOUND_BYTES_MAX = 128
+"""A status without containers is shorter."""
+ONE_BYTE_MAX = 127  # what a varint, and so the length of a field, says in one byte
+NAME, STATE = 1 << 3 | BYTES, 2 << 3 | BYTES  # fields of a container's status, as their tags
+NO_LAST_STATE = bytes((3 << 3 | BYTES, 0))
+CONTAINER_ID = bytes((8 << 3 | BYTES, 77)) + b"containerd://"
+_T = TypeVar("_T")
+Pairs = tuple[tuple[str, str], ...]
+_POD_VIEW = message_class("PodView")
+_STATUS_VIEW = message_class("StatusView")
+_CONTAINER_STATUS_VIEW = message_class("ContainerStatusView")
+_POD_SPEC = message_class("PodSpec")
+_PAIR = message_class("Pair")
+_TIME = message_class("Time")
+SHARED_NOTES_BYTES_MAX = 16 << 10
+"""Longer annotations of a pod are not kept for the next one: there may be 256 KiB of them."""
+_specs = SpecTable()
+
+
+def decode_pod(raw: bytes) -> Pod:
+    """Return the record of a Pod; `raw` is without its envelope."""
+    message = _POD_VIEW.FromString(raw)
+    meta, spec_view = message.metadata, message.spec
+    node_name = intern(spec_view.nodeName)
+    spec_view.ClearField("nodeName")
+    spec_bytes, token = _without_token_name(spec_view.SerializeToString())
+    status = message.status.replace(token, TOKEN_VOLUME) if token else message.status
+    spec = _spec_of(spec_bytes)
+    keeps_all = SHOWS_ANNOTATIONS in spec_bytes
+    notes = tuple(meta.annotations[:])
+    read = _notes if sum(map(len, notes)) <= SHARED_NOTES_BYTES_MAX else _read_notes
+    labels, kept, digested = read(tuple(meta.labels[:]), notes, keeps_all)
+    owners = [part(Owner, "OwnerReference", each) for each in meta.ownerReferences]
+    if spec.admission.claims:
+        claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
+        spec = with_claims(spec, {"resourceClaimStatuses": [to_json(each) for each in claims]})
+    return Pod(
+        intern(meta.namespace),
+        meta.name,
+        PodUid(meta.uid),
+        node_name,
+        meta.resourceVersion,
+        meta.generation,
+        seconds(meta.creationTimestamp),
+        seconds(meta.deletionTimestamp),
+        meta.deletionGracePeriodSeconds if meta.HasField("deletionGracePeriodSeconds") else None,
+        labels,
+        kept,
+        share(digested ^ spec.digest),
+        token[len(TOKEN_VOLUME_START) :].decode(),
+        spec,
+        _status(status),
+        any(each.controller for each in owners),
+        bool(meta.finalizers) or any(map(waits_for_end, owners)),
+    )
+
+
+def decode_pod_view(raw: bytes) -> PodView:
+    """Return what the status manager reads of a Pod."""
+    message = _POD_VIEW.FromString(raw)
+    meta, status = message.metadata, message.status
+    token = _without_token_name(message.spec.SerializeToString())[1]
+    if token:
+        status = status.replace(token, TOKEN_VOLUME)
+    return PodView(meta.uid, meta.resourceVersion, bool(meta.deletionTimestamp), _status(status))
+
+
+def _without_token_name(spec: bytes) -> tuple[bytes, bytes]:
+    """Give the token volume the same name in all pods; see `decode_pod.py`."""
+    at = spec.find(TOKEN_VOLUME_START)
+    if at < 0 or spec[at - 1] != len(TOKEN_VOLUME):
+        return spec, b""
+    name = spec[at : at + len(TOKEN_VOLUME)]
+    return spec.replace(name, TOKEN_VOLUME), name
+
+
+def _spec_of(raw: bytes) -> PodSpec:
+    """Return the spec, decoded once per template."""
+    spec = _specs.get(raw)
+    if spec is None:
+        found = decode_spec(to_json(_POD_SPEC.FromString(raw)), digest(raw))
+        spec = _specs.keep(raw, found)
+    return spec
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def pairs(entries: tuple[bytes, ...]) -> Pairs:
+    """Return labels or annotations; Go sorts them by key."""
+    return share(tuple(map(_pair, entries)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _notes(
+    labels: tuple[bytes, ...],
+    notes: tuple[bytes, ...],
+    keeps_all: bool,  # noqa: FBT001 - cached
+) -> tuple[Pairs, Pairs, int]:
+    """Return labels, the annotations that a record keeps, and a digest."""
+    labels_read, kept, digested = _read_notes(labels, notes, keeps_all)
+    return labels_read, share(kept), digested
+
+
+def _read_notes(
+    labels: tuple[bytes, ...],
+    notes: tuple[bytes, ...],
+    keeps_all: bool,  # noqa: FBT001 - as `_notes`
+) -> tuple[Pairs, Pairs, int]:
+    is_long = sum(map(len, notes)) > SHARED_NOTES_BYTES_MAX
+    found = tuple(map(_read_pair if is_long else _pair, notes))
+    kept = found if keeps_all else kept_annotations(found)
+    return pairs(labels), kept, digest(b"".join((*labels, b"|", *notes)))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _pair(entry: bytes) -> tuple[str, str]:
+    return _read_pair(entry)
+
+
+def _read_pair(entry: bytes) -> tuple[str, str]:
+    message = _PAIR.FromString(entry)
+    return intern(message.key), intern(message.value)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def seconds(raw: bytes) -> int:
+    """Return an API time; 0 for an absent one."""
+    return int(_TIME.FromString(raw).seconds)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def part(kind: type[_T], message: str, raw: bytes) -> _T:
+    """Return a part of an object as its record, or as a kind of fleet.k8s.schema has it."""
+    return convert(to_json(message_class(message).FromString(raw)), kind, dec_hook=read_kind)
+
+
+def _status(raw: bytes) -> PodStatus:
+    """Return a status. What only the scheduler wrote is the same for the pods of one second."""
+    return _bound_status(raw) if len(raw) < BOUND_BYTES_MAX else _read_status(raw)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _bound_status(raw: bytes) -> PodStatus:
+    return _read_status(raw)
+
+
+def _read_status(raw: bytes) -> PodStatus:
+    message = _STATUS_VIEW.FromString(raw)
+    if not message.phase and not message.ListFields():
+        return EMPTY_STATUS
+    inits, ephemeral = message.initContainerStatuses, message.ephemeralContainerStatuses
+    allocated = tuple(message.allocatedResources)
+    return PodStatus(
+        intern(message.phase or EMPTY_STATUS.phase),
+        intern(message.reason),
+        message.message,
+        share(tuple(part(PodCondition, "PodCondition", each) for each in message.conditions)),
+        _ips(message.hostIPs),
+        _ips(message.podIPs),
+        seconds(message.startTime),
+        intern(message.qosClass),
+        message.observedGeneration,
+        tuple(map(_container_status, inits)) if inits else (),
+        tuple(map(_container_status, message.containerStatuses[:])),
+        tuple(map(_container_status, ephemeral)) if ephemeral else (),
+        _rendered_amounts(allocated) if allocated else b"",
+        part(Rendered, "ResourceRequirements", message.resources)
+        if message.HasField("resources")
+        else b"",
+    )
+
+
+def _resources(message: Any) -> bytes:
+    if not message.HasField("resources"):
+        return b""
+    found: bytes = part(Rendered, "ResourceRequirements", message.resources)
+    return found
+
+
+def _ips(listed: Iterable[Any]) -> str:
+    return intern(",".join([each.ip for each in listed]))
+
+
+def _container_status(raw: bytes) -> ContainerStatus:
+    """Return the status of a container, looked up without its state and id if it runs so far well.
+
+    Go writes name, state, lastState, ..., containerID, ...; what does not look so is read whole.
+    """
+    at = raw.find(CONTAINER_ID)
+    begin = 2 + raw[1] if at > 0 else 0
+    if begin + 1 >= at or raw[begin] != STATE or raw[begin + 1] > ONE_BYTE_MAX:
+        return _read_container_status(raw)
+    end = begin + 2 + raw[begin + 1]
+    if end > at or not raw.startswith(NO_LAST_STATE, end):
+        return _read_container_status(raw)
+    id_end = at + 2 + raw[at + 1]
+    alike = _alike(raw[:begin], raw[end:at], raw[id_end:])
+    if alike is None:
+        return _read_container_status(raw)
+    state = part(State, "ContainerState", raw[begin + 2 : end])
+    container_id = raw[at + 2 : id_end].decode()
+    return structs.replace(alike, state=state, container_id=container_id)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _alike(head: bytes, middle: bytes, tail: bytes) -> ContainerStatus | None:
+    """Return a status but for state and id, which were cut out; None if the cuts are not seams."""
+    if head[0] != NAME or _end_of(head) != len(head) or _end_of(middle) != len(middle):
+        return None
+    return _read_container_status(head + middle + tail)
+
+
+def _end_of(fields: bytes) -> int:
+    at = 0
+    while at < len(fields):
+        at = skip(fields, at)
+    return at
+
+
+def _read_container_status(raw: bytes) -> ContainerStatus:
+    message = _CONTAINER_STATUS_VIEW.FromString(raw)
+    last = message.lastState
+    allocated, mounts = tuple(message.allocatedResources), tuple(message.volumeMounts)
+    devices = tuple(message.allocatedResourcesStatus)
+    return ContainerStatus(
+        intern(message.name),
+        part(State, "ContainerState", message.state),
+        part(LastState, "ContainerState", last) if last else None,
+        message.ready,
+        message.started,
+        message.restartCount,
+        intern(message.image),
+        intern(message.imageID),
+        message.containerID,
+        _rendered_amounts(allocated) if allocated else b"",
+        part(Rendered, "ResourceRequirements", message.resources)
+        if message.HasField("resources")
+        else b"",
+        _listed("VolumeMountStatus", mounts) if mounts else b"",
+        part(Rendered, "ContainerUser", message.user) if message.HasField("user") else b"",
+        _listed("ResourceStatus", devices) if devices else b"",
+    )
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _rendered_amounts(entries: tuple[bytes, ...]) -> bytes:
+    found = (message_class("Amount").FromString(each) for each in entries)
+    return share(render({each.key: each.value.string for each in found}))
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _listed(kind: str, entries: tuple[bytes, ...]) -> bytes:
+    found = message_class(kind)
+    return share(render([to_json(found.FromString(each)) for each in entries]))
+
+
 MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
-CACHED_MAX = 2048  # objects that come to every node as the same bytes
 INITIAL_EVENTS_END = b"k8s.io/initial-events-end"
 _TYPES = {
     "ADDED": EventType.ADDED,

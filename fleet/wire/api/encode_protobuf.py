@@ -21,7 +21,6 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
-from fleet.wire.api.kubernetes_messages import UnknownFieldError, object_from_json, object_to_json
 from fleet.wire.api.operations import (
     OPERATIONS,
     POST,
@@ -31,10 +30,13 @@ from fleet.wire.api.operations import (
 )
 from fleet.wire.api.protobuf import (
     TAIL,
+    UnknownFieldError,
     envelope_head,
     enveloped,
     field,
     number_field,
+    object_from_json,
+    object_to_json,
     read_varint,
     skip,
     varint,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from fleet.errors import RemoteProtocolError
 
+MAGIC = b"k8s\x00"  # what an object in protobuf begins with
 LENGTH_BYTES = 4  # big-endian, before each frame
 EVENT_BYTES_MAX = 16 * 2**20  # streaming.go, NewDecoder: maxBytes; ErrObjectTooLarge beyond
 TOO_LONG = f"a watch event above {EVENT_BYTES_MAX >> 20} MiB"

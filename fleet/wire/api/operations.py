@@ -235,11 +235,8 @@ def _get_named(path: bytes) -> Builder:
     return build_get
 
 
-_get_pod = _get_named(b"/api/v1/namespaces/%b/pods/%b")
 _get_secret = _get_named(b"/api/v1/namespaces/%b/secrets/%b")
-_get_resource_claim = _get_named(CLAIM)
 _get_claim = _get_named(b"/api/v1/namespaces/%b/persistentvolumeclaims/%b")
-_get_attachment = _get_named(b"/apis/storage.k8s.io/v1/volumeattachments/%b")
 
 
 def _patch_pod_status(call: ApiCall, caller: Caller) -> Request:

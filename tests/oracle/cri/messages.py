@@ -10,7 +10,7 @@ from typing import Any
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
-from fleet.wire.api.kubernetes_messages import read_pool
+from fleet.wire.api.protobuf import read_pool
 
 FILE = Path(__file__).parent / "runtime_v1.binpb"
 PACKAGE = "runtime.v1."

@@ -17,13 +17,20 @@ from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.decode_protobuf import (
     decode_list,
     decode_node,
+    decode_pod,
+    decode_pod_view,
     decode_status,
     decode_watch_event,
 )
-from fleet.wire.api.decode_protobuf_pod import decode_pod, decode_pod_view
-from fleet.wire.api.kubernetes_messages import message_class, object_from_json, object_to_json
 from fleet.wire.api.operations import OPERATIONS
-from fleet.wire.api.protobuf import contents, envelope_head, enveloped
+from fleet.wire.api.protobuf import (
+    contents,
+    envelope_head,
+    enveloped,
+    message_class,
+    object_from_json,
+    object_to_json,
+)
 from fleet.wire.http2.messages import Response
 
 PROTOBUF = codec.protobuf()

@@ -8,8 +8,8 @@ from test_decode_protobuf import as_dict
 
 from fleet.k8s.pods import RunningState
 from fleet.wire.api import decode_json
-from fleet.wire.api.decode_protobuf_pod import _container_status, _read_container_status, decode_pod
-from fleet.wire.api.decode_protobuf_pod import decode_pod_view as decode_view
+from fleet.wire.api.decode_protobuf import _container_status, _read_container_status, decode_pod
+from fleet.wire.api.decode_protobuf import decode_pod_view as decode_view
 from fleet.wire.api.protobuf import field
 
 PODS = Path(__file__).parents[3] / "bench" / "pods"

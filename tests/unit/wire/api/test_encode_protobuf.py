@@ -32,8 +32,8 @@ from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api import codec
 from fleet.wire.api.encode_protobuf import renewed
-from fleet.wire.api.kubernetes_messages import object_from_json, object_to_json
 from fleet.wire.api.operations import OPERATIONS, build
+from fleet.wire.api.protobuf import object_from_json, object_to_json
 from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.http2.messages import ContentType, Request
 

@@ -13,12 +13,13 @@ from fleet.k8s.pods import EventType
 from fleet.k8s.volumes import ObjectData
 from fleet.wire.api import codec
 from fleet.wire.api.framing import Partial, Split, split_frames, split_lines
-from fleet.wire.api.kubernetes_messages import message_class, object_from_json
 from fleet.wire.api.protobuf import (
     contents,
     envelope_head,
     enveloped,
     kind_of,
+    message_class,
+    object_from_json,
     read_varint,
     skip,
     varint,
