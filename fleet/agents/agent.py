@@ -150,7 +150,7 @@ AgentEffect = Send | Wake | Open
 
 
 class Agent:
-    """What differs by node. `seed` tells its draws from those of the kubelet and other agents."""
+    """What differs by node. `seed` keeps its draws apart from other agents' and the kubelet's."""
 
     __slots__ = ("_said_ns", "_started_ns", "model", "name", "node", "reflectors", "seed")
 
@@ -316,7 +316,7 @@ def _turned(condition: AgentCondition, said: AgentCondition | AgentProblem) -> A
 
 
 def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int) -> Request:
-    """Return the patch that says all conditions anew, without a look at those of others."""
+    """Return the patch that says all conditions again, without a look at those of others."""
     now_s = wall_ns // NS_PER_S
     seen = [
         NodeCondition(

@@ -145,8 +145,8 @@ async def prepare_agents(
 ) -> None:
     """Grant agents their rights on a local control plane, and see that they have them.
 
-    An optional one that has them not on another is left out, and the user told. Raises SetupError
-    for any other.
+    On another cluster an optional agent without its rights is left out, with a note to the user.
+    Raises SetupError for any other agent.
     """
     agents = agents_of(mix.models)
     if is_local:
@@ -194,7 +194,7 @@ async def grant(api: Api, agents: Iterable[AgentModel]) -> None:
                     "it, or the agent"
                 )
             if all(there.get(key) == value for key, value in manifest.items() if key != "metadata"):
-                continue  # of a run before, or beside this one
+                continue  # of an earlier run, or of one at the same time
             metadata = {**manifest["metadata"], "resourceVersion": before["resourceVersion"]}
             body = {**manifest, "metadata": metadata}
             answer = await api.request("PUT", f"{path}/{name}", body=body)

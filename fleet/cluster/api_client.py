@@ -53,7 +53,7 @@ SILENT_S = 180.0
 
 Source: apiserver/pkg/storage/cacher/cacher.go, defaultBookmarkFrequency.
 """
-NAMES_S_MAX = 10  # then a name is looked up anew; aiohttp tries all addresses, in turn
+NAMES_S_MAX = 10  # then a name is looked up again; aiohttp tries all addresses, in turn
 READ_BYTES = 2**18
 CONCURRENCY = 32  # so that a clean-up of thousands of objects leaves the server room for others
 ATTEMPTS_MAX = 6  # within 14 s: 0.3, 0.9, 2.7, 5, 5 s between them

@@ -333,7 +333,7 @@ async def _delete(api: Api, path: str, uid: str, *, is_forced: bool = False) -> 
 
 
 def _left(steps: dict[str, tuple[int, int]]) -> str:
-    """Say how far a clean-up came, by what was told of each step.
+    """Say how far a clean-up came, by the progress of each step.
 
     Nobody finds pods of nodes that are gone by a mark of ours.
     Source: pkg/controller/podgc/gc_controller.go, gcOrphaned.

@@ -11,7 +11,7 @@ When credentials are renewed, and what it means if they cannot be:
     run out, or refused with a 401 --it fails--> requests fail, with the reason
 
 Source: client-go/plugin/pkg/client/auth/exec/exec.go: one plugin at a time (getCreds), a 401 runs
-it again unless somebody has (maybeRefreshCreds), whoever asks gets the failure.
+it again unless somebody has (maybeRefreshCreds), each request gets the failure.
 Differs: it begins five minutes before the end (the library's EXPIRY_SKEW_PREVENTION_DELAY), where
 client-go waits for the end; a plugin that is throttled has time then, and waits between its tries.
 """
@@ -279,7 +279,7 @@ class Credentials:
             raise SetupError(f"the service account's token cannot be read: {error}") from error
 
     async def _refresh_kubeconfig(self, loader: KubeConfigLoader, *, force: bool) -> None:
-        user = loader._user  # noqa: SLF001 - the loader tells nobody what kind of user it is
+        user = loader._user  # noqa: SLF001 - the loader has no question for the kind of user
         expiry = getattr(loader, "exec_plugin_expiry", None)
         if user is not None and "exec" in user:
             has_run = self.authorization() or self.client_certificate
@@ -330,7 +330,7 @@ class Credentials:
 
 
 class Renewal:
-    """Keeps one cluster's credentials fresh, for whoever calls `renew` before they are used."""
+    """Keeps one cluster's credentials fresh: requests call `renew` before they use them."""
 
     def __init__(
         self,
@@ -488,10 +488,10 @@ def _check_user(document: Mapping[str, Any], context: Mapping[str, Any], where: 
 
 def _credentials_failure(user: Any, error: Exception) -> str:
     if user is not None and "exec" in user:
-        told = _LONG_WORD.sub(HIDDEN, masked(_one_line(error)))
-        if len(told) > PLUGIN_OUTPUT_MAX:
-            told = f"...{told[-PLUGIN_OUTPUT_MAX:]}"
-        return f"credential plugin {user['exec'].safe_get('command')} failed: {told}"
+        output = _LONG_WORD.sub(HIDDEN, masked(_one_line(error)))
+        if len(output) > PLUGIN_OUTPUT_MAX:
+            output = f"...{output[-PLUGIN_OUTPUT_MAX:]}"
+        return f"credential plugin {user['exec'].safe_get('command')} failed: {output}"
     return _one_line(error)
 
 

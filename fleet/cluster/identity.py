@@ -4,7 +4,7 @@
     csr           each node's own client certificate; no header
     shared        the given user for all; no header
 
-Since 1.36 a server adds the group `system:nodes` itself to whoever may impersonate in the mode
+Since 1.36 a server adds the group `system:nodes` itself to users that may impersonate in the mode
 `arbitrary-node`, as long as only the user name is asked for. Naming the group forces the broad old
 grant (any user, any group), so it is sent only where the probe finds it needed.
 Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, arbitraryNodeImpersonationMode.
@@ -62,7 +62,7 @@ class Identity(NamedTuple):
 
     @property
     def group(self) -> bytes:
-        """Return the group that is named beside the user, b"" for none."""
+        """Return the group that is named next to the user, b"" for none."""
         is_named = self.impersonation is Impersonation.USER_AND_GROUP
         return NODES_GROUP.encode() if is_named else b""
 
@@ -369,7 +369,7 @@ REVIEW_CALLS: Calls = (
     (AUTHENTICATION, "tokenreviews", "", "", "create"),
     ("authorization.k8s.io", "subjectaccessreviews", "", "", "create"),
 )
-"""Of whoever asks a kubelet's server."""
+"""Of kubelets with a server, about its clients."""
 
 WATCH_CALLS: Calls = (
     ("", "nodes", "", "", "list watch"),
@@ -389,7 +389,7 @@ OBJECT_CALLS: Calls = (
 
 
 def own_permissions(features: Features) -> list[Permission]:
-    """Return what fleet itself needs, whoever its nodes are."""
+    """Return what fleet itself needs, in every identity mode."""
     return [
         Permission("get", "", "namespaces", name="kube-system"),
         *_expand(OWN_CALLS),
@@ -406,7 +406,7 @@ def optional_permissions(features: Features) -> list[Permission]:
 
 
 def watch_calls(features: Features) -> Calls:
-    """Return the watches that serve the kubelets, whoever opens them."""
+    """Return the watches that serve the kubelets, their own and shared ones."""
     if features.fidelity is Fidelity.KUBELET:
         return (*WATCH_CALLS, *OBJECT_CALLS)
     return WATCH_CALLS if features.has_own_watches else (("", "pods", "", "", "list watch"),)

@@ -1,4 +1,4 @@
-"""Copies of what a cluster has, for what works beside the nodes: a list-watch for each resource.
+"""Copies of what a cluster has, for what works alongside the nodes: a list-watch for each resource.
 
 The machine is the kubelets' own (`wire.api.watch`: watch-lists, pages, versions, back-off); here it
 runs over the connections of fleet's own requests, and its objects stay plain JSON.
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class ObjectWatch(ListWatch):
-    """A list-watch of all objects of one resource. `number` tells those of one client apart."""
+    """A list-watch of all objects of one resource. `number` differs within a client."""
 
     __slots__ = ("path",)
 
@@ -57,7 +57,7 @@ class ObjectWatch(ListWatch):
 class Informer:
     """Keeps `objects` as the cluster has them, by namespace and name, while `run` runs.
 
-    Of each that comes, changes or goes `on_change` is told: its key, and how it was and is, None
+    `on_change` gets each that comes, changes or goes: its key, and how it was and is, None
     for not there. `on_synced` follows when all that there is has come, at first and after a gap.
     """
 

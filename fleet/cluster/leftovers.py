@@ -1,4 +1,4 @@
-"""What runs leave beside their Nodes, how it is found after their fleet was killed, and removed.
+"""What runs leave besides their Nodes, how it is found after their fleet was killed, and removed.
 
 Objects that a scenario applied:
 

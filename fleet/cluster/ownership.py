@@ -5,7 +5,7 @@
 
 A label is what people set on many nodes at once, and what a Node pasted from a cluster with fleet
 nodes brings along. So a Node with the label alone is refused: it is neither adopted nor changed nor
-deleted, and whoever asked is told its name.
+deleted, and fleet names it.
 
 Every Node gets the annotation when it is created, and a run that takes it over writes label and
 annotation in one request. So a list of metadata alone, a tenth of the bytes, decides.
@@ -105,7 +105,7 @@ async def adopt(
 
     async def take(node: FoundNode) -> None:
         if (node.run, node.mark) != (run_id, mark):
-            # The uid is a precondition: a node created anew under the name is not ours.
+            # The uid is a precondition: another node created under the name is not ours.
             marks = {"labels": {RUN_LABEL: run_id}, "annotations": {OWNER_ANNOTATION: mark}}
             patch = {"metadata": {"uid": node.uid, **marks}}
             path = f"{NODES}/{node.name}"

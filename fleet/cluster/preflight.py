@@ -168,7 +168,7 @@ async def _unlabelled(api: Api) -> dict[str, bool]:
 
 
 async def _sample(api: Api) -> tuple[PodCidrs, str]:
-    """Read the first foreign nodes: they tell mask and pool of pod ranges, and the cloud."""
+    """Read the first foreign nodes: they show mask and pool of pod ranges, and the cloud."""
     selector, limit = f"!{RUN_LABEL}", SAMPLED_NODES_MAX
     async for page in api.pages(NODES, "nodes", labelSelector=selector, limit=limit):
         specs = [item.get("spec", {}) for item in page]

@@ -1,4 +1,4 @@
-"""Run ids: they name a directory, what API users have, label nodes, and tell when a run began."""
+"""Run ids: they name a directory, what API users have, label nodes, and say when a run began."""
 
 import datetime as dt
 import hashlib
@@ -19,7 +19,7 @@ def new_run_id(wall_ns: int, seed: int) -> str:
 
 
 def run_started_s(run_id: str) -> int | None:
-    """Return when a run began, if its id tells."""
+    """Return when a run began, if its id says so."""
     try:
         stamp = dt.datetime.strptime(run_id[:15], "%Y%m%d-%H%M%S").replace(tzinfo=dt.UTC)
     except ValueError:

@@ -64,7 +64,7 @@ RUN_LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{RUN_NAMESPACE}/leases"
 # As the Lease of a node: renewed at a quarter of the time after which it is lost.
 RENEW_EVERY_S = 10.0
 DURATION_S = 40  # NodeLeaseDurationSeconds of a kubelet
-NOTE_ATTEMPTS_MAX = 5  # one is lost to a renewal, or to whoever wrote in between
+NOTE_ATTEMPTS_MAX = 5  # one is lost to a renewal, or to another writer in between
 CLAIM_TRIES_MAX = 20
 ACQUIRE_ATTEMPTS_MAX = 5  # one is lost to a wait for the holder, or to who wrote in between
 

@@ -6,11 +6,11 @@ which is written first, let `fleet clean` find what a fleet that was killed leav
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from fleet.cluster.api_client import JSON, MERGE_PATCH, Answer, Json, each
+from fleet.cluster.api_client import MERGE_PATCH, Answer, Api, Json, each
 from fleet.cluster.leftovers import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
@@ -21,22 +21,6 @@ GONE_WITHIN_S = 120.0
 POLL_S = 0.5
 
 log = logging.getLogger(__name__)
-
-
-class Asking(Protocol):
-    """Who asks the API server; `Api`, or one that is simulated."""
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str | int] | None = None,
-        body: object = None,
-        content_type: str = JSON,
-    ) -> Answer:
-        """Ask. Raises SetupError when there is no answer at all."""
-        ...
 
 
 async def no_note(_collection: str) -> None:
@@ -74,7 +58,7 @@ class Applied:
 
     def __init__(
         self,
-        api: Asking,
+        api: Api,
         run_id: str,
         note: Callable[[str], Awaitable[None]] = no_note,
         *,

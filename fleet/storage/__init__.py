@@ -1,4 +1,4 @@
-"""Simulated storage beside the nodes: the controllers of CSI drivers.
+"""Simulated storage alongside the nodes: the controllers of CSI drivers.
 
 Here: provisioner, attacher and resizer, as sidecars of a driver do it.
 Not here: what a node does with a volume (`kubelet.volumes`).

@@ -11,7 +11,7 @@ It binds nothing: the PV controller does, by the claimRef. It never touches a ku
 know of an attachment through the attach-detach controller, as real ones do.
 Source: kubernetes-csi/external-provisioner, sig-storage-lib-external-provisioner (controller.go,
 shouldProvision, shouldDelete); kubernetes-csi/external-attacher (csi_handler.go).
-Differs: no driver is behind it; it runs beside the nodes, once for all drivers of a run.
+Differs: no driver is behind it; it runs alongside the nodes, once for all drivers of a run.
 """
 
 import asyncio

@@ -127,7 +127,7 @@ class SimApiServer:
         self.throttles: dict[str, int] = {}  # 429s still to give, by verb
         self.deleted: list[tuple[Key, str]] = []  # with the uid, in order
         self.phases: dict[str, list[str]] = {}  # of each pod, by uid
-        self.listeners: list[Listener] = []  # controllers: told of each write
+        self.listeners: list[Listener] = []  # controllers: called with each write
         self._clock = clock
         self._uids = 0
         self._history: dict[str, list[Change]] = {}
@@ -432,7 +432,7 @@ class SimApiServer:
             watches.clear()
 
     def compact(self) -> None:
-        """Forget all history: whoever asks for an older version gets 410."""
+        """Forget all history: who asks for an older version gets 410."""
         self.version += 1
         self._history.clear()
         self._oldest = dict.fromkeys(KINDS, self.version)

@@ -97,7 +97,7 @@ class EventsLate(NamedTuple):
 
 
 class VersionsExpired(NamedTuple):
-    """History is compacted and watches end: whoever goes on from a version gets 410."""
+    """History is compacted and watches end: a client that goes on from a version gets 410."""
 
     def inject(self, transport: SimTransport) -> None:
         transport.server.compact()

@@ -1,4 +1,4 @@
-"""An event loop in virtual time: whoever sleeps sleeps no longer than the simulation takes.
+"""An event loop in virtual time: a sleep takes no longer than the simulation does.
 
 Where another loop waits for sockets this one lets the world go on, until the next of its own timers
 is due or something in the world wakes a task. So the code that plays a scenario is the same in a
