@@ -5,7 +5,8 @@ Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/hea
 apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
 query of a log.
 Differs: there is no process behind a node, so what a kubelet says of its own (/logs, /checkpoint,
-/debug, /flagz, /statusz) is answered with 501 to those who may ask.
+/debug, /flagz, /statusz) is answered with 501 to those who may ask; so is /run, which no API server
+asks for.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ from fleet.server.routes import Endpoint
 from fleet.server.summary import stats_summary
 
 SESSIONS_MAX = 2_000
-"""exec, attach, run and port-forward; each may hold 1 MB for a client that does not read."""
+"""exec, attach and port-forward; each may hold 1 MB for a client that does not read."""
 LOGS_MAX = 2_000
 """Logs that are being read; one that is followed stays until its client goes."""
 FORWARDED_MAX = 10_000
@@ -54,7 +55,7 @@ FORWARDED_MAX = 10_000
 
 NOT_EMULATED = (
     *(Endpoint.LOGS, Endpoint.CHECKPOINT, Endpoint.DEBUG_FLAGS, Endpoint.PPROF),
-    *(Endpoint.FLAGZ, Endpoint.STATUSZ),
+    *(Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN),
 )
 
 

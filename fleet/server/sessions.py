@@ -1,4 +1,4 @@
-"""exec, attach and run: a session in a container, and its client over a WebSocket or SPDY.
+"""exec and attach: a session in a container, and its client over a WebSocket or SPDY.
 
     input task:   client -> stdin, resize          output loop: advance -> stdout, stderr -> status
 
@@ -115,30 +115,6 @@ class Client(Protocol):
 
     async def finish(self, ended: Ended) -> None:
         """Say how it ended, and end the connection."""
-
-
-class CollectingClient:
-    """The client of /run: it sends nothing, and keeps what is said, up to a limit."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.said = bytearray()
-        self.ended: Ended | None = None
-
-    async def receive(self) -> tuple[Channel, bytes] | None:
-        """Wait until the session is over."""
-        await asyncio.Event().wait()
-        return None
-
-    async def send(self, _channel: Channel, data: bytes) -> None:
-        """Keep output. Raises ConnectionError if it is too much."""
-        self.said += data
-        if len(self.said) > self._limit:
-            raise ConnectionError
-
-    async def finish(self, ended: Ended) -> None:
-        """Note how it ended."""
-        self.ended = ended
 
 
 def wanted_streams(query: Mapping[str, Sequence[str]]) -> Wanted | None:

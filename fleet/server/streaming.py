@@ -1,10 +1,9 @@
-"""/exec, /attach, /run and /portForward: from the request to the stream.
+"""/exec, /attach and /portForward: from the request to the stream.
 
-Source: pkg/kubelet/server/server.go, getExec, getAttach, getRun, getPortForward;
+Source: pkg/kubelet/server/server.go, getExec, getAttach, getPortForward;
 streaming/pkg/httpstream/httpstream.go, Handshake; cri-streaming/pkg/streaming/errors.go.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -23,7 +22,7 @@ from fleet.server.endpoints import (
     found_pod,
 )
 from fleet.server.host_interface import Session, attach_to, exec_in
-from fleet.server.http import json, text
+from fleet.server.http import text
 from fleet.server.port_forward import (
     PROTOCOL,
     TUNNEL,
@@ -40,7 +39,6 @@ from fleet.server.sessions import (
     WEB_SOCKET_PROTOCOLS,
     WRITE_BYTES_MAX,
     Channel,
-    CollectingClient,
     Conversation,
     SpdyClient,
     Wanted,
@@ -56,8 +54,6 @@ NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
 STREAMS = "exec, attach and port-forward streams"
 FORWARDED = "forwarded connections"
 TOO_MANY = "too many streams\n"
-RUN_BYTES_MAX = 16 << 20
-RUN_S = 120.0
 
 
 class Streaming:
@@ -72,7 +68,6 @@ class Streaming:
         self.answers: Answers = {
             Endpoint.EXEC: partial(self._within_limit, self._exec),
             Endpoint.ATTACH: partial(self._within_limit, self._attach),
-            Endpoint.RUN: partial(self._within_limit, self._run),
             Endpoint.PORT_FORWARD: partial(self._within_limit, self._port_forward),
         }
 
@@ -83,7 +78,7 @@ class Streaming:
         with self.sessions.held() as is_admitted:
             return await answer(asked) if is_admitted else text(429, TOO_MANY)
 
-    # ---- exec, attach, run ----
+    # ---- exec, attach ----
 
     async def _exec(self, asked: Asked) -> web.StreamResponse:
         command = tuple(asked.request.query.getall("command", []))
@@ -158,29 +153,6 @@ class Streaming:
         finally:
             await stream.close()
         return response
-
-    async def _run(self, asked: Asked) -> web.StreamResponse:
-        """Run a command to its end, and answer what it said. Source: getRun, RunInContainer."""
-        command = tuple(asked.request.query.get("cmd", "").split(" "))
-        begin = partial(exec_in, command=command, stdin=False, tty=False)
-        session = await self._begin(asked, begin)
-        if isinstance(session, Refusal):
-            return text(*session)
-        client = CollectingClient(RUN_BYTES_MAX)
-        wanted = Wanted(stdin=False, stdout=True, stderr=True, tty=False)
-        try:
-            async with asyncio.timeout(RUN_S):
-                await Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
-        except TimeoutError:
-            return text(500, f"command timed out after {RUN_S:.0f} s")
-        if client.ended is None:
-            return text(500, "the command says too much")
-        if client.ended.error:
-            return text(500, client.ended.error)
-        if client.ended.exit_code:
-            said = client.said.decode("utf-8", "replace")
-            return text(500, f"command exited with {client.ended.exit_code}: {said}")
-        return json(bytes(client.said))
 
     # ---- ports ----
 

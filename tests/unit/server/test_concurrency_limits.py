@@ -13,7 +13,7 @@ from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 from fleet.server.streaming import Streaming
 
-SESSIONS = (Endpoint.EXEC, Endpoint.ATTACH, Endpoint.RUN, Endpoint.PORT_FORWARD)
+SESSIONS = (Endpoint.EXEC, Endpoint.ATTACH, Endpoint.PORT_FORWARD)
 
 
 class Unasked:
