@@ -314,6 +314,17 @@ def test_no_address_is_free(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_a_handler_that_is_not_there_makes_no_sandbox(tmp_path: Path) -> None:
+    async def story(client: Client) -> None:
+        metadata = {"name": "p", "namespace": "default", "uid": "1"}
+        config = {"metadata": metadata}
+        code, text = await client.error("RunPodSandbox", config=config, runtime_handler="nobodys")
+        assert code is grpc.StatusCode.UNKNOWN
+        assert text.endswith('no runtime for "nobodys" is configured')
+
+    play(tmp_path, story)
+
+
 def test_events_are_told_to_who_listens(tmp_path: Path) -> None:
     async def story() -> None:
         server = CriServer(MACHINE, tmp_path / "cri.sock", from_pods())
