@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from fleet.clock import NS_PER_S
-from fleet.runtime.container_config import OverBudgetError
+from fleet.runtime.container_config import ARGUMENT_MAX, TOO_MANY_ARGUMENTS, OverBudgetError
 from fleet.runtime.files import ANY_FILE, DIRECTORY, FileChange, UnknownFileError
 from fleet.runtime.program import Run, Written
 
@@ -219,6 +219,7 @@ class Script:
         self._left, self._paid_ns = UNITS, 0
         self._total, self._count = UNITS_MAX, 0  # what is left, and was run, until it is endless
         at = script_at(words)
+        self._stops = any(word[:2] != "--" and "e" in word for word in words[1:at])  # at errors
         self._steps = self._script(words[at]) if at else self._alone(words)
 
     def run(self) -> Run:
@@ -303,6 +304,8 @@ class Script:
         yield
 
     def _script(self, script: str) -> Iterator[None]:
+        if len(script) > ARGUMENT_MAX:
+            raise OverBudgetError(TOO_MANY_ARGUMENTS)
         find = _parse_short if len(script) <= KEPT_CHARACTERS_MAX else parse
         commands, is_whole = find(script)
         loops: list[int] = []  # where they begin that are not over
@@ -327,6 +330,10 @@ class Script:
             if each.words and each.operator != ("&&" if self.status else "||"):
                 self._simple(each, is_alone=len(commands) == 1 and is_whole)
                 yield from self._heed_signal()
+                follows = commands[at + 1 : at + 2]
+                is_tested = follows and (follows[0].operator != ";" or follows[0].keyword == "do")
+                if self.status and self._stops and not is_tested:
+                    raise _Exit
                 yield
             at += 1
         if not is_whole or loops:
@@ -366,7 +373,7 @@ class Script:
         before, self.status, output = self.status, 0, ""
         match name, args:
             case (("true" | ":" | "cd" | "set"), _):
-                pass
+                self._stops = self._stops or (name == "set" and args[:1] in (["-e"], ["-ex"]))
             case "false", _:
                 self.status = 1
             case "exit", [*code] if not code or (

@@ -149,6 +149,10 @@ def alone(command: tuple[str, ...]) -> Run:
         (("sh", "-c", "echo hi && sleep 2d"), 172_800, 0),
         (("sh", "-c", "false && sleep 5"), 0, 1),
         (("sh", "-c", "false; sleep 5"), 5, 0),
+        (("sh", "-ec", "false; sleep 5"), 0, 1),
+        (("sh", "-ec", "false || true; false && true; sleep 5"), 5, 0),
+        (("bash", "-euo", "pipefail", "-c", "until false; do exit 3; done"), 0, 3),
+        (("sh", "-c", "set -e; false; sleep 5"), 0, 1),
         (("sh", "-c", "false\nexit"), 0, 1),
         (("sh", "-c", "exit 4; sleep 9"), 0, 4),
         (("sh", "-c", ""), 0, 0),
@@ -194,11 +198,12 @@ def test_a_command_that_is_understood_may_never_end(command: tuple[str, ...]) ->
 
 
 HOSTILE = {
-    "many commands": ":;" * 200_000,
+    "many commands": ":;" * 60_000,
     "nested loops": "while true; do " * 5_000 + "true" + "; done" * 5_000,
-    "a long word": "echo " + "a" * 3_000_000,
-    "quotes": "echo " + "''" * 100_000,
-    "operators": "true " + "&& " * 100_000,
+    "a long word": "echo " + "a" * 120_000,
+    "more than Linux takes": "echo " + "a" * 3_000_000,
+    "quotes": "echo " + "''" * 60_000,
+    "operators": "true " + "&& " * 40_000,
     "a file that grows": "while true; do cat /tmp/a /tmp/a >> /tmp/a; done",
     "a line that grows": "while true; do echo " + "a" * 10_000 + " >> /tmp/a; sleep 1; done",
 }
