@@ -103,7 +103,9 @@ class CertificateStore:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             was = mark.read_text().strip() if mark.exists() else cluster_uid
             if was != cluster_uid:
-                self._drop_all()
+                for name in FILES.values():
+                    for path in directory.glob(f"*/{name}"):
+                        path.unlink()
             mark.write_text(f"{cluster_uid}\n")
         except OSError as error:
             raise SetupError(f"--cert-dir {directory}: {error.strerror}") from error
@@ -162,11 +164,6 @@ class CertificateStore:
         key_pem, pem = pki.expired(path.read_bytes(), over - EXPIRED_FOR, over)
         self.update(node_name, CertificateKind.CLIENT, pem, key_pem)
         return True
-
-    def _drop_all(self) -> None:
-        for name in FILES.values():
-            for path in self.directory.glob(f"*/{name}"):
-                path.unlink()
 
 
 class CertificateContext:
@@ -439,7 +436,8 @@ class NodeCertificates:
         """
         rotates = model.kubelet.rotate_certificates
         manager = CertificateManager(node, CertificateKind.CLIENT, rotates=rotates)
-        client = NodeCertificate(self, manager, name, self._context_of(name))
+        context = CertificateContext(self._context, self._store.path(name, CertificateKind.CLIENT))
+        client = NodeCertificate(self, manager, name, context)
         self._nodes[node] = [client]
         if model.kubelet.server_tls_bootstrap:
             manager = CertificateManager(node, CertificateKind.SERVING)
@@ -507,11 +505,6 @@ class NodeCertificates:
     def _turn(self, now_ns: int) -> CertificateTurn:
         return CertificateTurn(self._draws, now_ns, self._clock.wall_ns(), [])
 
-    def _warn(self, name: str, why: str, now_ns: int) -> None:
-        if now_ns - self._warned_ns >= WARN_NS:
-            self._warned_ns = now_ns
-            log.warning("%s: no signing request: %s", name, why)
-
     def on_message(self, errand: CertificateErrand, message: object, now_ns: int) -> None:
         """Take what came for a request."""
         certificate = errand.certificate
@@ -525,7 +518,11 @@ class NodeCertificates:
             if errand.step is Step.CREATE:
                 view = decode_signing_request(message.body) if message.code == 201 else None
                 if view is None:
-                    self._warn(certificate.name, _why(message), now_ns)
+                    if now_ns - self._warned_ns >= WARN_NS:
+                        self._warned_ns = now_ns
+                        why = message.detail or decode_status(message.body)[1]
+                        why = why or f"HTTP {message.code}"
+                        log.warning("%s: no signing request: %s", certificate.name, why)
                 elif self._approve is not None:
                     self._approve(message.body)
                 manager.on_created(view, turn)
@@ -623,9 +620,6 @@ class NodeCertificates:
             certificate.wire = self._renewal
             self._renewal.open_pool(certificate.pool, ssl_context=certificate.context)
 
-    def _context_of(self, name: str) -> CertificateContext:
-        return CertificateContext(self._context, self._store.path(name, CertificateKind.CLIENT))
-
     def _count(self, errand: CertificateErrand, message: Response | StreamOpened) -> None:
         code = message.code if isinstance(message, Response) else 200
         if errand.step is Step.WATCH and code == 200 and isinstance(message, Response):
@@ -637,8 +631,3 @@ class NodeCertificates:
         counts = self._reactor.entries[errand.certificate.manager.node].client
         own_us = NO_DURATION if errand.step is Step.WATCH else took_us
         self._reactor.clients.count(counts, errand.step.value, code, own_us)
-
-
-def _why(response: Response) -> str:
-    """Say in one line why a request was refused."""
-    return response.detail or decode_status(response.body)[1] or f"HTTP {response.code}"

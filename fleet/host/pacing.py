@@ -113,13 +113,14 @@ class StartLimit:
         self._window_s, self._refused, self._before = now_s, refused, answers
         through, self.through = self.through, 0
         may_move = now_s - self._brake_s > BRAKE_PAUSE_S
+        enough = STEADY if self._aim >= self._first else RELIEVED
         if is_refused:
             if may_move:
                 self._brake_s = now_s
                 self._shrink(BRAKE)
         elif slowdown > CROWDED:
             self._shrink(SHRINK)
-        elif is_used and slowdown < self._enough() and may_move:
+        elif is_used and slowdown < enough and may_move:
             self._aim = min(MOST, self._aim + through / math.sqrt(self._aim))
 
     def _slowdown(self, answers: Mapping[Route, Answers]) -> float:
@@ -130,9 +131,6 @@ class StartLimit:
             took_us += sum_us - sum_before
             least_us += (count - count_before) * quickest_us
         return took_us / least_us if least_us else 1.0
-
-    def _enough(self) -> float:
-        return STEADY if self._aim >= self._first else RELIEVED
 
     def _shrink(self, factor: float) -> None:
         self._aim = max(self._lowest, self._aim * factor)

@@ -259,8 +259,8 @@ class Reactor:
             self._relist_later(now_ns)
         return count
 
-    def _start_anew(self, node: NodeId, now_ns: int, out: Outbox) -> None:
-        if self._restarts.on_due(node, now_ns, out):  # it was off: who knows what it missed
+    def _start_again(self, node: NodeId, now_ns: int, out: Outbox) -> None:
+        if self._restarts.on_due(node, now_ns, out):  # its machine was off, and missed events
             self._relist_later(now_ns)
 
     def _relist_later(self, now_ns: int) -> None:
@@ -340,7 +340,7 @@ class Reactor:
         expired = self._wheel.expire(now_ns, TIMERS_MAX)
         record_lag, renew = self.counts.timer_lag.record, self._heartbeats.send
         if len(expired) == TIMERS_MAX:  # a suspend: who renews last is taken for dead
-            expired.sort(key=_leases_first)
+            expired.sort(key=lambda each: (each[3] != Timer.RENEW_LEASE, each[0], each[1]))
         for due_ns, _, owner, timer, key in expired:
             record_lag((now_ns - due_ns) // 1000)
             if timer == Timer.RENEW_LEASE:
@@ -367,7 +367,7 @@ class Reactor:
         elif timer is Timer.WATCH_RETRY:
             self._deliver(self.watches.on_due(owner), now_ns, out)
         elif timer is Timer.RESTART:
-            self._start_anew(NodeId(owner), now_ns, out)
+            self._start_again(NodeId(owner), now_ns, out)
         elif timer is Timer.RELIST:
             self._deliver(self.watches.relist(), now_ns, out)
         elif timer is Timer.AGENT:
@@ -597,7 +597,3 @@ def _pod_of(error: Exception, inputs: tuple[object, ...]) -> str:
                 found = value.uid if isinstance(value, Pod) else value.pod.uid
                 break
     return found
-
-
-def _leases_first(entry: tuple[int, int, int, int, str]) -> tuple[bool, int, int]:
-    return entry[3] != Timer.RENEW_LEASE, entry[0], entry[1]

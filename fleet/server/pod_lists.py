@@ -46,7 +46,7 @@ def all_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
 
 def running_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
     """Return what /runningpods shows: only what the runtime knows of a pod."""
-    return _listed(_shown_running(pod) for pod in pods_of(kubelet) if _runs(pod))
+    return _listed(filter(None, map(_shown_running, pods_of(kubelet))))
 
 
 def _listed(items: Iterable[bytes]) -> bytes:
@@ -55,19 +55,15 @@ def _listed(items: Iterable[bytes]) -> bytes:
     return b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":%b}\n' % shown
 
 
-def _runs(pod: Pod) -> bool:
-    return any(
-        isinstance(each.state, RunningState)
-        for each in (*pod.status.init_containers, *pod.status.containers)
-    )
-
-
 def _shown_running(pod: Pod) -> bytes:
+    """Return what the runtime knows of a pod, nothing if no container runs."""
     names = {
         each.name
         for each in (*pod.status.init_containers, *pod.status.containers)
         if isinstance(each.state, RunningState)
     }
+    if not names:
+        return b""
     containers = [
         {"name": each.name, "image": each.image, "resources": {}}
         for each in (*pod.spec.containers, *pod.spec.init_containers)
