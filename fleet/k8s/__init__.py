@@ -1,4 +1,4 @@
-"""Records of API objects and the effects that kubelets ask for: slotted, typed, without logic.
+"""The objects of the Kubernetes API as kubelets read and write them, and the effects they ask for.
 
-Here: what decoders make and kubelets read. It imports nothing of fleet above it.
+Here: records that name their members, selectors, patches, events, times. No socket, clock or path.
 """
