@@ -25,8 +25,8 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Timer
 from fleet.k8s.pods import EventType
 from fleet.metrics import Requests
-from fleet.profile.agent_behavior import NODE, AgentModel
-from fleet.wire.api.codec import Codec
+from fleet.profile.agent_behavior import NODE, AgentEncoding, AgentModel
+from fleet.wire.api.codec import JSON, Codec, protobuf
 from fleet.wire.api.watch import (
     Lane,
     Step,
@@ -75,6 +75,7 @@ class AgentKind(NamedTuple):
     model: AgentModel
     seed: int
     wire: AgentWire
+    codec: Codec
     counts: AgentCounts
     impersonates: bool
 
@@ -97,11 +98,9 @@ class Agents:
         draws: Draws,
         wheel: TimerWheel,
         new_wire: Callable[[AgentModel], AgentWire],
-        codec: Codec,
         *,
         impersonates: bool,
     ) -> None:
-        self._codec = codec
         self._clock = clock
         self._draws = draws
         self.kinds: dict[str, AgentKind] = {}
@@ -116,7 +115,8 @@ class Agents:
         if model.name not in self.kinds:
             seed = (zlib.crc32(model.name.encode()) & NAMES_BITS) << SEED_SHIFT
             wire, counts = self._new_wire(model), AgentCounts()
-            kind = AgentKind(model, seed, wire, counts, self._impersonates)
+            codec = protobuf() if model.encoding is AgentEncoding.PROTOBUF else JSON
+            kind = AgentKind(model, seed, wire, codec, counts, self._impersonates)
             self.kinds[model.name] = kind
 
     def start(self, node: int, name: str, models: tuple[AgentModel, ...]) -> None:
@@ -181,7 +181,8 @@ class Agents:
                 return
             assert isinstance(message, (StreamOpened, Response)), message
             step = on_message(reflector, lane, message, now_ns)
-            if step.page is not None and reflector.on_page(step.page, self._codec.decode_list):
+            decode = self.kinds[reflector.model.name].codec.decode_list
+            if step.page is not None and reflector.on_page(step.page, decode):
                 self._synced(reflector)
         except RemoteProtocolError as error:
             step = on_unreadable(reflector, lane, error, now_ns)
@@ -210,7 +211,7 @@ class Agents:
         return Lane(kind.wire, reflector.node, kind.counts, self._draws)
 
     def _on_chunk(self, reflector: AgentReflector, lane: Lane, data: bytes, now_ns: int) -> None:
-        codec = self._codec
+        codec = self.kinds[reflector.model.name].codec
         found = reflector.on_chunk(data, codec.decode_watch_event, codec.split)
         lane.counts.watch_events += len(found)
         for event, code in found:

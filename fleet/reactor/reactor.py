@@ -186,9 +186,7 @@ class Reactor:
         impersonates: bool,
     ) -> None:
         """Run agents next to the kubelets that are added from now on, if there are any."""
-        agents = Agents(
-            self.clock, self._draws, self._wheel, new_wire, self.codec, impersonates=impersonates
-        )
+        agents = Agents(self.clock, self._draws, self._wheel, new_wire, impersonates=impersonates)
         for model in models:
             agents.add_kind(model)
             self.agents = agents

@@ -360,7 +360,7 @@ def _script(config: Message, spec: ContainerSpec) -> ScriptSpec | None:
     """Return what a command may look at, with the variables as CRI says them."""
     if spec.script is None:
         return None
-    known = (Variable(each.key, each.value.replace("$", "$$")) for each in config.envs)
+    known = (Variable(each.key, each.value.decode().replace("$", "$$")) for each in config.envs)
     return spec.script._replace(variables=tuple(known))
 
 
