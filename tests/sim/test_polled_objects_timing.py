@@ -94,7 +94,8 @@ def test_a_volume_waits_for_an_object_that_is_missing_and_misses_it_again(strate
     sim.create_pod("web", volumes=[CONFIG], containers=[container(**MOUNTS)])
     sim.run_for(seconds=10)
     assert sim.phase("web") == "Pending"
-    text = 'MountVolume.SetUp failed for volume "cfg" : NotFound'  # as this server words it
+    # configmaps: the API server's words; kubelets that watch have their own, of a "configmap"
+    text = 'MountVolume.SetUp failed for volume "cfg" : configmaps "cfg" not found'
     assert events(sim, "FailedMount") == {text}
     assert 4 <= len(reads(sim, "configmaps")) <= 6  # one for each try: 0.5 s, 1 s, 2 s...
     sim.server.create(CONFIG_KEY, {"data": {"a": "1"}})
@@ -134,7 +135,7 @@ def test_a_container_without_its_secret_starts_once_a_try_finds_it() -> None:
     sim.create_pod("web", containers=[container(envFrom=[{"secretRef": {"name": "env"}}])])
     sim.run_for(seconds=10)
     assert sim.phase("web") == "Pending"
-    assert events(sim, "Failed") == {"Error: NotFound"}
+    assert events(sim, "Failed") == {'Error: secrets "env" not found'}
     sim.server.create(SECRET_KEY, {"data": {"K": "dg=="}})
     sim.run_for(seconds=30)
     assert sim.phase("web") == "Running"

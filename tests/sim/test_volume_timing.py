@@ -122,7 +122,13 @@ def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
     ("phase", "error"),
     [
         ("Pending", "error processing PVC default/data: PVC is not bound"),
-        ("", "error processing PVC default/data: failed to fetch PVC from API server: NotFound"),
+        (
+            "",
+            (
+                "error processing PVC default/data: failed to fetch PVC from API server: "
+                'persistentvolumeclaims "data" not found'
+            ),
+        ),
     ],
 )
 def test_a_claim_that_is_no_good_fails_the_sync_until_it_is(phase: str, error: str) -> None:

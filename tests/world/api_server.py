@@ -106,7 +106,10 @@ def refusal(code: int, reason: str, message: str = "") -> Answer:
 
 def not_found(key: Key) -> Answer:
     """Source: apimachinery/pkg/api/errors, NewNotFound."""
-    return refusal(404, "NotFound", f'{key[0]} "{key[2]}" not found')
+    resource, _, name = key
+    group = KINDS[resource][0].rpartition("/")[0]
+    qualified = f"{resource}.{group}" if group else resource
+    return refusal(404, "NotFound", f'{qualified} "{name}" not found')
 
 
 UNAUTHORIZED = refusal(401, "Unauthorized")
