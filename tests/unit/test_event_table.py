@@ -9,7 +9,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "explain" / "fidelity.md"
 
 
 def reasons() -> list[str]:
-    table = DOCUMENT.read_text().partition("\n## Events\n")[2]
+    table = DOCUMENT.read_text().partition("\n## Events\n")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return [found for row in rows for found in re.findall(r"`([A-Z]\w+)`", row)]
 
