@@ -20,6 +20,7 @@ from fleet.k8s.pods import (
     ContainerLifecycle,
     ContainerSpec,
     DownwardFile,
+    EnvFrom,
     EnvRef,
     EnvSource,
     Hook,
@@ -64,16 +65,20 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
     containers = spec.get("containers", ())
     inits = spec.get("initContainers", ())
     security = spec.get("securityContext") or {}
+    links = spec.get("enableServiceLinks", True)
     demands = [_demand(each) for each in containers]
     init_demands = [_demand(each) for each in inits]
     own_resources = spec.get("resources")
     own = _demand(spec) if own_resources else None
     whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
     return PodSpec(
-        containers=share(tuple(_container(each, security) for each in containers)),
-        init_containers=share(tuple(_container(each, security) for each in inits)),
+        containers=share(tuple(_container(each, security, links=links) for each in containers)),
+        init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
         ephemeral_containers=share(
-            tuple(_container(each, security) for each in spec.get("ephemeralContainers", ()))
+            tuple(
+                _container(each, security, links=links)
+                for each in spec.get("ephemeralContainers", ())
+            )
         ),
         volumes=share(decode_volumes(spec)),
         tolerations=share(records(spec.get("tolerations"), Toleration)),
@@ -123,7 +128,7 @@ def _demand(obj: dict[str, Any]) -> Demand:
     )
 
 
-def _container(obj: dict[str, Any], security: dict[str, Any]) -> ContainerSpec:
+def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) -> ContainerSpec:
     resources = obj.get("resources") or {}
     requests = resources.get("requests")
     mounts = [_mount(each) for each in obj.get("volumeMounts", ())]
@@ -143,7 +148,7 @@ def _container(obj: dict[str, Any], security: dict[str, Any]) -> ContainerSpec:
         readiness_probe=decode_probe(obj, "readinessProbe"),
         liveness_probe=decode_probe(obj, "livenessProbe"),
         user=share(container_user(obj, security)),
-        script=share(container_script(obj)),
+        script=share(container_script(obj, has_service_links=links)),
         ports=share(records(obj.get("ports"), PortSpec)),
         target=_intern(obj.get("targetContainerName", "")),
     )
@@ -278,11 +283,14 @@ def number_of_port(port: int | str, container: dict[str, Any]) -> tuple[int, str
     return 0, f"invalid port number: {port}"
 
 
-def container_script(obj: dict[str, Any]) -> ScriptSpec | None:
+def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
     """Return the surroundings of a container's command, None if there are none."""
     found = ScriptSpec(
         tuple(map(_variable, obj.get("env", ()))),
         records(obj.get("volumeMounts"), MountSpec),
+        tuple(from_ for each in obj.get("envFrom", ()) for from_ in _env_from(each)),
+        has_service_links,
+        obj.get("workingDir", ""),
         obj.get("stdin", False),
     )
     return None if found == ScriptSpec() else found
@@ -320,6 +328,15 @@ def env_reference(source: dict[str, Any]) -> EnvRef:
             optional=ref.get("optional") or False,
         )
     return EnvRef("")
+
+
+def _env_from(obj: dict[str, Any]) -> list[EnvFrom]:
+    prefix = obj.get("prefix", "")
+    return [
+        EnvFrom(kind, obj[field].get("name", ""), prefix)
+        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
+        if field in obj
+    ]
 
 
 def _windows_name(context: dict[str, Any]) -> str:

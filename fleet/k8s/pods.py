@@ -48,6 +48,14 @@ class Variable(NamedTuple):
     source: EnvRef | None = None
 
 
+class EnvFrom(NamedTuple):
+    """An object all of whose keys become variables. Source: core/v1 EnvFromSource."""
+
+    kind: str  # ConfigMap or Secret
+    name: str
+    prefix: str = ""
+
+
 class UserSpec(NamedTuple):
     """What the security contexts of a pod and its container come to; None is the image's choice.
 
@@ -170,6 +178,9 @@ class ScriptSpec(NamedTuple):
 
     variables: tuple[Variable, ...] = ()
     mounts: tuple[MountSpec, ...] = ()
+    env_from: tuple[EnvFrom, ...] = ()
+    has_service_links: bool = True
+    working_dir: str = ""  # "" for the image's own
     stdin: bool = False
 
 
@@ -238,9 +249,14 @@ class LeaseView(NamedTuple):
 
 
 class Token(Record, frozen=True):
-    """Until when a service-account token is good; its text nobody reads."""
+    """A service-account token, and until when it is good."""
 
     expires_s: Seconds = member("status/expirationTimestamp", 0)
+    text: str = member("status/token", "")
+
+    def __repr__(self) -> str:
+        """Say nothing of the secret: stories of nodes are kept and shown."""
+        return f"Token(expires_s={self.expires_s})"
 
 
 class ServiceAccountView(Record, frozen=True):

@@ -20,6 +20,7 @@ class ObjectData(NamedTuple):
     resource_version: str
     keys: tuple[str, ...] = ()
     immutable: bool = False
+    texts: tuple[str, ...] = ()  # by key; what is no UTF-8 is kept in surrogates
 
 
 class ResizeStatus(enum.StrEnum):

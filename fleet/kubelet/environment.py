@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
-from fleet.k8s.objects import RuntimeClassView
+from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView
 from fleet.k8s.static_pods import NO_STATIC_PODS, StaticPods
 from fleet.k8s.volumes import CSIDriverView
@@ -71,6 +71,7 @@ class Environment:
     """Of a node, by its name and address, which may not be its own; None: by its address."""
     tolerate_key: str = ""  # a pod that does not tolerate it never becomes Ready
     csi_drivers: dict[str, CSIDriverView] = field(default_factory=dict)  # as any watch shows them
+    services: dict[tuple[str, str], ServiceView] = field(default_factory=dict)  # the same
     runtime_classes: dict[str, RuntimeClassView] = field(default_factory=dict)  # the same
     static: StaticPods = NO_STATIC_PODS  # as the profile's file and URL say
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
@@ -88,7 +89,7 @@ class Environment:
     def of_machine(self, model: NodeModel, skew_ns: int) -> "Environment":
         """Return what nodes of the profile see whose machines are not as it says.
 
-        All else is one with the others: images, drivers, what is kept by node.
+        All else is one with the others: images, services, what is kept by node.
         """
         made = copy.copy(self.origin)
         made.model, made.skew_ns = model, skew_ns
@@ -130,6 +131,7 @@ class Environment:
 class Catalogs(Protocol):
     """Who keeps what all nodes see of these kinds, in one place."""
 
+    services: dict[tuple[str, str], ServiceView]
     csi_drivers: dict[str, CSIDriverView]
     runtime_classes: dict[str, RuntimeClassView]
 
@@ -137,7 +139,9 @@ class Catalogs(Protocol):
 def on_catalog(catalogs: Catalogs, event: WatchEvent) -> None:
     """Take an event of one of the CATALOG_KINDS."""
     found, is_gone = event.record, event.type is EventType.DELETED
-    if isinstance(found, CSIDriverView):
+    if isinstance(found, ServiceView):
+        _keep(catalogs.services, (found.namespace, found.name), found, is_gone=is_gone)
+    elif isinstance(found, CSIDriverView):
         _keep(catalogs.csi_drivers, found.name, found, is_gone=is_gone)
     elif isinstance(found, RuntimeClassView):
         _keep(catalogs.runtime_classes, found.name, found, is_gone=is_gone)

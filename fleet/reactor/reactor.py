@@ -91,6 +91,7 @@ class Environments:
         """Take the environment of a profile, before its kubelets."""
         self._all.append(env)
         env.csi_drivers = self._watches.csi_drivers
+        env.services = self._watches.services
         env.runtime_classes = self._watches.runtime_classes
         clock = self._process.clock
         env.wall_offset_ns = clock.wall_ns() - clock.now_ns()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
-from fleet.k8s.objects import RuntimeClassView
+from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView, Pod
 from fleet.k8s.volumes import CSIDriverView
 from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
@@ -157,6 +157,7 @@ class Watches:
         "are_shared",
         "csi_drivers",
         "runtime_classes",
+        "services",
         "subscriptions",
     )
 
@@ -170,6 +171,7 @@ class Watches:
         self._numbers = 0
         self.are_shared = False  # nodes without watches of their own take part in the process's
         self.subscriptions = Subscriptions()
+        self.services: dict[tuple[str, str], ServiceView] = {}  # as any watch shows them
         self.runtime_classes: dict[str, RuntimeClassView] = {}  # as any watch shows them
         self.csi_drivers: dict[str, CSIDriverView] = {}  # as any watch shows them
 

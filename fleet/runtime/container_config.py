@@ -135,12 +135,16 @@ def expanded(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str,
 
 
 def value_of(process: Process, source: EnvRef) -> str | None:
-    """Return the value of a source, None if it is unknown: what a ConfigMap or Secret holds is."""
+    """Return the value of a source, None if it is unknown."""
+    pod, sources = process.pod, process.sources
     if source.kind == "Field":
         return _field(process, source.key)
     if source.kind == "Resource":
-        wanted = process.pod.find(source.name) if source.name else process.spec
+        wanted = pod.find(source.name) if source.name else process.spec
         return None if wanted is None else _resource(process, wanted, source)
+    if source.kind in {"ConfigMap", "Secret"}:
+        texts = sources.texts(source.kind, pod.namespace, source.name)
+        return None if texts is None else texts.get(source.key)
     if source.kind == "File":
         text = _env_file(process, source)
         return None if text is None else env_file_value(text, source.key) or None
@@ -176,7 +180,7 @@ def _map(values: Iterable[tuple[str, str]]) -> str:
 def _resource(process: Process, spec: ContainerSpec, source: EnvRef) -> str | None:
     """Return an amount in parts of the divisor, rounded up; None if it is unknown.
 
-    What has no limit may have all of its pod's.
+    What has no limit may have all of its pod's, else of the node's.
     Source: pkg/kubelet/kubelet_resources.go, defaultPodLimitsForDownwardAPI.
     """
     kind, _, name = source.key.partition(".")
@@ -185,7 +189,8 @@ def _resource(process: Process, spec: ContainerSpec, source: EnvRef) -> str | No
         if kind == "requests":
             return "0"
         own = orjson.loads(process.pod.spec.own_json or b"{}").get("limits", {})
-        if not (asked := own.get(name)):
+        asked = own.get(name) or process.sources.allocatable(name)
+        if not asked:
             return None
     divisor = parse_quantity(source.divisor if source.divisor not in {"", "0"} else "1")
     return str(-(-parse_quantity(asked).nano // max(divisor.nano, 1)))

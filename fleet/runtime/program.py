@@ -16,17 +16,49 @@ Source: signal(7), pid_namespaces(7) for PID 1; pkg/apis/batch for who wants its
 """
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
+from fleet.k8s.pods import ContainerSpec, Pod, PodUid, ProbeSpec, TokenSource
 from fleet.k8s.streams import Output, TerminalSize
 from fleet.profile.container_behavior import LogBehavior, ProbeBehavior
 from fleet.profile.distribution import Distribution
+from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.pod_behavior import RunTimes
 from fleet.runtime.files import FileChange, NodeFiles
 
 TERM_EXIT_CODE = 143
 ALWAYS = "Always"
+
+
+class Sources:
+    """What a kubelet knows of the objects that pods refer to; here nothing."""
+
+    __slots__ = ()
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:  # noqa: ARG002
+        """Return what a ConfigMap or Secret holds, None if that is unknown."""
+        return None
+
+    def token(self, uid: PodUid, source: TokenSource) -> str:  # noqa: ARG002
+        """Return the token of a pod that a volume shows, "" if there is none."""
+        return ""
+
+    def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:  # noqa: ARG002
+        """Return the variables that Services make in a namespace, None if they are unknown."""
+        return None
+
+    def allocatable(self, resource: str) -> str:  # noqa: ARG002
+        """Return what the node has of a resource for its pods, "" if that is unknown."""
+        return ""
+
+    @property
+    def dns(self) -> DNSSettings:
+        """Return what the DNS settings of pods are made of."""
+        return DNSSettings()
+
+
+NO_SOURCES = Sources()
 
 
 class Process(NamedTuple):
@@ -40,6 +72,7 @@ class Process(NamedTuple):
     pod_ips: str = ""
     host_ips: str = ""
     draw: float = 0.0  # of [0, 1), for random numbers
+    sources: Sources = NO_SOURCES
     files: NodeFiles | None = None  # of the node, if somebody wrote any
 
 

@@ -39,11 +39,13 @@ from fleet.runtime.files import NodeFiles, layer_of, writer_of
 from fleet.runtime.host_paths import OR_CREATE, HostPaths, make_host_path
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.program import (
+    NO_SOURCES,
     TERM_EXIT_CODE,
     End,
     Process,
     Program,
     Run,
+    Sources,
     heeds_term,
     is_killed_by_term,
     natural_end,
@@ -173,6 +175,7 @@ class Runtime:
         behavior: PodBehavior,
         now_ns: int,
         wall_s: int,
+        sources: Sources = NO_SOURCES,
     ) -> Container:
         """Create and start a container; it runs until its behaviour ends it.
 
@@ -182,7 +185,7 @@ class Runtime:
         container.state = RunState.RUNNING
         container.started_s = wall_s
         container.usage = _usage(spec, behavior)
-        error = self._plan_exit(pod, spec, container, behavior, now_ns)
+        error = self._plan_exit(pod, spec, container, behavior, now_ns, sources)
         if error:
             container.usage = None
             container.started_s = 0
@@ -420,6 +423,7 @@ class Runtime:
         container: Container,
         behavior: PodBehavior,
         now_ns: int,
+        sources: Sources = NO_SOURCES,
     ) -> bool:
         """Have a container's script see what somebody else wrote; tell whether its end moves."""
         spec = pod.find(container.name)
@@ -430,7 +434,7 @@ class Runtime:
         if not program.reads_files:
             return False
         start_ns = container.begun_ns
-        process = self.process(pod, spec, container, start_ns)
+        process = self.process(pod, spec, container, start_ns, sources)
         self.files.undo(layer_of(pod.uid, spec.name), now_ns)
         run = program.run(process)
         if run.error:
@@ -461,10 +465,11 @@ class Runtime:
         spec: ContainerSpec,
         container: Container,
         start_ns: int,
+        sources: Sources = NO_SOURCES,
     ) -> Process:
         """Return the process that a container runs since an instant."""
         wall_ns = container.started_s * NS_PER_S
-        return self.process_at(pod, spec, container.attempt, start_ns, wall_ns)
+        return self.process_at(pod, spec, container.attempt, start_ns, wall_ns, sources)
 
     def log(
         self,
@@ -474,6 +479,7 @@ class Runtime:
         attempt: int,
         started_s: int,
         start_ns: int,
+        sources: Sources = NO_SOURCES,
     ) -> Lines:
         """Return the lines of one run of a container, of which it found the files at an instant."""
         sandbox = self._sandboxes.get(pod.uid)
@@ -481,7 +487,7 @@ class Runtime:
         term_ns: int | None = None
         if container is not None and container.attempt == attempt and container.term_ns:
             term_ns = container.term_ns - start_ns
-        process = self.process_at(pod, spec, attempt, start_ns, started_s * NS_PER_S)
+        process = self.process_at(pod, spec, attempt, start_ns, started_s * NS_PER_S, sources)
         seed = int(self.uniform(_STREAM_LOG, pod.uid, spec.name, attempt) * 2**53)
         return log_lines(process, behavior, seed, term_ns)
 
@@ -492,13 +498,14 @@ class Runtime:
         attempt: int,
         start_ns: int,
         wall_ns: int,
+        sources: Sources = NO_SOURCES,
     ) -> Process:
         """Return a process of a container that starts at an instant."""
         u = self.uniform(_STREAM_RANDOM, pod.uid, spec.name, attempt)
         sandbox = self._sandboxes.get(pod.uid)
         pod_ips = pod.status.pod_ips if sandbox is None else sandbox.ips
         at = (attempt, start_ns, wall_ns)
-        return Process(pod, spec, *at, pod_ips, self._host_ips, u, self._files)
+        return Process(pod, spec, *at, pod_ips, self._host_ips, u, sources, self._files)
 
     def _plan_exit(
         self,
@@ -507,6 +514,7 @@ class Runtime:
         container: Container,
         behavior: PodBehavior,
         started_ns: int,
+        sources: Sources = NO_SOURCES,
     ) -> str:
         """Plan when and how a container ends; return why its command cannot be run, else ""."""
         if self._files is not None:
@@ -516,7 +524,7 @@ class Runtime:
         program = program_of(pod, spec)
         if program.reads_files:
             container.begun_ns = started_ns
-        process = self.process(pod, spec, container, started_ns)
+        process = self.process(pod, spec, container, started_ns, sources)
         run = program.run(process)
         outcome = chosen.outcome(u, container.attempt)
         if run.error and outcome is None:

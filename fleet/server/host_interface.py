@@ -26,6 +26,7 @@ from fleet.k8s.pods import (
 from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.container_log import LogReader, Rotation
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.exec_session import KILLED, session_in
@@ -51,6 +52,7 @@ class Target:
     container: Container
     runtime: Runtime
     env: Environment
+    sources: PodSources
     on_change: Callable[[int, Outbox], None]
     """Have the kubelet see at an instant what was written into the containers of a pod."""
 
@@ -70,7 +72,7 @@ class Target:
     def process(self, now_ns: int) -> Process:
         """Return a process that starts in the container at an instant."""
         at = (self.container.attempt, now_ns, self.env.wall_ns(now_ns))
-        found = self.runtime.process_at(self.pod, self.spec, *at)
+        found = self.runtime.process_at(self.pod, self.spec, *at, self.sources)
         return found._replace(files=self.runtime.files)
 
 
@@ -141,7 +143,7 @@ class ExecSession:
         sandbox = target.runtime.sandbox(pod.uid)
         for container in () if sandbox is None else sandbox.containers:
             if container.state is RunState.RUNNING:
-                target.runtime.replan(pod, container, behavior, now_ns)
+                target.runtime.replan(pod, container, behavior, now_ns, target.sources)
         target.on_change(now_ns, self.out)
 
 
@@ -156,7 +158,7 @@ class AttachSession:
         container = target.container
         begun_ns = container.begun_ns or target.start_ns
         at = (container.attempt, container.started_s, begun_ns)
-        lines = target.runtime.log(pod, target.spec, behavior, *at)
+        lines = target.runtime.log(pod, target.spec, behavior, *at, target.sources)
         options = LogOptions(follow=True, since_ns=env.wall_ns(now_ns), tail_lines=1)
         self._target = target
         self._reader = LogReader(
@@ -256,7 +258,7 @@ def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target
     if container is None or spec is None:
         return refusal
     on_change = partial(kubelet.on_container_changed, pod.uid)
-    target = Target(pod, spec, container, pods.runtime, env, on_change)
+    target = Target(pod, spec, container, pods.runtime, env, pods.sources(env), on_change)
     return refusal if target.has_ended(now_ns) else target
 
 
@@ -300,7 +302,7 @@ def container_logs(
     behavior = env.model.behavior_of(pod)
     offset_ns = env.wall_offset_ns
     at = (attempt, started_s, begun_ns)
-    lines = runtime.log(pod, spec, behavior, *at)
+    lines = runtime.log(pod, spec, behavior, *at, pods.sources(env))
     kept = env.model.kubelet
     rotation = Rotation(kept.container_log_max_size.value, kept.container_log_monitor_interval_ns)
     return LogReader(lines, started_s * NS_PER_S - offset_ns, offset_ns, ended, options, rotation)

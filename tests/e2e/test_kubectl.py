@@ -20,6 +20,7 @@ TICKS = "i=0; while true; do echo line $i; i=$((i + 1)); sleep 1; done"
 ONCE = (
     "if [ -f /data/been ]; then echo second; sleep 3600; fi; touch /data/been; echo first; exit 7"
 )
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 WANTED = 4
 """Lines that a log has before it is looked at."""
 
@@ -191,15 +192,19 @@ def test_a_container_prints_its_environment(ready: World) -> None:
     """As the tests of the Kubernetes project have it do, which read its log once it has ended."""
     named = {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-    printing = container("c", "env", env=[named, address])
+    given = [{"configMapRef": {"name": "printed"}}]
+    printing = container("c", "env", env=[named, address], envFrom=given)
+    ready.kubectl("create", "configmap", "printed", "--from-literal=GIVEN=value-1")
     ready.apply(pod("prints", printing, restartPolicy="Never"))
     eventually(lambda: ready.get("pod", "prints")["status"]["phase"] == "Succeeded", "it has ended")
     printed = ready.kubectl("logs", "prints").splitlines()
     ip = ready.get("pod", "prints")["status"]["podIP"]
     for line in (
         f"POD_IP={ip}",
+        "GIVEN=value-1",
         "POD_NAME=prints",
         "HOSTNAME=prints",
+        "KUBERNETES_SERVICE_PORT=443",
     ):
         assert line in printed
 
@@ -235,3 +240,17 @@ def test_a_probe_finds_what_a_command_wrote(ready: World) -> None:
     eventually(lambda: is_ready("False"), "the probe finds no file any more")
     ready.kubectl("exec", "probed", "--", "touch", "/tmp/healthy")
     eventually(lambda: is_ready("True"), "the probe finds the file again")
+
+
+def test_a_pod_has_its_service_accounts_token(ready: World) -> None:
+    def read(name: str) -> str:
+        return ready.kubectl("exec", "ticks", "-c", "c", "--", "cat", f"{TOKEN}/{name}")
+
+    assert read("namespace") == "default"
+    assert read("ca.crt") == ready.info.ca_file.read_text()
+    token = read("token")
+    kubeconfig = ready.user(ready.root / "pods.kubeconfig", token)
+    who = ready.kubectl("auth", "whoami", "-o", "json", kubeconfig=kubeconfig)
+    assert '"system:serviceaccount:default:default"' in who
+    assert "authentication.kubernetes.io/pod-name" in who
+    assert '"ticks"' in who

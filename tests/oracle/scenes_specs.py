@@ -95,7 +95,7 @@ def environments(scene: Scene) -> None:
         {"configMapRef": {"name": "none", "optional": True}},
     ]
     known = " ".join(f"$({name})" for name in ("F0", "F2", "F4", "CPU", "MEMORY", "A"))
-    script = f"echo {known} > {LOG}"  # what objects hold the simulated runtime does not know
+    script = f"echo {known} > {LOG}"
     limits = resources("250m", "64Mi")
     made = container(script=script, env=env, envFrom=sources, resources=limits)
     labelled = pod("speaks", made, restartPolicy="Never")

@@ -44,7 +44,7 @@ from fleet.profile.container_behavior import HANGS, HookBehavior
 from fleet.profile.pod_behavior import PodBehavior
 from fleet.runtime.containers import ID_PREFIX, Container, RunState, Sandbox, container_id
 from fleet.runtime.pod_addresses import tear_down_failed
-from fleet.runtime.program import Run
+from fleet.runtime.program import NO_SOURCES, Run, Sources
 from fleet.runtime.programs import program_of, record, run_in
 from fleet.runtime.runtime import Runtime
 
@@ -72,6 +72,7 @@ class HookPlace(NamedTuple):
     pod: Pod
     container: Container
     now_ns: int
+    sources: Sources = NO_SOURCES
 
 
 def run_hook(
@@ -114,7 +115,7 @@ def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> Run:
     """Run a command in the container; what it writes is seen there."""
     runtime, pod, now_ns = place.runtime, place.pod, place.now_ns
     at = (place.container.attempt, now_ns, place.env.wall_ns(now_ns))
-    process = runtime.process_at(pod, spec, *at)
+    process = runtime.process_at(pod, spec, *at, place.sources)
     behavior = place.env.model.behavior_of(pod).container(spec.name)
     run = run_in(process, hook.command, program_of(pod, spec), behavior)
     if run.changes:

@@ -36,6 +36,7 @@ from fleet.kubelet.pod_worker import (
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.profile.container_behavior import CONFIG_ERROR, RUN_ERROR, StartFailure
 from fleet.profile.image_behavior import parse_image
 from fleet.runtime.container_config import TOO_MANY_ARGUMENTS, config_error
@@ -465,9 +466,10 @@ class KubeRuntimeManager:
         """
         pod, spec = worker.pod, worker.plan[0]
         behavior = turn.behavior(pod)
+        sources = PodSources(self._volumes.objects, self._volumes.tokens, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
         turn.facts.counts().containers[_kind_of(pod, spec)] += 1
-        container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s)
+        container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
         if container.state is RunState.EXITED:  # over the budget of a command
             failure = StartFailure(reason=RUN_ERROR, message=container.message)
             self._report_failed(worker, failure, turn)
@@ -481,7 +483,7 @@ class KubeRuntimeManager:
             worker.forget_reason(spec.name)
             return False
         place = kuberuntime_container.HookPlace(
-            self._runtime, turn.env, pod, container, turn.now_ns
+            self._runtime, turn.env, pod, container, turn.now_ns, sources
         )
         hook = kuberuntime_container.post_start(place, spec, behavior)
         worker.kills = Kills(hook_error=hook.error, hook_dies=hook.dies)

@@ -44,6 +44,7 @@ from fleet.kubelet.pods.resource_monitor import (
 )
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.program import Process
 from fleet.runtime.runtime import Runtime
 
@@ -331,6 +332,11 @@ class NodePods:
         """Return the status of a pod that was generated last, else the API's."""
         return self._syncer.statuses.last_status(pod)
 
+    def sources(self, env: Environment) -> PodSources:
+        """Return what is known of the objects that pods refer to."""
+        volumes = self._syncer.volumes
+        return PodSources(volumes.objects, volumes.tokens, env)
+
     def on_machine_changed(self, turn: Turn) -> None:
         """Look at a machine that is otherwise: what it uses, and what of the pods has died."""
         self.monitor.on_machine_changed(turn)
@@ -368,7 +374,7 @@ class NodePods:
         attempt = 0 if container is None else container.attempt
         at_ns = start_ns + age_ns
         at = (attempt, at_ns, env.wall_ns(at_ns))
-        return self.runtime.process_at(pod, spec, *at)
+        return self.runtime.process_at(pod, spec, *at, self.sources(env))
 
     def probe_counts(self, env: Environment, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
         """Yield how often each probe was run, by the pods that have workers."""

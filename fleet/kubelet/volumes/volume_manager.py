@@ -127,12 +127,12 @@ class VolumeManager:
 
     def unregister_pod(self, pod: Pod, turn: Turn) -> None:
         """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
-        self.objects.unregister_pod(pod, turn)
+        is_read = self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
         if self._polls is not None:
             self._polls.pop(pod.uid, None)
         self.objects.forget(pod.uid)
-        self.tokens.forget(pod.uid)
+        self.tokens.forget(pod.uid, is_read=is_read)
         if self.claims is not None:
             self.claims.release(pod.uid)
 

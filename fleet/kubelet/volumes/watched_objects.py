@@ -14,7 +14,7 @@ Differs: a read that starts a watch again takes what was known, and does not wai
 that read an object at the same moment ask for it each.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_S
@@ -28,10 +28,16 @@ from fleet.k8s.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, VolumeSpec
+from fleet.k8s.objects import service_variables
+from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, TokenSource, VolumeSpec
 from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.k8s.well_known import TTL_ANNOTATION
+from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
+from fleet.profile.kubelet_configuration import DNSSettings
+from fleet.runtime.program import Sources
+from fleet.runtime.programs import program_of
 
 RECYCLE_NS = 60 * NS_PER_S  # startRecycleIdleWatch runs so often
 IDLE_NS = 5 * 60 * NS_PER_S  # maxIdleTime of the watch based manager
@@ -47,6 +53,8 @@ _KEY_MISSING = {
 
 ObjectKey = tuple[WatchKind, str, str]
 """Kind, namespace, name."""
+LEFT_MAX = 64
+"""Objects of which a node knows the last texts once no pod of it refers to them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +82,7 @@ class ObjectManager:
     _objects: dict[ObjectKey, _Object] = field(default_factory=dict)
     _awaited: dict[PodUid, int] | None = None  # answers that are no volume's, if it polls
     _idle_ns: int = 0  # when idle watches are looked for next, 0 for never
+    _left: dict[ObjectKey, ObjectData] | None = None  # for the logs of pods that ended
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to. Source: secret and configmap Manager.RegisterPod."""
@@ -91,17 +100,29 @@ class ObjectManager:
             elif not is_polled(turn):
                 self._plan_recycling(pod.uid, turn.now_ns, turn)
 
-    def unregister_pod(self, pod: Pod, turn: Turn) -> None:
-        """Stop the watches that no other pod needs."""
-        often = read_often(pod)
+    def unregister_pod(self, pod: Pod, turn: Turn) -> bool:
+        """Stop the watches that no other pod needs; return whether its log depends on them."""
+        often, is_read = read_often(pod), _is_read(pod)
         for key in references(pod):
             found = self._objects[key]
             found.refs -= 1
             found.readers -= key in often
             if not found.refs:
                 del self._objects[key]
+                if found.data is not None and found.exists and is_read:
+                    self._leave(key, found.data)
                 if not found.stopped:
                     turn.out.append(StopWatch(turn.node, *key))
+        return is_read
+
+    def _leave(self, key: ObjectKey, data: ObjectData) -> None:
+        """Keep what the log of a pod that has ended is computed from; the last ones only."""
+        if self._left is None:
+            self._left = {}
+        self._left.pop(key, None)
+        self._left[key] = data
+        if len(self._left) > LEFT_MAX:
+            del self._left[next(iter(self._left))]
 
     def forget(self, uid: PodUid) -> None:
         """Wait for no more answers for a pod."""
@@ -289,6 +310,17 @@ class ObjectManager:
 
     # ---- what is known ----
 
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds as it was seen last, None if it was not."""
+        watch = WatchKind.SECRET if kind == "Secret" else WatchKind.CONFIG_MAP
+        key = (watch, namespace, name)
+        found = self._objects.get(key)
+        if found is not None:
+            data = found.data if found.exists else None
+        else:
+            data = None if self._left is None else self._left.get(key)
+        return None if data is None else dict(zip(data.keys, data.texts, strict=False))
+
     def exists(self, kind: WatchKind, namespace: str, name: str) -> bool:
         """Return whether an object that a pod refers to is there, and could be read."""
         found = self._objects.get((kind, namespace, name))
@@ -307,6 +339,11 @@ def _tick_after(wanted_ns: int, turn: Turn) -> int:
     """Return the first full minute of the kubelet after an instant."""
     phase_ns = int(RECYCLE_NS * turn.env.draws.uniform(turn.node, _STREAM_RECYCLE, 0))
     return wanted_ns + RECYCLE_NS - (wanted_ns - phase_ns) % RECYCLE_NS
+
+
+def _is_read(pod: Pod) -> bool:
+    """Return whether the program of a container looks at what its pod refers to."""
+    return any(program_of(pod, each).reads_files for each in pod.spec.all_containers)
 
 
 def _strategy(turn: Turn) -> str:
@@ -371,3 +408,33 @@ def sources_of(volume: VolumeSpec, namespace: str) -> Iterator[tuple[ObjectKey, 
         yield (WatchKind.SECRET, namespace, source.name), source
     for source in volume.config_maps:
         yield (WatchKind.CONFIG_MAP, namespace, source.name), source
+
+
+@dataclass(slots=True, frozen=True)
+class PodSources(Sources):
+    """The objects of one node; what all nodes see alike is kept once for all."""
+
+    objects: ObjectManager
+    tokens: TokenCache
+    env: Environment
+
+    def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        """Return what a ConfigMap or Secret holds, None if that is unknown."""
+        return self.objects.texts(kind, namespace, name)
+
+    def token(self, uid: PodUid, source: TokenSource) -> str:
+        """Return the token of a pod that a volume shows, "" if it has none yet."""
+        return self.tokens.text(TokenKey(uid, source.audience, source.expiration_s))
+
+    def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
+        """Return the variables that Services make in a namespace."""
+        return service_variables(self.env.services, namespace, has_links=has_links)
+
+    def allocatable(self, resource: str) -> str:
+        """Return what the node has of a resource for its pods, "" if it has none."""
+        return self.env.model.allocatable.get(resource, "")
+
+    @property
+    def dns(self) -> DNSSettings:
+        """Return what the DNS settings of pods are made of."""
+        return self.env.model.kubelet.dns

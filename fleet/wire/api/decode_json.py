@@ -5,6 +5,7 @@ metadata first, so the first version in a body is its object's own.
 Source: apimachinery/pkg/apis/meta/v1/watch.go, WatchEvent; types.go, ListMeta.
 """
 
+import base64
 from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -263,11 +264,26 @@ def _reader(of: Callable[[Json], _R], kept: int = 0) -> Callable[[bytes | Json],
     return of_both
 
 
-def _object_data(obj: Json) -> ObjectData:
-    """Return a ConfigMap or a Secret; what it holds nobody reads."""
-    meta, keys = obj["metadata"], (*(obj.get("data") or ()), *(obj.get("binaryData") or ()))
+def _config_map(obj: Json) -> ObjectData:
+    return _object_data(obj, {**(obj.get("data") or {}), **_binary(obj.get("binaryData"))})
+
+
+def _secret(obj: Json) -> ObjectData:
+    return _object_data(obj, _binary(obj.get("data")))
+
+
+def _binary(values: dict[str, str] | None) -> dict[str, str]:
+    """Return values of base64 as text; what is no UTF-8 is kept in surrogates."""
+    return {
+        key: base64.b64decode(text).decode("utf-8", "surrogateescape")
+        for key, text in (values or {}).items()
+    }
+
+
+def _object_data(obj: Json, texts: dict[str, str]) -> ObjectData:
+    meta, immutable = obj["metadata"], obj.get("immutable") or False
     version = meta.get("resourceVersion", "")
-    return ObjectData(meta["name"], version, keys, obj.get("immutable") or False)
+    return ObjectData(meta["name"], version, tuple(texts), immutable, tuple(texts.values()))
 
 
 decode_attachment = _reader(partial(read, AttachmentView))
@@ -280,8 +296,8 @@ decode_token = _reader(partial(read, Token))
 decode_csi_driver = _reader(partial(read, CSIDriverView), 256)
 decode_runtime_class = _reader(partial(read, RuntimeClassView), 256)
 decode_service = _reader(partial(read, ServiceView), SERVICES_MAX)
-decode_config_map = _reader(_object_data, OBJECTS_MAX)
-decode_secret = _reader(_object_data, OBJECTS_MAX)
+decode_config_map = _reader(_config_map, OBJECTS_MAX)
+decode_secret = _reader(_secret, OBJECTS_MAX)
 
 
 RECORDS: dict[WatchKind, Callable[[Any], Any]] = {

@@ -7,20 +7,21 @@ Differs: sources of a projected volume other than these, as clusterTrustBundle, 
 """
 
 import re
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
 
 import orjson
 
 from fleet.k8s.addresses import each_of
-from fleet.k8s.pods import ContainerSpec, MountSpec, Pod, ScriptSpec, VolumeSpec
-from fleet.profile.kubelet_configuration import DNSSettings
+from fleet.k8s.pods import ContainerSpec, MountSpec, ObjectSource, Pod, ScriptSpec, VolumeSpec
 from fleet.profile.machine import real_path
 from fleet.runtime.container_config import (
-    USUAL_DOMAIN,
+    STRINGS_MAX,
     OverBudgetError,
     expand,
     full_name,
     hostname,
+    left_of,
     own_variables,
     pod_dns,
     short_name,
@@ -59,7 +60,7 @@ def surroundings(process: Process) -> Surroundings:
         if any(_PRINTS_ALL.search(word) for word in (*spec.command, *spec.args)):
             variables = environment(process)
         else:
-            named = hostname(pod)
+            named = hostname(pod, process.sources.dns.domain)
             variables = {"HOSTNAME": named, **own_variables(process)}
         mounts = _mounts(script, variables)
     except OverBudgetError as over:
@@ -82,7 +83,7 @@ def surroundings(process: Process) -> Surroundings:
         process.start_wall_ns,
         user=_ids(spec),
         no_new_privs=spec.user.no_new_privs,
-        cwd=working_dir(spec.image),
+        cwd=script.working_dir or working_dir(spec.image),
         error=error,
     )
 
@@ -118,7 +119,7 @@ def whole_surroundings(process: Process, given: bytes | None) -> Surroundings:
         input=given,
         user=_ids(spec),
         no_new_privs=spec.user.no_new_privs,
-        cwd=working_dir(spec.image),
+        cwd=script.working_dir or working_dir(spec.image),
     )
 
 
@@ -134,9 +135,27 @@ def environment(process: Process) -> dict[str, str]:
     Raises OverBudgetError.
     Source: makeEnvironmentVariables; containerd sets HOSTNAME.
     """
-    pod = process.pod
-    found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod)}
-    found |= own_variables(process)
+    pod, script = process.pod, process.spec.script or ScriptSpec()
+    services = process.sources.service_variables(pod.namespace, has_links=script.has_service_links)
+    found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod, process.sources.dns.domain)}
+    own: dict[str, str] = {}
+    room = STRINGS_MAX
+    for each in script.env_from:
+        texts = process.sources.texts(each.kind, pod.namespace, each.name) or {}
+        room = left_of(room, *texts.values())
+        own |= {each.prefix + key: text for key, text in texts.items()}
+    seen = ChainMap(own, dict(services or {}))
+    text: str | None
+    for variable in script.variables:
+        if variable.source is None:
+            text = expand(variable.value, seen)
+        elif (text := value_of(process, variable.source)) is None:
+            continue
+        own[variable.name] = text
+        room = left_of(room, variable.name, text)
+    found |= own
+    for name, text in (services or {}).items():
+        found.setdefault(name, text)
     found.setdefault("HOME", "/root")
     return found
 
@@ -178,8 +197,18 @@ def _shown(process: Process, volume: VolumeSpec) -> VolumePlace | None:
     pod, spec = process.pod, process.spec
     texts: dict[str, str] = {}
     modes: dict[str, int] = {}
-    if volume.config_maps or volume.secrets or volume.tokens:
-        return None
+    for kind, sources in (("ConfigMap", volume.config_maps), ("Secret", volume.secrets)):
+        for source in sources:
+            found = process.sources.texts(kind, pod.namespace, source.name)
+            if found is None and not source.optional:
+                return None
+            texts |= _files(source, found or {})
+            pairs = zip(source.paths, source.modes, strict=False)
+            modes |= {f"/{path}": mode for path, mode in pairs if mode is not None}
+    for token in volume.tokens:
+        texts[f"/{token.path}"] = process.sources.token(pod.uid, token)
+        if spec.user.fs_group is not None:
+            modes[f"/{token.path}"] = _TOKEN_MODE
     for file in volume.downward:
         texts[f"/{file.path}"] = value_of(process, file.source) or ""
         if file.mode is not None:
@@ -197,6 +226,15 @@ def _shown(process: Process, volume: VolumeSpec) -> VolumePlace | None:
     )
 
 
+def _files(source: ObjectSource, texts: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Return the files of an object: those that are named, else all of them."""
+    if not source.keys:
+        return [(f"/{key}", text) for key, text in texts.items()]
+    paths = source.paths or source.keys
+    pairs = zip(source.keys, paths, strict=True)
+    return [(f"/{path}", texts[key]) for key, path in pairs if key in texts]
+
+
 def _named(ips: str, name: str) -> str:
     return "".join(f"{ip}\t{name}\n" for ip in each_of(ips))
 
@@ -210,7 +248,7 @@ def _system_files(process: Process) -> Mapping[str, str]:
     if pod.spec.host_network:
         hosts = _HOST_NETWORK_HOSTS + HOST_FILES["/etc/hosts"]
     else:
-        short, full = short_name(pod), full_name(pod, USUAL_DOMAIN)
+        short, full = short_name(pod), full_name(pod, process.sources.dns.domain)
         names = short if short == full else f"{full}\t{short}"
         hosts = f"{_MANAGED_HOSTS}{_LOCAL_HOSTS}{_named(process.pod_ips, names)}"
     if pod.spec.host_aliases:
@@ -222,7 +260,7 @@ def _system_files(process: Process) -> Mapping[str, str]:
     }
     return {
         **sysctls,
-        "/etc/hostname": f"{hostname(pod)}\n",
+        "/etc/hostname": f"{hostname(pod, process.sources.dns.domain)}\n",
         "/etc/hosts": hosts,
         "/etc/resolv.conf": _resolv_conf(process),
         "/dev/null": "",
@@ -231,7 +269,7 @@ def _system_files(process: Process) -> Mapping[str, str]:
 
 
 def _resolv_conf(process: Process) -> str:
-    found = pod_dns(process.pod, DNSSettings(), process.host_ips)
+    found = pod_dns(process.pod, process.sources.dns, process.host_ips)
     text = f"search {' '.join(found.searches)}\n" if found.searches else ""
     text += "".join(f"nameserver {each}\n" for each in found.servers)
     shown = " ".join(f"{name}:{value}" if value else name for name, value in found.options)

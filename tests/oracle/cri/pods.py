@@ -361,7 +361,7 @@ def _script(config: Message, spec: ContainerSpec) -> ScriptSpec | None:
     if spec.script is None:
         return None
     known = (Variable(each.key, each.value.decode().replace("$", "$$")) for each in config.envs)
-    return spec.script._replace(variables=tuple(known))
+    return spec.script._replace(variables=tuple(known), env_from=())
 
 
 def user_of(found: CriContainer) -> tuple[int, int, tuple[int, ...]]:

@@ -6,9 +6,10 @@ from typing import cast
 import pytest
 from world.pod_world import World, container, make_pod
 
-from fleet.k8s.effects import Outbox
-from fleet.k8s.pods import Pod, PodUid, ProbeSpec, ScriptSpec
+from fleet.k8s.effects import Outbox, WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, Pod, PodUid, ProbeSpec, ScriptSpec
 from fleet.k8s.streams import Output, Refusal
+from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
 from fleet.server.host_interface import AttachSession, ExecSession, attach_to, exec_in
@@ -51,6 +52,11 @@ def started(*command: str, script: ScriptSpec | None = None, **fields: object) -
     world.run(10)
     assert world.container().state.__class__.__name__ == "RunningState"
     return world
+
+
+def show(world: World, kind: WatchKind, name: str, **texts: str) -> None:
+    record = ObjectData(name, "1", tuple(texts), texts=tuple(texts.values()))
+    world.deliver(WatchEvent(kind, EventType.MODIFIED, record, "default", name))
 
 
 def test_only_a_container_that_runs_takes_commands() -> None:

@@ -25,11 +25,7 @@ def env_of(strategy: str) -> Environment:
 
 
 def shown(version: str, *keys: str) -> Reply:
-    return Reply(ReplyKind.OK, ObjectData("cfg", version, keys))
-
-
-def has(objects: ObjectManager, key: str) -> bool:
-    return objects.problem(KEY, SOURCE._replace(keys=(key,))) == ("", False)
+    return Reply(ReplyKind.OK, ObjectData("cfg", version, keys, texts=keys))
 
 
 def turn(strategy: str, now_s: float = 0, ttl: str | None = None) -> tuple[Turn, Outbox]:
@@ -88,11 +84,11 @@ def test_a_refresh_that_fails_or_is_older_changes_nothing() -> None:
     take(objects, "Cache", shown("10", "a"))
     for reply in (REFUSED, shown("9", "b")):
         take(objects, "Cache", reply, 70)
-        assert has(objects, "a")
+        assert objects.texts("ConfigMap", "default", "cfg") == {"a": "a"}
         assert objects.problem(KEY, SOURCE) == ("", False)
         assert ask(objects, "Cache", 71) == [call(is_refresh=True)]
     take(objects, "Cache", shown("11", "c"), 72)
-    assert has(objects, "c")
+    assert objects.texts("ConfigMap", "default", "cfg") == {"c": "c"}
 
 
 @pytest.mark.parametrize("strategy", ["Cache", "Get"])
@@ -114,7 +110,7 @@ def test_get_asks_each_time_and_believes_each_answer() -> None:
     take(objects, "Get", shown("10", "a"))
     assert ask(objects, "Get", 0, "300") == [call(is_refresh=False)]
     take(objects, "Get", shown("9", "b"))
-    assert has(objects, "b")
+    assert objects.texts("ConfigMap", "default", "cfg") == {"b": "b"}
     take(objects, "Get", REFUSED)
     assert objects.problem(KEY, SOURCE) == (REFUSED.message, False)
 

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from fleet.k8s.effects import WatchKind
-from fleet.k8s.objects import CSINodeView, Owner, RuntimeClassView, ServiceView
+from fleet.k8s.objects import CSINodeView, Owner, RuntimeClassView, ServicePort, ServiceView
 from fleet.k8s.pods import (
     ContainerStatus,
     EnvSource,
@@ -408,9 +408,13 @@ def test_a_runtime_class_is_decoded_once_for_all_nodes() -> None:
 
 def test_a_service_is_decoded_once_for_all_nodes() -> None:
     meta = {"namespace": "ns", "name": "web", "resourceVersion": "9"}
-    line = event("ADDED", {"metadata": meta, "spec": {"clusterIP": "10.0.0.9"}})
+    ports: list[dict[str, Any]]
+    ports = [{"port": 80, "name": "http"}, {"port": 53, "protocol": "UDP"}]
+    spec = {"clusterIP": "10.0.0.9", "ports": ports, "selector": {"b": "1"}}
+    line = event("ADDED", {"metadata": meta, "spec": spec})
     _, version, record = decode_watch_event(line, WatchKind.SERVICES)
-    assert record == ServiceView("ns", "web", "9")
+    shown = (ServicePort(80, "http", "TCP"), ServicePort(53, protocol="UDP"))
+    assert record == ServiceView("ns", "web", "9", "10.0.0.9", shown)
     assert version == "9"
     assert decode_watch_event(line, WatchKind.SERVICES)[2] is record
 
@@ -487,7 +491,7 @@ def test_small_records() -> None:
     assert decode_csinode(csinode) == (CSINodeView("3", (Owner("node-uid", "Node"),), csinode))
     assert decode_csinode(body) == CSINodeView("3", (), body)
     token = {"status": {"token": "secret", "expirationTimestamp": AT}}
-    assert decode_token(orjson.dumps(token)) == Token(AT_S)
+    assert decode_token(orjson.dumps(token)) == Token(AT_S, "secret")
 
 
 def test_a_lease_forgets_who_set_what() -> None:
