@@ -378,12 +378,12 @@ def document_of(spec: FaultSpec) -> dict[str, object]:
 def read_fault(kind: str, given: Mapping[str, object]) -> FaultSpec:
     """Return a fault as commands, forms and annotations describe it. Raises UsageError.
 
-    The keys are the options of `fleet inject`; None and "" were not given.
+    The keys are the options of `fleet inject`; None was not given, "" is a word like others.
     """
     known = [each.value for each in FAULTS]
     if kind not in known:
         raise UsageError(f"{kind!r} is no fault; these are: {', '.join(known)}")
-    fault: dict[str, object] = {key: value for key, value in given.items() if value}
+    fault: dict[str, object] = {key: value for key, value in given.items() if value is not None}
     if "selector" in fault:
         fault["nodeSelector"] = {"matchLabels": _labels(str(fault.pop("selector")))}
     for key in ("nodes", "heartbeats"):
@@ -408,7 +408,7 @@ def _labels(text: str) -> dict[str, str]:
 
 def read_lasting(spec: FaultSpec, text: object, about: str) -> int | None:
     """Return how long a fault lasts, None until it is healed. UsageError begins with `about`."""
-    if not text:
+    if text is None:
         return None
     if spec.is_instant:
         raise UsageError(f"{about}: {spec.type.value} is over at once")

@@ -228,6 +228,8 @@ class FaultControl:
                 if handle is not None:
                     handle.cancel()
         for number in self._in_order():
+            if number not in self._faults:  # another order has healed it meanwhile
+                continue
             if self._faults[number].spec.component is None:
                 continue
             try:
@@ -272,6 +274,8 @@ class FaultControl:
             self._soon(self._turn_component(fault))
 
     async def _turn_component(self, fault: _Fault) -> None:
+        if fault.number not in self._faults:
+            return  # it ended as it was to turn
         due_ns = self._now_ns() + fault.spec.every_ns // 2
         fault.is_on = not fault.is_on
         await self._switch(fault)

@@ -1,0 +1,122 @@
+"""Faults of a run's own control plane whose ends meet, and orders with empty words."""
+
+import asyncio
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fleet.clock import Draws, SimClock
+from fleet.controlplane.controlplane import ControlPlane
+from fleet.errors import UsageError
+from fleet.faults.fault import FaultSpec, read_fault
+from fleet.host.node_host import NodeHost
+from fleet.reactor.reactor import Reactor
+from fleet.run.control_socket import order_of
+from fleet.run.fault_control import FaultControl
+
+
+class Plane:
+    """Components that take a few turns of the loop to end and to start."""
+
+    def __init__(self) -> None:
+        self.pids = {"etcd": 1, "kube-apiserver": 2}
+        self.down: set[str] = set()
+
+    async def kill(self, component: str) -> None:
+        await asyncio.sleep(0)
+        self.down.add(component)
+
+    async def revive(self, component: str) -> None:
+        self.down.remove(component)
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+def control_of(plane: Plane) -> FaultControl:
+    reactor = Reactor(SimClock(), Draws(1))
+    host = SimpleNamespace(
+        reactor=reactor,
+        draws=Draws(1),
+        has_own_connections=True,
+        certificates=None,
+        settings=SimpleNamespace(shared=None, shard=None, seed=0),
+        size=0,
+    )
+    return FaultControl(
+        cast("NodeHost", host),
+        lambda: 0.0,
+        lambda _: None,
+        lambda: None,
+        lambda: cast("ControlPlane", plane),
+    )
+
+
+def down(component: str, **more: str) -> FaultSpec:
+    return read_fault("ComponentDown", {"component": component, **more})
+
+
+def played(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 10))
+
+
+def test_a_component_whose_fault_ends_as_it_turns_runs() -> None:
+    """A busy loop finds both timers due at once; what has ended must not come again."""
+
+    async def play() -> None:
+        await control.inject(down("etcd", every="2s"), for_ns=1_000_000_000)
+        assert plane.down == {"etcd"}
+        loop, time = asyncio.get_running_loop(), asyncio.get_running_loop().time
+        loop.time = lambda: time() + 1.5  # type: ignore[method-assign]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await control.close()
+
+    plane = Plane()
+    control = control_of(plane)
+    played(play())
+    assert not plane.down
+    assert not control.on()
+
+
+def test_a_fault_that_is_healed_as_the_run_ends_leaves_the_end_alone() -> None:
+    async def play() -> None:
+        await control.inject(down("etcd"))
+        await control.inject(down("kube-apiserver"))
+        await asyncio.gather(control.close(), control.heal(2))
+
+    plane = Plane()
+    control = control_of(plane)
+    played(play())
+    assert not plane.down
+
+
+OPTIONS = (
+    *("selector", "zone", "nodes", "share", "for_", "by", "every", "mode", "component"),
+    *("condition", "status", "resource", "count", "heartbeats", "reason", "message"),
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "problem"),
+    [
+        ("NodeDown", {"selector": ""}, "--selector: '' is not KEY=VALUE"),
+        ("NodeDown", {"share": ""}, "--share: "),
+        ("NodeDown", {"for_": ""}, "--for: "),
+        ("Partition", {"mode": ""}, "mode"),
+        ("NodeDown", {"every": ""}, "every"),
+    ],
+)
+def test_an_empty_word_is_no_option_that_was_left_out(
+    kind: str, given: dict[str, str], problem: str
+) -> None:
+    """`--selector "$UNSET"` must not hit all nodes."""
+    with pytest.raises(UsageError) as error:
+        order_of(kind, {**dict.fromkeys(OPTIONS), **given})
+    assert problem in str(error.value)
+
+
+def test_an_empty_list_of_nodes_is_none_of_them() -> None:
+    order = order_of("NodeDown", {**dict.fromkeys(OPTIONS), "nodes": ""})
+    assert order["fault"]["nodes"] == [""]
