@@ -31,6 +31,7 @@ from fleet.profile.agent_behavior import (
     AgentWatch,
     Method,
 )
+from fleet.wire.api.framing import Partial
 from fleet.wire.api.requests import CALL_TIMEOUT_NS
 from fleet.wire.api.watch import ListWatch, WatchPhase
 from fleet.wire.http2.messages import ContentType, Request, Response
@@ -92,6 +93,10 @@ class AgentReflector(ListWatch):
     def backoff_ns(self) -> tuple[int, int]:
         """Return the first and the longest back-off."""
         return self.model.backoff_ns
+
+    def begun(self, data: bytes) -> Partial:
+        """Return the event that these bytes of the stream go on with, or begin."""
+        return self._partial or data
 
     def open(self, draws: Draws, now_ns: int) -> Request:
         """Return the next request; clients without watch-lists always begin with a LIST."""

@@ -27,6 +27,7 @@ from fleet.k8s.pods import EventType
 from fleet.metrics import Requests
 from fleet.profile.agent_behavior import NODE, AgentEncoding, AgentModel
 from fleet.wire.api.codec import JSON, Codec, protobuf
+from fleet.wire.api.framing import Partial
 from fleet.wire.api.watch import (
     Lane,
     Step,
@@ -181,9 +182,10 @@ class Agents:
                 return
             assert isinstance(message, (StreamOpened, Response)), message
             step = on_message(reflector, lane, message, now_ns)
-            decode = self.kinds[reflector.model.name].codec.decode_list
-            if step.page is not None and reflector.on_page(step.page, decode):
-                self._synced(reflector)
+            if step.page is not None:
+                decode = self._codec_of(reflector, step.page).decode_list
+                if reflector.on_page(step.page, decode):
+                    self._synced(reflector)
         except RemoteProtocolError as error:
             step = on_unreadable(reflector, lane, error, now_ns)
         self._go_on(reflector, step, now_ns)
@@ -210,8 +212,12 @@ class Agents:
         kind = self.kinds[reflector.model.name]
         return Lane(kind.wire, reflector.node, kind.counts, self._draws)
 
+    def _codec_of(self, reflector: AgentReflector, body: Partial) -> Codec:
+        """Return how to read what came: custom resources are JSON, whatever was asked for."""
+        return JSON if body[:1] == b"{" else self.kinds[reflector.model.name].codec
+
     def _on_chunk(self, reflector: AgentReflector, lane: Lane, data: bytes, now_ns: int) -> None:
-        codec = self.kinds[reflector.model.name].codec
+        codec = self._codec_of(reflector, reflector.begun(data))
         found = reflector.on_chunk(data, codec.decode_watch_event, codec.split)
         lane.counts.watch_events += len(found)
         for event, code in found:

@@ -11,12 +11,16 @@ from fleet.clock import Draws, SimClock, TimerWheel
 from fleet.profile.agent_behavior import NodeAgent
 from fleet.profile.loader import parse_documents
 from fleet.profile.schema import API_VERSION
-from fleet.wire.http2.messages import Response
+from fleet.wire.http2.messages import Response, StreamOpened
+
+BOOKMARK = (
+    b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"3","annotations":'
+    b'{"k8s.io/initial-events-end":"true"}}}}\n'
+)
 
 
-@pytest.mark.parametrize("encoding", sorted(ENCODINGS))
-def test_an_agent_reads_lists_in_its_own_encoding_and_goes_on_to_watch(encoding: str) -> None:
-    watch = {"resource": "pods", "method": "ListWatch"}
+def agents_that_watch(watch: dict[str, str], encoding: str) -> tuple[Agents, Mock]:
+    """Return agents of one kind on a node, which have just sent their first request."""
     spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", "encoding": encoding, "watches": [watch]}
     document = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
     [behavior] = parse_documents(yaml.safe_dump({**document, "spec": spec}), "test")
@@ -26,9 +30,30 @@ def test_an_agent_reads_lists_in_its_own_encoding_and_goes_on_to_watch(encoding:
     agents.add_kind(model)
     agents.start(0, "n", (model,))
     agents.on_timer(0, "0:s0/0")
+    return agents, wire
+
+
+@pytest.mark.parametrize("encoding", sorted(ENCODINGS))
+def test_an_agent_reads_lists_in_its_own_encoding_and_goes_on_to_watch(encoding: str) -> None:
+    agents, wire = agents_that_watch({"resource": "pods", "method": "ListWatch"}, encoding)
     _, listed, opening = wire.send.call_args.args
     assert b"resourceVersion=0" in listed.path
     page = ENCODINGS[encoding].page(("v1", "Pod"), "4", [])
     agents.on_stream(opening.reflector, Response(200, page, 1, 2))
     assert not agents.kinds["a"].counts.rejected
     assert b"watch=true" in wire.send.call_args.args[1].path
+
+
+@pytest.mark.parametrize("method", ["ListWatch", "WatchList"])
+def test_custom_resources_come_as_json_to_an_agent_that_asks_for_protobuf(method: str) -> None:
+    watch = {"resource": "ciliumnodes", "apiVersion": "cilium.io/v2", "method": method}
+    agents, wire = agents_that_watch(watch, "protobuf")
+    reflector, counts = wire.send.call_args.args[2].reflector, agents.kinds["a"].counts
+    if method == "ListWatch":
+        body = b'{"metadata":{"resourceVersion":"3"},"items":[{}]}'
+        agents.on_stream(reflector, Response(200, body, 1, 2))
+    agents.on_stream(reflector, StreamOpened(1, 2))
+    for at in range(0, len(BOOKMARK), 16):
+        agents.on_stream(reflector, BOOKMARK[at : at + 16])
+    assert not counts.rejected
+    assert (counts.watch_events, reflector.version) == (1, "3")
