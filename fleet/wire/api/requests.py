@@ -236,7 +236,8 @@ def patch_claim_status(call: ApiCall, caller: Caller) -> Request:
 
 
 def _two_way(patch: ClaimStatusPatch) -> Json:
-    old: Json = {"conditions": [{"type": each} for each in patch.old.conditions]}
+    conditions: list[Json] = [{"type": each} for each in patch.old.conditions]
+    old: Json = {"conditions": conditions or None}
     new = {**old}
     for status, resize, capacity in (
         (old, patch.old.resize_status, patch.old.capacity),
@@ -247,7 +248,7 @@ def _two_way(patch: ClaimStatusPatch) -> Json:
         status["capacity"] = {"storage": capacity}
     # Source: MergeResizeConditionOnPVC.
     if patch.capacity:
-        kept = [each for each in old["conditions"] if each["type"] not in RESIZE_CONDITIONS]
+        kept = [each for each in conditions if each["type"] not in RESIZE_CONDITIONS]
         new["conditions"] = kept or None
     elif patch.error and NODE_RESIZE_ERROR not in patch.old.conditions:
         error = {
@@ -257,7 +258,7 @@ def _two_way(patch: ClaimStatusPatch) -> Json:
             "lastTransitionTime": rfc3339(patch.now_s).decode(),
             "message": f"failed to expand pvc with {patch.error}",
         }
-        new["conditions"] = [*old["conditions"], error]
+        new["conditions"] = [*conditions, error]
     status = two_way_patch(old, new)
     whole: Json = {"status": status} if status else {}
     if not patch.error:

@@ -44,6 +44,12 @@ def test_an_expansion_begins_at_the_version_that_was_read() -> None:
     assert patched(again, ResizeStatus.NODE_IN_PROGRESS) == {"metadata": {"resourceVersion": "7"}}
 
 
+def test_the_end_of_an_expansion_says_nothing_of_conditions_where_there_are_none() -> None:
+    body = patched(decode_claim(claim()), ResizeStatus.NONE, "2Gi")
+    status = {"allocatedResourceStatuses": None, "capacity": {"storage": "2Gi"}}
+    assert body == {"metadata": {"resourceVersion": "7"}, "status": status}
+
+
 @pytest.mark.parametrize("others", [(), (OTHER,)])
 def test_the_end_of_an_expansion_takes_its_conditions_along(
     others: tuple[dict[str, str], ...],
