@@ -180,6 +180,12 @@ def declared_run(words: tuple[str, ...], behavior: ContainerBehavior) -> Run | N
     return says(found.stdout, stderr=found.stderr, exit_code=code, after_ns=after_ns)
 
 
+def _said_run(
+    process: Process, words: tuple[str, ...], program: Program, behavior: ContainerBehavior
+) -> Run | None:
+    return declared_run(words, behavior) or program.exec(process, words)
+
+
 def run_in(
     process: Process, words: tuple[str, ...], program: Program, behavior: ContainerBehavior
 ) -> Run:
@@ -187,7 +193,7 @@ def run_in(
 
     As declared, else as the container's program says, else as far as it is read.
     """
-    found = declared_run(words, behavior) or program.exec(process, words)
+    found = _said_run(process, words, program, behavior)
     if found is not None:
         return found
     try:
@@ -258,15 +264,20 @@ def probe_in_files(
     """Return what a probe found up to an age of its container, and finds from then on.
 
     Somebody wrote into the container (`kubectl exec`): the probe's command is run on the files as
-    they are, and as the container's program will change them. `process_at` returns a process that
-    starts at an age.
+    they are, and as the container's program will change them. Where that is no answer, a plug-in's
+    program says it as before. `process_at` returns a process that starts at an age.
     """
     now = process_at(age_ns)
     assert now.files is not None, now.spec.name
     phases = [each for each in before.phases if each.after_ns < age_ns]
     start_ns = now.start_ns - age_ns
-    for at_ns in (now.start_ns, *now.files.instants(now.pod.uid, now.start_ns))[:PHASES_MAX]:
-        found = _phase(process_at(at_ns - start_ns), probe, at_ns - start_ns, program, behavior)
+    said = None
+    if not isinstance(program, CommandProgram):
+        said = program.probe(now.pod, now.spec, probe)
+    ages = {at_ns - start_ns for at_ns in now.files.instants(now.pod.uid, now.start_ns)}
+    ages |= {each.after_ns for each in said.phases if each.after_ns > age_ns} if said else set()
+    for after_ns in sorted({age_ns, *ages})[:PHASES_MAX]:
+        found = _phase(process_at(after_ns), probe, after_ns, program, behavior, said)
         if not phases or found._replace(after_ns=phases[-1].after_ns) != phases[-1]:
             phases.append(found)
     return ProbeBehavior(tuple(phases))
@@ -278,14 +289,22 @@ def _phase(
     after_ns: int,
     program: Program,
     behavior: ContainerBehavior,
+    said: ProbeBehavior | None = None,
 ) -> ProbePhase:
-    """Return what one attempt finds at an age of a container."""
+    """Return what one attempt finds at an age of a container; what nobody answers is as `said`."""
     if probe.handler == "exec":
-        return _exec_phase(run_in(process, probe.command, program, behavior), after_ns)
-    reply = http_reply(process, probe.port, probe.path, program, behavior)
-    if reply is None or HTTP_OK <= reply.code < HTTP_BAD_REQUEST:
-        return ProbePhase(after_ns)
-    return ProbePhase(after_ns, ProbeAnswer.FAILURE, status_code=reply.code)
+        run = _said_run(process, probe.command, program, behavior)
+        if run is not None or said is None:
+            run = run or run_in(process, probe.command, program, behavior)
+            return _exec_phase(run, after_ns)
+    else:
+        reply = http_reply(process, probe.port, probe.path, program, behavior)
+        if reply is not None or said is None:
+            code = HTTP_OK if reply is None else reply.code
+            if HTTP_OK <= code < HTTP_BAD_REQUEST:
+                return ProbePhase(after_ns)
+            return ProbePhase(after_ns, ProbeAnswer.FAILURE, status_code=code)
+    return said.at(after_ns)[0]._replace(after_ns=after_ns)
 
 
 HTTP_OK, HTTP_BAD_REQUEST = 200, 400
@@ -344,10 +363,12 @@ def load_programs(paths: Iterable[Path]) -> None:
     """
     found = [_of_file(path) for path in paths]
     for point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
+        origin = f"entry point {point.name} of {GROUP}"
         try:
-            found.append(_finder(point.load(), f"entry point {point.name} of {GROUP}"))
-        except ImportError as error:
-            raise UsageError(f"entry point {point.name} of {GROUP}: {error}") from error
+            loaded = point.load()
+        except Exception as error:  # whatever a plug-in of a user raises
+            raise UsageError(f"{origin}: cannot be imported: {_in_a_line(error)}") from error
+        found.append(_finder(loaded, origin))
     _plug_ins[:] = found
 
 
@@ -364,9 +385,12 @@ def _of_file(path: Path) -> Finder:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever a plug-in of a user raises
-        text = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UsageError(f"--programs {path}: cannot be imported: {text}") from error
+        raise UsageError(f"--programs {path}: cannot be imported: {_in_a_line(error)}") from error
     return _finder(getattr(module, "program_of", None), f"--programs {path}")
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _finder(found: object, origin: str) -> Finder:

@@ -1,6 +1,7 @@
 """Where a program comes from: a PodBehavior, a plug-in, the container's command."""
 
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import markdown
@@ -8,16 +9,20 @@ import pytest
 import yaml
 from world.pod_world import UID, World, container, make_pod
 
+from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
+from fleet.profile.container_behavior import ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.profile.loader import parse_documents
 from fleet.profile.pod_behavior import ContainerBehavior, PodBehaviorManifest
 from fleet.runtime import programs
+from fleet.runtime.files import NodeFiles
 from fleet.runtime.program import Process, Program
 from fleet.runtime.programs import (
     CommandProgram,
     http_reply,
     load_programs,
+    probe_in_files,
     probe_of,
     program_of,
     run_in,
@@ -127,6 +132,39 @@ def test_a_plug_in_that_is_none(tmp_path: Path, text: str | None, problem: str) 
         load_programs((path,))
     assert problem in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_an_entry_point_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("bad", "fleet.runtime.programs:nothing_like_it", programs.GROUP)
+    monkeypatch.setattr(programs, "entry_points", lambda **_: [point])
+    with pytest.raises(
+        UsageError, match=r"^entry point bad of .*: cannot be imported: AttributeError"
+    ):
+        load_programs(())
+
+
+class Dying(Program):
+    """Its probes fail from an age of 10 s on, whatever its files are."""
+
+    def probe(self, pod: Pod, spec: ContainerSpec, probe: ProbeSpec) -> ProbeBehavior:  # noqa: ARG002
+        """Return what a probe finds."""
+        return ProbeBehavior((ProbePhase(), ProbePhase(10 * NS_PER_S, ProbeAnswer.FAILURE)))
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [ProbeSpec("httpGet", "http", port=80, path="/"), ProbeSpec("exec", "", command=("x",))],
+)
+def test_a_plug_in_says_what_probes_find_after_somebody_wrote_a_file(probe: ProbeSpec) -> None:
+    pod, spec = make_pod(REDIS), REDIS
+    files, behavior = NodeFiles(), ContainerBehavior()
+    before = probe_of(pod, spec, probe, Dying(), behavior)
+    found = probe_in_files(
+        lambda age_ns: Process(pod, spec, start_ns=NS_PER_S + age_ns, files=files),
+        *(probe, before, 5 * NS_PER_S, Dying(), behavior),
+    )
+    answers = [found.at(age_s * NS_PER_S)[0].answer for age_s in (1, 5, 9, 10, 20)]
+    assert answers == [*(ProbeAnswer.SUCCESS,) * 3, *(ProbeAnswer.FAILURE,) * 2]
 
 
 @pytest.mark.parametrize(
