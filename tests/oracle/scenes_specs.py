@@ -94,7 +94,7 @@ def environments(scene: Scene) -> None:
         {"secretRef": {"name": "secret"}},
         {"configMapRef": {"name": "none", "optional": True}},
     ]
-    known = " ".join(f"$({name})" for name in ("F0", "F2", "F4", "CPU", "MEMORY", "A"))
+    known = " ".join(f"$({name})" for name in ("F0", "F2", "F4", "CPU", "MEMORY", "A", "C", "S"))
     script = f"echo {known} > {LOG}"
     limits = resources("250m", "64Mi")
     made = container(script=script, env=env, envFrom=sources, resources=limits)
