@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.schema import without_nulls
 from fleet.k8s.static_pods import FILE, HTTP, StaticManifest, fnv128a
 from fleet.kubelet.environment import Environment
 from fleet.profile.loader import below
@@ -80,7 +81,7 @@ def parse_manifests(data: bytes, source: str, origin: str) -> tuple[StaticManife
 def _manifest(pod: object, source: str, origin: str) -> StaticManifest:
     """Return one pod. What has not the form of a pod is refused without a word of it."""
     try:
-        return _read_pod(cast("dict[str, Any]", pod), source, origin)
+        return _read_pod(cast("dict[str, Any]", without_nulls(pod)), source, origin)
     except ManifestError:
         raise
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):

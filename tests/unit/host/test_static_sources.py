@@ -82,6 +82,20 @@ def test_a_manifest_gets_the_defaults_that_kubelets_read() -> None:
     assert remote.template.spec.tolerations == ()
 
 
+def test_null_is_as_if_it_were_absent() -> None:
+    plain = pod(containers=[{"name": "c", "image": "proxy"}])
+    empty = pod(
+        tolerations=None,
+        initContainers=None,
+        hostUsers=None,
+        containers=[{"name": "c", "image": "proxy", "args": None, "ports": None, "stdin": None}],
+    )
+    empty["metadata"] |= dict.fromkeys(("uid", "namespace", "labels", "creationTimestamp"))
+    [wanted], [found] = (parse_manifests(text(each), FILE, PATH) for each in (plain, empty))
+    assert found.template.spec == wanted.template.spec
+    assert found.pod_of("n-1", 0).uid == wanted.pod_of("n-1", 0).uid
+
+
 def test_the_uid_depends_on_node_path_and_content() -> None:
     [one] = parse_manifests(text(pod()), FILE, PATH)
     [moved] = parse_manifests(text(pod()), FILE, "/m/b.yaml")
