@@ -20,7 +20,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, PodUid, ProbeSpec
 from fleet.kubelet.containers.pod_actions import is_sidecar
-from fleet.kubelet.containers.prober import run_probe
+from fleet.kubelet.containers.prober import CANCELLED, run_probe
 from fleet.kubelet.turn import Turn
 from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
@@ -205,7 +205,7 @@ class ProbeWorker:
             self.seen_ns = limit_ns
             self.kept_ns = found.tick_ns if found.tick_ns != NEVER else 0
 
-    def look(self, uid: PodUid, limit_ns: int, turn: Turn) -> Look:
+    def look(self, uid: PodUid, limit_ns: int, turn: Turn) -> Look:  # noqa: PLR0911 - one for each end
         """Return the first tick after the last one that matters, or that is beyond the limit."""
         last, run = self.last, self.run
         is_kept = self.kept_ns > self.seen_ns
@@ -222,6 +222,8 @@ class ProbeWorker:
         result = self.result
         if result is None and self.kind is ProbeKind.LIVENESS:
             result = ProbeResult.SUCCESS
+        if self.behavior is CANCELLED and not turn.env.fidelity.records_events:
+            return Look(NEVER, NEVER, last, run)  # each is an error: neither an event nor a result
         for _ in range(LOOK_AHEAD_MAX):
             if tick_ns > limit_ns:
                 return Look(tick_ns, NEVER, last, run)

@@ -114,6 +114,19 @@ def running_status(started_s: int, *, started: bool) -> PodStatus:
     return PodStatus("Running", conditions=conditions, pod_ips="10.0.0.9", containers=(found,))
 
 
+def test_light_plans_no_command_of_a_pod_that_ends() -> None:
+    """In `light` a cancelled command is neither an event nor a result."""
+    probe = ProbeSpec("exec", command=("ready",), period_s=1)
+    bench = Bench(ProbeKind.READINESS, probe, "", light=True)
+    bench.begin()
+    assert bench.run(5).results[-1][1] is ProbeResult.SUCCESS
+    bench.manager.stop_liveness_and_startup(bench.pod, bench.status, bench.turn())
+    bench._take()
+    timers = bench.timers
+    bench.run(24 * 3600)
+    assert bench.timers == timers
+
+
 def expected(kind: ProbeKind, probe: ProbeSpec, good: list[bool], seconds: int) -> Seen:
     """Tick second by second as a real worker does. `good`: what it finds, by second."""
     seen = Seen([], [])
