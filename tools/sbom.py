@@ -34,7 +34,7 @@ def bill(locked: str, go_mod: str) -> str:
         "name": "fleet-emulator",
         "version": fleet.__version__,
         "purl": f"pkg:pypi/fleet-emulator@{fleet.__version__}",
-        "licenses": [{"license": {"id": "Apache-2.0"}}],
+        "licenses": [{"expression": "Apache-2.0 AND MIT"}],
     }
     document = {
         "bomFormat": "CycloneDX",

@@ -220,3 +220,11 @@ def test_the_programs_of_the_control_plane_survive_a_wheel(
     recorded = importlib.metadata.files(PACKAGE)
     assert recorded is not None
     assert all(Path(str(path.locate())).is_file() for path in recorded)
+
+
+def test_a_release_names_one_license_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = json.loads(sbom.bill("", ""))["metadata"]["component"]["licenses"]
+    assert found == [{"expression": project["license"]}]
+    label = f'org.opencontainers.image.licenses="{project["license"]}"'
+    assert label in (ROOT / "charts" / "Dockerfile").read_text()
