@@ -162,9 +162,6 @@ class CSINode:
 
 NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration
-TRIES_MAX = 4  # updateBackoff: Steps, as in csi_node.py
-TRY_FIRST_NS = 10 * NS_PER_MS
-TRY_FACTOR = 5
 
 
 class RegistrationState(enum.IntEnum):
@@ -258,9 +255,9 @@ class CSIRegistration:
 
     def _back_off(self, turn: Turn) -> None:
         """Wait as wait.ExponentialBackoff does; after four tries the plug-in manager does."""
-        step = self._tries % TRIES_MAX
+        step = self._tries % TRIES_PER_ROUND
         self._tries += 1
-        delay_ns = TRY_FIRST_NS * TRY_FACTOR**step if step < TRIES_MAX - 1 else RECONCILE_NS
+        delay_ns = TRY_FIRST_NS * TRY_FACTOR**step if step < TRIES_PER_ROUND - 1 else RECONCILE_NS
         self._wait(turn.now_ns + delay_ns, turn)
 
     def _wait(self, due_ns: int, turn: Turn) -> None:
@@ -361,7 +358,7 @@ class CSINodeUpdater:
     def _back_off(self, turn: Turn) -> None:
         """Wait as wait.ExponentialBackoff does; after four tries it is left for the next period."""
         self._tries += 1
-        if self._tries == TRIES_MAX:
+        if self._tries == TRIES_PER_ROUND:
             self._next(turn)
             return
         self._retry_ns = turn.now_ns + TRY_FIRST_NS * TRY_FACTOR ** (self._tries - 1)
