@@ -2,10 +2,10 @@
 
 Two rounds of `fleet spawn --nodes 5 -- ginkgo ... e2e.test`, each on a control plane of its own:
 the specs that may run side by side, then the serial ones. cluster.yaml declares the world around
-the nodes. Run by root, nodes and pods have addresses of this machine, so that the specs which ask
-pods through the API server's proxy reach them. The reports are compared with expected.toml, and
-with record.json, which has the counts that the docs state and which --record writes; the exit code
-is 0 if everything went as they say, 1 if not, 3 without programs.
+the nodes, and the plug-in in programs/ says what the programs of the suite do. The reports are
+compared with expected.toml, and with record.json, which has the counts that the docs state and
+which --record writes; the exit code is 0 if everything went as they say, 1 if not, 3 without
+programs.
 """
 
 import argparse
