@@ -125,9 +125,7 @@ class SuiteProgram(Program):
         """Return what a probe finds over the life of a container."""
         if probe.handler == "exec":
             return behavior_of_script(probe.command, self.words)
-        if probe.handler == "httpGet":
-            return behavior_of_server(spec, probe.host, probe.port, probe.path)
-        return None
+        return behavior_of_server(spec, probe)
 
     def http(self, process: Process, port: int, path: str) -> HttpReply | None:  # noqa: ARG002
         """Return that a page is not there whose file somebody removed."""

@@ -1,19 +1,21 @@
-"""What the web servers of known images answer to an httpGet probe, over their lives.
+"""What agnhost's servers answer to probes of the network, over their lives.
 
-Source: test/images/agnhost/liveness/server.go; pkg/probe/http/http.go, RedirectChecker.
-Differs: any other server answers 200 to everything.
+Source: test/images/agnhost/liveness/server.go, test-webserver/test-webserver.go,
+grpc-health-checking/grpc-health-checking.go; pkg/probe/http/http.go, RedirectChecker.
+Differs: any other server passes every probe.
 """
 
 from functools import lru_cache
 from urllib.parse import parse_qs, urlsplit
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import ContainerSpec
+from fleet.k8s.pods import ContainerSpec, ProbeSpec
 from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 
 from .images import is_agnhost_image
 
-LIVENESS_PORT = 8080
+PORTS = {"liveness": 8080, "test-webserver": 80, "grpc-health-checking": 5000}
+"""The one port on which each of these listens."""
 _ALIVE_NS = 10 * NS_PER_S
 _TURNS_BAD = (
     ProbePhase(),
@@ -23,13 +25,16 @@ _NOT_FOUND = (ProbePhase(answer=ProbeAnswer.FAILURE, status_code=404),)
 _REFUSED = (ProbePhase(answer=ProbeAnswer.REFUSED),)
 
 
-def behavior_of_server(spec: ContainerSpec, host: str, port: int, path: str) -> ProbeBehavior:
-    """Return what an httpGet of a path finds while a container runs; `host` is the probe's."""
+def behavior_of_server(spec: ContainerSpec, probe: ProbeSpec) -> ProbeBehavior:
+    """Return what a probe finds while a container runs."""
     words = spec.command + spec.args
     program = words[0] if words and not spec.command else words[1] if len(words) > 1 else ""
-    if program != "liveness" or not is_agnhost_image(spec.image):
+    if program not in PORTS or not is_agnhost_image(spec.image):
         return ALWAYS_GOOD
-    return _liveness(host, path) if port == LIVENESS_PORT else ProbeBehavior(_REFUSED)
+    if probe.port != PORTS[program]:
+        return ProbeBehavior(_REFUSED)
+    is_liveness = program == "liveness" and probe.handler == "httpGet"
+    return _liveness(probe.host, probe.path) if is_liveness else ALWAYS_GOOD
 
 
 @lru_cache(maxsize=1024)
