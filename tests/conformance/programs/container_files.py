@@ -163,7 +163,8 @@ class ContainerFiles:
         if place.shown is not None:
             return _look_up(place.shown, inner)
         if is_mount:
-            return DIRECTORY if self._is_below_mount(path) else None
+            is_directory = self._is_below_mount(path) or self._is_sub_path(place.key, inner)
+            return DIRECTORY if is_directory else None
         return self._read_image(path)
 
     def look(self, path: str) -> Look | None:
@@ -210,6 +211,14 @@ class ContainerFiles:
         if self._is_plain and not path.startswith(tuple(f"{each}/" for each in _SYSTEM)):
             return DIRECTORY if path in _SYSTEM else None
         raise UnknownScriptError(path)  # the image may have it
+
+    def _is_sub_path(self, key: tuple[str, str], inner: str) -> bool:
+        """Return whether a path of a volume leads to a subPath that is mounted.
+
+        Source: pkg/volume/util/subpath/subpath_linux.go, SafeMakeDir.
+        """
+        places = [each for _, each in self._mounts if each is not None and each.key == key]
+        return any(f"{each.root}/".startswith(f"{inner}/") for each in places if each.root)
 
     def _is_below_mount(self, path: str) -> bool:
         """Return whether a path leads to a mount: then it is a directory."""
