@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from both_nodes import HOLD_S, IMAGES, Told, both_nodes
 from go_program import build_kubelet
 from judge import Body, Judge, Recording, save, summary
@@ -15,6 +16,7 @@ from mutations import MUTATIONS, news
 from objects_of_scenes import SHELL
 from oracle_limits import PAGE
 from oracle_stage import OracleStage
+from real_kubelet import why_not
 from recorded_scenes import record
 
 HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
@@ -34,6 +36,16 @@ SHELL_IMAGE = {
 
 TOLD = Told(images=[*IMAGES, SHELL_IMAGE])
 """What both nodes are told, and a node in virtual time."""
+
+
+def marks(limit_s: int) -> list[pytest.MarkDecorator]:
+    """Return the marks of a half: it needs a machine that can run a kubelet, and its time."""
+    reason = why_not()
+    return [
+        pytest.mark.e2e,
+        pytest.mark.timeout(limit_s),
+        pytest.mark.skipif(bool(reason), reason=reason or "it can"),
+    ]
 
 
 def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:

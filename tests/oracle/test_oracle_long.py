@@ -6,18 +6,13 @@ from pathlib import Path
 import pytest
 import scenes_resources
 import scenes_restarts
-from halves import LONG, judged, missed, played, rows
+from halves import LONG, judged, marks, missed, played, rows
 from judge import Recording
 from listed_differences import too_often
 from oracle_limits import LIMITS
-from real_kubelet import why_not
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can"),
-]
+pytestmark = marks(1200)
 
 ALONE = (
     scenes_resources.resize_and_restart,

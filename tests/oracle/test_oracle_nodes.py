@@ -9,18 +9,13 @@ import scenes_lifecycle
 import scenes_node
 import scenes_resources
 import scenes_static
-from halves import played
+from halves import marks, played
 from judge import Recording, summary
 from listed_differences import judge, read_listed, too_often
 from oracle_limits import LIMITS, PAGE
-from real_kubelet import why_not
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can"),
-]
+pytestmark = marks(900)
 
 LISTED = read_listed(PAGE)
 TOGETHER = (

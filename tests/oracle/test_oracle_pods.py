@@ -7,18 +7,13 @@ import pytest
 import scenes_changes
 import scenes_restarts
 import scenes_specs
-from halves import PODS, judged, played, rows
+from halves import PODS, judged, marks, played, rows
 from judge import Recording
 from listed_differences import too_often
 from oracle_limits import LIMITS
-from real_kubelet import why_not
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "it can"),
-]
+pytestmark = marks(900)
 
 TOGETHER = (
     scenes_changes.lost_keys,

@@ -382,19 +382,20 @@ def test_liveness_does_not_disturb_a_pod_that_is_being_deleted() -> None:
     assert list(events(sim, "Killing")) == ["Stopping container c"]
 
 
+ASKED_BY_A_COMMAND = {
+    "name": "c",
+    "image": "busybox",
+    "command": ["sh", "-c", "sleep 900"],
+    "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
+}
+
+
 def test_commands_of_probes_are_cancelled_once_their_pod_begins_to_end() -> None:
     """Source: pod_workers.go, UpdatePod: it cancels the context that probe workers have."""
     sim = started()
     sim.create_pod(
         "web",
-        containers=[
-            {
-                "name": "c",
-                "image": "busybox",
-                "command": ["sh", "-c", "sleep 900"],
-                "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
-            }
-        ],
+        containers=[ASKED_BY_A_COMMAND],
         terminationGracePeriodSeconds=5,
     )
     sim.run_for(seconds=10)
@@ -417,14 +418,7 @@ def test_probes_end_with_a_pod_whose_status_says_that_it_failed() -> None:
     sim = started()
     sim.create_pod(
         "web",
-        containers=[
-            {
-                "name": "c",
-                "image": "busybox",
-                "command": ["sh", "-c", "sleep 900"],
-                "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
-            }
-        ],
+        containers=[ASKED_BY_A_COMMAND],
         activeDeadlineSeconds=5,
         terminationGracePeriodSeconds=5,
     )

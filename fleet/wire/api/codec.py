@@ -4,6 +4,7 @@ Source: cmd/kubelet/app/server.go, setContentTypeForClient, for what is accepted
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 from fleet.errors import RemoteProtocolError
@@ -43,6 +44,7 @@ JSON = Codec(
 )
 
 
+@cache
 def protobuf() -> Codec:
     """Return the encoding of real kubelets. Its library is 10 MB, and imported only here."""
     from fleet.wire.api import decode_protobuf, encode_protobuf  # noqa: PLC0415 - see above
