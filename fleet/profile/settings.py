@@ -236,9 +236,9 @@ class Settings(BaseModel):
     dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Its port (default: a free one)."""
     dashboard_hosts: Annotated[HostNames, Shown("NAME")] = Field(default=(), alias="dashboard_host")
-    """A name that browsers know it by, beside localhost."""
+    """A name that browsers know it by, besides localhost."""
     load: Annotated[tuple[Path, ...], Shown("FILE")] = ()
-    """A locustfile of API users beside the nodes."""
+    """A locustfile of API users next to the nodes."""
     api_users: Annotated[int, Field(ge=0)] = 0
     """How many users of those files."""
     load_cluster_role: Annotated[str, Shown("NAME")] = ""

@@ -228,7 +228,7 @@ class FaultControl:
                 if handle is not None:
                     handle.cancel()
         for number in self._in_order():
-            if number not in self._faults:  # another order has healed it meanwhile
+            if number not in self._faults:  # another order has already healed it
                 continue
             if self._faults[number].spec.component is None:
                 continue
@@ -279,7 +279,7 @@ class FaultControl:
         due_ns = self._now_ns() + fault.spec.every_ns // 2
         fault.is_on = not fault.is_on
         await self._switch(fault)
-        if fault.number in self._faults:  # it may have been healed meanwhile
+        if fault.number in self._faults:  # it may have been healed by now
             self._turn_at(fault, due_ns)
 
     def _now_ns(self) -> int:
