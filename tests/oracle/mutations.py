@@ -289,7 +289,7 @@ def without_a_read(trace: Trace) -> Trace:
 
 
 def biased(trace: Trace) -> Trace:
-    """Read each pod once or twice more, as its row allows: few pods make no bias."""
+    """Read each pod once or twice more, as its row allows: few pods make no bias beyond chance."""
     last = {
         (each.scene, each.name): each
         for each in trace.exchanges

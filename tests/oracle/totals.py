@@ -4,6 +4,7 @@ Many rows of differences.md allow one node a request more here and there. If tha
 other node has one more elsewhere. A node that sends more of a kind all over is biased.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -12,11 +13,14 @@ from oracle_limits import LIMITS
 
 [SHARE] = LIMITS["bias"]
 [LEAST] = LIMITS["bias_min"]
+[IDLE_DEVIATIONS] = LIMITS["bias_of_idle_reads"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
 GONE = frozenset(LIMITS["reads_of_a_gone_pod"])
 BIAS = "all: requests: "
 GONE_PODS = "get pods (none)"
 """These are left out, by a row of their own: a kubelet reads a pod that is gone more often."""
+READS = "get pods"
+IDLE_READS = "get pods that no patch follows"
 
 
 def kind(each: Exchange) -> str:
@@ -37,11 +41,24 @@ def biases(real: Trace, fleet: Trace) -> list[str]:
     """
     ours, theirs = (counted(_apart_from_outages(trace)) for trace in (real, fleet))
     most = max(LEAST, SHARE * max(ours.total(), theirs.total()))
+    for counts in (ours, theirs):
+        counts[IDLE_READS] = counts.pop(READS, 0) - counts["patch pods/status"]
     return [
         f"requests: {name}: {'real' if ours[name] > theirs[name] else 'fleet'} sends more"
         for name in sorted({*ours, *theirs} - {GONE_PODS})
-        if abs(ours[name] - theirs[name]) > most
+        if abs(ours[name] - theirs[name]) > max(most, _by_chance(name, ours, theirs))
     ]
+
+
+def _by_chance(name: str, ours: Counter[str], theirs: Counter[str]) -> float:
+    """Return the difference that chance explains, in requests: 0 where upstream's order decides.
+
+    Whether a read finds nothing new depends on which of two changes the status manager sees first.
+    Of two counts of such rare, independent reads the variance of the difference is their sum.
+    """
+    if name != IDLE_READS:
+        return 0
+    return IDLE_DEVIATIONS * math.sqrt(max(0, ours[name] + theirs[name]))
 
 
 def _apart_from_outages(trace: Trace) -> list[Exchange]:
