@@ -31,19 +31,20 @@ setup: .venv/.stamp  ## create .venv with everything in it
 spawn: setup  ## bring up NODES virtual kubelets on a local control plane
 	$(BIN)/fleet spawn --nodes $(NODES) $(ARGS)
 
-test: lint types unit sim e2e  ## every test
+check: lint types unit sim  ## lint, types, contracts, unit tests, simulations and the recorded judge: before each commit
+test: check e2e  ## check, and the end-to-end tests
+.PHONY: check nightly
+nightly: programs chromium  ## every test and bench that test leaves out, each in turn, with one table; ARGS='--only NAME', '--list'
+	$(GUARDED) $(BIN)/python tools/nightly.py $(ARGS)
 lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 types: setup
 	$(BIN)/mypy
+# What needs a control plane, a kubelet or a browser has the mark e2e.
 unit: setup
-	$(BIN)/pytest --numprocesses 2 tests/unit tests/wire tests/fuzz tests/conformance tests/bench tests/parity/test_comparison.py \
-		tests/oracle/test_recorded.py tests/oracle/test_same_world.py tests/oracle/test_virtual_world.py \
-		tests/oracle/test_confinement.py tests/oracle/test_cri.py tests/oracle/test_cri_probes.py \
-		tests/oracle/test_value_comparison.py tests/oracle/test_identities.py tests/oracle/test_left_out.py \
-		tests/oracle/test_orders.py tests/oracle/test_plays.py
+	$(BIN)/pytest --numprocesses 2 -m 'not e2e' --ignore=tests/sim --ignore=tests/e2e tests
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long
@@ -54,11 +55,9 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 	FLEET_SIM_FIRST_SEED=$(SIM_FIRST_SEED) FLEET_SIM_SEEDS=$(SIM_SEEDS) \
 		$(BIN)/pytest --numprocesses 2 tests/sim/test_recovery.py tests/sim/test_runtime_recovery.py \
 		tests/sim/test_static_pods_recovery.py tests/sim/test_pressure_churn.py tests/sim/test_injected_faults.py
-e2e: programs chromium  ## the real thing on real control planes, the comparisons with kubemark and the real kubelet among it
+e2e: programs chromium  ## the real command line on real control planes, the chart, and kubemark beside fleet
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
-		tests/e2e tests/chart tests/parity tests/oracle/test_real_kubelet.py \
-		tests/oracle/test_real_pressure.py
-	$(BIN)/pytest -rs tests/oracle/test_oracle.py  # by itself: it compares when nodes act
+		tests/e2e tests/chart tests/parity
 
 programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
 	$(BIN)/python tests/go_program.py helm kubemark
@@ -109,11 +108,11 @@ parity: programs  ## the requests of a node against those of Kubernetes' own kub
 	$(BIN)/pytest tests/parity
 
 .PHONY: oracle-short
-oracle-short: kubelet  ## the half of it that has no long waits: three minutes, and part of `make test`
+oracle-short: kubelet  ## the half of it that has no long waits: three minutes
 	$(BIN)/pytest -rs tests/oracle/test_oracle.py
 
 .PHONY: oracle-recorded oracle-record
-oracle-recorded: setup  ## what a real kubelet did in recorded scenes, against a node in virtual time: seconds, part of `make test`
+oracle-recorded: setup  ## what a real kubelet did in recorded scenes, against a node in virtual time: seconds, part of `make check`
 	$(BIN)/pytest tests/oracle/test_recorded.py
 
 oracle-record: export FLEET_ORACLE_RECORD = 1
