@@ -37,30 +37,6 @@ class SystemClock:
     wall_ns = staticmethod(time.time_ns)
 
 
-class SimClock:
-    """A clock that stands still until told to move; `EPOCH_NS` is its first wall time."""
-
-    __slots__ = ("_now_ns",)
-
-    EPOCH_NS = 1_767_225_600 * NS_PER_S  # 2026-01-01T00:00:00Z
-
-    def __init__(self) -> None:
-        self._now_ns = 0
-
-    def now_ns(self) -> int:
-        """Return the virtual time since start."""
-        return self._now_ns
-
-    def wall_ns(self) -> int:
-        """Return the virtual time since the epoch."""
-        return self.EPOCH_NS + self._now_ns
-
-    def advance_to(self, now_ns: int) -> None:
-        """Move on; time never goes back."""
-        assert now_ns >= self._now_ns, (now_ns, self._now_ns)
-        self._now_ns = now_ns
-
-
 TimerEntry = tuple[int, int, int, int, str]
 
 

@@ -14,8 +14,8 @@ import orjson
 import pytest
 import yaml
 from e2e_world import World, eventually, workload
+from world.sim_clock import SimClock
 
-from fleet.clock import SimClock
 from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,

@@ -17,13 +17,14 @@ from normalisation import Json
 from world.admission import first_status, kept_fields
 from world.api_server import Answer, SimApiServer, Stored, Watch
 from world.encodings import ENCODINGS, Encoding
+from world.sim_clock import SimClock
 from world.sim_faults import ConnectionsRefused
 from world.taints import TaintEviction
 from world.targets import Key, Target, target_of
 from world.transport import SimTransport
 from world.virtual_time import World
 
-from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_S, Draws
 from fleet.host.static_pods import LOOK_S, StaticSource
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_S, TICK_NS, Draws, SimClock, TimerWheel, mix
+from fleet.clock import NS_PER_S, TICK_NS, Draws, TimerWheel, mix
 
 INSTANTS = st.integers(0, 40 * TICK_NS)
 STEPS = st.lists(

@@ -14,9 +14,10 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from fleet.clock import NS_PER_S, SimClock
+from fleet.clock import NS_PER_S
 from fleet.k8s.times import rfc3339
 from world.encodings import ENCODINGS, Encoding
+from world.sim_clock import SimClock
 from world.strategic_merge import Object, merge
 from world.targets import Key, Target, selector_of, selectors_of, target_of
 

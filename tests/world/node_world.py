@@ -4,7 +4,7 @@ import functools
 
 import orjson
 
-from fleet.clock import Draws, SimClock
+from fleet.clock import Draws
 from fleet.k8s.effects import NodeId, NodeObject, Outbox, Reply, ReplyKind
 from fleet.k8s.pods import NodeCondition, NodeView
 from fleet.kubelet.environment import KUBELET, LIGHT, Environment
@@ -15,6 +15,7 @@ from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.wire.api.decode_json import decode_existing_node
 from fleet.wire.api.requests import Caller, RenderedProfile, node_json
+from world.sim_clock import SimClock
 
 NODE = NodeId(3)
 LOST = Reply(ReplyKind.LOST)

@@ -8,7 +8,7 @@ import heapq
 import orjson
 import yaml
 
-from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock, TimerWheel
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws, TimerWheel
 from fleet.k8s.effects import (
     ApiCall,
     EventObject,
@@ -55,6 +55,7 @@ from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
 from fleet.runtime.ports import PortSession, usual_answer
 from fleet.wire.api.operations import OPERATIONS
+from world.sim_clock import SimClock
 
 NODE = NodeId(0)
 HOST_IP = "192.0.2.2"

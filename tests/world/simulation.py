@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
 
-from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_S, Draws
 from fleet.faults.fault import OF_KUBELET, FaultSpec
 from fleet.faults.injector import Injector
 from fleet.k8s.effects import NodeId, Op, WatchKind
@@ -26,6 +26,7 @@ from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.requests import Caller, RenderedProfile
 from world.api_server import SimApiServer
 from world.encodings import ENCODINGS
+from world.sim_clock import SimClock
 from world.sim_faults import Fault
 from world.strategic_merge import Object
 from world.transport import Sent, SimTransport

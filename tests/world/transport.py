@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.wire.http2.http2_codec import Inbox
 from fleet.wire.http2.messages import (
     Cut,
@@ -24,6 +24,7 @@ from fleet.wire.http2.messages import (
     swallows_output,
 )
 from world.api_server import UNAUTHORIZED, Answer, SimApiServer, Watch
+from world.sim_clock import SimClock
 
 BOOKMARK_NS = 60 * NS_PER_S
 GIVEN_UP_NS = 45 * NS_PER_S  # a connection in a black hole: 30 s of silence, 15 s for a ping

@@ -6,8 +6,9 @@ what is planned -> what arrives at servers and at nodes -> a turn of the reactor
 import heapq
 from collections.abc import Callable, Sequence
 
-from fleet.clock import NS_PER_S, SimClock
+from fleet.clock import NS_PER_S
 from fleet.reactor.reactor import Reactor
+from world.sim_clock import SimClock
 from world.transport import SimTransport
 
 TURNS_MAX = 1_000

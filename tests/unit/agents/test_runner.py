@@ -5,9 +5,10 @@ from unittest.mock import Mock
 import pytest
 import yaml
 from world.encodings import ENCODINGS
+from world.sim_clock import SimClock
 
 from fleet.agents.runner import Agents
-from fleet.clock import Draws, SimClock, TimerWheel
+from fleet.clock import Draws, TimerWheel
 from fleet.profile.agent_behavior import NodeAgent
 from fleet.profile.loader import parse_documents
 from fleet.profile.schema import API_VERSION

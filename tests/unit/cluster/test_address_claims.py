@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from world.cluster_fakes import FakeApi, no_sleep, node_marks
+from world.sim_clock import SimClock
 
-from fleet.clock import SimClock
 from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import RUN_LEASES, Claim, RunLease, claim_addresses
 from fleet.errors import SetupError

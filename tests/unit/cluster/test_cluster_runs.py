@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from world.cluster_fakes import FakeApi, no_sleep, node_marks
+from world.sim_clock import SimClock
 
 from fleet import __version__
-from fleet.clock import SimClock
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL, FoundNode, adopt, find_nodes
 from fleet.cluster.runs import (

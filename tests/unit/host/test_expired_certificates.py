@@ -7,8 +7,9 @@ from typing import cast
 
 import orjson
 from issued_certificates import issue
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_S, Draws
 from fleet.controlplane.pki import new_request
 from fleet.host.node_certificates import CertificateContext, CertificateStore, NodeCertificates
 from fleet.k8s.effects import NodeId

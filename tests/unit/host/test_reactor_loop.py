@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from fleet.clock import Draws, SimClock
+from world.sim_clock import SimClock
+
+from fleet.clock import Draws
 from fleet.host.reactor_loop import AFTER_S, TICK_S, ReactorLoop
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.watch import Wire

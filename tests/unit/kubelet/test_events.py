@@ -8,8 +8,9 @@ from world.node_world import (
     environment,
     turn,
 )
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_S, SimClock
+from fleet.clock import NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
     EventObject,

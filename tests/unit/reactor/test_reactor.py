@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_MS, NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.effects import (
     ApiCall,
     LeaseRenewal,

@@ -7,8 +7,9 @@ from types import FrameType
 
 import pytest
 from test_reactor import MODEL, NotedWire
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import ApiCall, NodeId, Op, Timer
 from fleet.kubelet.environment import LIGHT, Environment
 from fleet.kubelet.kubelet import VirtualKubelet

@@ -2,8 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+from world.sim_clock import SimClock
 
-from fleet.clock import SimClock
 from fleet.cluster.run_id import new_run_id, run_started_s
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.metrics import Histogram

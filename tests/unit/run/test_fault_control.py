@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from world.sim_clock import SimClock
 
-from fleet.clock import Draws, SimClock
+from fleet.clock import Draws
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultSpec, read_fault

@@ -4,8 +4,9 @@ import asyncio
 from typing import cast
 
 import pytest
+from world.sim_clock import SimClock
 
-from fleet.clock import Draws, SimClock
+from fleet.clock import Draws
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULT_ANNOTATION, FaultSpec, FaultType, words_of
 from fleet.k8s.admission import NodeState

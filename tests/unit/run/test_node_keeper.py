@@ -8,10 +8,11 @@ from typing import Any, cast
 import orjson
 import pytest
 from world.cluster_fakes import FakeApi
+from world.sim_clock import SimClock
 from world.virtual_loop import VirtualLoop
 from world.virtual_time import World
 
-from fleet.clock import Draws, SimClock
+from fleet.clock import Draws
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.managed import EVENTS, LOOK_AGAIN_S

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from world.sim_clock import SimClock
 from world.virtual_loop import VirtualLoop
 from world.virtual_time import World
 
-from fleet.clock import Draws, SimClock
+from fleet.clock import Draws
 from fleet.reactor.reactor import Reactor
 from fleet.server.http import (
     FIELDS_MAX,

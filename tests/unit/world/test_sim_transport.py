@@ -2,9 +2,10 @@
 
 import pytest
 from world.api_server import SimApiServer
+from world.sim_clock import SimClock
 from world.transport import SimTransport
 
-from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_S, Draws
 from fleet.wire.http2.http2_codec import Inbox
 from fleet.wire.http2.messages import Cut, Failure, Request, Response
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from world.pod_world import NODE, UID, World, container, make_pod
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_S, Draws, SimClock
+from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import Outbox, SetTimer, Timer
 from fleet.k8s.pods import (
     ContainerSpec,

@@ -9,8 +9,9 @@ from world.node_world import (
     node_reply,
     turn,
 )
+from world.sim_clock import SimClock
 
-from fleet.clock import NS_PER_MS, NS_PER_S, SimClock
+from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
     LeaseObject,

@@ -8,8 +8,8 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from world.sim_clock import SimClock
 
-from fleet.clock import SimClock
 from fleet.k8s.effects import (
     COMBINED,
     ApiCall,

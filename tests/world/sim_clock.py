@@ -1,0 +1,27 @@
+"""The clock of virtual time."""
+
+from fleet.clock import NS_PER_S
+
+
+class SimClock:
+    """A clock that stands still until told to move; `EPOCH_NS` is its first wall time."""
+
+    __slots__ = ("_now_ns",)
+
+    EPOCH_NS = 1_767_225_600 * NS_PER_S  # 2026-01-01T00:00:00Z
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+
+    def now_ns(self) -> int:
+        """Return the virtual time since start."""
+        return self._now_ns
+
+    def wall_ns(self) -> int:
+        """Return the virtual time since the epoch."""
+        return self.EPOCH_NS + self._now_ns
+
+    def advance_to(self, now_ns: int) -> None:
+        """Move on; time never goes back."""
+        assert now_ns >= self._now_ns, (now_ns, self._now_ns)
+        self._now_ns = now_ns
