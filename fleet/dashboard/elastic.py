@@ -49,11 +49,6 @@ class ElasticFleet:
         return len(self._node_host.readiness.present)
 
     @property
-    def ready(self) -> int:
-        """Return how many of them are Ready, as another client sees it."""
-        return len(self._node_host.readiness.ready)
-
-    @property
     def nodes_max(self) -> int:
         """Return how many nodes there may be."""
         return self._node_host.nodes_max

@@ -234,7 +234,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 
 FIRST_ONLY = frozenset(
     {
-        *("duration_ns", "until_ready", "command", "statefulset", "manage", "autoscaled"),
+        *("duration_ns", "until_ready", "command", "statefulset", "manage"),
         *("slo", "no_report", "quiet", "stop_if"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role", "real_nodes"),

@@ -278,7 +278,6 @@ class Settings(BaseModel):
     """More flags for kube-scheduler."""
     controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
     """More flags for kube-controller-manager."""
-    autoscaled: bool = False  # by a scenario, up to `max_nodes`
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -372,7 +371,7 @@ class Settings(BaseModel):
             raise ValueError(
                 "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
             )
-        if self.max_nodes and not (self.is_on_dashboard or self.autoscaled):
+        if self.max_nodes and not self.is_on_dashboard:
             raise ValueError("--max-nodes bounds what a dashboard asks for: give --nodes")
         if self.most < self.nodes:
             raise ValueError(f"--max-nodes: {self.most} is less than the {self.nodes} of --nodes")
@@ -412,7 +411,7 @@ class Settings(BaseModel):
     def local_only(self) -> list[str]:
         """The flags that were given and say how a local control plane is started."""
         names = list(type(self).model_fields)
-        of_plane = names[names.index("controlplane_bin") : names.index("autoscaled")]
+        of_plane = names[names.index("controlplane_bin") : names.index("command")]
         return [flag_of(name) for name in of_plane if getattr(self, name)]
 
     @property

@@ -44,7 +44,6 @@ from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import load_objectives
 from fleet.run.adoption import adopt_nodes, remove_applied
 from fleet.run.applied import Applied
-from fleet.run.autoscaler import start_autoscaler
 from fleet.run.background_tasks import failures, serve_metrics, start_background_tasks
 from fleet.run.bring_up import bring_up, find_preset
 from fleet.run.control_socket import Listed, open_socket
@@ -396,7 +395,7 @@ class Run:
         if settings.command:
             return await self._command()
         if self._player is not None:
-            await self._play(self._player, node_host, meter, faults, cluster, lease)
+            await self._play(self._player, meter, faults, cluster, lease)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
@@ -406,27 +405,20 @@ class Run:
     async def _play(
         self,
         player: ScenarioPlayer,
-        node_host: NodeHost,
         meter: Meter,
         faults: FaultControl,
         cluster: Cluster,
         lease: RunLease,
     ) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
-        autoscaler = None
-        if player.autoscaler is not None:
-            autoscaler = start_autoscaler(
-                player.autoscaler, node_host, self._mix, cluster, self._background
-            )
         stage = Stage(
             faults,
             meter.elapsed_s,
             lambda: self._live(meter).nodes_ready,
-            lambda: autoscaler.wanted if autoscaler else self._whole.nodes,
+            self._whole.nodes,
             self._display.tell,
             self._display.phase,
             Applied(cluster.api("scenario", patience_s=PATIENCE_S), self._run_id, lease.note),
-            autoscaler,
         )
         try:
             await self._interrupts.until_stopped(player.play(stage))

@@ -20,13 +20,11 @@ from fleet.report.display import clock
 from fleet.report.report import Expectation, Phase
 from fleet.report.service_levels import Objective, objectives_of
 from fleet.run.applied import Applied, Created
-from fleet.run.autoscaler import Autoscaler
 from fleet.run.fault_control import FaultControl
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
 from fleet.scenario.scenario import (
     ApplySpec,
-    AutoscalerSpec,
     ChurnSpec,
     ManifestSpec,
     PhaseFault,
@@ -48,11 +46,10 @@ class Stage(NamedTuple):
     faults: FaultControl
     elapsed_s: Callable[[], float]
     ready: Callable[[], int]  # nodes of the whole run that others see Ready now
-    nodes: Callable[[], int]  # that are to be
+    nodes: int  # of the whole run
     note: Callable[[str], None]
     phase: Callable[[str], None]  # shown on the terminal as what the run does
     applied: Applied
-    autoscaler: Autoscaler | None = None
 
 
 class ScenarioPlayer:
@@ -77,11 +74,6 @@ class ScenarioPlayer:
         self._expectations: list[Expectation] = []
         self._is_over = False
         self._waits_for = ""  # what it is, and how far it has come
-
-    @property
-    def autoscaler(self) -> AutoscalerSpec | None:
-        """Return how the number of nodes changes, None if it does not."""
-        return self._scenario.spec.autoscaler
 
     def place(self, placement: Placement) -> None:
         """Keep the pods of all objects on some nodes.
@@ -288,8 +280,6 @@ class ScenarioPlayer:
         took_s = stage.elapsed_s() - begun_s
         is_met = ready >= wanted
         told = f"{ready} of {wanted} {what} Ready after {took_s:.1f} s"
-        if until.condition == "NodesScaledDown":
-            told = f"{wanted} nodes are left after {took_s:.1f} s"
         limit = format_duration(until.timeout_ns)
         expectation = Expectation(f"{name}: {until.condition} within {limit}", is_met, told)
         self._expectations.append(expectation)
@@ -298,10 +288,7 @@ class ScenarioPlayer:
     async def _ready(self, until: Until, stage: Stage) -> tuple[int, int]:
         if until.condition == "PodsReady":
             return await stage.applied.ready()
-        if until.condition == "NodesScaledDown":
-            assert stage.autoscaler is not None
-            return stage.autoscaler.minimum, stage.autoscaler.existing
-        return stage.ready(), stage.nodes()
+        return stage.ready(), stage.nodes
 
 
 def _place(phase: PhaseSpec, number: int, at: int) -> str:
@@ -321,8 +308,6 @@ def _words(phase: PhaseSpec) -> str:
 
 ENDS_BY_ITSELF = ("duration", "until_ready", "dashboard", "locust_master", "slo")
 """Options of `fleet spawn` that a scenario leaves no room for."""
-ONE_PROCESS = ("processes", "shard", "manage")
-"""And that one with an autoscaler does not."""
 
 
 def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> Settings:
@@ -338,14 +323,6 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
     options.setdefault("nodes", scenario.nodes)
     options.setdefault("profile", scenario.profiles(path))
     options.setdefault("seed", scenario.spec.seed)
-    autoscaler = scenario.spec.autoscaler
-    if autoscaler is not None:
-        for option in ONE_PROCESS:
-            if options.get(option):
-                flag = "--" + option.replace("_", "-")
-                raise UsageError(f"{flag}: {path} has an autoscaler, which is of one process")
-        most = max(autoscaler.max_replicas, int(str(options["nodes"])))
-        options |= {"autoscaled": True, "max_nodes": most}
     settings = Settings.from_options(**options)
     if scenario.cuts_off and not settings.has_own_watches:
         raise UsageError(

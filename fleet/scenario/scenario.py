@@ -158,8 +158,6 @@ def line_of(text: str, path: Sequence[int | str]) -> int:
 
 
 TIMEOUT_NS = 300 * NS_PER_S
-SCAN_NS = 10 * NS_PER_S
-UNNEEDED_NS = 600 * NS_PER_S
 NODES_MAX = 1_000_000
 RANDOM_FAULTS_MAX = 10_000
 
@@ -170,23 +168,6 @@ class NodePool(Spec):
     name: DnsLabel
     profile: str = "default"
     replicas: Annotated[int, Field(ge=1, le=NODES_MAX)]
-
-
-class AutoscalerSpec(Spec):
-    """Nodes that come as pods find no room, and go when they are empty: at least `replicas`.
-
-    Source: cluster-autoscaler's --scan-interval and --scale-down-unneeded-time, with its defaults.
-    """
-
-    max_replicas: Annotated[int, Field(ge=1, le=NODES_MAX)]
-    scan_interval_ns: DurationNs = SCAN_NS
-    unneeded_ns: DurationNs = UNNEEDED_NS  # before an empty node goes, and after the last one came
-
-    @model_validator(mode="after")
-    def _scans(self) -> "AutoscalerSpec":
-        if not self.scan_interval_ns:
-            raise ValueError("scanInterval must be above 0s")
-        return self
 
 
 class PhaseFault(FaultSpec):
@@ -230,7 +211,7 @@ class RandomFaults(Spec):
 class Until(Spec):
     """What a phase waits for; that it comes in time is an expectation."""
 
-    condition: Literal["NodesReady", "PodsReady", "NodesScaledDown"]
+    condition: Literal["NodesReady", "PodsReady"]
     timeout_ns: DurationNs = TIMEOUT_NS
 
 
@@ -273,7 +254,6 @@ class ScenarioSpec(Spec):
 
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
     node_pools: Annotated[tuple[NodePool, ...], Field(min_length=1)]
-    autoscaler: AutoscalerSpec | None = None
     phases: Annotated[tuple[PhaseSpec, ...], Field(min_length=1)]
     defaults: bool = True  # hold it to SIG Scalability's SLOs as well
     expectations: tuple[ExpectationSpec, ...] = ()
@@ -284,29 +264,13 @@ class ScenarioSpec(Spec):
             [(name, count)] = Counter(part.name for part in each).most_common(1)
             if count > 1:
                 raise ValueError(f"{what}: {count} are named {name!r}; names are unique")
-        self._check_autoscaler()
         is_any = False
         for phase in self.phases:
             is_any = is_any or bool(phase.apply)
-            if _waits_for(phase, "PodsReady") and not is_any:
+            waits_for_pods = phase.until is not None and phase.until.condition == "PodsReady"
+            if waits_for_pods and not is_any:
                 raise ValueError(f"phases: {phase.name}: PodsReady is of what was applied: nothing")
         return self
-
-    def _check_autoscaler(self) -> None:
-        if self.autoscaler is None:
-            waits = [each.name for each in self.phases if _waits_for(each, "NodesScaledDown")]
-            if waits:
-                raise ValueError(f"phases: {waits[0]}: NodesScaledDown needs an autoscaler")
-            return
-        if len(self.node_pools) > 1:
-            raise ValueError("autoscaler: is of one node pool, there are more in nodePools")
-        least, most = self.node_pools[0].replicas, self.autoscaler.max_replicas
-        if most < least:
-            raise ValueError(f"autoscaler.maxReplicas: {most} is less than the {least} replicas")
-
-
-def _waits_for(phase: PhaseSpec, condition: str) -> bool:
-    return phase.until is not None and phase.until.condition == condition
 
 
 class Scenario(Spec):

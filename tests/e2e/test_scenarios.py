@@ -33,17 +33,14 @@ SHRINK = {
     "node-churn": 40,
     "crashloop-storm": 8,
     "gpu-cluster": 8,
-    "autoscaler": 20,
     "steady-5k": 40,
     "rolling-update": 5,
     "pod-churn": 6,
     "big-objects": 10,
 }
 """By how much the times of each are divided; its pods are as many for a node as those that ship."""
-LONGER = ("steady-5k", "rolling-update", "pod-churn", "big-objects", "autoscaler")
+LONGER = ("steady-5k", "rolling-update", "pod-churn", "big-objects")
 """For `make faults`: each takes a minute, and nothing goes wrong in them."""
-FEWER = {"autoscaler": 3}
-"""Those that begin with fewer nodes than all."""
 WAITED = re.compile("(Nodes|Pods)[A-Za-z]+ within")
 TIMES = ("duration", "at", "lifetime")
 
@@ -63,12 +60,7 @@ def shrunk(world: World, name: str) -> Path:
         if expected["sli"] == "FalseNotReadyNodes":  # a machine that stands still loses some, too
             expected["max"] = NODES
     [pool] = spec["nodePools"]
-    scaled = spec.get("autoscaler", {})
-    for key in scaled.keys() - {"maxReplicas"}:
-        scaled[key] = format_duration(parse_duration(scaled[key]) // SHRINK[name])
     whole = pool["replicas"]
-    if scaled:
-        whole, scaled["maxReplicas"] = scaled["maxReplicas"], NODES
     for phase in spec["phases"]:
         for part in (phase, *phase.get("faults", ()), *phase.get("churn", ())):
             for key in TIMES:
@@ -110,8 +102,7 @@ def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> 
     path = shrunk(world, name)
     phases: list[Json] = yaml.safe_load(path.read_text())["spec"]["phases"]
     named = (f"--kubeconfig={world.info.kubeconfig}", CONFIRMED, "--zone-labels")
-    nodes = FEWER.get(name, NODES)
-    with world.start(name, "run", str(path), f"--nodes={nodes}", *named) as run:
+    with world.start(name, "run", str(path), f"--nodes={NODES}", *named) as run:
         if name in SEEN_MEANWHILE:
             SEEN_MEANWHILE[name](world, name)
         run.ended_well_or_late()
@@ -160,30 +151,10 @@ def assert_full(world: World, _prefix: str) -> None:
     eventually(lambda: running() >= 8 * NODES, "all GPUs are in use", seen=running)
 
 
-def assert_scaled(world: World, prefix: str) -> None:
-    """Nodes come for pods that find no room, all of which run then; with the pods they go again."""
-
-    def pods() -> list[str]:
-        return [each["spec"].get("nodeName", "") for each in world.items("pods", "-l", "app=work")]
-
-    def nodes() -> list[str]:
-        return sorted(world.nodes(prefix))
-
-    eventually(lambda: "" in pods(), "pods wait for room", seen=pods)
-    eventually(lambda: len(nodes()) > FEWER["autoscaler"], "nodes come", seen=nodes)
-    eventually(lambda: pods() and "" not in pods(), "all pods have a node", seen=pods)
-    most = len(nodes())
-    assert set(pods()) <= set(nodes())
-    eventually(lambda: not pods(), "the pods go", seen=pods)
-    eventually(lambda: len(nodes()) <= FEWER["autoscaler"], "and so do nodes", seen=nodes)
-    assert most <= NODES, most
-
-
 SEEN_MEANWHILE: dict[str, Callable[[World, str], None]] = {
     "zone-outage": assert_dark,
     "crashloop-storm": assert_crashing,
     "gpu-cluster": assert_full,
-    "autoscaler": assert_scaled,
 }
 """What other clients see of a scenario while it is played."""
 

@@ -217,10 +217,6 @@ def test_kinds_replicas_and_requests_are_told() -> None:
         "1 x Deployment train: 400 pods, each nvidia.com/gpu 1, together nvidia.com/gpu 400",
         "80 x Pod job, each nvidia.com/gpu 1, together nvidia.com/gpu 80",
     ]
-    path = shipped()["autoscaler"]
-    assert demand(load(path), path, 50) == [
-        "1 x Deployment work: 300 pods, each cpu 1, together cpu 300"
-    ]
     path = shipped()["big-objects"]
     assert demand(load(path), path, 50) == [
         "1 x Deployment reader: 200 pods, each no requests",
