@@ -133,7 +133,7 @@ class Harness:
         await self.until(lambda: self.count(StreamOpened) >= count)
 
     def streams(self) -> int:
-        connections = self.transport._links._by_fd.values()
+        connections = self.transport._by_fd.values()
         return sum(len(each.http2.streams) for each in connections)
 
     def count(self, kind: type) -> int:
@@ -481,7 +481,7 @@ def test_pings_are_sent_when_idle_and_missed_when_lost(certificate: Certificate)
         harness.send(WATCH, "w")
         await harness.opened(1)
         harness.sweep(29)
-        connection = next(iter(harness.transport._links._by_fd.values()))
+        connection = next(iter(harness.transport._by_fd.values()))
         assert connection.ping_ns == 0
         harness.sweep(2)
         asked_ns = connection.ping_ns
@@ -509,7 +509,7 @@ def test_what_was_read_puts_the_next_ping_off(certificate: Certificate) -> None:
         del peer
         harness.send()
         await harness.answers(1)
-        connection = next(iter(harness.transport._links._by_fd.values()))
+        connection = next(iter(harness.transport._by_fd.values()))
         for _ in range(5):
             harness.sweep(29)
             harness.send()
@@ -538,7 +538,7 @@ def test_how_long_silence_may_last_can_be_set(certificate: Certificate) -> None:
                 harness.sweep(seconds)
         assert (quick.stats.pings_lost, patient.stats.pings_lost) == (1, 0)
         patient.sweep(10_000)
-        assert patient.transport._links._by_fd.popitem()[1].ping_ns == 0
+        assert patient.transport._by_fd.popitem()[1].ping_ns == 0
         for harness in (quick, patient):
             await harness.transport.close()
 
@@ -601,7 +601,7 @@ def test_a_large_upload_meets_the_windows_and_a_full_socket(
         body = bytes(range(256)) * 40_000
         harness.send(Request(b"POST", b"/bytes", body, ContentType.JSON))
         harness.transport.flush()
-        stuck.append(next(iter(harness.transport._links._by_fd.values())).stuck)
+        stuck.append(next(iter(harness.transport._by_fd.values())).stuck)
         peer.call(pipe.resume_reading)
         harness.send(GET, "b")  # a stuck write is repeated with more behind it
         answers = await harness.answers(2)
@@ -623,7 +623,7 @@ def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Cer
         ):
             harness.send(Request(b"GET", b"/watch?timeoutSeconds=300", stream=True))
             await harness.opened(1)
-            [connection] = harness.transport._links._by_fd.values()
+            [connection] = harness.transport._by_fd.values()
             connection.up_ns = harness.now_ns - age_ns  # a young one's watches end for its server
             if is_full:
                 peer.call(partial(peer.connections[0].more, peer.requests[-1].sid, bytes(1 << 20)))
@@ -634,7 +634,7 @@ def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Cer
             peer.call(lambda: peer.connections[0].more(peer.requests[-1].sid, end=True))
             await harness.answers(1)
             assert harness.stats.closed_slow == closed_slow
-            harness.transport._links._poller.behind_ns = harness.now_ns
+            harness.transport._poller.behind_ns = harness.now_ns
 
     with_peer(certificate, test)
 
@@ -903,9 +903,9 @@ def test_a_silent_address_costs_its_part_of_the_time_once(certificate: Certifica
             found = [four(silent.getsockname()[1]), four(peer.port)]
             async with named(certificate, found, 2) as harness:
                 harness.send()
-                await spin(lambda: bool(harness.transport._links._by_fd))
+                await spin(lambda: bool(harness.transport._by_fd))
                 silent.accept()[0].detach()
-                [connection] = harness.transport._links._by_fd.values()
+                [connection] = harness.transport._by_fd.values()
                 await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
                 assert connection.limit_ns - harness.now_ns == 10 * S  # of the handshake
                 harness.sweep(11)
@@ -926,7 +926,7 @@ def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
             harness.transport.open_pool(1)
             harness.send()
             listener.accept()[0].detach()
-            connection = next(iter(harness.transport._links._by_fd.values()))
+            connection = next(iter(harness.transport._by_fd.values()))
             await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
             harness.sweep(9)
             assert harness.responses() == []
@@ -949,7 +949,7 @@ def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
             harness = Harness(Endpoint("127.0.0.1", listener.getsockname()[1]), certificate)
             harness.transport.open_pool(1)
             harness.send()
-            connection = next(iter(harness.transport._links._by_fd.values()))
+            connection = next(iter(harness.transport._by_fd.values()))
             await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
             listener.accept()[0].close()
             answers = await harness.answers(1)

@@ -254,7 +254,7 @@ class DialBackoff(NamedTuple):
 
 
 class Dials:
-    """Held by `Links`, whose pools, descriptors and cuts these are; failures go to the inbox."""
+    """Held by `Transport`, whose pools, descriptors and cuts these are; failures go to its inbox."""
 
     __slots__ = (
         "_backoff",

@@ -66,48 +66,45 @@ RESET_BY_PEER = "connection reset by peer"
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
 
-class Links:
-    """See the top of this file. Held by `Transport`; what came goes to the inbox."""
+class Transport:
+    """See the top of this file. One per process and endpoint; used from the loop's thread."""
 
     __slots__ = (
-        "_buffer",
-        "_by_fd",
-        "_cuts",
-        "_delayed",
-        "_descriptors",
-        "_dials",
-        "_dirty",
-        "_idle_ns",
-        "_inbox",
-        "_now_ns",
-        "_on_ready",
-        "_ping_ns",
-        "_plans",
-        "_poller",
-        "pools",
-        "stats",
+        *("_buffer", "_by_fd", "_context", "_cuts", "_delayed", "_descriptors", "_dials", "_dirty"),
+        *("_fifos", "_idle_ns", "_inbox", "_now_ns", "_on_ready", "_ping_ns", "_plans", "_poller"),
+        *("_pools", "stats"),
     )
 
     def __init__(
         self,
         endpoint: Endpoint,
-        plans: HeaderPlans,
+        ssl_context: ssl.SSLContext,
+        *,
+        user_agent: UserAgent,
+        authorization: bytes | None,
+        accept: bytes,
         now_ns: Callable[[], int],
         inbox: Inbox,
         on_ready: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
-        backoff: DialBackoff | None,
-        health: ConnectionHealth,
-        look_up: LookUp | None,
+        dial_backoff: DialBackoff | None = None,
+        impersonate_group: bytes = b"",
+        health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
+        look_up: LookUp | None = None,
     ) -> None:
-        self._plans = plans
-        self._idle_ns = health.idle_ns  # 0: what is silent is never pinged
-        self._ping_ns = health.ping_ns
+        prepare_context(ssl_context)
+        self._context = ssl_context
         self._now_ns = now_ns
         self._inbox = inbox
         self._on_ready = on_ready
-        self.pools: dict[int, Pool] = {}
+        self._idle_ns = health.idle_ns  # 0: what is silent is never pinged
+        self._ping_ns = health.ping_ns
+        self._plans = HeaderPlans(
+            endpoint.authority(), user_agent, authorization, accept, impersonate_group
+        )
+        self._pools: dict[int, Pool] = {}
         self._cuts: dict[int, Cut] = {}  # by pool: those that a partition separates
+        self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
         self._dirty: list[Connection] = []
         self._delayed: list[Pool] = []  # those that have requests to send again later
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
@@ -117,31 +114,70 @@ class Links:
         self.stats = TransportStats()
         self._dials = Dials(
             endpoint,
-            plans,
+            self._plans,
             now_ns,
             inbox,
             on_ready,
             loop,
-            backoff,
+            dial_backoff,
             look_up,
             self._descriptors,
-            self.pools,
+            self._pools,
             self._cuts,
             self.stats,
         )
 
-    def flush(self) -> None:
-        """Write once per connection that has something to say."""
-        if not self._dirty:
-            return
-        dirty, self._dirty = self._dirty, []
-        self._poller.rest()
-        for connection in dirty:
-            connection.dirty = False
-            if connection.state is ConnectionState.UP and not connection.stuck:
-                if self._cuts and swallows_output(self._cuts.get(connection.pool)):
-                    continue
-                self._write(connection)
+    def open_pool(
+        self,
+        pool: int,
+        user: bytes = b"",
+        ssl_context: TlsContext | None = None,
+        limits: PoolLimits = DEFAULT_LIMITS,
+    ) -> None:
+        """Add an identity. It dials at its first request, or by `connect`."""
+        assert pool not in self._pools, pool
+        if isinstance(ssl_context, ssl.SSLContext):
+            prepare_context(ssl_context)
+        self._pools[pool] = Pool(pool, user, ssl_context or self._context, limits)
+
+    def connect(self, pool: int) -> None:
+        """Dial now, if the pool has no connection."""
+        entry = self._pools[pool]
+        if entry.with_room() is None:
+            self._dials.dial(entry)
+            self._notify()
+
+    def drop_connections(self, pool: int, detail: str) -> None:
+        """Close an identity's connections under what is on them; new ones are dialed as needed.
+
+        Source: client-go/util/connrotation/connrotation.go, CloseAll.
+        """
+        for connection in self._pools[pool].connections:
+            self._lose(connection, detail)
+        self._notify()
+
+    def close_pool(self, pool: int) -> None:
+        """Remove an identity; what it still waits for is answered with CANCELLED."""
+        entry = self._pools.pop(pool)
+        now_ns = self._now_ns()
+        self._dials.give_up(entry)
+        wanted = [stream for stream in entry.requests() if not stream.done]
+        connections, entry.connections = entry.connections, ()
+        entry.waiting = entry.delayed = ()
+        for connection in connections:
+            self._part(connection, ErrorCode.NO_ERROR)
+            self._descriptors.discard(connection)
+            self.stats.connections -= 1
+        for stream in wanted:
+            failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
+            self._inbox.append(failed)
+        self._notify()
+
+    def hang_up(self, pool: int) -> None:
+        """Close the connections of a pool; its next request dials. Its requests are CANCELLED."""
+        entry = self._pools[pool]
+        self.close_pool(pool)
+        self.open_pool(pool, entry.user, entry.context, entry.limits)
 
     def cut(self, pool: int, cut: Cut | None) -> None:
         """Separate an identity from the server, or None: join it again.
@@ -153,7 +189,7 @@ class Links:
         before = self._cuts.pop(pool, None)
         if cut is not None:
             self._cuts[pool] = cut
-        entry = self.pools.get(pool)
+        entry = self._pools.get(pool)
         if entry is None or cut is before:
             return
         for connection in entry.connections:
@@ -170,42 +206,44 @@ class Links:
                 self._poller.unregister(connection.fd)
         if entry.waiting:
             self._pump(entry)
-        self.notify()
+        self._notify()
 
-    def connect(self, pool: int) -> None:
-        """Dial now, if the pool has no connection."""
-        entry = self.pools[pool]
-        if entry.with_room() is None:
-            self._dials.dial(entry)
-            self.notify()
+    # ---- requests ----
 
-    def drop(self, pool: int, detail: str) -> None:
-        """Close an identity's connections under what is on them; new ones are dialed as needed.
+    def send(self, pool: int, request: Request, token: object) -> None:
+        """Queue a request; its bytes leave at `flush`."""
+        entry = self._pools[pool]
+        stream = Stream(token, request)
+        if request.timeout_ns:
+            stream.deadline_ns = self._now_ns() + request.timeout_ns
+            fifo = self._fifos.get(request.timeout_ns)
+            if fifo is None:
+                fifo = self._fifos[request.timeout_ns] = deque()
+            fifo.append(stream)
+        self.stats.requests += 1
+        connection = None if entry.waiting else entry.with_room()
+        if connection is None:
+            self._wait(entry, stream)
+            return
+        self._open(connection, stream)
 
-        Source: client-go/util/connrotation/connrotation.go, CloseAll.
-        """
-        for connection in self.pools[pool].connections:
-            self._lose(connection, detail)
-        self.notify()
+    def cancel(self, pool: int, token: object) -> None:
+        """Give a request up. Nothing of it is delivered any more."""
+        entry = self._pools[pool]
+        stream = entry.find(token)
+        if stream is not None:
+            self._give_up(stream)
+            stream.done = True
 
-    def close_pool(self, pool: int) -> None:
-        """Remove an identity; what it still waits for is answered with CANCELLED."""
-        entry = self.pools.pop(pool)
-        now_ns = self._now_ns()
-        self._dials.give_up(entry)
-        wanted = [stream for stream in entry.requests() if not stream.done]
-        connections, entry.connections = entry.connections, ()
-        entry.waiting = entry.delayed = ()
-        for connection in connections:
-            self._part(connection, ErrorCode.NO_ERROR)
-            self._descriptors.discard(connection)
-            self.stats.connections -= 1
-        for stream in wanted:
-            failed = stream.fail(Failure.CANCELLED, "the pool was closed", now_ns)
-            self._inbox.append(failed)
-        self.notify()
+    def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
+        """Give up every request whose token says so."""
+        for entry in self._pools.values():
+            for stream in entry.requests():
+                if not stream.done and is_unwanted(stream.token):
+                    self._give_up(stream)
+                    stream.done = True
 
-    def abandon(self, stream: Stream) -> None:
+    def _give_up(self, stream: Stream) -> None:
         """Take a stream off its connection; its bytes are told to the server at the next flush."""
         if stream.sid == 0:
             return  # it waits: whoever takes it from the queue sees that it is done
@@ -215,57 +253,7 @@ class Links:
             self._descriptors.look_at(connection, 0)
         self._mark(connection)
 
-    def sweep(self, now_ns: int) -> None:
-        """Ping, give up connections and dials that are due, begin those dials that are."""
-        for connection in self._descriptors.due(now_ns):
-            if connection.state is not ConnectionState.UP:
-                self._dials.look(connection, now_ns)
-                continue
-            self._check_alive(connection, now_ns)
-            if connection.state is ConnectionState.UP:
-                self._watch_over(connection)
-        self._dials.dial_delayed()
-        self._send_delayed(now_ns)
-
-    def on_edge(self, *, rests: bool) -> None:
-        """Take what has come, if it was left until now; see `Poller.on_edge`."""
-        self._poller.on_edge(sleeps=rests)
-
-    def read_all(self) -> None:
-        """Take what has come by now."""
-        self._poller.drain()
-
-    def use_plans(self) -> None:
-        """Have open connections repeat what the plans say now."""
-        for connection in self._by_fd.values():
-            connection.http2.outbound.use_plan(self._plans.of(connection.pool))
-
-    def use_plan_of(self, pool: int) -> None:
-        """Have the connections of one pool do so, also one that is being made."""
-        entry = self.pools.get(pool)
-        if entry is not None:  # else it is gone
-            for connection in (*entry.connections, entry.dialing):
-                if connection is not None:
-                    connection.http2.outbound.use_plan(self._plans.of(pool))
-
-    async def close(self) -> None:
-        """Close everything; what waits is answered with CANCELLED."""
-        for pool in list(self.pools):
-            self.close_pool(pool)
-        for connection in list(self._by_fd.values()):
-            self._descriptors.discard(connection)
-        self._poller.close()
-        await self._dials.close()
-
-    def _mark(self, connection: Connection) -> None:
-        """Remember that a connection has something to write."""
-        if not connection.dirty:
-            connection.dirty = True
-            self._dirty.append(connection)
-
-    # ---- requests ----
-
-    def wait(self, pool: Pool, stream: Stream) -> None:
+    def _wait(self, pool: Pool, stream: Stream) -> None:
         """Queue a request until a connection has room; dial for it."""
         if pool.wait(stream):
             self._pump(pool)
@@ -273,7 +261,7 @@ class Links:
             self.stats.own_limits[QUEUE] += 1
             failed = stream.fail(Failure.OWN_LIMIT, "too many requests wait", self._now_ns())
             self._inbox.append(failed)
-        self.notify()
+        self._notify()
 
     def _send_again(self, pool: Pool, stream: Stream) -> None:
         """Send what no server has seen: at once, then after 1, 2, 4 seconds and so on.
@@ -283,7 +271,7 @@ class Links:
         self.stats.retries += 1
         stream.sent_again += 1
         if stream.sent_again == 1:
-            self.wait(pool, stream)
+            self._wait(pool, stream)
             return
         if not pool.delayed:
             self._delayed.append(pool)
@@ -294,7 +282,7 @@ class Links:
         delayed, self._delayed = self._delayed, []
         for pool in delayed:
             for stream in pool.take_delayed(now_ns):
-                self.wait(pool, stream)
+                self._wait(pool, stream)
             if pool.delayed:
                 self._delayed.append(pool)
 
@@ -310,7 +298,7 @@ class Links:
             stream = pool.next_waiting()
             if stream is None:
                 return
-            self.open(connection, stream)
+            self._open(connection, stream)
 
     def _hold(self, pool: Pool) -> None:
         """Count what waits because its pool may have no more connections, each request once."""
@@ -320,7 +308,7 @@ class Links:
             stream.is_held = True
             self.stats.own_limits[STREAMS] += 1
 
-    def open(self, connection: Connection, stream: Stream) -> None:
+    def _open(self, connection: Connection, stream: Stream) -> None:
         """Put a request on a connection that has room."""
         connection.http2.open_stream(stream)
         stream.fd = connection.fd
@@ -329,6 +317,29 @@ class Links:
 
     # ---- reading and writing ----
 
+    def flush(self) -> None:
+        """Write once per connection that has something to say."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, []
+        self._poller.rest()
+        for connection in dirty:
+            connection.dirty = False
+            if connection.state is ConnectionState.UP and not connection.stuck:
+                if self._cuts and swallows_output(self._cuts.get(connection.pool)):
+                    continue
+                self._write(connection)
+
+    def on_edge(self, *, rests: bool) -> None:
+        """Take what has come, if it was left until now; see `Poller.on_edge`."""
+        self._poller.on_edge(sleeps=rests)
+
+    def _mark(self, connection: Connection) -> None:
+        """Remember that a connection has something to write."""
+        if not connection.dirty:
+            connection.dirty = True
+            self._dirty.append(connection)
+
     def _on_event(self, fd: int, mask: int) -> None:
         connection = self._by_fd.get(fd)
         if connection is None:
@@ -336,7 +347,7 @@ class Links:
         if connection.state is not ConnectionState.UP:
             if self._dials.advance(connection):
                 self._watch_over(connection)
-                self._pump(self.pools[connection.pool])
+                self._pump(self._pools[connection.pool])
                 self._mark(connection)  # the preface leaves also if nobody has a request
             return
         if mask & WRITE:
@@ -347,16 +358,16 @@ class Links:
     def _on_drained(self) -> None:
         if self._dirty:
             self.flush()
-        self.notify()
+        self._notify()
 
-    def notify(self) -> None:
+    def _notify(self) -> None:
         """Tell that something is in the inbox."""
         if self._inbox:
             self._on_ready()
 
     def _read(self, connection: Connection) -> None:
         buffer, inbox, stats, http2 = self._buffer, self._inbox, self.stats, connection.http2
-        pool = self.pools[connection.pool]
+        pool = self._pools[connection.pool]
         now_ns = connection.read_ns = self._now_ns()
         end = ""
         try:
@@ -419,7 +430,7 @@ class Links:
             self._part(connection, news.breach.code)
             self._lose(connection, f"HTTP/2: {news.breach}")
         for stream in news.refused:
-            self._send_again(self.pools[connection.pool], stream)
+            self._send_again(self._pools[connection.pool], stream)
         if http2.is_spent():
             if not connection.leaving:
                 connection.leaving = True
@@ -428,7 +439,39 @@ class Links:
                 self._part(connection, ErrorCode.NO_ERROR)
                 self._lose(connection, http2.goaway)
 
-    # ---- silence ----
+    # ---- time ----
+
+    def sweep(self, now_ns: int) -> None:
+        """Do what time asks for; called about once a second."""
+        # First what is there: an answer in time must not time out because we were late.
+        self._poller.drain()
+        self._expire(now_ns)
+        for connection in self._descriptors.due(now_ns):
+            if connection.state is not ConnectionState.UP:
+                self._dials.look(connection, now_ns)
+                continue
+            self._check_alive(connection, now_ns)
+            if connection.state is ConnectionState.UP:
+                self._watch_over(connection)
+        self._dials.dial_delayed()
+        self._send_delayed(now_ns)
+        self.flush()
+        self._notify()
+
+    def _expire(self, now_ns: int) -> None:
+        """Answer what took too long: one FIFO per time-out value, so its head is the oldest."""
+        for fifo in self._fifos.values():
+            while fifo:
+                stream = fifo[0]
+                is_open_watch = stream.watch and stream.code == 200
+                if not stream.done and not is_open_watch:
+                    if stream.deadline_ns > now_ns:
+                        break
+                    self._give_up(stream)
+                    failure = Failure.OWN_LIMIT if stream.is_held else Failure.TIMEOUT
+                    failed = stream.fail(failure, "no answer in time", now_ns)
+                    self._inbox.append(failed)
+                fifo.popleft()
 
     def _watch_over(self, connection: Connection) -> None:
         """Look at a connection that is up when a ping is due, or one is to be answered."""
@@ -456,7 +499,41 @@ class Links:
             connection.ping_ns = now_ns
             self._mark(connection)
 
+    # ---- credentials ----
+
+    def set_authorization(self, value: bytes | None, group: bytes | None = None) -> None:
+        """Let new requests carry a rotated token, and impersonate another group if one is given."""
+        self._plans.rotate(value, group)
+        for connection in self._by_fd.values():
+            connection.http2.outbound.use_plan(self._plans.of(connection.pool))
+
+    @property
+    def has_token(self) -> bool:
+        """Return whether requests carry a bearer token."""
+        return self._plans.authorization is not None
+
+    def expire_token(self, pool: int, *, is_over: bool) -> None:
+        """Let new requests of an identity carry a token that is over, or again the good one.
+
+        What is open goes on: a server looks at a token when a request comes.
+        """
+        self._plans.expire(pool, is_over=is_over)
+        entry = self._pools.get(pool)
+        if entry is not None:  # else it is gone
+            for connection in (*entry.connections, entry.dialing):
+                if connection is not None:
+                    connection.http2.outbound.use_plan(self._plans.of(pool))
+
     # ---- ends ----
+
+    async def close(self) -> None:
+        """Close everything; what waits is answered with CANCELLED."""
+        for pool in list(self._pools):
+            self.close_pool(pool)
+        for connection in list(self._by_fd.values()):
+            self._descriptors.discard(connection)
+        self._poller.close()
+        await self._dials.close()
 
     def _lose(self, connection: Connection, detail: str, failure: Failure = Failure.LOST) -> None:
         """Answer for everything on a connection that is gone; dial again if requests wait."""
@@ -466,7 +543,7 @@ class Links:
         untouched = not connection.stuck
         self._descriptors.discard(connection)
         self.stats.connections -= 1
-        pool = self.pools[connection.pool]
+        pool = self._pools[connection.pool]
         pool.connections = tuple(other for other in pool.connections if other is not connection)
         self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         for stream in list(connection.http2.streams.values()):
@@ -487,161 +564,3 @@ class Links:
             connection.http2.outbound.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()
-
-
-class Transport:
-    """See the top of this file. One per process and endpoint; used from the loop's thread."""
-
-    __slots__ = ("_context", "_fifos", "_inbox", "_links", "_now_ns", "_plans", "stats")
-
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        ssl_context: ssl.SSLContext,
-        *,
-        user_agent: UserAgent,
-        authorization: bytes | None,
-        accept: bytes,
-        now_ns: Callable[[], int],
-        inbox: Inbox,
-        on_ready: Callable[[], None],
-        loop: asyncio.AbstractEventLoop,
-        dial_backoff: DialBackoff | None = None,
-        impersonate_group: bytes = b"",
-        health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
-        look_up: LookUp | None = None,
-    ) -> None:
-        prepare_context(ssl_context)
-        self._context = ssl_context
-        self._now_ns = now_ns
-        self._inbox = inbox
-        self._plans = HeaderPlans(
-            endpoint.authority(), user_agent, authorization, accept, impersonate_group
-        )
-        self._links = Links(
-            endpoint, self._plans, now_ns, inbox, on_ready, loop, dial_backoff, health, look_up
-        )
-        self.stats = self._links.stats
-        self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
-
-    def open_pool(
-        self,
-        pool: int,
-        user: bytes = b"",
-        ssl_context: TlsContext | None = None,
-        limits: PoolLimits = DEFAULT_LIMITS,
-    ) -> None:
-        """Add an identity. It dials at its first request, or by `connect`."""
-        assert pool not in self._links.pools, pool
-        if isinstance(ssl_context, ssl.SSLContext):
-            prepare_context(ssl_context)
-        self._links.pools[pool] = Pool(pool, user, ssl_context or self._context, limits)
-
-    def connect(self, pool: int) -> None:
-        """Dial now, if the pool has no connection."""
-        self._links.connect(pool)
-
-    def drop_connections(self, pool: int, detail: str) -> None:
-        """Close an identity's connections under what is on them; new ones are dialed as needed."""
-        self._links.drop(pool, detail)
-
-    def close_pool(self, pool: int) -> None:
-        """Remove an identity; what it still waits for is answered with CANCELLED."""
-        self._links.close_pool(pool)
-
-    def flush(self) -> None:
-        """Write once per connection that has something to say."""
-        self._links.flush()
-
-    def on_edge(self, *, rests: bool) -> None:
-        """Take what has come, if it was left until now; with `rests`, leave what comes again."""
-        self._links.on_edge(rests=rests)
-
-    def send(self, pool: int, request: Request, token: object) -> None:
-        """Queue a request; its bytes leave at `flush`."""
-        entry = self._links.pools[pool]
-        stream = Stream(token, request)
-        if request.timeout_ns:
-            stream.deadline_ns = self._now_ns() + request.timeout_ns
-            fifo = self._fifos.get(request.timeout_ns)
-            if fifo is None:
-                fifo = self._fifos[request.timeout_ns] = deque()
-            fifo.append(stream)
-        self.stats.requests += 1
-        connection = None if entry.waiting else entry.with_room()
-        if connection is None:
-            self._links.wait(entry, stream)
-            return
-        self._links.open(connection, stream)
-
-    def cancel(self, pool: int, token: object) -> None:
-        """Give a request up. Nothing of it is delivered any more."""
-        entry = self._links.pools[pool]
-        stream = entry.find(token)
-        if stream is not None:
-            self._links.abandon(stream)
-            stream.done = True
-
-    def abandon(self, is_unwanted: Callable[[object], bool]) -> None:
-        """Give up every request whose token says so."""
-        for entry in self._links.pools.values():
-            for stream in entry.requests():
-                if not stream.done and is_unwanted(stream.token):
-                    self._links.abandon(stream)
-                    stream.done = True
-
-    def hang_up(self, pool: int) -> None:
-        """Close the connections of a pool; its next request dials. Its requests are CANCELLED."""
-        entry = self._links.pools[pool]
-        self.close_pool(pool)
-        self.open_pool(pool, entry.user, entry.context, entry.limits)
-
-    def cut(self, pool: int, cut: Cut | None) -> None:
-        """Cut an identity off from the server, or None: let its packets through again."""
-        self._links.cut(pool, cut)
-
-    def sweep(self, now_ns: int) -> None:
-        """Do what time asks for; called about once a second."""
-        # First what is there: an answer in time must not time out because we were late.
-        self._links.read_all()
-        self._expire(now_ns)
-        self._links.sweep(now_ns)
-        self._links.flush()
-        self._links.notify()
-
-    def set_authorization(self, value: bytes | None, group: bytes | None = None) -> None:
-        """Let new requests carry a rotated token, and impersonate another group if one is given."""
-        self._plans.rotate(value, group)
-        self._links.use_plans()
-
-    @property
-    def has_token(self) -> bool:
-        """Return whether requests carry a bearer token."""
-        return self._plans.authorization is not None
-
-    def expire_token(self, pool: int, *, is_over: bool) -> None:
-        """Let new requests of an identity carry a token that is over, or again the good one.
-
-        What is open goes on: a server looks at a token when a request comes.
-        """
-        self._plans.expire(pool, is_over=is_over)
-        self._links.use_plan_of(pool)
-
-    async def close(self) -> None:
-        """Close everything; what waits is answered with CANCELLED."""
-        await self._links.close()
-
-    def _expire(self, now_ns: int) -> None:
-        """Answer what took too long: one FIFO per time-out value, so its head is the oldest."""
-        for fifo in self._fifos.values():
-            while fifo:
-                stream = fifo[0]
-                is_open_watch = stream.watch and stream.code == 200
-                if not stream.done and not is_open_watch:
-                    if stream.deadline_ns > now_ns:
-                        break
-                    self._links.abandon(stream)
-                    failure = Failure.OWN_LIMIT if stream.is_held else Failure.TIMEOUT
-                    failed = stream.fail(failure, "no answer in time", now_ns)
-                    self._inbox.append(failed)
-                fifo.popleft()
