@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetCoreSchemaHandler,
+    PlainSerializer,
     StringConstraints,
     ValidationError,
     WithJsonSchema,
@@ -25,7 +26,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
 
-from fleet.quantity import Quantity, parse_positive_duration, parse_quantity
+from fleet.quantity import Quantity, format_duration, parse_positive_duration, parse_quantity
 
 API_VERSION = "fleet.emulator/v1alpha1"
 KNOWN_KEYS_SHOWN_MAX = 12
@@ -36,6 +37,7 @@ PLACEHOLDERS = ("name", "index", "zone", "region")
 DurationNs = Annotated[
     int,
     BeforeValidator(parse_positive_duration),
+    PlainSerializer(format_duration, when_used="json"),
     WithJsonSchema({"type": "string", "examples": ["10s", "1h30m"]}),
 ]
 """A duration as Go writes it, kept in nanoseconds."""
@@ -43,6 +45,7 @@ DurationNs = Annotated[
 QuantityField = Annotated[
     Quantity,
     BeforeValidator(parse_quantity),
+    PlainSerializer(str, when_used="json"),
     WithJsonSchema({"type": ["string", "number"], "examples": ["500m", "32Gi"]}),
 ]
 """An amount as Kubernetes writes it."""

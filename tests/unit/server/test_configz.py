@@ -2,7 +2,7 @@
 
 import orjson
 
-from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.profile.kubelet_configuration import EVICTION_HARD_DEFAULT, KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.server.configz import DEFAULTS, configz
 
@@ -15,7 +15,8 @@ def shown(**given: object) -> dict[str, object]:
 
 
 def test_nothing_written_is_the_defaults() -> None:
-    assert shown() == DEFAULTS
+    defaults = orjson.loads(DEFAULTS.read_bytes())
+    assert shown() == {**defaults, "evictionHard": EVICTION_HARD_DEFAULT}
 
 
 def test_what_is_written_is_shown_by_its_own_name() -> None:
