@@ -408,7 +408,6 @@ class Reactor:
                 self._guard(None, token.on_message, message, now_ns)
             elif type(token) is AgentCall or type(token) is Opening:
                 self._guard(None, self._on_agents, token, message)
-            # What is left is of a connection, under the number of its pool: nobody asked.
         return bool(inbox)
 
     def _on_agents(self, token: AgentCall | Opening, message: object) -> None:

@@ -50,9 +50,6 @@ from fleet.wire.sockets.dials import (
     own_limit,
 )
 from fleet.wire.sockets.transport import (
-    ConnectionDown,
-    ConnectionUp,
-    DialBackoff,
     Endpoint,
     Transport,
 )
@@ -73,7 +70,6 @@ class Harness:
         self,
         endpoint: Endpoint,
         certificate: Certificate,
-        backoff: DialBackoff | None = None,
         authorization: bytes = b"Bearer token",
         health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
         look_up: LookUp | None = None,
@@ -92,7 +88,6 @@ class Harness:
             inbox=self.inbox,
             on_ready=self.take,
             loop=asyncio.get_running_loop(),
-            dial_backoff=backoff,
             health=health,
             look_up=look_up,
         )
@@ -374,7 +369,6 @@ def test_a_draining_connection_closes_when_its_last_watch_is_given_up(
         harness.transport.cancel(1, "w")
         harness.sweep()
         assert harness.stats.connections == 0
-        assert harness.count(ConnectionDown) == 1
 
     with_peer(certificate, test)
 
@@ -774,18 +768,6 @@ def test_a_watch_past_a_megabyte(certificate: Certificate) -> None:
     with_peer(certificate, test)
 
 
-def test_connecting_ahead_is_told(certificate: Certificate) -> None:
-    async def test(peer: Peer, harness: Harness) -> None:
-        harness.transport.connect(1)
-        harness.transport.connect(1)
-        await harness.until(lambda: harness.count(ConnectionUp) == 1)
-        harness.transport.connect(1)
-        assert harness.stats.dials == 1
-        assert len(peer.connections) <= 1
-
-    with_peer(certificate, test)
-
-
 async def dial_once(endpoint: Endpoint, certificate: Certificate) -> tuple[Failure, str]:
     harness = Harness(endpoint, certificate)
     harness.transport.open_pool(1)
@@ -985,33 +967,13 @@ def test_a_server_whose_certificate_changes(certificate: Certificate, tmp_path: 
     with_peer(certificate, test)
 
 
-def test_a_failed_dial_backs_off_if_asked_to(certificate: Certificate) -> None:
-    async def body() -> None:
-        endpoint = Endpoint("127.0.0.1", free_port())
-        harness = Harness(endpoint, certificate, DialBackoff(S, 3 * S))
-        harness.transport.open_pool(1)
-        harness.send()
-        await harness.answers(1)
-        for dials, wait_s in ((1, 1), (2, 2), (3, 3), (4, 3)):
-            harness.send()
-            harness.sweep(wait_s - 0.5)
-            assert harness.stats.dials == dials
-            assert harness.responses() == []
-            harness.sweep(0.5)
-            assert harness.stats.dials == dials + 1
-            await harness.answers(1)
-        await harness.transport.close()
-
-    run(body())
-
-
 def test_a_reset_before_the_flush_is_sent_again(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
         harness.send()
         await harness.answers(1)
         peer.call(peer.connections[0].drop)
         harness.send(GET, "b")  # queued on a connection whose end we have not seen yet
-        await harness.until(lambda: harness.count(ConnectionDown) == 1)
+        await harness.until(lambda: harness.stats.retries == 1)
         answers = await harness.answers(1)
         assert answers["b"].code == 200
 

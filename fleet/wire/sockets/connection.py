@@ -462,8 +462,6 @@ class Pool:
     dialing: Connection | None = None
     waiting: deque[Stream] | tuple[()] = ()
     delayed: tuple[tuple[int, Stream], ...] = ()  # and when each is to be sent again
-    failures: int = 0
-    retry_ns: int = 0
 
     def with_room(self) -> Connection | None:
         """Return a connection that takes one more stream."""

@@ -187,20 +187,6 @@ def _numbers(endpoint: Endpoint) -> tuple[Address, ...]:
     return tuple(Address(family, place) for family, _, _, _, place in found)
 
 
-class ConnectionUp(NamedTuple):
-    """A pool's connection is ready."""
-
-    at_ns: int
-
-
-class ConnectionDown(NamedTuple):
-    """A pool's connection is gone, or a dial failed."""
-
-    at_ns: int
-    failure: Failure
-    detail: str
-
-
 STREAMS = "streams to the API server"
 QUEUE = "requests that wait for a connection"
 OPEN_FILES = "open files"
@@ -246,20 +232,11 @@ class TransportStats:
     """How often a limit of fleet or of its machine was hit: the server had no part in it."""
 
 
-class DialBackoff(NamedTuple):
-    """Waits between failed dials of one pool, doubling. Without it each request dials."""
-
-    initial_ns: int
-    max_ns: int
-
-
 class Dials:
-    """Held by `Transport`, whose pools, descriptors and cuts these are; failures go to its inbox."""
+    """Held by `Transport`, whose pools and descriptors these are; failures go to its inbox."""
 
     __slots__ = (
-        "_backoff",
         "_cuts",
-        "_delayed",
         "_descriptors",
         "_endpoint",
         "_inbox",
@@ -281,7 +258,6 @@ class Dials:
         inbox: Inbox,
         on_ready: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
-        backoff: DialBackoff | None,
         look_up: LookUp | None,
         descriptors: Descriptors,
         pools: dict[int, Pool],
@@ -293,25 +269,19 @@ class Dials:
         self._now_ns = now_ns
         self._inbox = inbox
         self._on_ready = on_ready
-        self._backoff = backoff
         self._descriptors = descriptors
         self._pools = pools
         self._cuts = cuts
         self._stats = stats
-        self._delayed: list[Pool] = []
         self._tunnel = endpoint.tunnel()
         self._resolver = Resolver(endpoint.dialed, loop, now_ns, self._resolved, look_up)
         self.streams_hint = STREAMS_DEFAULT  # what the server allowed on other connections
 
     def dial(self, pool: Pool) -> None:
-        """Begin a connection for a pool, unless one is being made, or it must wait or has all."""
+        """Begin a connection for a pool, unless one is being made, or it has all."""
         if pool.dialing is not None or self.is_full(pool):
             return
         now_ns = self._now_ns()
-        if now_ns < pool.retry_ns:
-            if pool not in self._delayed:
-                self._delayed.append(pool)
-            return
         # The hint serves until this one has its SETTINGS.
         http2 = Http2Codec(self._plans.of(pool.number), pool.user, self.streams_hint)
         connection = Connection(pool.number, http2)
@@ -329,13 +299,6 @@ class Dials:
         if self.streams_hint < STREAMS_DEFAULT:  # then the same streams need more of them
             most = most * STREAMS_DEFAULT // self.streams_hint
         return len(pool.connections) >= most
-
-    def dial_delayed(self) -> None:
-        """Dial for the pools that had to wait; those that must still are delayed again."""
-        delayed, self._delayed = self._delayed, []
-        for pool in delayed:
-            if pool.waiting and self._pools.get(pool.number) is pool:
-                self.dial(pool)
 
     def give_up(self, pool: Pool) -> None:
         """End the dial of a pool, if there is one."""
@@ -362,10 +325,8 @@ class Dials:
         self._resolver.worked(connection.places[0])
         connection.places = ()
         pool.dialing = None
-        pool.failures = 0
         pool.connections = (*pool.connections, connection)
         self._stats.connections += 1
-        self._inbox.append((pool.number, ConnectionUp(now_ns)))
         return True
 
     def look(self, connection: Connection, now_ns: int) -> None:
@@ -432,13 +393,7 @@ class Dials:
     def _failed(self, connection: Connection, detail: str, failure: Failure) -> None:
         pool = self._pools[connection.pool]
         pool.dialing = None
-        pool.failures += 1
         self._stats.dial_failures += 1
-        now_ns = self._now_ns()
-        if self._backoff is not None:
-            wait_ns = self._backoff.initial_ns << min(pool.failures - 1, 30)
-            pool.retry_ns = now_ns + min(wait_ns, self._backoff.max_ns)
         by = "" if self._endpoint.proxy is None else f" by the proxy {self._endpoint.proxy}"
         detail = f"{self._endpoint.host}:{self._endpoint.port}{by}: {detail}"
-        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
-        self._inbox += pool.fail_waiting(failure, detail, now_ns)
+        self._inbox += pool.fail_waiting(failure, detail, self._now_ns())

@@ -3,7 +3,7 @@
     send -> a stream on a connection with room, or the pool's queue and a dial
     flush -> one write per connection that has something to say
     poller -> read, decode, inbox; then `on_ready` once per batch
-    sweep -> time-outs, pings, dials that are due: once a second, no timer per connection
+    sweep -> time-outs, pings, dials that take too long: once a second, no timer per connection
 
 Every `send` is answered by exactly one Response, whatever happens, unless it is cancelled.
 Source: golang.org/x/net/http2/transport.go and client-go/transport for limits and retries.
@@ -38,9 +38,6 @@ from fleet.wire.sockets.connection import (
 from fleet.wire.sockets.dials import (
     QUEUE,
     STREAMS,
-    ConnectionDown,
-    ConnectionUp,
-    DialBackoff,
     Dials,
     Endpoint,
     LookUp,
@@ -49,9 +46,6 @@ from fleet.wire.sockets.dials import (
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 
 __all__ = [
-    "ConnectionDown",
-    "ConnectionUp",
-    "DialBackoff",
     "Endpoint",
     "Transport",
     "TransportStats",
@@ -87,7 +81,6 @@ class Transport:
         inbox: Inbox,
         on_ready: Callable[[], None],
         loop: asyncio.AbstractEventLoop,
-        dial_backoff: DialBackoff | None = None,
         impersonate_group: bytes = b"",
         health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
         look_up: LookUp | None = None,
@@ -119,7 +112,6 @@ class Transport:
             inbox,
             on_ready,
             loop,
-            dial_backoff,
             look_up,
             self._descriptors,
             self._pools,
@@ -139,13 +131,6 @@ class Transport:
         if isinstance(ssl_context, ssl.SSLContext):
             prepare_context(ssl_context)
         self._pools[pool] = Pool(pool, user, ssl_context or self._context, limits)
-
-    def connect(self, pool: int) -> None:
-        """Dial now, if the pool has no connection."""
-        entry = self._pools[pool]
-        if entry.with_room() is None:
-            self._dials.dial(entry)
-            self._notify()
 
     def drop_connections(self, pool: int, detail: str) -> None:
         """Close an identity's connections under what is on them; new ones are dialed as needed.
@@ -453,7 +438,6 @@ class Transport:
             self._check_alive(connection, now_ns)
             if connection.state is ConnectionState.UP:
                 self._watch_over(connection)
-        self._dials.dial_delayed()
         self._send_delayed(now_ns)
         self.flush()
         self._notify()
@@ -545,7 +529,6 @@ class Transport:
         self.stats.connections -= 1
         pool = self._pools[connection.pool]
         pool.connections = tuple(other for other in pool.connections if other is not connection)
-        self._inbox.append((pool.number, ConnectionDown(now_ns, failure, detail)))
         for stream in list(connection.http2.streams.values()):
             stream.sid = 0
             if untouched and stream.sent_ns == 0 and stream.may_go_again:

@@ -42,7 +42,6 @@ from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
-from fleet.wire.sockets.dials import ConnectionDown, ConnectionUp
 
 GET_NODE = ApiCall(NodeId(0), Op.GET_NODE_CSI, "k")
 DELETE_POD = ApiCall(NodeId(0), Op.DELETE_POD, "uid", PodTarget("default", "web"))
@@ -156,14 +155,6 @@ class World:
     def after(self, seconds: float) -> None:
         self.clock.advance_to(self.clock.now_ns() + int(seconds * NS_PER_S))
         self.reactor.turn()
-
-
-def test_news_of_a_connection_is_nobodys_answer() -> None:
-    """It comes under the number of a pool; nobody waits for it, with or without agents."""
-    world = World()
-    world.reactor.inbox += [(0, ConnectionUp(1)), (0, ConnectionDown(2, Failure.LOST, "gone"))]
-    world.reactor.turn()
-    assert not world.reactor.counts.bugs
 
 
 class AgentsWire(NotedWire):
