@@ -10,27 +10,17 @@ declared makes of SIGTERM, its program or its role says (runtime/program.py).
 
 import enum
 from collections.abc import Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, TypeAdapter, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant_of
-from fleet.profile.schema import PLACEHOLDER, DurationNs, Spec, check_placeholders
-from fleet.profile.yaml_text import read_annotation
+from fleet.profile.distribution import ZERO, Distribution, DistributionField
+from fleet.profile.schema import PLACEHOLDER, CompiledFrom, DurationNs, Spec, check_placeholders
 from fleet.quantity import Quantity, parse_quantity
 
 FOREVER = 1 << 62
-TEXT_MAX = 4096
-"""A longer annotation is ignored."""
-
-PROBE_ANNOTATIONS = (
-    "fleet.emulator/startup-probe",
-    "fleet.emulator/readiness-probe",
-    "fleet.emulator/liveness-probe",
-)
-"""By `ProbeKind`."""
 
 
 class ProbeKind(enum.IntEnum):
@@ -94,9 +84,6 @@ class ProbeBehavior(NamedTuple):
 
 
 ALWAYS_GOOD = ProbeBehavior()
-Probes = tuple[ProbeBehavior, ...]
-"""By `ProbeKind`."""
-ALL_GOOD: Probes = (ALWAYS_GOOD,) * len(ProbeKind)
 
 
 def attempt(phase: ProbePhase, timeout_ns: int, failure: float, latency: float) -> ProbeAttempt:
@@ -112,25 +99,14 @@ def attempt(phase: ProbePhase, timeout_ns: int, failure: float, latency: float) 
 
 
 class ProbePhaseSpec(Spec):
-    """One phase as it is written: `{after: 30s, result: Failure, statusCode: 500}`."""
+    """One phase as it is written, in the order of `ProbePhase`: `{after: 30s, result: Failure}`."""
 
     after: DurationNs = 0
     result: ProbeAnswer
     failure_rate: Annotated[float, Field(ge=0, le=1)] = 0.0
     latency: DistributionField = ZERO
-    status_code: Annotated[int, Field(ge=400, le=599)] | None = None
+    status_code: Annotated[int, Field(ge=400, le=599)] = 0
     output: str = ""
-
-    def compiled(self) -> ProbePhase:
-        """Return what the prober reads."""
-        return ProbePhase(
-            self.after,
-            self.result,
-            self.failure_rate,
-            self.latency,
-            self.status_code or 0,
-            self.output,
-        )
 
 
 class ProbeTimelineSpec(Spec):
@@ -150,7 +126,7 @@ class ProbeTimelineSpec(Spec):
 
     def compiled(self) -> ProbeBehavior:
         """Return what the prober reads, with the phase before the first one."""
-        phases = [phase.compiled() for phase in self.phases]
+        phases = [ProbePhase(*dict(each).values()) for each in self.phases]
         if phases[0].after_ns:
             good = phases[0].answer.is_good
             phases.insert(
@@ -171,72 +147,29 @@ def _phase_from_short(text: str) -> dict[str, str]:
     return {"result": result, **({"after": time.strip()} if after else {})}
 
 
-ProbeTimelineField = Annotated[
+_Written = Annotated[
     ProbeTimelineSpec,
     BeforeValidator(
         _from_short, json_schema_input_type=ProbeTimelineSpec | list[ProbePhaseSpec] | str
     ),
 ]
+ProbeField = Annotated[
+    ProbeBehavior, CompiledFrom(_Written, ProbeBehavior, ProbeTimelineSpec.compiled)
+]
 """`Success after 5s, Failure after 1m`, or a list of phases, or the whole timeline."""
 
 
-class ProbesSpec(Spec):
+class Probes(Spec):
     """What the probes of a container find; one that is not named always succeeds."""
 
-    startup: ProbeTimelineField | None = None
-    readiness: ProbeTimelineField | None = None
-    liveness: ProbeTimelineField | None = None
+    startup: ProbeField | None = None
+    readiness: ProbeField | None = None
+    liveness: ProbeField | None = None
 
-    def compiled(self) -> Probes:
-        """Return what the prober reads, by kind."""
-        return tuple(
-            ALWAYS_GOOD if each is None else each.compiled()
-            for each in (self.startup, self.readiness, self.liveness)
-        )
+    def of(self, kind: ProbeKind) -> ProbeBehavior:
+        """Return what the probe of a kind finds."""
+        return (self.startup, self.readiness, self.liveness)[kind] or ALWAYS_GOOD
 
-
-_ANNOTATION: TypeAdapter[ProbeTimelineSpec] = TypeAdapter(ProbeTimelineField)
-
-
-@lru_cache(maxsize=1024)
-def parse_timeline(text: str) -> ProbeBehavior | None:
-    """Return what an annotation says, as a PodBehavior says it; None if it cannot be read."""
-    if len(text) > TEXT_MAX:
-        return None
-    try:
-        return _ANNOTATION.validate_python(read_annotation(text)).compiled()
-    except ValueError:  # pydantic's are such, too
-        return None
-
-
-def probes_with_annotations(probes: Probes, notes: Mapping[str, str]) -> Probes:
-    """Return what the probes find, as the annotations of a pod override it."""
-    if not any(key in notes for key in PROBE_ANNOTATIONS):
-        return probes
-    declared = (parse_timeline(notes.get(key, "")) for key in PROBE_ANNOTATIONS)
-    return tuple(new or old for new, old in zip(declared, probes, strict=True))
-
-
-START_FAILURE_ANNOTATION = "fleet.emulator/start-failure"
-START_FAILURE_TIMES_ANNOTATION = "fleet.emulator/start-failure-times"
-POST_START_ANNOTATION = "fleet.emulator/post-start"
-PRE_STOP_ANNOTATION = "fleet.emulator/pre-stop"
-STOP_TIME_ANNOTATION = "fleet.emulator/stop-time"
-STOP_CODE_ANNOTATION = "fleet.emulator/stop-exit-code"
-STOP_ERROR_ANNOTATION = "fleet.emulator/stop-error"
-MESSAGE_ANNOTATION = "fleet.emulator/termination-message"
-RESIZE_ERROR_ANNOTATION = "fleet.emulator/resize-error"
-LIFECYCLE_ANNOTATIONS = (
-    RESIZE_ERROR_ANNOTATION,
-    START_FAILURE_ANNOTATION,
-    START_FAILURE_TIMES_ANNOTATION,
-    POST_START_ANNOTATION,
-    PRE_STOP_ANNOTATION,
-    STOP_TIME_ANNOTATION,
-    STOP_CODE_ANNOTATION,
-    STOP_ERROR_ANNOTATION,
-    MESSAGE_ANNOTATION,
-)
 
 StartReason = Literal["RunContainerError", "CreateContainerError", "CreateContainerConfigError"]
 RUN_ERROR: Final = "RunContainerError"
@@ -312,66 +245,10 @@ class LifecycleBehavior(Spec):
 
 USUAL_LIFE = LifecycleBehavior()
 
-
-def lifecycle_with_annotations(
-    life: LifecycleBehavior, notes: Mapping[str, str]
-) -> LifecycleBehavior:
-    """Apply the annotations of a pod; a value that cannot be read is ignored."""
-    changes: dict[str, object] = {
-        field: notes[key]
-        for key, field in (
-            (MESSAGE_ANNOTATION, "termination_message"),
-            (RESIZE_ERROR_ANNOTATION, "resize_error"),
-        )
-        if key in notes
-    }
-    text = notes.get(START_FAILURE_ANNOTATION, "")
-    given, _, message = (part.strip() for part in text.partition(":"))
-    for reason in (each for each in FAILURE_MESSAGES if each == given):
-        times = notes.get(START_FAILURE_TIMES_ANNOTATION, "")
-        changes["start_failure"] = StartFailure(
-            reason=reason,
-            message=message,
-            times=int(times) if times.isascii() and times.isdigit() and len(times) <= 9 else 0,
-        )
-    if POST_START_ANNOTATION in notes:
-        changes["post_start"] = _hook(notes[POST_START_ANNOTATION], life.post_start)
-    if PRE_STOP_ANNOTATION in notes:
-        changes["pre_stop"] = _hook(notes[PRE_STOP_ANNOTATION], life.pre_stop)
-    stop: dict[str, object] = {}
-    text = notes.get(STOP_TIME_ANNOTATION, "")
-    if text == "never":
-        stop["ignored"] = True
-    elif text == "hangs":
-        stop["hangs"] = True
-    elif (delay := constant_of(text)) is not None:
-        stop |= {"delay": delay, "ignored": False, "hangs": False}
-    if STOP_ERROR_ANNOTATION in notes:
-        stop["error"] = notes[STOP_ERROR_ANNOTATION]
-    code = notes.get(STOP_CODE_ANNOTATION, "")
-    if code.isascii() and code.isdigit() and len(code) <= 3 and int(code) <= CODE_MAX:
-        stop["exit_code"] = int(code)
-    if stop:
-        changes["stop"] = life.stop.model_copy(update=stop)
-    return life.model_copy(update=changes) if changes else life
-
-
-def _hook(text: str, hook: HookBehavior) -> HookBehavior:
-    """Read `2s`, `fail`, or both."""
-    words = text.split()
-    durations = [found for word in words if (found := constant_of(word)) is not None]
-    if len(durations) + words.count("fail") != len(words):
-        return hook
-    duration = durations[-1] if durations else hook.duration
-    return HookBehavior(duration=duration, fails="fail" in words)
-
-
 INTERVAL_NS_MAX = 1 << 61
-LOGS_ANNOTATION = "fleet.emulator/logs"
 LINE_MAX = 16 << 10
 """A longer line is split by containerd (max_container_log_line_size)."""
 RATE_MAX = 100_000.0
-ANNOTATION_MAX = 4096
 PLACEHOLDERS = ("index", "time", "level", "random", "pod", "namespace", "container", "node")
 DEFAULT_TEMPLATE = "{{time}} {{level}} request {{index}} of {{pod}} took {{random}} us"
 
@@ -409,20 +286,3 @@ class LogBehavior(Spec):
     def text(self, values: Mapping[str, str]) -> str:
         """Return a line by the values of the placeholders."""
         return PLACEHOLDER.sub(lambda found: values[found[1]], self.template)
-
-
-@lru_cache(maxsize=1024)
-def _parse_logs(text: str) -> LogBehavior | None:
-    """Return what an annotation says, as a PodBehavior says it; None if it cannot be read."""
-    if len(text) > ANNOTATION_MAX:
-        return None
-    try:
-        return LogBehavior.model_validate(read_annotation(text))
-    except ValueError:  # pydantic's are such, too
-        return None
-
-
-def logs_with_annotations(logs: LogBehavior | None, notes: Mapping[str, str]) -> LogBehavior | None:
-    """Return what a container says once the annotations of its pod are applied."""
-    text = notes.get(LOGS_ANNOTATION)
-    return logs if text is None else _parse_logs(text) or logs

@@ -8,12 +8,10 @@ pkg/util/parsers/parsers.go, ParseImageName.
 Differs: the digest of a reference is checked for its algorithm and length by one pattern.
 """
 
-import contextlib
 import enum
 import hashlib
 import re
 import zlib
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Annotated, NamedTuple
@@ -21,7 +19,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import DistributionField, constant, constant_of
+from fleet.profile.distribution import DistributionField, constant
 from fleet.profile.schema import QuantityField, Spec
 from fleet.quantity import parse_quantity
 
@@ -127,11 +125,6 @@ def _invalid(error: str) -> ImageReference:
     return ImageReference(error=error)
 
 
-IMAGE_SIZE_ANNOTATION = "fleet.emulator/image-size"
-PULL_TIME_ANNOTATION = "fleet.emulator/pull-time"
-PULL_ERROR_ANNOTATION = "fleet.emulator/pull-error"
-IMAGE_ANNOTATIONS = (IMAGE_SIZE_ANNOTATION, PULL_TIME_ANNOTATION, PULL_ERROR_ANNOTATION)
-
 SIZE_MIN = 5_000_000
 SIZE_RATIO = 100
 """Images of unknown size have 5 MB to 500 MB, evenly on a logarithmic scale."""
@@ -172,19 +165,6 @@ class ImageBehavior(Spec):
     pull_time: DistributionField | None = None
     error: Annotated[PullError | None, Field(alias="pullError")] = None
     error_rate: Annotated[float, Field(gt=0, le=1, alias="pullErrorRate")] = 1.0
-
-    def annotated(self, notes: Mapping[str, str]) -> "ImageBehavior":
-        """Return this with the annotations of a pod applied; what cannot be read is ignored."""
-        changes: dict[str, object] = {}
-        with contextlib.suppress(ValueError):
-            if IMAGE_SIZE_ANNOTATION in notes:
-                changes["size_bytes"] = max(_bytes(notes[IMAGE_SIZE_ANNOTATION]), 0)
-        if time := constant_of(notes.get(PULL_TIME_ANNOTATION)):
-            changes["pull_time"] = time
-        for error in PullError:
-            if notes.get(PULL_ERROR_ANNOTATION) == error.value:
-                changes |= {"error": error, "error_rate": 1.0}
-        return self.model_copy(update=changes) if changes else self
 
     def failing(self, error: PullError) -> "ImageBehavior":
         """Return this where each pull fails."""

@@ -457,6 +457,6 @@ def _check(value: Mapping[str, object], origin: str) -> Document:
         allowed = " or ".join(map(repr, KINDS))
         raise UsageError(f"{origin}: kind: {kind!r} is not {allowed}")
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, by_name=False)
     except ValidationError as error:
         raise UsageError(f"{origin}: {explain(error, model)}") from error

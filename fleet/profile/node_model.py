@@ -32,7 +32,6 @@ from fleet.profile.machine import (
 from fleet.profile.pod_behavior import (
     USUAL_RUN_TIMES,
     CSIDriver,
-    Labels,
     PodBehavior,
     RunTimes,
     select_behavior,
@@ -327,10 +326,6 @@ class NodeModel:
     def behavior_of(self, pod: Pod) -> PodBehavior:
         """Return how a pod behaves: the first match wins, annotations override."""
         return select_behavior(self.behaviors, pod.labels, pod.namespace, pod.annotations, pod.spec)
-
-    def behavior_for(self, labels: Labels, namespace: str, annotations: Labels) -> PodBehavior:
-        """Return how a pod behaves of which no more is known."""
-        return select_behavior(self.behaviors, labels, namespace, annotations)
 
     def filled(self, user_agent: str) -> bytes:
         """Return a user agent of this profile's nodes. A version goes without its suffix.

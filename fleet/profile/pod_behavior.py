@@ -1,52 +1,40 @@
 """How the pods that a document selects behave: their containers and their volumes.
 
-`PodBehaviorManifest` is what a user writes, `PodBehavior` what the simulated runtime reads: when
-containers have started, how long they run, how they end; how long a volume takes to mount, and what
-fails. Three sources decide, the first that speaks wins: annotations of the pod, the first document
-that selects it, the container's own command. Of any other container its role decides:
-runtime/program.py.
+A `PodBehavior` says when containers have started, how long they run, how they end; how long a
+volume takes to mount, and what fails. Three sources decide, the first that speaks wins: annotations
+of the pod, the first document that selects it, the container's own command. Of any other container
+its role decides: runtime/program.py.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal, NamedTuple
+from functools import lru_cache, partial
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, TypeAdapter, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import NO_SPEC, ContainerSpec, PodSpec
 from fleet.k8s.selectors import holds
 from fleet.k8s.well_known import OWN_PREFIX
 from fleet.profile.container_behavior import (
-    ALL_GOOD,
-    LIFECYCLE_ANNOTATIONS,
-    LOGS_ANNOTATION,
-    PROBE_ANNOTATIONS,
+    CODE_MAX,
+    FAILURE_MESSAGES,
     USUAL_LIFE,
     LifecycleBehavior,
     LogBehavior,
+    ProbeField,
     Probes,
-    ProbesSpec,
-    lifecycle_with_annotations,
-    logs_with_annotations,
-    probes_with_annotations,
+    StartFailure,
 )
 from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant, constant_of
-from fleet.profile.image_behavior import (
-    DEFAULT_IMAGE,
-    IMAGE_ANNOTATIONS,
-    ImageBehavior,
-)
+from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, PullError
 from fleet.profile.schema import DurationNs, Metadata, Spec
-from fleet.profile.usage import (
-    UNDECLARED,
-    USAGE_ANNOTATIONS,
-    CurveField,
-    Usage,
-    curve_of,
-    usage_with_annotations,
-)
+from fleet.profile.usage import UNDECLARED, CurveField, Usage, curve_of
+from fleet.profile.yaml_text import read_annotation
+from fleet.quantity import parse_quantity
 
 MOUNT_DELAY = constant(100_000_000)
 """NodeStageVolume and NodePublishVolume of a driver whose device is there."""
@@ -54,11 +42,7 @@ EXPAND_DELAY = constant(100_000_000)
 """NodeExpandVolume."""
 PROVISION_DELAY = constant(500_000_000)
 ATTACH_DELAY = constant(500_000_000)
-MOUNT_DELAY_ANNOTATION = "fleet.emulator/mount-delay"
-MOUNT_ERROR_ANNOTATION = "fleet.emulator/mount-error"
-UNMOUNT_FAILS_ANNOTATION = "fleet.emulator/unmount-fails"
-EXPAND_ERROR_ANNOTATION = "fleet.emulator/expand-error"
-EMPTY_DIR_ANNOTATION = "fleet.emulator/empty-dir-usage"
+EMPTY_DIR_ANNOTATION = f"{OWN_PREFIX}empty-dir-usage"
 
 DEFAULT_DRIVER = "csi.fleet.emulator"
 DRIVER_PATTERN = r"^[a-zA-Z0-9]([-a-zA-Z0-9._]{0,61}[a-zA-Z0-9])?$"
@@ -126,28 +110,6 @@ class CSIDriver(Spec):
         return self.allocatable_over_time.at(age_ns)
 
 
-def volume_behavior(
-    declared: tuple[VolumeBehavior, ...],
-    name: str,
-    annotations: Mapping[str, str] | tuple[tuple[str, str], ...],
-) -> VolumeBehavior:
-    """Return how one volume of a pod behaves; an annotation that cannot be read is ignored."""
-    found = next((each for each in declared if fnmatchcase(name, each.name)), DEFAULT_VOLUME)
-    notes = dict(annotations)
-    changes: dict[str, object] = {}
-    if usage := curve_of(notes.get(EMPTY_DIR_ANNOTATION, "")):
-        changes["usage"] = usage
-    if MOUNT_ERROR_ANNOTATION in notes:
-        changes["mount_error"] = notes[MOUNT_ERROR_ANNOTATION]
-    if (text := notes.get(UNMOUNT_FAILS_ANNOTATION)) in {"true", "false"}:
-        changes["unmount_fails"] = text == "true"
-    if EXPAND_ERROR_ANNOTATION in notes:
-        changes["expand_error"] = notes[EXPAND_ERROR_ANNOTATION]
-    if delay := constant_of(notes.get(MOUNT_DELAY_ANNOTATION)):
-        changes["mount_delay"] = delay
-    return found.model_copy(update=changes) if changes else found
-
-
 SANDBOX_DELAY = constant(100_000_000)
 """To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
 START_DELAY = constant(50_000_000)
@@ -168,25 +130,6 @@ class RunTimes(Spec):
 
 USUAL_RUN_TIMES = RunTimes()
 
-START_DELAY_ANNOTATION = "fleet.emulator/start-delay"
-RUN_TIME_ANNOTATION = "fleet.emulator/run-time"
-EXIT_CODE_ANNOTATION = "fleet.emulator/exit-code"
-EXIT_REASON_ANNOTATION = "fleet.emulator/exit-reason"
-_OPTIONS = frozenset(
-    key.removeprefix(OWN_PREFIX)
-    for key in (
-        START_DELAY_ANNOTATION,
-        RUN_TIME_ANNOTATION,
-        EXIT_CODE_ANNOTATION,
-        EXIT_REASON_ANNOTATION,
-        LOGS_ANNOTATION,
-        *USAGE_ANNOTATIONS,
-        *IMAGE_ANNOTATIONS,
-        *PROBE_ANNOTATIONS,
-        *LIFECYCLE_ANNOTATIONS,
-    )
-)
-EXIT_CODE_MAX = 255
 OOM_REASON = "OOMKilled"
 OOM_EXIT_CODE = 137
 
@@ -228,13 +171,26 @@ class PodSelector(Spec):
         return all(wanted.matches(labels) for wanted in self.match_expressions)
 
 
-class OutcomeSpec(Spec):
-    """One way in which a container can end."""
+ExitCode = Annotated[int, Field(ge=0, le=CODE_MAX)]
+
+
+class Outcome(Spec):
+    """One way in which a container can end, and after which time from its start."""
 
     weight: Annotated[float, Field(gt=0)] = 1.0
     after: DistributionField
-    exit_code: Annotated[int, Field(ge=0, le=EXIT_CODE_MAX)] = 0
+    exit_code: ExitCode = 0
     reason: str = ""
+
+    @property
+    def reason_shown(self) -> str:
+        """Return the reason of the terminated state. Source: kuberuntime_container.go."""
+        return self.reason or ("Error" if self.exit_code else "Completed")
+
+    def with_code(self, code: int) -> "Outcome":
+        """Return it with another exit code; a reason does not outlive the code it is for."""
+        changes = {"exit_code": code, "reason": ""}
+        return self if code == self.exit_code else self.model_copy(update=changes)
 
 
 class ExecAnswer(Spec):
@@ -243,7 +199,7 @@ class ExecAnswer(Spec):
     command: Annotated[str, Field(min_length=1)]  # its words; `*` and `?` match as in a shell
     stdout: str = ""
     stderr: str = ""
-    exit_code: Annotated[int, Field(ge=0, le=EXIT_CODE_MAX)] = 0
+    exit_code: ExitCode = 0
     after: DurationNs = 0
 
 
@@ -257,80 +213,22 @@ class HttpAnswer(Spec):
     content_type: str = "text/plain; charset=utf-8"
 
 
-class ContainerBehaviorSpec(Spec):
+class ContainerBehavior(Spec):
     """What the containers of one name do; `*` and `?` match as in a shell.
 
-    With a type only those of it: `type: InitContainer` alone means all init containers.
+    With a type only those of it: `type: InitContainer` alone means all init containers. No
+    outcomes: ask its command, else its role.
     """
 
-    name: str = "*"
+    pattern: Annotated[str, Field(alias="name")] = "*"
     type: Literal["Container", "InitContainer", "Sidecar"] | None = None
     start_delay: DistributionField = START_DELAY
-    outcomes: tuple[OutcomeSpec, ...] = ()
-    usage: Usage = UNDECLARED
-    image: ImageBehavior = DEFAULT_IMAGE
-    probes: ProbesSpec = ProbesSpec()
-    lifecycle: LifecycleBehavior = USUAL_LIFE
-    logs: LogBehavior | None = None
-    exec: tuple[ExecAnswer, ...] = ()
-    http: tuple[HttpAnswer, ...] = ()
-
-
-class PodBehaviorSpec(Spec):
-    """The spec of a PodBehavior."""
-
-    pod_selector: PodSelector = PodSelector()
-    sandbox_delay: DistributionField = SANDBOX_DELAY
-    containers: tuple[ContainerBehaviorSpec, ...] = ()
-    volumes: tuple[VolumeBehavior, ...] = ()
-
-
-class PodBehaviorManifest(Spec):
-    """A PodBehavior document: how the pods that it selects behave."""
-
-    api_version: Literal["fleet.emulator/v1alpha1"]
-    kind: Literal["PodBehavior"]
-    metadata: Metadata
-    spec: PodBehaviorSpec = PodBehaviorSpec()
-
-    def compiled(self) -> "PodBehavior":
-        """Return what the runtime reads."""
-        spec = self.spec
-        return PodBehavior(
-            name=self.metadata.name,
-            selector=spec.pod_selector,
-            sandbox_delay=spec.sandbox_delay,
-            containers=tuple(_compile_container(container) for container in spec.containers),
-            volumes=spec.volumes,
-        )
-
-
-class Outcome(NamedTuple):
-    """How a container ends, and after which time from its start."""
-
-    after: Distribution
-    exit_code: int = 0
-    reason: str = ""
-
-    @property
-    def reason_shown(self) -> str:
-        """Return the reason of the terminated state. Source: kuberuntime_container.go."""
-        return self.reason or ("Error" if self.exit_code else "Completed")
-
-
-class ContainerBehavior(NamedTuple):
-    """What one container does. No outcomes: ask its command, else its role."""
-
-    pattern: str = "*"
-    type: str = ""  # "" for any; `select_behavior` replaces one that has a type by their names
-    start_delay: Distribution = START_DELAY
     outcomes: tuple[Outcome, ...] = ()
-    shares: tuple[float, ...] = ()  # cumulative, the last is 1.0
+    exit_codes: tuple[ExitCode, ...] = ()  # instead: of the first run, the second, ... the last
     usage: Usage = UNDECLARED
     image: ImageBehavior = DEFAULT_IMAGE
-    probes: Probes = ALL_GOOD
-    life: LifecycleBehavior = USUAL_LIFE
-    exit_codes: tuple[int, ...] = ()  # of the first run, the second, ...; the last one repeats
+    probes: Probes = Probes()
+    life: Annotated[LifecycleBehavior, Field(alias="lifecycle")] = USUAL_LIFE
     logs: LogBehavior | None = None  # None: what its script prints
     exec: tuple[ExecAnswer, ...] = ()
     http: tuple[HttpAnswer, ...] = ()
@@ -351,28 +249,43 @@ class ContainerBehavior(NamedTuple):
         """Pick one of the declared outcomes by a number of [0, 1); None when none is declared."""
         if not self.outcomes:
             return None
-        chosen = self.outcomes[-1]
-        for outcome, share in zip(self.outcomes, self.shares, strict=True):
-            if u < share:
-                chosen = outcome
-                break
+        sums = list(itertools.accumulate(each.weight for each in self.outcomes))
+        at = bisect_right(sums, u * sums[-1])
+        chosen = self.outcomes[min(at, len(sums) - 1)]
         if self.exit_codes:
-            code = self.exit_codes[min(attempt, len(self.exit_codes) - 1)]
-            return _with_code(chosen, code)
+            return chosen.with_code(self.exit_codes[min(attempt, len(self.exit_codes) - 1)])
         return chosen
 
 
 DEFAULT_CONTAINER = ContainerBehavior()
 
 
-class PodBehavior(NamedTuple):
-    """The compiled form of one PodBehavior, or of what a pod's annotations say."""
+class PodBehaviorSpec(Spec):
+    """The spec of a PodBehavior."""
 
-    name: str
-    selector: PodSelector
-    sandbox_delay: Distribution = SANDBOX_DELAY
+    pod_selector: PodSelector = PodSelector()
+    sandbox_delay: DistributionField = SANDBOX_DELAY
     containers: tuple[ContainerBehavior, ...] = ()
     volumes: tuple[VolumeBehavior, ...] = ()
+
+
+class PodBehaviorManifest(Spec):
+    """A PodBehavior document: how the pods that it selects behave."""
+
+    api_version: Literal["fleet.emulator/v1alpha1"]
+    kind: Literal["PodBehavior"]
+    metadata: Metadata
+    spec: PodBehaviorSpec = PodBehaviorSpec()
+
+    def compiled(self) -> "PodBehavior":
+        """Return what the runtime reads."""
+        return PodBehavior.model_construct(None, name=self.metadata.name, **dict(self.spec))
+
+
+class PodBehavior(PodBehaviorSpec):
+    """What one document says, or what a pod's annotations make of it."""
+
+    name: str
 
     def container(self, name: str) -> ContainerBehavior:
         """Return what a container does: the first entry whose pattern fits."""
@@ -382,7 +295,7 @@ class PodBehavior(NamedTuple):
         return DEFAULT_CONTAINER
 
 
-DEFAULT_BEHAVIOR = PodBehavior("default", PodSelector())
+DEFAULT_BEHAVIOR = PodBehavior(name="default")
 
 
 def select_behavior(
@@ -397,13 +310,13 @@ def select_behavior(
     if behaviors:
         pairs = dict(labels)
         for behavior in behaviors:
-            if behavior.selector.matches(pairs, namespace):
+            if behavior.pod_selector.matches(pairs, namespace):
                 chosen = _named(behavior, spec)
                 break
     if not annotations:
         return chosen
-    notes = dict(annotations)
-    if not any(key.partition(".")[0] in _OPTIONS for key in _without_prefix(notes)):
+    notes = _own_notes(annotations)
+    if _OPTIONS.isdisjoint(key.partition(".")[0] for key in notes):
         return chosen
     if not isinstance(annotations, tuple):
         return _overridden(chosen, notes)
@@ -427,13 +340,13 @@ def _named(behavior: PodBehavior, spec: PodSpec) -> PodBehavior:
             names = [""] if not entry.type else []
             names += [each.name for each, type_ in _types(spec) if entry.type == type_]
             containers += [
-                entry._replace(pattern=name or entry.pattern, type="")
+                entry.model_copy(update={"pattern": name or entry.pattern, "type": None})
                 for name in names
                 if not name or fnmatchcase(name, entry.pattern)
             ]
         if len(_named_behaviors) >= ANNOTATED_MAX:
             _named_behaviors.clear()
-        made = behavior._replace(containers=tuple(containers))
+        made = behavior.model_copy(update={"containers": tuple(containers)})
         known = _named_behaviors[key] = behavior, made
     return known[1]
 
@@ -451,8 +364,13 @@ _annotated_behaviors: dict[Labels, tuple[PodBehavior, PodBehavior]] = {}
 """What annotations made of which behaviour: it is asked for at each step of a pod."""
 
 
-def _without_prefix(notes: Mapping[str, str]) -> Iterator[str]:
-    return (key.removeprefix(OWN_PREFIX) for key in notes if key.startswith(OWN_PREFIX))
+def _own_notes(annotations: Labels) -> dict[str, str]:
+    """Return those of fleet, without their prefix."""
+    return {
+        key.removeprefix(OWN_PREFIX): text
+        for key, text in dict(annotations).items()
+        if key.startswith(OWN_PREFIX)
+    }
 
 
 def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
@@ -460,82 +378,180 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
 
     A value that cannot be read is ignored: a kubelet has no one to refuse an annotation to.
     """
-    names = sorted({key.partition(".")[2] for key in _without_prefix(notes)} - {""})
+    names = sorted({key.partition(".")[2] for key in notes} - {""})
     containers = []
     for name in names:
         suffix = f".{name}"
         own = {key.removesuffix(suffix): notes[key] for key in notes if key.endswith(suffix)}
-        container = behavior.container(name)._replace(pattern=name)
+        container = behavior.container(name).model_copy(update={"pattern": name})
         containers.append(_annotated(container, {**notes, **own}))
     every = (*behavior.containers, DEFAULT_CONTAINER)
     containers += [_annotated(container, notes) for container in every]
-    return behavior._replace(containers=tuple(containers))
+    return behavior.model_copy(update={"containers": tuple(containers)})
+
+
+Read = Callable[[str], Mapping[str, object] | None]
+"""Returns which fields an annotation sets, None if it cannot be read."""
+NOTE_MAX = 4096
+"""Characters of an annotation in YAML; a longer one is ignored."""
+
+
+def _sets(field: str, read: Callable[[str], object] = str) -> Read:
+    def changes(text: str) -> Mapping[str, object] | None:
+        found = read(text)
+        return None if found is None else {field: found}
+
+    return changes
+
+
+def _yaml(written: Any) -> Callable[[str], object]:
+    """Return what reads an annotation as a document says the same."""
+    adapter = TypeAdapter[object](written)
+
+    @lru_cache(maxsize=1024)
+    def read(text: str) -> object:
+        try:
+            return adapter.validate_python(read_annotation(text)) if len(text) <= NOTE_MAX else None
+        except ValueError:  # pydantic's are such, too
+            return None
+
+    return read
+
+
+def _size(text: str) -> int | None:
+    try:
+        return max(parse_quantity(text).value, 0)
+    except ValueError:
+        return None
+
+
+def _count(text: str, digits: int = 9) -> int | None:
+    is_number = text.isascii() and text.isdigit() and len(text) <= digits
+    return int(text) if is_number else None
+
+
+def _code(text: str) -> int | None:
+    code = _count(text, digits=3)
+    return code if code is not None and code <= CODE_MAX else None
+
+
+def _codes(text: str) -> tuple[int, ...] | None:
+    """Read one code, or those of the first, the second, ... run, separated by commas."""
+    codes = [_code(part.strip()) for part in text.split(",")]
+    return None if None in codes else tuple(each for each in codes if each is not None)
+
+
+def _pull_error(text: str) -> Mapping[str, object] | None:
+    found = next((each for each in PullError if each.value == text), None)
+    return None if found is None else {"error": found, "error_rate": 1.0}
+
+
+def _start_failure(text: str) -> Mapping[str, object] | None:
+    given, _, message = (part.strip() for part in text.partition(":"))
+    reason = next((each for each in FAILURE_MESSAGES if each == given), None)
+    if reason is None:
+        return None
+    return {"start_failure": StartFailure(reason=reason, message=message)}
+
+
+def _hook(text: str) -> Mapping[str, object] | None:
+    """Read `2s`, `fail`, or both."""
+    words = text.split()
+    durations = [found for word in words if (found := constant_of(word)) is not None]
+    if len(durations) + words.count("fail") != len(words):
+        return None
+    return {"fails": "fail" in words, **({"duration": durations[-1]} if durations else {})}
+
+
+def _stop(text: str) -> Mapping[str, object] | None:
+    if text in {"never", "hangs"}:
+        return {"ignored" if text == "never" else "hangs": True}
+    delay = constant_of(text)
+    return None if delay is None else {"delay": delay, "ignored": False, "hangs": False}
+
+
+_milli_curve_of = partial(curve_of, scale=1000)
+_ANNOTATIONS: dict[str, tuple[str, Read]] = {
+    "start-delay": ("", _sets("start_delay", constant_of)),
+    "logs": ("", _sets("logs", _yaml(LogBehavior))),
+    "image-size": ("image", _sets("size_bytes", _size)),
+    "pull-time": ("image", _sets("pull_time", constant_of)),
+    "pull-error": ("image", _pull_error),
+    "memory-usage": ("usage", _sets("memory", curve_of)),
+    "cpu-usage": ("usage", _sets("cpu_milli", _milli_curve_of)),
+    "ephemeral-storage-usage": ("usage", _sets("ephemeral_storage", curve_of)),
+    "inodes-usage": ("usage", _sets("inodes", curve_of)),
+    "pids-usage": ("usage", _sets("pids", curve_of)),
+    "swap-usage": ("usage", _sets("swap", curve_of)),
+    "network-receive": ("usage", _sets("network_receive", curve_of)),
+    "network-transmit": ("usage", _sets("network_transmit", curve_of)),
+    "startup-probe": ("probes", _sets("startup", _yaml(ProbeField))),
+    "readiness-probe": ("probes", _sets("readiness", _yaml(ProbeField))),
+    "liveness-probe": ("probes", _sets("liveness", _yaml(ProbeField))),
+    "start-failure": ("life", _start_failure),
+    "start-failure-times": ("life.start_failure", _sets("times", _count)),
+    "post-start": ("life.post_start", _hook),
+    "pre-stop": ("life.pre_stop", _hook),
+    "stop-time": ("life.stop", _stop),
+    "stop-exit-code": ("life.stop", _sets("exit_code", _code)),
+    "stop-error": ("life.stop", _sets("error")),
+    "termination-message": ("life", _sets("termination_message")),
+    "resize-error": ("life", _sets("resize_error")),
+}
+"""Of a pod, for its containers: the part of a ContainerBehavior, and what is set there."""
+_VOLUME_ANNOTATIONS: dict[str, Read] = {
+    "mount-delay": _sets("mount_delay", constant_of),
+    "mount-error": _sets("mount_error"),
+    "unmount-fails": _sets("unmount_fails", {"true": True, "false": False}.get),
+    "expand-error": _sets("expand_error"),
+    "empty-dir-usage": _sets("usage", curve_of),
+}
+OUTCOME_ANNOTATIONS = ("run-time", "exit-code", "exit-reason")
+_OPTIONS = frozenset((*_ANNOTATIONS, *OUTCOME_ANNOTATIONS))
+_S = TypeVar("_S", bound=Spec)
 
 
 def _annotated(container: ContainerBehavior, notes: Mapping[str, str]) -> ContainerBehavior:
-    delay = constant_of(notes.get(START_DELAY_ANNOTATION))
-    after = constant_of(notes.get(RUN_TIME_ANNOTATION))
-    codes = _exit_codes(notes.get(EXIT_CODE_ANNOTATION))
-    reason = notes.get(EXIT_REASON_ANNOTATION, "")
+    for name, (part, read) in _ANNOTATIONS.items():
+        if name in notes and (changes := read(notes[name])) is not None:
+            container = _changed(container, part, changes)
+    run_time, code, reason = (notes.get(each, "") for each in OUTCOME_ANNOTATIONS)
+    after, codes = constant_of(run_time), _codes(code) or ()
     if reason == OOM_REASON and not codes:
         codes = (OOM_EXIT_CODE,)
-    if delay is not None:
-        container = container._replace(start_delay=delay)
-    if after is not None or codes or reason:
-        container = _with_outcome(container, after, codes, reason)
-    return container._replace(
-        image=container.image.annotated(notes),
-        usage=usage_with_annotations(container.usage, notes),
-        probes=probes_with_annotations(container.probes, notes),
-        life=lifecycle_with_annotations(container.life, notes),
-        logs=logs_with_annotations(container.logs, notes),
-    )
+    if after is None and not codes and not reason:
+        return container
+    return _with_outcome(container, after, codes, reason)
+
+
+def _changed(spec: _S, part: str, changes: Mapping[str, object]) -> _S:
+    """Return a spec with changes of a part of it, if it has that part."""
+    if part:
+        first, _, rest = part.partition(".")
+        inner = getattr(spec, first)
+        changes = {} if inner is None else {first: _changed(inner, rest, changes)}
+    return spec.model_copy(update=changes)
 
 
 def _with_outcome(
     container: ContainerBehavior, after: Distribution | None, codes: tuple[int, ...], reason: str
 ) -> ContainerBehavior:
     """Replace the run time, the exit code, the reason or all of them of every outcome."""
-    outcomes = container.outcomes or (Outcome(ZERO),)
-    shares = container.shares or (1.0,)
-    changed = []
-    for outcome in outcomes:
-        new = outcome if after is None else outcome._replace(after=after)
-        if codes:
-            new = _with_code(new, codes[0])
-        changed.append(new._replace(reason=reason) if reason else new)
+    changes: dict[str, object] = {} if after is None else {"after": after}
+    outcomes = []
+    for each in container.outcomes or (Outcome(after=ZERO),):
+        new = each.with_code(codes[0]) if codes else each
+        outcomes.append(new.model_copy(update=changes | ({"reason": reason} if reason else {})))
     several = codes if len(codes) > 1 else ()
-    return container._replace(outcomes=tuple(changed), shares=shares, exit_codes=several)
+    return container.model_copy(update={"outcomes": tuple(outcomes), "exit_codes": several})
 
 
-def _with_code(outcome: Outcome, code: int) -> Outcome:
-    """Return an outcome with another exit code; a reason does not outlive the code it is for."""
-    return outcome if code == outcome.exit_code else Outcome(outcome.after, code)
-
-
-def _exit_codes(text: str | None) -> tuple[int, ...]:
-    """Read one code, or those of the first, the second, ... run, separated by commas."""
-    parts = [part.strip() for part in (text or "").split(",")]
-    if not all(part.isascii() and part.isdigit() and len(part) <= 3 for part in parts):
-        return ()
-    codes = tuple(map(int, parts))
-    return codes if max(codes) <= EXIT_CODE_MAX else ()
-
-
-def _compile_container(spec: ContainerBehaviorSpec) -> ContainerBehavior:
-    weights = [outcome.weight for outcome in spec.outcomes]
-    total = sum(weights)
-    return ContainerBehavior(
-        pattern=spec.name,
-        type=spec.type or "",
-        start_delay=spec.start_delay,
-        outcomes=tuple(Outcome(each.after, each.exit_code, each.reason) for each in spec.outcomes),
-        shares=tuple(share / total for share in itertools.accumulate(weights)),
-        usage=spec.usage,
-        life=spec.lifecycle,
-        image=spec.image,
-        probes=spec.probes.compiled(),
-        logs=spec.logs,
-        exec=spec.exec,
-        http=spec.http,
-    )
+def volume_behavior(
+    declared: tuple[VolumeBehavior, ...], name: str, annotations: Labels
+) -> VolumeBehavior:
+    """Return how one volume of a pod behaves; an annotation that cannot be read is ignored."""
+    found = next((each for each in declared if fnmatchcase(name, each.name)), DEFAULT_VOLUME)
+    notes = _own_notes(annotations)
+    for key in notes.keys() & _VOLUME_ANNOTATIONS:
+        found = _changed(found, "", _VOLUME_ANNOTATIONS[key](notes[key]) or {})
+    return found

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Annotated, NamedTuple, Self
 
@@ -323,27 +323,6 @@ class Usage(Spec):
 
 
 UNDECLARED = Usage()
-USAGE_ANNOTATIONS = {
-    "fleet.emulator/memory-usage": ("memory", 1),
-    "fleet.emulator/cpu-usage": ("cpu_milli", 1000),
-    "fleet.emulator/ephemeral-storage-usage": ("ephemeral_storage", 1),
-    "fleet.emulator/inodes-usage": ("inodes", 1),
-    "fleet.emulator/pids-usage": ("pids", 1),
-    "fleet.emulator/swap-usage": ("swap", 1),
-    "fleet.emulator/network-receive": ("network_receive", 1),
-    "fleet.emulator/network-transmit": ("network_transmit", 1),
-}
-"""Annotations of a pod, each for all its containers: an amount, or a curve as JSON."""
-
-
-def usage_with_annotations(usage: Usage, notes: Mapping[str, str]) -> Usage:
-    """Return what a container uses once the annotations of its pod are applied."""
-    declared = {
-        field: curve
-        for key, (field, scale) in USAGE_ANNOTATIONS.items()
-        if key in notes and (curve := curve_of(notes[key], scale)) is not None
-    }
-    return usage.model_copy(update=declared) if declared else usage
 
 
 @lru_cache(maxsize=1024)

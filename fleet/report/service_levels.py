@@ -202,7 +202,7 @@ def load_objectives(path: Path | None) -> tuple[Objective, ...]:
     if not isinstance(content, dict):
         raise UsageError(f"--slo {path}: no {KIND} (apiVersion: {API_VERSION}) is in it")
     try:
-        spec = ObjectivesManifest.model_validate(content).spec
+        spec = ObjectivesManifest.model_validate(content, by_name=False).spec
     except ValidationError as error:
         raise UsageError(f"--slo {path}: {explain(error, ObjectivesManifest)}") from error
     return objectives_of(spec.expectations, str(path), with_defaults=spec.defaults)

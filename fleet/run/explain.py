@@ -12,6 +12,7 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
+from fleet.k8s.well_known import OWN_PREFIX
 from fleet.kubelet.containers.kuberuntime_container import (
     ENDLESS_NS,
     GRACE_MIN_S,
@@ -23,12 +24,7 @@ from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import FOREVER, ProbeBehavior, ProbeKind
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
-from fleet.profile.pod_behavior import (
-    EXIT_CODE_ANNOTATION,
-    EXIT_REASON_ANNOTATION,
-    RUN_TIME_ANNOTATION,
-    PodBehavior,
-)
+from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, PodBehavior
 from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER, Container, RunState
@@ -42,7 +38,7 @@ NAME_MAX = 253
 _STARTED_NS = 3600 * NS_PER_S
 _STOPPED_AFTER_NS = 60 * NS_PER_S
 _HOST_IP = "192.0.2.1"
-_DECLARING = (RUN_TIME_ANNOTATION, EXIT_CODE_ANNOTATION, EXIT_REASON_ANNOTATION)
+_DECLARING = frozenset(OWN_PREFIX + each for each in OUTCOME_ANNOTATIONS)
 _ROLES = {
     Role.INIT: "init container",
     Role.BATCH: "batch",
@@ -202,7 +198,7 @@ def _taken_as(played: Played, run: Run) -> str:
     pod, spec = played.pod, played.spec
     if played.behavior.container(spec.name).outcomes:
         keys = {key.removesuffix(f".{spec.name}") for key, _ in pod.annotations}
-        if keys & set(_DECLARING):
+        if keys & _DECLARING:
             return "declared: by annotations of the pod"
         return f"declared: by PodBehavior {played.behavior.name}"
     if not isinstance(played.program, CommandProgram):

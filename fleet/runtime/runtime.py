@@ -262,7 +262,7 @@ class Runtime:
             if end is not None and start_ns + end.after_ns < container.exit_ns:
                 container.exit_ns = start_ns + end.after_ns
                 container.exit_code = end.exit_code
-                container.reason = Outcome(ZERO, end.exit_code).reason_shown
+                container.reason = Outcome(after=ZERO, exit_code=end.exit_code).reason_shown
         if at_ns + grace_ns < container.exit_ns:
             container.exit_ns = at_ns + grace_ns
             container.exit_code = KILLED_EXIT_CODE
@@ -445,7 +445,7 @@ class Runtime:
         if end_ns == container.exit_ns or end_ns < now_ns:
             return False
         container.exit_ns, container.exit_code = end_ns, 0 if end is None else end.exit_code
-        container.reason = Outcome(ZERO, container.exit_code).reason_shown
+        container.reason = Outcome(after=ZERO, exit_code=container.exit_code).reason_shown
         return True
 
     def _natural_end(self, process: Process, program: Program, run: Run) -> End | None:
@@ -531,7 +531,7 @@ class Runtime:
             return run.error
         self._record(process, run)
         if outcome is None and (end := self._natural_end(process, program, run)) is not None:
-            outcome = Outcome(constant(end.after_ns), end.exit_code)
+            outcome = Outcome(after=constant(end.after_ns), exit_code=end.exit_code)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
             container.exit_ns = started_ns + outcome.after.sample(u)

@@ -356,7 +356,7 @@ def parse(text: str, origin: str) -> Scenario:
         kind = content.get("kind") if isinstance(content, dict) else None
         raise UsageError(f"{origin}: kind: {kind!r} is not 'Scenario'")
     try:
-        return Scenario.model_validate(content)
+        return Scenario.model_validate(content, by_name=False)
     except ValidationError as error:
         line = line_of(text, error.errors(include_url=False)[0]["loc"])
         raise UsageError(f"{origin}:{line}: {explain(error, Scenario)}") from error

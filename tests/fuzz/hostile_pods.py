@@ -17,7 +17,6 @@ from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.profile.container_behavior import PROBE_ANNOTATIONS
 from fleet.runtime.commands import COMMANDS, NewFiles, Script
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.exec_session import StepsSession
@@ -90,7 +89,7 @@ ANNOTATIONS = (
     *("start-failure-times", "post-start", "pre-stop", "stop-time", "stop-exit-code"),
     *("stop-error", "termination-message", "resize-error", "start-delay", "run-time"),
     *("exit-code", "exit-reason", "image-size", "pull-time", "pull-error", "nothing"),
-    *(name.partition("/")[2] for name in PROBE_ANNOTATIONS),
+    *("startup-probe", "readiness-probe", "liveness-probe"),
 )
 STAYS = ("stop-error", "stop-time", "unmount-fails", "image-size", "pull-time", "start-delay")
 """Pods that declare it may not end, or be busy for long."""

@@ -130,7 +130,7 @@ class ProbeManager:
                 probe.handler not in {"exec", "httpGet"}
                 or view is None
                 or view.container_id != worker.container_id
-                or behavior.container(spec.name).probes[worker.kind] is not ALWAYS_GOOD
+                or behavior.container(spec.name).probes.of(worker.kind) is not ALWAYS_GOOD
                 or worker.behavior is CANCELLED
             ):
                 continue

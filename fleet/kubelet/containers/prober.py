@@ -39,7 +39,7 @@ def behavior_of(
 
     Of what nobody knows it finds what it asks for, whatever the port.
     """
-    declared = chosen.probes[kind]
+    declared = chosen.probes.of(kind)
     if declared is not ALWAYS_GOOD:
         return declared
     return probe_of(pod, spec, probe, program_of(pod, spec), chosen)

@@ -105,7 +105,7 @@ def behavior_of_probe(found: CriContainer, kind: ProbeKind) -> ProbeBehavior:
     spec = found.spec
     probe = (spec.startup_probe, spec.readiness_probe, spec.liveness_probe)[kind]
     if probe is None:
-        return found.declared.probes[kind]
+        return found.declared.probes.of(kind)
     return behavior_of(found.pod, spec, probe, kind, found.declared)
 
 

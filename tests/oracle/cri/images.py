@@ -19,6 +19,7 @@ from fleet.profile.image_behavior import (
     parse_image,
     pull_error_text,
 )
+from fleet.profile.pod_behavior import select_behavior
 from fleet.runtime.container_config import UNKNOWN_UID
 from fleet.runtime.image_store import Image, ImageStore
 
@@ -124,7 +125,7 @@ class Images:
         """Return what is special about an image in a pod: CRI does not say for which container."""
         model, metadata = self._machine.model, sandbox.metadata
         labels, annotations = dict(sandbox.labels), dict(sandbox.annotations)
-        behavior = model.behavior_for(labels, metadata.namespace, annotations)
+        behavior = select_behavior(model.behaviors, labels, metadata.namespace, annotations)
         pod = await self._look_up(metadata.uid)
         containers = all_containers(pod) if pod is not None else ()
         wanted = next((each["name"] for each in containers if each.get("image") == name), "")

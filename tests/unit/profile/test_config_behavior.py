@@ -122,7 +122,7 @@ def test_expressions_match_as_label_selectors(
     expected: bool,  # noqa: FBT001
 ) -> None:
     chosen = behavior(f"{{podSelector: {{matchExpressions: [{requirement}]}}}}")
-    assert chosen.selector.matches(labels, "default") is expected
+    assert chosen.pod_selector.matches(labels, "default") is expected
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_containers_are_chosen_by_pattern_and_outcomes_by_weight() -> None:
     assert chosen.sandbox_delay == constant(1 * S)
     assert chosen.container("sidecar").start_delay == constant(3 * S)
     good, bad = (chosen.container("main").outcome(u) for u in (0.949, 0.951))
-    assert good == Outcome(constant(600 * S))
-    assert bad == Outcome(constant(240 * S), 137, "OOMKilled")
+    assert good == Outcome(weight=95, after=constant(600 * S))
+    assert bad == Outcome(weight=5, after=constant(240 * S), exit_code=137, reason="OOMKilled")
     assert good.reason_shown == "Completed"
     assert bad.reason_shown == "OOMKilled"
     assert chosen.container("sidecar").outcome(0.5) is None
@@ -155,12 +155,14 @@ def test_annotations_override_what_was_declared() -> None:
     key = "fleet.emulator/"
     slow = select_behavior((declared,), {}, "d", {key + "start-delay": "2s"})
     assert slow.container("a").start_delay == constant(2 * S)
-    assert slow.container("a").outcome(0.0) == Outcome(constant(60 * S), 2, "Why")
+    assert slow.container("a").outcome(0.0) == Outcome(
+        after=constant(60 * S), exit_code=2, reason="Why"
+    )
     failing = select_behavior((declared,), {}, "d", {key + "exit-code": "3"})
-    assert failing.container("a").outcome(0.0) == Outcome(constant(60 * S), 3)
+    assert failing.container("a").outcome(0.0) == Outcome(after=constant(60 * S), exit_code=3)
     quick = select_behavior((), (), "d", ((key + "run-time", "10m"), (key + "exit-code", "1")))
     outcome = quick.container("a").outcome(0.0)
-    assert outcome == Outcome(constant(600 * S), 1)
+    assert outcome == Outcome(after=constant(600 * S), exit_code=1)
     assert outcome.reason_shown == "Error"
 
 

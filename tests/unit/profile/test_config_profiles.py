@@ -28,6 +28,7 @@ from fleet.profile.node_import import import_nodes
 from fleet.profile.node_model import NodeModel, cap_version
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
+from fleet.profile.pod_behavior import select_behavior
 from fleet.profile.settings import Settings
 from fleet.runtime.image_store import ImageStore
 
@@ -697,7 +698,7 @@ def test_a_file_holds_one_profile_and_its_behaviours(tmp_path: Path) -> None:
     models = load_mix(choices).models
     names = [[behavior.name for behavior in model.behaviors] for model in models]
     assert names == [["b", "slow-start"], ["slow-start"]]
-    assert models[0].behavior_for({}, "d", {}).name == "b"
+    assert select_behavior(models[0].behaviors, {}, "d", {}).name == "b"
     only = load_mix((ProfileChoice("slow-start"),)).models
     assert [model.name for model in only] == ["default"]
     path.write_text(yaml.safe_dump_all([HEAD, HEAD]))

@@ -6,17 +6,15 @@ from fleet.errors import UsageError
 from fleet.profile.container_behavior import (
     ALWAYS_GOOD,
     FOREVER,
-    TEXT_MAX,
     ProbeAnswer,
     ProbeBehavior,
     ProbeKind,
     ProbePhase,
     attempt,
-    parse_timeline,
 )
 from fleet.profile.distribution import constant
 from fleet.profile.loader import parse_documents
-from fleet.profile.pod_behavior import PodBehavior, PodBehaviorManifest, select_behavior
+from fleet.profile.pod_behavior import NOTE_MAX, PodBehavior, PodBehaviorManifest, select_behavior
 
 S = 1_000_000_000
 TIMEOUT_NS = 2 * S
@@ -33,9 +31,8 @@ def behavior(probes: str) -> PodBehavior:
 
 
 def timeline(text: str) -> ProbeBehavior:
-    found = parse_timeline(text)
-    assert found is not None, text
-    return found
+    chosen = select_behavior((), {}, "default", {"fleet.emulator/readiness-probe": text})
+    return chosen.container("c").probes.of(ProbeKind.READINESS)
 
 
 def answers(timeline: ProbeBehavior, *ages_s: float) -> list[str]:
@@ -101,9 +98,9 @@ def test_a_document_declares_each_kind_on_its_own() -> None:
         .container("c")
         .probes
     )
-    assert probes[ProbeKind.STARTUP] is ALWAYS_GOOD
-    assert answers(probes[ProbeKind.READINESS], 0, 5) == ["Refused", "Success"]
-    assert probes[ProbeKind.LIVENESS].phases == (
+    assert probes.of(ProbeKind.STARTUP) is ALWAYS_GOOD
+    assert answers(probes.of(ProbeKind.READINESS), 0, 5) == ["Refused", "Success"]
+    assert probes.of(ProbeKind.LIVENESS).phases == (
         ProbePhase(failure_rate=0.1, latency=constant(20_000_000)),
         ProbePhase(60 * S, ProbeAnswer.FAILURE, status_code=500, output="sick"),
     )
@@ -134,15 +131,15 @@ def test_an_annotation_overrides_one_kind_for_all_containers() -> None:
     notes = {"fleet.emulator/readiness-probe": "[{after: 3s, result: Success}]"}
     chosen = select_behavior((declared,), {}, "default", notes)
     for name in ("c", "other"):
-        assert answers(chosen.container(name).probes[ProbeKind.READINESS], 0, 3) == [
+        assert answers(chosen.container(name).probes.of(ProbeKind.READINESS), 0, 3) == [
             "Refused",
             "Success",
         ]
-    assert answers(chosen.container("c").probes[ProbeKind.LIVENESS], 0) == ["Failure"]
+    assert answers(chosen.container("c").probes.of(ProbeKind.LIVENESS), 0) == ["Failure"]
 
 
-@pytest.mark.parametrize("text", ["", "Succes", "[", "{", "[1]", "x" * (TEXT_MAX + 1)])
+@pytest.mark.parametrize("text", ["", "Succes", "[", "{", "[1]", "x" * (NOTE_MAX + 1)])
 def test_an_annotation_that_cannot_be_read_is_ignored(text: str) -> None:
     notes = {"fleet.emulator/liveness-probe": text}
     chosen = select_behavior((), {}, "default", notes)
-    assert chosen.container("c").probes[ProbeKind.LIVENESS] is ALWAYS_GOOD
+    assert chosen.container("c").probes.of(ProbeKind.LIVENESS) is ALWAYS_GOOD

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from fleet.profile.pod_behavior import ContainerBehavior, PodBehavior, select_behavior
 from fleet.profile.usage import (
     NEVER,
     PIECES_MAX,
@@ -16,7 +17,6 @@ from fleet.profile.usage import (
     constant_curve,
     next_crossing,
     sum_at,
-    usage_with_annotations,
 )
 
 S = 1_000_000_000
@@ -159,12 +159,13 @@ def test_no_crossing_is_missed(terms: list[tuple[Curve, int]], limit: int) -> No
 def test_annotations_give_an_amount_or_a_curve() -> None:
     usage = Usage.model_validate({"memory": "10Mi", "cpu": "250m"})
     assert usage.cpu_milli == constant_curve(250)
+    declared = PodBehavior(name="b", containers=(ContainerBehavior(usage=usage),))
     notes = {
         "fleet.emulator/memory-usage": '{"curve":"Ramp","from":"1Mi","to":"2Mi","duration":"1m"}',
         "fleet.emulator/pids-usage": "7",
         "fleet.emulator/cpu-usage": "plenty",
     }
-    changed = usage_with_annotations(usage, notes)
+    changed = select_behavior((declared,), {}, "d", notes).container("c").usage
     assert changed.memory == Curve(((0, 1 << 20), (60 * S, 2 << 20)))
     assert changed.pids == constant_curve(7)
     assert changed.cpu_milli == usage.cpu_milli

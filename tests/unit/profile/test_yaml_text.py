@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from fleet.errors import UsageError
-from fleet.profile.container_behavior import LOGS_ANNOTATION, logs_with_annotations, parse_timeline
 from fleet.profile.loader import load_file
+from fleet.profile.pod_behavior import DEFAULT_CONTAINER, select_behavior
 from fleet.profile.yaml_text import (
     NESTING_MAX,
     REPEATED_MAX,
@@ -96,13 +96,13 @@ def test_files_may_still_use_anchors_and_merge_keys() -> None:
 def test_an_annotation_has_no_anchors_aliases_or_merge_keys(text: str) -> None:
     with pytest.raises(YAMLTextError):
         read_annotation(text)
-    assert logs_with_annotations(None, {LOGS_ANNOTATION: text}) is None
-    assert parse_timeline(text) is None
+    notes = dict.fromkeys(("fleet.emulator/logs", "fleet.emulator/liveness-probe"), text)
+    assert select_behavior((), {}, "d", notes).container("c") == DEFAULT_CONTAINER
 
 
 def test_an_annotation_may_be_json_or_plain_yaml() -> None:
     for text in ('{"linesPerSecond": 2, "format": "Json"}', "{linesPerSecond: 2, format: Json}"):
-        logs = logs_with_annotations(None, {LOGS_ANNOTATION: text})
+        logs = select_behavior((), {}, "d", {"fleet.emulator/logs": text}).container("c").logs
         assert logs is not None
         assert (logs.lines_per_second, logs.format) == (2, "Json")
 

@@ -20,7 +20,7 @@ from fleet.profile.image_behavior import (
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel
-from fleet.profile.pod_behavior import select_behavior
+from fleet.profile.pod_behavior import ContainerBehavior, PodBehavior, select_behavior
 from fleet.runtime.image_store import ImageStore
 
 NGINX = "docker.io/library/nginx:1"
@@ -146,7 +146,8 @@ def test_images_are_declared_by_behaviours_and_annotations() -> None:
         "error_rate": 1.0,
     }
     wrong = dict.fromkeys(notes, "?")
-    assert found.annotated(wrong) == found
+    declared = PodBehavior(name="b", containers=(ContainerBehavior(image=found),))
+    assert select_behavior((declared,), {}, "d", wrong).container("c").image == found
 
 
 @pytest.mark.parametrize("error", PullError)

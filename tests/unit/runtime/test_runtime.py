@@ -15,7 +15,7 @@ from fleet.k8s.pods import (
     TerminatedState,
 )
 from fleet.profile.distribution import constant
-from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, select_behavior
+from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, PodBehavior, select_behavior
 from fleet.runtime.containers import NEVER, BackOff, RunState, image_id, image_name, last_words
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.program import Process
@@ -224,7 +224,7 @@ def test_delays_are_drawn_once_per_start() -> None:
     notes = (("fleet.emulator/start-delay", "7s"),)
     slow = select_behavior((), (), "default", notes)
     assert it.start_delay_ns(pod(), spec(), slow) == 7 * NS_PER_S
-    sandboxed = DEFAULT_BEHAVIOR._replace(sandbox_delay=constant(9))
+    sandboxed = PodBehavior(name="b", sandbox_delay=constant(9))
     assert it.sandbox_delay_ns(pod(), sandboxed) == 9
 
 

@@ -27,13 +27,14 @@ from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import KillReason
 from fleet.kubelet.pods.status_generate import apply_updates
 from fleet.kubelet.turn import Turn
-from fleet.profile.container_behavior import PROBE_ANNOTATIONS, ProbeKind
+from fleet.profile.container_behavior import ProbeKind
 from fleet.profile.loader import load_mix
 from fleet.runtime.containers import Container, RunState
 
 MODEL = load_mix().model_of(0)
 START_S = 1_000
 HTTP = ProbeSpec("httpGet", "http", port=80, path="/")
+PROBES = [f"fleet.emulator/{kind}-probe" for kind in ("startup", "readiness", "liveness")]
 FIELDS = ("startup_probe", "readiness_probe", "liveness_probe")
 
 
@@ -56,7 +57,7 @@ class Bench:
         self.manager = ProbeManager()
         self.now_ns = START_S * NS_PER_S
         spec = container("c", **{FIELDS[kind]: probe})
-        notes = ((PROBE_ANNOTATIONS[kind], timeline),)
+        notes = ((PROBES[kind], timeline),)
         self.pod = make_pod(spec, annotations=notes)
         self.status = running_status(self.env.wall_s(self.now_ns), started=bool(kind))
         self.timers = 0
@@ -317,7 +318,7 @@ def test_a_sidecar_holds_the_others_back_until_it_has_started() -> None:
     pod = make_pod(
         container("c"),
         init_containers=(side,),
-        annotations=((PROBE_ANNOTATIONS[0], "Success after 5s"),),
+        annotations=((PROBES[0], "Success after 5s"),),
     )
     world.create(pod)
     world.run(4)
@@ -335,7 +336,7 @@ def test_a_sidecar_holds_the_others_back_until_it_has_started() -> None:
 def test_a_pod_that_is_not_ready_is_tried_again_by_its_resync() -> None:
     world = later()
     slow = HTTP._replace(period_s=600)
-    notes = ((PROBE_ANNOTATIONS[1], "Success after 20s"),)
+    notes = ((PROBES[1], "Success after 20s"),)
     world.create(make_pod(probed(readiness=slow), annotations=notes))
     world.run(50)
     assert not world.container().ready
@@ -350,7 +351,7 @@ def test_a_restarted_container_keeps_its_started_until_the_next_startup_tick() -
         "startup": HTTP._replace(period_s=5),
         "liveness": HTTP._replace(period_s=1, failure_threshold=1),
     }
-    notes = ((PROBE_ANNOTATIONS[2], "Failure after 12s"),)
+    notes = ((PROBES[2], "Failure after 12s"),)
     world.create(make_pod(probed(**probes), annotations=notes, termination_grace_s=0))
     world.run(12)
     assert world.container().started
@@ -385,7 +386,7 @@ def test_a_pod_that_was_ended_is_not_probed_any_more() -> None:
 def test_nothing_is_left_of_a_deleted_pod() -> None:
     for light in (False, True):
         world = later(light=light)
-        notes = ((PROBE_ANNOTATIONS[1], "Failure"),)
+        notes = ((PROBES[1], "Failure"),)
         spec = probed(readiness=HTTP, liveness=HTTP, startup=HTTP)
         world.create(make_pod(spec, annotations=notes))
         world.run(30)

@@ -15,8 +15,8 @@ from fleet.k8s.pods import (
     RunningState,
     TerminatedState,
 )
-from fleet.profile.container_behavior import PROBE_ANNOTATIONS
 
+PROBES = [f"fleet.emulator/{kind}-probe" for kind in ("startup", "readiness", "liveness")]
 COMMANDS = (
     (),
     ("true",),
@@ -63,9 +63,7 @@ def random_pod(draw: random.Random, index: int) -> object:
     names = "cd"[: draw.randint(1, 2)]
     return make_pod(
         *(random_container(draw, name, *draw.choice(COMMANDS)) for name in names),
-        annotations=tuple(
-            (key, draw.choice(TIMELINES)) for key in PROBE_ANNOTATIONS if draw.random() < 0.5
-        ),
+        annotations=tuple((key, draw.choice(TIMELINES)) for key in PROBES if draw.random() < 0.5),
         uid=f"{UID}-{index}",
         name=f"p{index}",
         init_containers=tuple(inits) if draw.random() < 0.3 else (),
