@@ -1,7 +1,8 @@
 """Which test shows what of each fault, and of each thing that nodes do by themselves.
 
 Each has a simulation (trouble, then recovery, in virtual time) and a test on a real control plane
-that asks the API server alone. Faults of the control plane itself have only the second.
+that asks the API server alone, or a scene in which the judge compares it with a real kubelet.
+Faults of the control plane itself have no simulation.
 tests/unit/faults/test_coverage.py checks this list against the faults and tests that exist.
 """
 
@@ -27,6 +28,7 @@ EDITS = "tests/sim/test_foreign_edits.py::"
 EXPANSION = "tests/sim/test_volume_expansion.py::"
 PUBLISHING = "tests/sim/test_csi_publishing.py::"
 CSI = "tests/e2e/test_csi_nodes.py::"
+RESOURCES = "tests/oracle/scenes_resources.py::"
 ODD = f"{NODE}test_runtimes_links_and_processes_fail_and_are_well_again"
 
 
@@ -45,7 +47,7 @@ _RUNTIME = "test_a_runtime_out_of_order_makes_its_node_not_ready"
 _PRESSURE = "test_a_resource_that_something_uses_up_puts_its_node_under_pressure"
 _DAEMONS = f"{NODE}test_daemons_say_conditions_and_take_them_back"
 _UNATTACHED = f"{NODE}test_volumes_that_do_not_attach_or_mount_keep_their_pods_waiting"
-_WHOLE, _RESIZED = "tests/sim/test_pod_level_resize.py::", "tests/e2e/test_resized_pods.py::"
+_WHOLE = "tests/sim/test_pod_level_resize.py::"
 _POLLING = "tests/sim/test_polled_objects_timing.py::"
 _ANEW = f"{NODE}test_a_kubelet_that_restarts_admits_its_pods_anew"
 BY_FAULT = {
@@ -151,7 +153,7 @@ BY_FAULT = {
 BY_BEHAVIOR = {
     "a changed container definition restarts the container": Covered(
         ("tests/sim/test_restarts.py::test_a_changed_image_restarts_its_container_alone",),
-        ("tests/e2e/test_containers.py::test_another_image_restarts_the_container",),
+        ("tests/oracle/scenes_lifecycle.py::changed_image",),
     ),
     "a machine reboots": BY_FAULT[FaultType.NODE_DOWN],
     "sandboxes die, or cannot be made": Covered(
@@ -203,7 +205,7 @@ BY_BEHAVIOR = {
     ),
     "evicted and displaced pods that exit with 0 have succeeded": Covered(
         ("tests/sim/test_eviction.py::test_a_pod_that_is_evicted_and_ends_well_has_succeeded",),
-        ("tests/e2e/test_node_admission.py::test_a_critical_pod_displaces_others",),
+        ("tests/oracle/scenes_admission.py::evicted", f"{RESOURCES}preempted"),
     ),
     "pods that are stuck are deleted by force": Covered(
         (f"{STUCK}test_a_pod_that_is_deleted_by_force_is_gone_and_its_containers_are_not",),
@@ -214,22 +216,15 @@ BY_BEHAVIOR = {
     ),
     "a resize of containers is admitted, or waits": Covered(
         ("tests/sim/test_resize.py::test_a_resize_is_deferred_until_another_pod_goes",),
-        ("tests/e2e/test_containers.py::test_an_in_place_resize",),
+        (f"{RESOURCES}resized", f"{RESOURCES}deferred_resize"),
     ),
     "a resize of a pod's own resources is admitted, or waits": Covered(
         (f"{_WHOLE}test_it_waits_until_another_pod_ends",),
-        (f"{_RESIZED}test_a_pod_is_resized_as_it_runs",),
-    ),
-    "a resize cannot be applied, until it can": Covered(
-        (
-            f"{_WHOLE}test_a_cgroup_that_cannot_be_written_until_it_can",
-            f"{_WHOLE}test_a_limit_below_what_is_used_waits_until_less_is_used",
-        ),
-        (f"{_RESIZED}test_a_resize_that_cannot_be_applied_until_it_can",),
+        (f"{RESOURCES}whole_resized",),
     ),
     "a kubelet starts anew while a resize waits": Covered(
         (f"{_WHOLE}test_a_kubelet_that_restarts_knows_what_it_had_allocated",),
-        (f"{_RESIZED}test_it_waits_for_room_also_when_the_kubelet_starts_anew",),
+        (f"{RESOURCES}resize_and_restart",),
     ),
     "ConfigMaps and Secrets are read by TTL, or each time": Covered(
         (
@@ -240,7 +235,7 @@ BY_BEHAVIOR = {
     ),
     "A runtime handler is unknown": Covered(
         ("tests/sim/test_runtime_handlers.py::test_a_pod_runs_once_its_node_has_the_handler",),
-        ("tests/e2e/test_runtime_class.py::test_a_pod_waits_for_a_handler_that_its_node_has",),
+        ("tests/oracle/scenes_specs.py::classes",),
     ),
     "CSI drivers have their tokens, and their volumes published again": Covered(
         (

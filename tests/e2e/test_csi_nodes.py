@@ -135,6 +135,7 @@ def of_nodes(world: World, verb: str, resource: str, prefix: str) -> list[Json]:
     ]
 
 
+@pytest.mark.slow
 def test_drivers_have_their_tokens_and_are_asked_again(world: World) -> None:
     """Volumes are published all the time, with one token each; a node takes fewer volumes."""
     fewer = {"curve": "Step", "from": 26, "to": 24, "after": "20s"}

@@ -16,10 +16,9 @@ REPORTED = ("capacity", "allocatable", "addresses", "daemonEndpoints", "runtimeH
 OS = "kubernetes.io/os"
 
 
-@pytest.mark.parametrize("encoding", ["json", "protobuf"])
-def test_a_kubelet_puts_right_what_others_write(world: World, encoding: str) -> None:
+def test_a_kubelet_puts_right_what_others_write(world: World) -> None:
     """At its next look, within 10 s; also on a Node that somebody made bare after deleting it."""
-    with world.spawn(PREFIX, 2, f"--encoding={encoding}") as run:
+    with world.spawn(PREFIX, 2) as run:
         run.until_ready()
         name = f"{PREFIX}-00001"
         before = world.get("node", name)
@@ -58,6 +57,7 @@ def test_a_kubelet_puts_right_what_others_write(world: World, encoding: str) -> 
     world.assert_nothing_left(PREFIX)
 
 
+@pytest.mark.slow
 def test_a_cloud_controller_manager_initializes_nodes(world: World) -> None:
     """The test is the manager: it says an address and takes the taint away, as its own do."""
     prefix, taint = "cloud", "node.cloudprovider.kubernetes.io/uninitialized"

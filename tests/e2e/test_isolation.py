@@ -10,7 +10,7 @@ from e2e_world import Json, World, eventually, workload
 from leftovers import NODES, WORKLOADS, left, remove, until_the_next_second
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PREFIX = "broken"
 HELD = {"finalizers": ["example.com/nobody"]}

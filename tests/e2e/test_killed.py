@@ -15,7 +15,7 @@ from guard import MARK, marked_processes
 from fleet.controlplane.options import COMPONENTS
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SLEEPS = """
 import pathlib, subprocess, time

@@ -10,7 +10,7 @@ from e2e_world import Json, World, condition, eventually
 from fleet.profile.loader import show_profile
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 CONFIG, SECRET = "polled", "polled-secret"
 OBJECTS = {"configmaps", "secrets"}

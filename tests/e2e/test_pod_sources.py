@@ -172,6 +172,7 @@ def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_pat
     world.assert_nothing_left("stat")
 
 
+@pytest.mark.slow
 def test_outages_of_the_runtime_and_a_late_network(world: World, tmp_path: Path) -> None:
     option = profile(
         tmp_path / "outages.yaml",
@@ -252,6 +253,7 @@ def test_outages_of_the_runtime_and_a_late_network(world: World, tmp_path: Path)
     world.assert_nothing_left("down")
 
 
+@pytest.mark.slow
 def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
     world: World, tmp_path: Path
 ) -> None:
@@ -306,6 +308,7 @@ def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
     world.assert_nothing_left("ends")
 
 
+@pytest.mark.slow
 def test_a_machine_that_was_shut_down_boots(world: World, tmp_path: Path) -> None:
     option = profile(tmp_path / "boots.yaml", shutdown={"after": "20s", "offFor": "3s"})
     with world.spawn("boots", 1, option) as run:
@@ -323,6 +326,7 @@ def test_a_machine_that_was_shut_down_boots(world: World, tmp_path: Path) -> Non
     world.assert_nothing_left("boots")
 
 
+@pytest.mark.slow
 def test_a_shutdown_that_is_cancelled_leaves_its_node_ready(world: World, tmp_path: Path) -> None:
     option = profile(
         tmp_path / "stays.yaml",

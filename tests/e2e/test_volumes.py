@@ -1,4 +1,4 @@
-"""Volumes on a real control plane: objects that are missing, claims, simulated CSI storage."""
+"""Volumes on a real control plane: claims, refusals, simulated CSI storage."""
 
 from functools import partial
 
@@ -77,21 +77,16 @@ def until_ready(world: World, *names: str) -> None:
     eventually(are_ready, f"Ready: {names}")
 
 
-def test_volumes_from_missing_objects_to_simulated_storage(world: World) -> None:
+def test_volumes_of_simulated_storage(world: World) -> None:
     with world.spawn("vol", 2, profile(world)) as run:
         run.until_ready()
         check_registration(world)
         world.apply(
             storage_class("fast", "WaitForFirstConsumer"),
-            storage_class("never", "Immediate") | {"provisioner": "example.com/none"},
             storage_class("now", "Immediate"),
-            claim("nowhere", "never"),
             stateful_set("db", 2),
-            *missing_objects(),
             *refusals(),
         )
-        check_missing_objects(world)
-        check_unbound_claims(world)
         check_refusals(world)
         check_storage(world)
         run.end_well_or_late()
@@ -191,60 +186,6 @@ def check_registration(world: World) -> None:
         ]
         notes = world.get("node", name)["metadata"]["annotations"]
         assert notes["csi.volume.kubernetes.io/nodeid"] == f'{{"{DRIVER}":"{name}"}}'
-
-
-def missing_objects() -> list[Json]:
-    late = {"name": "late", "configMap": {"name": "late"}}
-    key = {"name": "key", "secret": {"secretName": "key", "items": [{"key": "b", "path": "b"}]}}
-    maybe = {"name": "maybe", "configMap": {"name": "never-there", "optional": True}}
-    source = {"configMapKeyRef": {"name": "half", "key": "absent"}}
-    bare = {"name": "bare", "persistentVolumeClaim": {"claimName": "nowhere"}}
-    return [
-        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "data": {"a": "YQ=="}},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "half"}, "data": {}},
-        pod("needs-map", "vol-00000", late, maybe),
-        pod("needs-key", "vol-00000", key),
-        pod("needs-env", "vol-00000", env=[{"name": "E", "valueFrom": source}]),
-        pod("by-hand", "vol-00001", bare),
-        pod("unbound", "", bare),
-    ]
-
-
-def check_missing_objects(world: World) -> None:
-    """Events say what is missing; the pods start when it is there."""
-    failed = 'MountVolume.SetUp failed for volume "%s" : %s'
-    wanted = failed % ("late", 'configmap "late" not found')
-    eventually(lambda: wanted in messages(world, "needs-map", "FailedMount"), wanted)
-    wanted = failed % ("key", "references non-existent secret key: b")
-    eventually(lambda: wanted in messages(world, "needs-key", "FailedMount"), wanted)
-    wanted = "Error: couldn't find key absent in ConfigMap default/half"
-    eventually(lambda: wanted in messages(world, "needs-env", "Failed"), wanted)
-    status = world.get("pod", "needs-map")["status"]
-    assert status["containerStatuses"][0]["state"]["waiting"]["reason"] == "ContainerCreating"
-    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late"}, "data": {}}
-    world.apply(data)
-    world.kubectl("patch", "secret", "key", "-p", '{"data":{"b":"Yg=="}}')
-    until_ready(world, "needs-map", "needs-key")
-    described = world.kubectl("describe", "pod", "needs-map")
-    assert "MountVolume.SetUp failed" in described
-    assert "kubelet" in described
-
-
-def check_unbound_claims(world: World) -> None:
-    """The scheduler keeps one pod; the kubelet says why the other, bound by hand, must wait."""
-    eventually(
-        lambda: any(
-            "pod has unbound immediate PersistentVolumeClaims" in each
-            for each in messages(world, "unbound", "FailedScheduling")
-        ),
-        "the scheduler's message",
-    )
-    assert world.get("pod", "unbound")["status"]["phase"] == "Pending"
-    wanted = (
-        "Unable to attach or mount volumes: unmounted volumes=[bare], unattached volumes=[], "
-        "failed to process volumes=[bare]: error processing PVC default/nowhere: PVC is not bound"
-    )
-    eventually(lambda: wanted in messages(world, "by-hand", "FailedMount"), wanted)
 
 
 def stateful_set(name: str, replicas: int) -> Json:

@@ -10,7 +10,7 @@ from fleet.faults.fault import FAULTS, FaultType
 
 ROOT = Path(__file__).parents[3]
 SIMULATED = ("tests/sim/",)
-REAL = ("tests/e2e/",)
+REAL = ("tests/e2e/", "tests/oracle/scenes_")
 OF_CONTROL_PLANE = {FaultType.COMPONENT_DOWN, FaultType.COMPONENT_STALL}
 
 
@@ -18,7 +18,7 @@ def text_of(test: str) -> str:
     """Return the module of a test. Fails if there is no such test in it."""
     path, _, name = test.partition("::")
     text = (ROOT / path).read_text()
-    assert re.search(rf"^def {name}\(", text, re.MULTILINE), test
+    assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), test
     return text
 
 
