@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, World, eventually
+from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, Running, World, eventually
 from guard import guarded, marked_processes
 from leftovers import leftovers
 from own_control_plane import own_control_plane
@@ -110,6 +110,16 @@ def world(environment: Path) -> Iterator[World]:
     finally:
         down = (*FLEET, "controlplane", "down")
         subprocess.run(down, check=True, timeout=2 * WAIT_MAX_S, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture(scope="module")
+def stage(world: World, request: pytest.FixtureRequest) -> Iterator[Running]:
+    """Run six nodes for all tests of a module, with what its STAGE names as options."""
+    with world.spawn("stage", 6, *getattr(request.module, "STAGE", ())) as run:
+        run.until_ready()
+        yield run
+        run.end_well_or_late()
+    world.assert_nothing_left("stage")
 
 
 @pytest.fixture(scope="module")
