@@ -16,16 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.effects import (
-    COMBINED,
-    ApiCall,
-    EventObject,
-    Milestone,
-    Op,
-    Reply,
-    ReplyKind,
-    Timer,
-)
+from fleet.k8s.effects import COMBINED, ApiCall, EventObject, Milestone, Op, Reply, ReplyKind, Timer
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.pods import ContainerSpec, Pod
 

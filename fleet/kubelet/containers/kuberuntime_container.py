@@ -168,11 +168,7 @@ def post_start(place: HookPlace, spec: ContainerSpec, behavior: PodBehavior) -> 
 
 
 def stop_containers(
-    runtime: Runtime,
-    pod: Pod,
-    containers: Iterable[Container],
-    grace_s: int,
-    turn: Turn,
+    runtime: Runtime, pod: Pod, containers: Iterable[Container], grace_s: int, turn: Turn
 ) -> Stops:
     """Stop containers of a pod: sidecars wait for the others, and end last started first."""
     now_ns, behavior = turn.now_ns, turn.behavior(pod)
@@ -268,11 +264,7 @@ def _tell(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
 
 
 def stop(
-    runtime: Runtime,
-    worker: PodWorker,
-    containers: tuple[Container, ...],
-    grace_s: int,
-    turn: Turn,
+    runtime: Runtime, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn
 ) -> None:
     """Stop some containers of a pod, and wait for the first thing that is to be reported of it."""
     stops = stop_containers(runtime, worker.pod, containers, grace_s, turn)

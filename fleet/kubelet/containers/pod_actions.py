@@ -136,13 +136,7 @@ class _InitActions:
             self.start.append(pod.spec.init_containers[at + 1])
 
     def _on_sidecar(
-        self,
-        pod: Pod,
-        at: int,
-        container: Container,
-        probes: ProbeResults | None,
-        *,
-        first: bool,
+        self, pod: Pod, at: int, container: Container, probes: ProbeResults | None, *, first: bool
     ) -> None:
         spec = pod.spec.init_containers[at]
         failed = probes.failed_probe(pod.uid, container) if probes is not None else None

@@ -19,14 +19,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
-from fleet.k8s.pods import (
-    ContainerSpec,
-    ContainerStatus,
-    Pod,
-    PodStatus,
-    PodUid,
-    RunningState,
-)
+from fleet.k8s.pods import ContainerSpec, ContainerStatus, Pod, PodStatus, PodUid, RunningState
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.probe_worker import (
     NEVER,
@@ -38,12 +31,7 @@ from fleet.kubelet.containers.probe_worker import (
     View,
     was_started_before,
 )
-from fleet.kubelet.containers.prober import (
-    CANCELLED,
-    KIND_TEXTS,
-    behavior_of,
-    probe_event,
-)
+from fleet.kubelet.containers.prober import CANCELLED, KIND_TEXTS, behavior_of, probe_event
 from fleet.kubelet.pod_worker import TERMINAL_PHASES, KillReason
 from fleet.kubelet.turn import Turn
 from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeKind

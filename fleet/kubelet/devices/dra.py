@@ -24,12 +24,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.admission import (
-    ClaimDevice,
-    PodClaim,
-    ResourceClaimView,
-    ResourceSliceView,
-)
+from fleet.k8s.admission import ClaimDevice, PodClaim, ResourceClaimView, ResourceSliceView
 from fleet.k8s.effects import (
     ApiCall,
     Op,

@@ -29,15 +29,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    CSINodeObject,
-    NodeStatusPatch,
-    Op,
-    Reply,
-    ReplyKind,
-    Timer,
-)
+from fleet.k8s.effects import ApiCall, CSINodeObject, NodeStatusPatch, Op, Reply, ReplyKind, Timer
 from fleet.k8s.objects import CSINodeView
 from fleet.k8s.pods import NodeView
 from fleet.k8s.volumes import CSINodeUpdate

@@ -16,13 +16,7 @@ from collections.abc import Iterable
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import PowerOff, Timer
 from fleet.k8s.pods import PodUid
-from fleet.kubelet.pod_worker import (
-    PodKill,
-    PodWorker,
-    Workers,
-    WorkerState,
-    disruption_target,
-)
+from fleet.kubelet.pod_worker import PodKill, PodWorker, Workers, WorkerState, disruption_target
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import POWER_OFF_DELAY
 

@@ -16,12 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from fleet.k8s.admission import (
-    AdmissionSpec,
-    HostPort,
-    NodeState,
-    is_extended,
-)
+from fleet.k8s.admission import AdmissionSpec, HostPort, NodeState, is_extended
 from fleet.k8s.pods import Pod
 from fleet.k8s.selectors import selects
 from fleet.k8s.well_known import ALL_ADDRESSES, OS_LABEL
@@ -107,10 +102,7 @@ class Verdict(NamedTuple):
 
 
 def admit(
-    pod: Pod,
-    others: Sequence[Pod],
-    inputs: AdmissionInputs,
-    allocate: Callable[[Pod], Devices],
+    pod: Pod, others: Sequence[Pod], inputs: AdmissionInputs, allocate: Callable[[Pod], Devices]
 ) -> Verdict:
     """Return whether a pod may run alongside `others`, the other active pods of the node.
 

@@ -11,16 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    Milestone,
-    Op,
-    Owner,
-    Reply,
-    Timer,
-    WatchEvent,
-    WatchKind,
-)
+from fleet.k8s.effects import ApiCall, Milestone, Op, Owner, Reply, Timer, WatchEvent, WatchKind
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.volumes import ObjectTarget

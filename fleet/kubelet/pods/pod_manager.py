@@ -21,15 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.effects import (
-    ApiCall,
-    MirrorPodObject,
-    MirrorTarget,
-    NodeId,
-    Op,
-    Reply,
-    Timer,
-)
+from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op, Reply, Timer
 from fleet.k8s.pods import Pod, PodUid
 from fleet.k8s.static_pods import StaticPod, StaticPods
 from fleet.k8s.well_known import MIRROR_ANNOTATION

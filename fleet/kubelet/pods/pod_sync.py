@@ -29,10 +29,7 @@ from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers import kuberuntime_container
 from fleet.kubelet.containers.allocation_manager import AllocationManager
 from fleet.kubelet.containers.image_manager import release_images
-from fleet.kubelet.containers.kuberuntime_manager import (
-    ANSWER_POLL_NS,
-    KubeRuntimeManager,
-)
+from fleet.kubelet.containers.kuberuntime_manager import ANSWER_POLL_NS, KubeRuntimeManager
 from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.devices.device_manager import DeviceManager

@@ -275,10 +275,7 @@ class ResourceMonitor:
             for uid, worker in self._workers.items()
             if _is_active(worker)
         ]
-        reclaim = Reclaim(
-            lambda: self._stats(pods, turn),
-            lambda: self._delete_unused_images(turn),
-        )
+        reclaim = Reclaim(lambda: self._stats(pods, turn), lambda: self._delete_unused_images(turn))
         found = evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
             turn.node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved)

@@ -161,12 +161,7 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
 
 @lru_cache(maxsize=4096)
 def shared_condition(
-    name: str,
-    status: str,
-    reason: str,
-    message: str,
-    transition_s: int,
-    observed_generation: int,
+    name: str, status: str, reason: str, message: str, transition_s: int, observed_generation: int
 ) -> PodCondition:
     """Return a condition; pods of one generation that flip in one second share it."""
     return PodCondition(name, status, reason, message, transition_s, observed_generation)

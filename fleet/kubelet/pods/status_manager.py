@@ -396,12 +396,7 @@ def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
         since_s = known.transition_s if known and known.status == each.status else wall_s
         stamped.append(
             shared_condition(
-                each.type,
-                each.status,
-                each.reason,
-                each.message,
-                since_s,
-                each.observed_generation,
+                each.type, each.status, each.reason, each.message, since_s, each.observed_generation
             )
         )
     return status._replace(

@@ -434,10 +434,7 @@ class ClaimVolumes:
         if mount_error:
             each.step = Step.MOUNT
             return failed(
-                each.name,
-                each.volume,
-                "SetUp",
-                f"rpc error: code = Internal desc = {mount_error}",
+                each.name, each.volume, "SetUp", f"rpc error: code = Internal desc = {mount_error}"
             )
         if view is None or not view.driver:
             each.step = Step.MOUNTED
@@ -471,13 +468,7 @@ class ClaimVolumes:
                     yield each
 
     def _get(
-        self,
-        pod: Pod,
-        each: ClaimVolume,
-        op: Op,
-        name: str,
-        turn: Turn,
-        step: Step | None = None,
+        self, pod: Pod, each: ClaimVolume, op: Op, name: str, turn: Turn, step: Step | None = None
     ) -> None:
         at = each.step if step is None else step
         target = ClaimTarget(pod.namespace, name, each.volume.name, int(at))

@@ -22,20 +22,8 @@ is mounted once for all pods of a node (UnmountDevice) never fails to unmount.
 from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    Op,
-    Reply,
-    Timer,
-    TokenRequest,
-    WatchEvent,
-    WatchKind,
-)
-from fleet.k8s.pods import (
-    Pod,
-    PodUid,
-    VolumeSpec,
-)
+from fleet.k8s.effects import ApiCall, Op, Reply, Timer, TokenRequest, WatchEvent, WatchKind
+from fleet.k8s.pods import Pod, PodUid, VolumeSpec
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node_facts import UNMOUNT_FAILED
