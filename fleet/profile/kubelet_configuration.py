@@ -527,11 +527,6 @@ class KubeletConfiguration(Spec):
         """Whether a file or a URL is read for pods."""
         return bool(self.static_pod_path or self.static_pod_url)
 
-    @property
-    def is_pleg_evented(self) -> bool:
-        """Whether the kubelet listens to its runtime."""
-        return self.feature_gates.get("EventedPLEG", False)
-
     @cached_property
     def static_policies(self) -> tuple[tuple[str, str], ...]:
         """Return the managers that pin Guaranteed pods, each with the name of its policy."""

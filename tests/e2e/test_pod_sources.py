@@ -262,7 +262,6 @@ def test_a_node_that_shuts_down_ends_its_pods_and_falls_silent(
         kubeletConfiguration={
             "shutdownGracePeriod": "4s",
             "shutdownGracePeriodCriticalPods": "2s",
-            "featureGates": {"EventedPLEG": True},
         },
         shutdown={"after": "30s"},
     )

@@ -12,7 +12,7 @@ one of these.
 While there are runtime errors the sync loop is not run: what the pods watch says is held back, and
 so are the timers of pods; it goes on within 5 s after the errors are over.
 Source: pkg/kubelet/runtime.go, runtimeErrors; kubelet.go, updateRuntimeUp, syncLoop;
-pkg/kubelet/pleg/generic.go, Healthy; evented.go.
+pkg/kubelet/pleg/generic.go, Healthy.
 Differs: pod workers that are at work when the errors begin wait as well.
 """
 
@@ -31,8 +31,6 @@ RUNTIME_THRESHOLD_NS = 30 * NS_PER_S  # maxWaitForContainerRuntime
 CONTAINER_GC_NS = 60 * NS_PER_S  # ContainerGCPeriod
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
 RELIST_THRESHOLD_NS = 180 * NS_PER_S  # genericPlegRelistThreshold
-EVENTED_RELIST_NS = 300 * NS_PER_S  # eventedPlegRelistPeriod
-EVENTED_RELIST_THRESHOLD_NS = 600 * NS_PER_S  # eventedPlegRelistThreshold
 SKIP_MAX_NS = 5 * NS_PER_S  # syncLoop sleeps 100 ms, doubling to this, before it looks again
 UNAVAILABLE = (
     'rpc error: code = Unavailable desc = connection error: desc = "transport: Error while '
@@ -77,9 +75,7 @@ class RuntimeState:
         "_held",
         "_node",
         "_outages",
-        "_relist_ns",
         "_started_ns",
-        "_threshold_ns",
         "resume_ns",
     )
 
@@ -89,9 +85,6 @@ class RuntimeState:
         self._started_ns = now_ns
         self._cleaned_ns = now_ns  # the last round of the container garbage collection
         self._outages = self._those_of(model)
-        is_evented = model.kubelet.is_pleg_evented
-        self._relist_ns = EVENTED_RELIST_NS if is_evented else RELIST_NS
-        self._threshold_ns = EVENTED_RELIST_THRESHOLD_NS if is_evented else RELIST_THRESHOLD_NS
         self.resume_ns = 0  # when the sync loop goes on, 0 while it runs
         self._held: list[WatchEvent] | None = None  # of the pods watch
 
@@ -147,8 +140,8 @@ class RuntimeState:
                 last_ns = self._tick(window.start_ns - 1, CHECK_NS)
                 due.append(last_ns + RUNTIME_THRESHOLD_NS)
             if kinds & _NO_RELIST:
-                last_ns = self._tick(window.start_ns - 1, self._relist_ns)
-                due.append(last_ns + self._threshold_ns + 1)
+                last_ns = self._tick(window.start_ns - 1, RELIST_NS)
+                due.append(last_ns + RELIST_THRESHOLD_NS + 1)
         due += [
             start_ns
             for index, outage in enumerate(self._outages)
@@ -242,14 +235,14 @@ class RuntimeState:
 
     def _pleg_error(self, windows: tuple[Window, ...], now_ns: int) -> list[str]:
         """Source: generic.go, Healthy."""
-        relist_ns = self._tick(now_ns, self._relist_ns)
-        last_ns = _last_good(windows, _NO_RELIST, relist_ns, self._started_ns, self._relist_ns)
+        relist_ns = self._tick(now_ns, RELIST_NS)
+        last_ns = _last_good(windows, _NO_RELIST, relist_ns, self._started_ns, RELIST_NS)
         if last_ns < 0:
             return ["PLEG is not healthy: pleg has yet to be successful"]
         elapsed_ns = now_ns - last_ns
-        if elapsed_ns <= self._threshold_ns:
+        if elapsed_ns <= RELIST_THRESHOLD_NS:
             return []
-        ago, threshold = format_duration(elapsed_ns), format_duration(self._threshold_ns)
+        ago, threshold = format_duration(elapsed_ns), format_duration(RELIST_THRESHOLD_NS)
         text = f"pleg was last seen active {ago} ago; threshold is {threshold}"
         return [f"PLEG is not healthy: {text}"]
 

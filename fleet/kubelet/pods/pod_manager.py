@@ -17,11 +17,11 @@ kubelet_pods.go, HandlePodCleanups.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op, Reply, Timer
+from fleet.clock import NS_PER_S
+from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, Op, Reply, Timer
 from fleet.k8s.pods import Pod, PodUid
 from fleet.k8s.static_pods import StaticPod, StaticPods
 from fleet.k8s.well_known import MIRROR_ANNOTATION
@@ -31,7 +31,6 @@ from fleet.kubelet.turn import Turn
 HOUSEKEEPING_NS = 2 * NS_PER_S  # housekeepingPeriod
 BACKOFF_JITTER = 0.5  # workerBackOffPeriodJitterFactor
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: a mirror is made by a sync of its pod
-"""Before the full name of a pod: the key of calls and timers about its mirror."""
 _STREAM_HOUSEKEEPING = 0x40CE
 _STREAM_RESYNC = 0x40CF
 _STREAM_START = 0x40D0
@@ -58,16 +57,12 @@ class _Entry:
     retry_ns: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class PodManager:
     """Static pods and mirrors of one node, by full name."""
 
-    __slots__ = ("_due_ns", "_entries", "_phase_ns")
-
-    def __init__(self, node: NodeId, draws: Draws) -> None:
-        self._entries: dict[str, _Entry] = {}
-        self._due_ns = 0  # of housekeeping, 0 when there is nothing to clean up
-        share = draws.uniform(node, _STREAM_HOUSEKEEPING, 0)
-        self._phase_ns = int(share * HOUSEKEEPING_NS)
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+    _due_ns: int = 0  # of housekeeping, 0 when there is nothing to clean up
 
     def is_empty(self) -> bool:
         """Return whether there is neither a static pod nor a mirror."""
@@ -275,9 +270,9 @@ class PodManager:
     def arm(self, turn: Turn) -> None:
         """Set the timer of the next housekeeping, unless it is set."""
         if not self._due_ns:
-            self._due_ns = (
-                turn.now_ns + HOUSEKEEPING_NS - (turn.now_ns - self._phase_ns) % HOUSEKEEPING_NS
-            )
+            share = turn.env.draws.uniform(turn.node, _STREAM_HOUSEKEEPING, 0)
+            past_ns = (turn.now_ns - int(share * HOUSEKEEPING_NS)) % HOUSEKEEPING_NS
+            self._due_ns = turn.now_ns + HOUSEKEEPING_NS - past_ns
             turn.arm(self._due_ns, Timer.HOUSEKEEPING)
 
     def is_due(self, now_ns: int) -> bool:

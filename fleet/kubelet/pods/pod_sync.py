@@ -19,7 +19,7 @@ pod that is deleted goes without a last status unless a finalizer or an owner wa
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from fleet.clock import NS_PER_S
@@ -52,7 +52,7 @@ from fleet.kubelet.pod_worker import (
     kill_timeout_ns,
     requeue_ns,
 )
-from fleet.kubelet.pods.pleg import Pleg, PodLifecycleEvent
+from fleet.kubelet.pods.pleg import Pleg
 from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.status_generate import (
@@ -139,13 +139,13 @@ class PodSyncer:
     ) -> None:
         self.runtime_state = runtime_state  # only of a machine with outages
         node, draws = facts.node, env.draws
-        self.pleg = Pleg(node, draws, is_evented=env.model.kubelet.is_pleg_evented)
+        self.pleg = Pleg(node, draws)
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
         self.volumes, self.probes = VolumeManager(self.runtime), ProbeManager()
         self.allocations = AllocationManager()
         self.dra = DRAManager()
-        self.mirrors = PodManager(node, draws)
-        self.statuses = StatusManager(node, draws)
+        self.mirrors = PodManager()
+        self.statuses = StatusManager()
         self.kuberuntime = KubeRuntimeManager(
             self.runtime, self.volumes, self.probes, self.allocations
         )
@@ -249,9 +249,9 @@ class PodSyncer:
             return None
         now_ns = turn.now_ns
         waits = not worker.fresh and turn.env.fidelity.waits_for_relist
-        if waits and self.pleg.last_cached_ns(now_ns) <= worker.last_sync_ns:
+        if waits and self.pleg.last_relist_ns(now_ns) <= worker.last_sync_ns:
             self.mirrors.begin(worker.pod)
-            turn.enqueue(worker, self.pleg.next_cached_ns(now_ns + 1))
+            turn.enqueue(worker, self.pleg.next_relist_ns(now_ns + 1))
             return None
         worker.sync_ns = 0
         worker.pending = False
@@ -499,7 +499,7 @@ class PodSyncer:
             self._requeue(worker, worker.retry_ns, turn)
         if worker.retry_ns and worker.had_actions and turn.env.fidelity.waits_for_relist:
             # The relist sees at least the new sandbox: the failure is reported a sync later.
-            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         elif worker.retry_ns and not turn.env.fidelity.waits_for_relist:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
         relisted = worker.had_actions and not worker.retry_ns
@@ -507,11 +507,11 @@ class PodSyncer:
         turn.facts.counts().on_sync(operation, turn.now_ns - worker.began_ns)
         worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
-        events: Sequence[PodLifecycleEvent] = ()
+        has_changed = False
         if relisted and sandbox is not None:
             self.runtime.advance(worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns)
-            events = self.pleg.relist(worker.pod.uid, sandbox)
-        if events:
+            has_changed = self.pleg.relist(worker.pod.uid, sandbox)
+        if has_changed:
             self.sync(worker, turn)
         elif worker.pending or self.mirrors.is_asked(worker.pod):
             self.advance(worker, Happened.ASKED, turn)
@@ -532,7 +532,7 @@ class PodSyncer:
         if self.pleg.is_stale(worker.pod.uid, sandbox):
             change_ns = turn.now_ns
         if change_ns != NEVER:
-            turn.wait(worker, self.pleg.seen_ns(max(change_ns, turn.now_ns + 1)))
+            turn.wait(worker, self.pleg.next_relist_ns(max(change_ns, turn.now_ns + 1)))
 
     def on_runtime_changed(self, worker: PodWorker, turn: Turn) -> None:
         """Have the next relist see a change that was not planned, such as an OOM kill."""
@@ -541,7 +541,7 @@ class PodSyncer:
         if sandbox is not None and not sandbox.ready and worker.state is WorkerState.SYNC:
             worker.pending = True  # after the sync under way, if there is one
             if worker.stage is SyncStage.IDLE:
-                turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+                turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             worker.due_ns = 0
             self._watch_runtime(worker, turn)
@@ -598,7 +598,7 @@ class PodSyncer:
         self._requeue(worker, 0, turn)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is not None and self.pleg.is_stale(pod.uid, sandbox):
-            turn.enqueue(worker, self.pleg.seen_ns(turn.now_ns + 1))
+            turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         elif worker.removed:
             share = turn.draw(_STREAM_CLEANUP, pod.uid)
             turn.enqueue(worker, turn.now_ns + int(HOUSEKEEPING_NS * share) + 1)

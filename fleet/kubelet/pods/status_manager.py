@@ -17,13 +17,12 @@ deleted is left out unless somebody waits for it: one DELETE ends it.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fleet.clock import NS_PER_S, Draws
+from fleet.clock import NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
-    NodeId,
     Op,
     PodStatusPatch,
     PodTarget,
@@ -69,45 +68,26 @@ class _Update(NamedTuple):
 _NO_BATCH: list[_Update] = []  # shared: it stays empty
 
 
+@dataclass(slots=True, eq=False)
 class StatusManager:
     """The statuses of one node's pods."""
 
-    __slots__ = (
-        "_asked_ns",
-        "_batch",
-        "_busy",
-        "_deleting",
-        "_due_ns",
-        "_entries",
-        "_failed",
-        "_finished",
-        "_inherited",
-        "_phase_ns",
-        "_queue",
-        "_sending",
-        "_suspects",
-        "_version",
-        "mirrors",
-        "under_way_ns",
-    )
-
-    def __init__(self, node: NodeId, draws: Draws) -> None:
-        self._phase_ns = int(draws.uniform(node, _STREAM_PHASE, 0) * SYNC_PERIOD_NS)
-        self._due_ns = 0  # of the full pass, 0 when none is armed
-        self._entries: dict[PodUid, _Entry] = {}
-        self._queue: dict[PodUid, None] = {}
-        self._batch = _NO_BATCH  # what is left of it, the next one last
-        self._failed: dict[PodUid, None] = {}
-        self._suspects: dict[PodUid, None] = {}  # to be compared or deleted at the full pass
-        self._busy: PodUid | None = None  # the pod whose request is in flight
-        self._version = 0  # what is in flight, as of its batch
-        self._sending = PodStatus()
-        self._finished = False
-        self._deleting = False
-        self._inherited: dict[PodUid, PodStatus] = _NOTHING  # of the mirror that it finds
-        self.mirrors: dict[PodUid, PodUid] = _NO_MIRRORS  # uid of a static pod: of its mirror
-        self._asked_ns = 0  # when the request in flight was asked for
-        self.under_way_ns = 0  # how long those that were answered took, in all
+    _due_ns: int = 0  # of the full pass, 0 when none is armed
+    _entries: dict[PodUid, _Entry] = field(default_factory=dict)
+    _queue: dict[PodUid, None] = field(default_factory=dict)
+    _batch: list[_Update] = field(default_factory=lambda: _NO_BATCH)  # the next one last
+    _failed: dict[PodUid, None] = field(default_factory=dict)
+    _suspects: dict[PodUid, None] = field(default_factory=dict)  # for the full pass
+    _busy: PodUid | None = None  # the pod whose request is in flight
+    _version: int = 0  # what is in flight, as of its batch
+    _sending: PodStatus = field(default_factory=PodStatus)
+    _finished: bool = False
+    _deleting: bool = False
+    # Of static pods: the status of the mirror that one finds, and the uid of its mirror.
+    _inherited: dict[PodUid, PodStatus] = field(default_factory=lambda: _NOTHING)
+    mirrors: dict[PodUid, PodUid] = field(default_factory=lambda: _NO_MIRRORS)
+    _asked_ns: int = 0  # when the request in flight was asked for
+    under_way_ns: int = 0  # how long those that were answered took, in all
 
     def under_way_until(self, now_ns: int) -> int:
         """Return for how long a request has been under way, in all."""
@@ -370,7 +350,9 @@ class StatusManager:
     def _arm(self, turn: Turn) -> None:
         """Arm the next full pass, unless it is armed."""
         if not self._due_ns:
-            self._due_ns = turn.now_ns + (self._phase_ns - turn.now_ns) % SYNC_PERIOD_NS
+            share = turn.env.draws.uniform(turn.node, _STREAM_PHASE, 0)
+            phase_ns = int(share * SYNC_PERIOD_NS)
+            self._due_ns = turn.now_ns + (phase_ns - turn.now_ns) % SYNC_PERIOD_NS
             if self._due_ns == turn.now_ns:
                 self._due_ns += SYNC_PERIOD_NS
             turn.arm(self._due_ns, Timer.STATUS_SYNC)

@@ -2,12 +2,10 @@ from world.pod_world import UID, container, make_pod
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.pods import Pod
-from fleet.kubelet.pods.pleg import Pleg, PodEventType, PodLifecycleEvent
+from fleet.kubelet.pods.pleg import Pleg
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Sandbox
 from fleet.runtime.runtime import Runtime
-
-STARTED, DIED = PodEventType.CONTAINER_STARTED, PodEventType.CONTAINER_DIED
 
 
 def sandbox_of(runtime: Runtime, pod: Pod, *names: str) -> Sandbox:
@@ -29,20 +27,10 @@ def test_relists_are_a_second_apart_in_the_phase_of_the_node() -> None:
     assert 0 <= first < NS_PER_S
     assert pleg.next_relist_ns(first) == first
     assert pleg.next_relist_ns(first + 1) == first + NS_PER_S
-    assert pleg.last_cached_ns(first + NS_PER_MS) == first
-    assert pleg.last_cached_ns(first) == first
+    assert pleg.last_relist_ns(first + NS_PER_MS) == first
+    assert pleg.last_relist_ns(first) == first
     phases = {Pleg(node, Draws(1)).next_relist_ns(0) for node in range(50)}
     assert len(phases) == 50
-
-
-def test_events_are_seen_at_once_and_the_cache_is_current_every_five_seconds() -> None:
-    pleg = Pleg(0, Draws(1))
-    assert pleg.seen_ns(7) == pleg.next_relist_ns(7)
-    pleg.is_evented = True
-    assert pleg.seen_ns(7) == 7
-    first = pleg.next_cached_ns(0)
-    assert pleg.next_cached_ns(first + 1) == first + 5 * NS_PER_S
-    assert pleg.last_cached_ns(first + 4 * NS_PER_S) == first
 
 
 def test_a_relist_tells_what_started_and_died_once() -> None:
@@ -50,17 +38,11 @@ def test_a_relist_tells_what_started_and_died_once() -> None:
     pod = make_pod()
     sandbox = sandbox_of(runtime, pod, "a", "b")
     assert pleg.is_stale(UID, sandbox)
-    assert pleg.relist(UID, sandbox) == [
-        PodLifecycleEvent(STARTED, "a"),
-        PodLifecycleEvent(STARTED, "b"),
-    ]
-    assert pleg.relist(UID, sandbox) == []
+    assert pleg.relist(UID, sandbox)
+    assert not pleg.relist(UID, sandbox)
     assert not pleg.is_stale(UID, sandbox)
     runtime.advance(UID, 2 * NS_PER_S, 0)
-    assert pleg.relist(UID, sandbox) == [
-        PodLifecycleEvent(DIED, "a"),
-        PodLifecycleEvent(DIED, "b"),
-    ]
+    assert pleg.relist(UID, sandbox)
 
 
 def test_a_restart_is_a_new_container() -> None:
@@ -71,7 +53,7 @@ def test_a_restart_is_a_new_container() -> None:
     runtime.advance(UID, 2 * NS_PER_S, 0)
     pleg.relist(UID, sandbox)
     runtime.start_container(pod, container("a"), DEFAULT_BEHAVIOR, 2 * NS_PER_S, 2)
-    assert pleg.relist(UID, sandbox) == [PodLifecycleEvent(STARTED, "a")]
+    assert pleg.relist(UID, sandbox)
 
 
 def test_a_forgotten_pod_is_new_again() -> None:
@@ -80,4 +62,4 @@ def test_a_forgotten_pod_is_new_again() -> None:
     pleg.relist(UID, sandbox)
     pleg.forget(UID)
     pleg.forget(UID)
-    assert pleg.relist(UID, sandbox) == [PodLifecycleEvent(STARTED, "a")]
+    assert pleg.relist(UID, sandbox)

@@ -8,7 +8,7 @@ from world.pod_world import (
     turn_of,
 )
 
-from fleet.clock import NS_PER_S, Draws
+from fleet.clock import NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
     Op,
@@ -74,7 +74,7 @@ def patch(old: PodStatus, new: PodStatus) -> ApiCall:
 
 
 def make() -> tuple[StatusManager, Pod]:
-    return StatusManager(NODE, Draws(1)), make_pod()
+    return StatusManager(), make_pod()
 
 
 def test_a_status_is_read_then_patched() -> None:
