@@ -9,7 +9,8 @@ Source: pkg/kubelet/metrics/metrics.go.
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import NO_STATE, NodeState
@@ -52,32 +53,24 @@ class Durations:
         self.total_ns += took_ns
 
 
+_START = partial(Durations, START_BOUNDS)
+_DEFAULT = partial(Durations, DEFAULT_BOUNDS)
+
+
+@dataclass(slots=True, eq=False)
 class NodeCounts:
     """The counts of one node that has, or had, pods."""
 
-    __slots__ = (
-        "containers",
-        "pod_start",
-        "pod_start_sli",
-        "pod_start_total",
-        "rejections",
-        "sandbox",
-        "sandbox_errors",
-        "sandboxes",
-        "syncs",
-        "volumes",
-    )
-
-    def __init__(self) -> None:
-        self.sandboxes = self.sandbox_errors = 0
-        self.containers = array("I", bytes(4 * 3))  # by kind: container, init, ephemeral
-        self.pod_start = Durations(START_BOUNDS)
-        self.pod_start_sli = Durations(START_BOUNDS)
-        self.pod_start_total = Durations(START_BOUNDS)
-        self.sandbox = Durations(DEFAULT_BOUNDS)
-        self.syncs: dict[str, Durations] = {}  # by the type of the operation
-        self.rejections: dict[str, int] = {}  # by reason
-        self.volumes: dict[tuple[str, str], int] = {}  # by operation and kind
+    sandboxes: int = 0
+    sandbox_errors: int = 0
+    containers: "array[int]" = field(default_factory=lambda: array("I", bytes(4 * 3)))  # by kind
+    pod_start: Durations = field(default_factory=_START)
+    pod_start_sli: Durations = field(default_factory=_START)
+    pod_start_total: Durations = field(default_factory=_START)
+    sandbox: Durations = field(default_factory=_DEFAULT)
+    syncs: dict[str, Durations] = field(default_factory=dict)  # by the type of the operation
+    rejections: dict[str, int] = field(default_factory=dict)  # by reason
+    volumes: dict[tuple[str, str], int] = field(default_factory=dict)  # by operation and kind
 
     def on_pod_running(self, seen_ns: int, total_ns: int, pull_ns: int) -> None:
         """Count a start: since the kubelet saw the pod, since it was created, and its pulls."""
@@ -101,10 +94,9 @@ class NodeCounts:
 
     def on_sync(self, operation: str, took_ns: int) -> None:
         """Count a sync of a pod."""
-        found = self.syncs.get(operation)
-        if found is None:
-            found = self.syncs[operation] = Durations(DEFAULT_BOUNDS)
-        found.add(took_ns)
+        if operation not in self.syncs:
+            self.syncs[operation] = _DEFAULT()
+        self.syncs[operation].add(took_ns)
 
     def on_rejection(self, reason: str) -> None:
         """Count a pod that was not admitted."""

@@ -22,6 +22,7 @@ import orjson
 
 from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
+from fleet.kubelet.pod_worker import Rejection
 from fleet.profile.kubelet_configuration import cpus_in
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import parse_quantity
@@ -101,14 +102,7 @@ class Part(NamedTuple):
     fresh: int  # of these: what no init container before it had
 
 
-class Refused(NamedTuple):
-    """Why a pod is refused."""
-
-    reason: str
-    message: str
-
-
-def static_refusal(pod: Pod, others: Iterable[Pod], model: NodeModel) -> Refused | None:
+def static_refusal(pod: Pod, others: Iterable[Pod], model: NodeModel) -> Rejection | None:
     """Return why the static policies of a node refuse a pod, None if they do not.
 
     `others` are the other active pods of the node.
@@ -133,9 +127,9 @@ def static_refusal(pod: Pod, others: Iterable[Pod], model: NodeModel) -> Refused
     return None
 
 
-def _shortage(part: Part, left: int, model: NodeModel) -> Refused:
+def _shortage(part: Part, left: int, model: NodeModel) -> Rejection:
     if model.kubelet.topology_manager_policy in STRICT_POLICIES:
-        return Refused(REASON, MESSAGE)
+        return Rejection(REASON, MESSAGE)
     error = _NO_MEMORY
     if part.resource == "cpu":
         available = max(left, 0) + part.amount - part.fresh
@@ -143,10 +137,10 @@ def _shortage(part: Part, left: int, model: NodeModel) -> Refused:
             "not enough cpus available to satisfy request: "
             f"requested={part.amount}, available={available}"
         )
-    return Refused(UNEXPECTED, f"Allocate failed due to {error}, which is unexpected")
+    return Rejection(UNEXPECTED, f"Allocate failed due to {error}, which is unexpected")
 
 
-def _misalignment(part: Part, left: int, model: NodeModel) -> Refused | None:
+def _misalignment(part: Part, left: int, model: NodeModel) -> Rejection | None:
     """Return why a container cannot have whole cores, where it has to. Source: SMTAlignmentError.
 
     `left` counts the free CPUs without those that are kept; their cores are no pod's either.
@@ -156,13 +150,13 @@ def _misalignment(part: Part, left: int, model: NodeModel) -> Refused | None:
     threads, idle = _cores(model)
     if part.amount % threads:
         text = f"requested {part.amount} cpus not multiple cpus per core = {threads}"
-        return Refused(MISALIGNED, f"SMT Alignment Error: {text}")
+        return Rejection(MISALIGNED, f"SMT Alignment Error: {text}")
     if part.amount > left - idle:
         text = (
             f"not enough free physical CPUs: available physical CPUs = {max(left - idle, 0)}, "
             f"requested CPUs = {part.amount}, CPUs per core = {threads}"
         )
-        return Refused(MISALIGNED, f"SMT Alignment Error: {text}")
+        return Rejection(MISALIGNED, f"SMT Alignment Error: {text}")
     return None
 
 

@@ -156,42 +156,16 @@ NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration
 
 
-class RegistrationState(enum.IntEnum):
-    """What the registration waits for."""
-
-    WAIT = 0
-    NODE = 1
-    LABELS = 2
-    CSINODE = 3
-    DRIVER = 4
-    DONE = 5
-
-
-def begin_registration(turn: Turn) -> "CSIRegistration | None":
-    """Return what publishes the drivers of the profile, if it has any."""
-    if not turn.env.model.csi_drivers:
-        return None
-    registration = CSIRegistration()
-    registration.start(turn)
-    return registration
-
-
 @dataclass(slots=True, eq=False)
 class CSIRegistration:
     """Publish the CSI drivers of one node's profile."""
 
     _index: int = 0  # of the driver
     _tries: int = 0
-    _due_ns: int = 0
-    _topology: tuple[tuple[str, str], ...] = ()
-    _state: RegistrationState = RegistrationState.WAIT
+    _due_ns: int = 0  # of the next try, 0 while an answer is awaited
+    is_done: bool = False  # every driver is published
 
     is_initialized = True  # the CSINode is there: the node may be Ready
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether every driver is published."""
-        return self._state is RegistrationState.DONE
 
     def start(self, turn: Turn) -> None:
         """Begin when the plug-in watcher finds the first socket."""
@@ -200,8 +174,8 @@ class CSIRegistration:
     def on_timer(self, turn: Turn, key: str = "") -> None:
         """Try again once the back-off is over; a `key` is not for us."""
         del key
-        if self._state is RegistrationState.WAIT and turn.now_ns >= self._due_ns:
-            self._state = RegistrationState.NODE
+        if self._due_ns and turn.now_ns >= self._due_ns:
+            self._due_ns = 0
             turn.call(Op.GET_NODE_CSI)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
@@ -211,20 +185,16 @@ class CSIRegistration:
             self._back_off(turn)
         elif call.op is Op.GET_NODE_CSI and isinstance(reply.record, NodeView):
             labels = reply.record.labels
-            self._topology = tuple(
-                (key, labels.get(key, turn.facts.name)) for key in driver.topology_keys
+            missing = tuple(
+                (key, turn.facts.name) for key in driver.topology_keys if key not in labels
             )
-            self._state = RegistrationState.LABELS
-            missing = tuple(each for each in self._topology if labels.get(each[0]) != each[1])
             names = sorted(each.name for each in turn.env.model.csi_drivers[: self._index + 1])
             ids = orjson.dumps(dict.fromkeys(names, turn.facts.name)).decode()
             patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, ids),))
             turn.call(Op.PATCH_NODE_CSI, "", patch)
         elif call.op is Op.PATCH_NODE_CSI:
-            self._state = RegistrationState.CSINODE
             turn.call(Op.GET_CSINODE)
         elif call.op is Op.GET_CSINODE and isinstance(reply.record, CSINodeView):
-            self._state = RegistrationState.DRIVER
             update = CSINodeUpdate(
                 reply.record.body,
                 driver.name,
@@ -239,10 +209,8 @@ class CSIRegistration:
     def _next(self, turn: Turn) -> None:
         self._index += 1
         self._tries = 0
-        if self._index == len(turn.env.model.csi_drivers):
-            self._state = RegistrationState.DONE
-        else:
-            self._state = RegistrationState.NODE
+        self.is_done = self._index == len(turn.env.model.csi_drivers)
+        if not self.is_done:
             turn.call(Op.GET_NODE_CSI)
 
     def _back_off(self, turn: Turn) -> None:
@@ -253,7 +221,6 @@ class CSIRegistration:
         self._wait(turn.now_ns + delay_ns, turn)
 
     def _wait(self, due_ns: int, turn: Turn) -> None:
-        self._state = RegistrationState.WAIT
         self._due_ns = due_ns
         turn.arm(due_ns, Timer.CSI_NODE)
 
@@ -364,7 +331,13 @@ CSIStage = CSINode | CSIRegistration | CSINodeUpdater
 def next_stage(stage: CSIStage, turn: Turn) -> CSIStage | None:
     """Return what follows once a stage is over; None when there is nothing more to do."""
     if isinstance(stage, CSINode):
-        return begin_registration(turn) if stage.is_initialized else stage
+        if not stage.is_initialized:
+            return stage
+        if not turn.env.model.csi_drivers:
+            return None
+        registration = CSIRegistration()
+        registration.start(turn)
+        return registration
     if isinstance(stage, CSIRegistration):
         return on_drivers_changed(None, turn) if stage.is_done else stage
     return stage or None

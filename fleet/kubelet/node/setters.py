@@ -16,48 +16,36 @@ from fleet.kubelet.events import Reason
 
 
 class Pressure(NamedTuple):
-    """What a pressure condition says: reason, message, and the event of its flip."""
+    """What a pressure condition says; the reason is that of the event: KubeletHas for NodeHas."""
 
     type: str
-    fine: tuple[str, str, Reason]
-    bad: tuple[str, str, Reason]
+    fine: Reason
+    bad: Reason
+    fine_message: str
+    bad_message: str
 
 
 PRESSURES = (
     Pressure(
         "MemoryPressure",
-        (
-            "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available",
-            Reason.NODE_HAS_SUFFICIENT_MEMORY,
-        ),
-        (
-            "KubeletHasInsufficientMemory",
-            "kubelet has insufficient memory available",
-            Reason.NODE_HAS_INSUFFICIENT_MEMORY,
-        ),
+        Reason.NODE_HAS_SUFFICIENT_MEMORY,
+        Reason.NODE_HAS_INSUFFICIENT_MEMORY,
+        "kubelet has sufficient memory available",
+        "kubelet has insufficient memory available",
     ),
     Pressure(
         "DiskPressure",
-        (
-            "KubeletHasNoDiskPressure",
-            "kubelet has no disk pressure",
-            Reason.NODE_HAS_NO_DISK_PRESSURE,
-        ),
-        ("KubeletHasDiskPressure", "kubelet has disk pressure", Reason.NODE_HAS_DISK_PRESSURE),
+        Reason.NODE_HAS_NO_DISK_PRESSURE,
+        Reason.NODE_HAS_DISK_PRESSURE,
+        "kubelet has no disk pressure",
+        "kubelet has disk pressure",
     ),
     Pressure(
         "PIDPressure",
-        (
-            "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available",
-            Reason.NODE_HAS_SUFFICIENT_PID,
-        ),
-        (
-            "KubeletHasInsufficientPID",
-            "kubelet has insufficient PID available",
-            Reason.NODE_HAS_INSUFFICIENT_PID,
-        ),
+        Reason.NODE_HAS_SUFFICIENT_PID,
+        Reason.NODE_HAS_INSUFFICIENT_PID,
+        "kubelet has sufficient PID available",
+        "kubelet has insufficient PID available",
     ),
 )
 READY_MESSAGE = "kubelet is posting ready status"
@@ -85,7 +73,9 @@ def set_pressure(
     status = "True" if is_under else "False"
     if old is not None and old.status == status:
         return old._replace(heartbeat_s=now_s), None
-    reason, message, event = pressure.bad if is_under else pressure.fine
+    event = pressure.bad if is_under else pressure.fine
+    message = pressure.bad_message if is_under else pressure.fine_message
+    reason = event.text.replace("Node", "Kubelet", 1)
     return NodeCondition(pressure.type, status, now_s, now_s, reason, message), event
 
 

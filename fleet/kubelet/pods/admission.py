@@ -133,8 +133,7 @@ def _container_managers(
     if devices.error:
         message = f"Allocate failed due to {devices.error}, which is unexpected"
         return Rejection(UNEXPECTED, message)
-    refused = static_refusal(pod, others, inputs.model)
-    return None if refused is None else Rejection(*refused)
+    return static_refusal(pod, others, inputs.model)
 
 
 def _last_handlers(pod: Pod, inputs: AdmissionInputs) -> Rejection | None:
