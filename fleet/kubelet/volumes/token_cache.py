@@ -1,7 +1,7 @@
 """The service-account tokens of the pods of one node, for projected volumes and for CSI drivers.
 
 A token is a JSON Web Token, and most of its text is the same in all of them or known to be likely:
-packed against a dictionary of that, one of 900 characters takes 330 bytes.
+packed against a dictionary of that, one of 900 characters takes 340 bytes.
 Those of projected volumes are asked for again before they are over, as a pod is synced again.
 A CSIDriver names audiences and lives (`tokenRequests`). A volume that is published asks for one
 after another; one that is known, and not near its end, is given again. So a volume that is
@@ -11,16 +11,15 @@ GetServiceAccountToken; pkg/volume/csi/csi_mounter.go, podServiceAccountTokenAtt
 Differs: a projected volume with the same audience and life has a token of its own.
 """
 
-import binascii
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
-from fleet.k8s.pods import Pod, PodUid, Token, VolumeSpec
+from fleet.k8s.pods import Pod, PodUid, Token, TokenSource, VolumeSpec
 from fleet.kubelet.turn import Turn
 
 TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
@@ -37,21 +36,8 @@ _LIKELY = (
     b'"sub":"system:serviceaccount:default:default"}'
 )
 """Of a token's header and payload; what is most likely stands last. Source: pkg/serviceaccount."""
-_PARTS = 3
-_OPAQUE, _DECODED = b"\0", b"\1"
-_LENGTH_BYTES = 3
-
-
 LEFT_MAX = 16
 """Pods that have ended whose tokens are kept."""
-
-
-class TokenKey(NamedTuple):
-    """Which token: a pod has one for each audience and life."""
-
-    uid: PodUid
-    audience: str
-    expiration_s: int
 
 
 @dataclass(slots=True, eq=False)
@@ -62,15 +48,13 @@ class TokenCache:
     _packed: dict[PodUid, bytes] = field(default_factory=dict)
     _left: tuple[PodUid, ...] = ()  # whose pods are gone
 
-    def keep(self, key: TokenKey, text: str) -> None:
+    def keep(self, uid: PodUid, source: TokenSource | TokenRequest, text: str) -> None:
         """Take a new token in the place of the last."""
-        kept = self._tokens(key.uid)
-        kept[_name(key)] = text
-        self._packed[key.uid] = pack(kept)
+        self._packed[uid] = pack({**self._tokens(uid), _name(source): text})
 
-    def text(self, key: TokenKey) -> str:
+    def text(self, uid: PodUid, source: TokenSource) -> str:
         """Return a token, "" if there is none."""
-        return self._tokens(key.uid).get(_name(key), "")
+        return self._tokens(uid).get(_name(source), "")
 
     def forget(self, uid: PodUid, *, is_read: bool) -> None:
         """Drop the tokens of a pod that is gone.
@@ -100,8 +84,7 @@ class TokenCache:
             return
         self._plan(pod, request, reply, turn)
         if isinstance(reply.record, Token) and reply.record.text:
-            key = TokenKey(pod.uid, request.audience, request.expiration_s)
-            self.keep(key, reply.record.text)
+            self.keep(pod.uid, request, reply.record.text)
 
     def request(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
         """Ask for the tokens of a volume; return how many there are."""
@@ -138,8 +121,9 @@ class TokenCache:
         return {} if packed is None else unpack(packed)
 
 
-def _name(key: TokenKey) -> str:
-    return f"{key.expiration_s} {key.audience}"
+def _name(source: TokenSource | TokenRequest) -> str:
+    """Name a token: a pod has one for each audience and life."""
+    return f"{source.expiration_s} {source.audience}"
 
 
 def pack(tokens: Mapping[str, str]) -> bytes:
@@ -147,49 +131,35 @@ def pack(tokens: Mapping[str, str]) -> bytes:
     packing = zlib.compressobj(
         zlib.Z_BEST_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_LIKELY
     )
-    parts = [part for name, text in tokens.items() for part in (name.encode(), _shortened(text))]
-    return b"".join(packing.compress(_field(part)) for part in parts) + packing.flush()
+    fields = [field for name, text in tokens.items() for field in (name, *_decoded(text))]
+    return packing.compress("\0".join(fields).encode()) + packing.flush()
 
 
 def unpack(packed: bytes) -> dict[str, str]:
     """Return the tokens."""
-    fields = _fields(zlib.decompressobj(-zlib.MAX_WBITS, _LIKELY).decompress(packed))
-    return {name.decode(): _lengthened(next(fields)) for name in fields}
+    data = zlib.decompressobj(-zlib.MAX_WBITS, _LIKELY).decompress(packed)
+    fields = iter(data.decode().split("\0"))
+    parts = zip(fields, fields, fields, fields, strict=False)
+    return {name: _encoded(header, payload, rest) for name, header, payload, rest in parts}
 
 
-def _shortened(text: str) -> bytes:
-    """Return a token as JSON and signature if it has those, else as it is."""
+def _decoded(text: str) -> tuple[str, str, str]:
+    """Return the JSON of header and payload and the signature; ("", "", text) if it has none."""
+    first, _, rest = text.partition(".")
+    second, _, signature = rest.partition(".")
     try:
-        parts = [
-            urlsafe_b64decode(part + b"=" * (-len(part) % 4)) for part in text.encode().split(b".")
-        ]
-    except binascii.Error:
-        parts = []
-    if len(parts) != _PARTS or _joined(parts) != text:
-        return _OPAQUE + text.encode()
-    return _DECODED + b"".join(map(_field, parts))
+        header, payload = (urlsafe_b64decode(f"{part}===").decode() for part in (first, second))
+    except ValueError:
+        return "", "", text
+    found = (header, payload, signature)
+    return found if header and _encoded(*found) == text else ("", "", text)
 
 
-def _lengthened(data: bytes) -> str:
-    if data[:1] == _OPAQUE:
-        return data[1:].decode()
-    return _joined(_fields(data[1:]))
-
-
-def _joined(parts: Iterable[bytes]) -> str:
-    return b".".join(urlsafe_b64encode(part).rstrip(b"=") for part in parts).decode()
-
-
-def _field(data: bytes) -> bytes:
-    return len(data).to_bytes(_LENGTH_BYTES) + data
-
-
-def _fields(data: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(data):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(data[at:begin])
-        yield data[begin:at]
+def _encoded(header: str, payload: str, rest: str) -> str:
+    if not header:
+        return rest
+    parts = (urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, payload))
+    return ".".join((*parts, rest))
 
 
 LIFE_DEFAULT_S = 3600  # authentication/v1/defaults.go, SetDefaults_TokenRequestSpec

@@ -34,7 +34,7 @@ from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.k8s.well_known import TTL_ANNOTATION
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.token_cache import TokenCache, TokenKey
+from fleet.kubelet.volumes.token_cache import TokenCache
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.runtime.program import Sources
 from fleet.runtime.programs import program_of
@@ -424,7 +424,7 @@ class PodSources(Sources):
 
     def token(self, uid: PodUid, source: TokenSource) -> str:
         """Return the token of a pod that a volume shows, "" if it has none yet."""
-        return self.tokens.text(TokenKey(uid, source.audience, source.expiration_s))
+        return self.tokens.text(uid, source)
 
     def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
         """Return the variables that Services make in a namespace."""

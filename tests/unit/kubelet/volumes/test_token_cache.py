@@ -6,10 +6,11 @@ from base64 import urlsafe_b64encode
 
 import pytest
 
-from fleet.k8s.pods import PodUid, Token
-from fleet.kubelet.volumes.token_cache import LEFT_MAX, TokenCache, TokenKey, pack, unpack
+from fleet.k8s.pods import PodUid, Token, TokenSource
+from fleet.kubelet.volumes.token_cache import LEFT_MAX, TokenCache, pack, unpack
 
-KEY = TokenKey(PodUid("u-1"), "", 3607)
+UID = PodUid("u-1")
+SOURCE = TokenSource("", 3607, "token")
 ES256_BYTES = 64
 
 
@@ -58,14 +59,14 @@ def test_what_is_no_web_token_is_kept_as_it_is(text: str) -> None:
 
 def test_the_newest_token_of_an_audience_is_shown() -> None:
     cache = TokenCache()
-    assert cache.text(KEY) == ""
+    assert cache.text(UID, SOURCE) == ""
     first, second, other = (signed(jti=each) for each in "abc")
-    cache.keep(KEY, first)
-    cache.keep(KEY, second)
-    cache.keep(KEY._replace(audience="vault"), other)
-    assert cache.text(KEY) == second
-    assert cache.text(KEY._replace(audience="vault")) == other
-    assert cache.text(KEY._replace(uid=PodUid("u-2"))) == ""
+    cache.keep(UID, SOURCE, first)
+    cache.keep(UID, SOURCE, second)
+    cache.keep(UID, SOURCE._replace(audience="vault"), other)
+    assert cache.text(UID, SOURCE) == second
+    assert cache.text(UID, SOURCE._replace(audience="vault")) == other
+    assert cache.text(PodUid("u-2"), SOURCE) == ""
 
 
 def test_a_token_shows_itself_nowhere() -> None:
@@ -74,11 +75,11 @@ def test_a_token_shows_itself_nowhere() -> None:
 
 def test_tokens_that_logs_are_computed_from_stay_for_the_last_pods() -> None:
     cache = TokenCache()
-    keys = [KEY._replace(uid=PodUid(f"u-{at}")) for at in range(LEFT_MAX + 2)]
-    for key in keys:
-        cache.keep(key, "token")
-        cache.forget(key.uid, is_read=True)
-        cache.forget(key.uid, is_read=True)  # a second time
-    assert [cache.text(key) for key in keys] == ["", "", *["token"] * LEFT_MAX]
-    cache.forget(keys[-1].uid, is_read=False)
-    assert cache.text(keys[-1]) == ""
+    uids = [PodUid(f"u-{at}") for at in range(LEFT_MAX + 2)]
+    for uid in uids:
+        cache.keep(uid, SOURCE, "token")
+        cache.forget(uid, is_read=True)
+        cache.forget(uid, is_read=True)  # a second time
+    assert [cache.text(uid, SOURCE) for uid in uids] == ["", "", *["token"] * LEFT_MAX]
+    cache.forget(uids[-1], is_read=False)
+    assert cache.text(uids[-1], SOURCE) == ""

@@ -36,7 +36,6 @@ from fleet.k8s.pods import (
 from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.events import Reason
 from fleet.kubelet.volumes.pod_volume import MountResult, mount_seen_ns
-from fleet.kubelet.volumes.token_cache import TokenKey
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import references
 
@@ -160,14 +159,14 @@ def test_a_token_is_kept_while_its_pod_is_there() -> None:
     pod = make_pod()
     volumes = manager(pod)
     attempt(volumes, pod, 0)
-    key = TokenKey(UID, REQUEST.audience, REQUEST.expiration_s)
-    assert volumes.tokens.text(key) == ""
+    (source,) = TOKEN_VOLUME.tokens
+    assert volumes.tokens.text(UID, source) == ""
     for text in ("first", "renewed"):
         reply = Reply(ReplyKind.OK, Token(ENV.wall_s(0) + 3607, text))
         volumes.on_token(pod, asked(REQUEST), reply, turn_of(ENV, 0, []))
-        assert volumes.tokens.text(key) == text
+        assert volumes.tokens.text(UID, source) == text
     volumes.unregister_pod(pod, turn_of(ENV, 0, []))
-    assert volumes.tokens.text(key) == ""
+    assert volumes.tokens.text(UID, source) == ""
 
 
 def test_two_tokens_are_both_awaited() -> None:
