@@ -79,8 +79,8 @@ def hold(sim: Simulation) -> int:
         out: Outbox = []
         now_ns = sim.clock.now_ns()
         turn = Turn(entry.kubelet.facts, sim.env, EventRecorder.silent(), now_ns, out)
-        stats = loop.monitor.stats(turn)
-        assert stats.memory <= stats.memory_capacity, (sim.now_s, stats)
+        memory = loop.monitor.use(turn).memory
+        assert not memory.is_over(now_ns), (sim.now_s, memory)
         looked_at += 1
     for pod in sim.server.all("pods"):
         if pod["spec"].get("priority"):

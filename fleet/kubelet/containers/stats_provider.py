@@ -1,8 +1,7 @@
 """Stats of a node, its pods and its containers at an instant: what cAdvisor would have measured.
 
-Pure functions of the profile, the simulated runtime and the time; nothing is kept. A metrics or
-summary endpoint reads `pod_stats` and `node_stats`; the eviction manager also reads `node_terms`,
-the curves that add up to them, to compute when they cross a threshold.
+Pure functions of the profile, the simulated runtime and the time; nothing is kept. What is used is
+a sum of curves, so that the eviction manager can compute when it crosses a threshold.
 Source: pkg/kubelet/stats/cri_stats_provider.go; pkg/kubelet/server/stats/summary.go.
 Differs: a container's writable layer and logs are one amount; of volumes only emptyDirs on the disk
 are measured.
@@ -16,7 +15,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.profile.node_model import NodeModel
 from fleet.profile.pod_behavior import PodBehavior, volume_behavior
-from fleet.profile.usage import Curve, Term, constant_curve, sum_at
+from fleet.profile.usage import Curve, Term, constant_curve, next_crossing, sum_at
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import ContainerUsage, container_usage
 from fleet.runtime.containers import RunState, Sandbox
@@ -85,19 +84,34 @@ class PodStats(NamedTuple):
     volumes: tuple[tuple[str, int], ...] = ()  # emptyDirs: name, used bytes
 
 
-class NodeStats(NamedTuple):
-    """One node: what is used of its capacity. Source: stats/v1alpha1 NodeStats."""
+class Measure(NamedTuple):
+    """What there is of one resource, and the curves that add up to what is used of it."""
 
-    memory_capacity: int
-    memory: int  # working set of the root cgroup
-    pods_memory_limit: int
-    pods_memory: int  # working set of the cgroup of all pods
-    disk_capacity: int
-    disk: int
-    inodes_capacity: int
-    inodes: int
-    pids_max: int
-    pids: int
+    capacity: int
+    terms: tuple[Term, ...]
+    base: int = 0
+
+    def used(self, now_ns: int) -> int:
+        """Return what is used now; it may be more than there is."""
+        return sum_at(self.terms, self.base, now_ns)
+
+    def is_over(self, now_ns: int) -> bool:
+        """Return whether more is used than there is."""
+        return self.used(now_ns) > self.capacity
+
+    def next_over_ns(self, now_ns: int) -> int:
+        """Return when that is so first, NEVER if it will not be."""
+        return next_crossing(self.terms, self.base, self.capacity, now_ns)
+
+
+class NodeUse(NamedTuple):
+    """What is used of a node's capacity. Source: stats/v1alpha1 NodeStats."""
+
+    memory: Measure  # working set of the root cgroup
+    pods_memory: Measure  # working set of the cgroup of all pods
+    disk: Measure  # the base are images
+    inodes: Measure
+    pids: Measure  # the base is a pause process per pod
 
 
 class NodeCapacity(NamedTuple):
@@ -199,52 +213,24 @@ def pod_stats(terms: PodTerms, now_ns: int) -> PodStats:
     )
 
 
-class NodeTerms(NamedTuple):
-    """The curves that add up to what is used of a node, and the constant parts."""
-
-    pods_memory: tuple[Term, ...]
-    memory: tuple[Term, ...]
-    disk: tuple[Term, ...]
-    disk_base: int  # images
-    inodes: tuple[Term, ...]
-    pids: tuple[Term, ...]
-    pids_base: int  # a pause process per pod
-
-
-def node_terms(
+def node_use(
     model: NodeModel, pods: Iterable[PodTerms], started_ns: int, image_bytes: int
-) -> NodeTerms:
+) -> NodeUse:
     """Return what is used of a node whose kubelet started at `started_ns`."""
     found = tuple(pods)
-    system = system_usage(model)
+    system, capacity = system_usage(model), node_capacity(model)
 
     def with_system(curve: Curve, terms: Iterable[Term]) -> tuple[Term, ...]:
         return ((curve, started_ns), *terms)
 
     pods_memory = tuple(term for each in found for term in each.memory())
-    return NodeTerms(
-        pods_memory=pods_memory,
-        memory=with_system(system.memory, pods_memory),
-        disk=with_system(system.ephemeral, (t for each in found for t in each.ephemeral())),
-        disk_base=image_bytes,
-        inodes=with_system(system.inodes, (t for each in found for t in each.inodes())),
-        pids=with_system(system.pids, (t for each in found for t in each.pids())),
-        pids_base=len(found),
-    )
-
-
-def node_stats(model: NodeModel, terms: NodeTerms, now_ns: int) -> NodeStats:
-    """Return what is used of a node now; never more than there is of a disk."""
-    capacity = node_capacity(model)
-    return NodeStats(
-        memory_capacity=capacity.memory,
-        memory=sum_at(terms.memory, 0, now_ns),
-        pods_memory_limit=model.pods_memory_bytes,
-        pods_memory=sum_at(terms.pods_memory, 0, now_ns),
-        disk_capacity=capacity.disk,
-        disk=min(sum_at(terms.disk, terms.disk_base, now_ns), capacity.disk),
-        inodes_capacity=capacity.inodes,
-        inodes=min(sum_at(terms.inodes, 0, now_ns), capacity.inodes),
-        pids_max=model.pids_max,
-        pids=min(sum_at(terms.pids, terms.pids_base, now_ns), model.pids_max),
+    disk = with_system(system.ephemeral, (t for each in found for t in each.ephemeral()))
+    inodes = with_system(system.inodes, (t for each in found for t in each.inodes()))
+    pids = with_system(system.pids, (t for each in found for t in each.pids()))
+    return NodeUse(
+        Measure(capacity.memory, with_system(system.memory, pods_memory)),
+        Measure(model.pods_memory_bytes, pods_memory),
+        Measure(capacity.disk, disk, image_bytes),
+        Measure(capacity.inodes, inodes),
+        Measure(model.pids_max, pids, len(found)),
     )

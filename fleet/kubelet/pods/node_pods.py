@@ -309,7 +309,10 @@ class NodePods:
 
     def disk_bytes(self, turn: Turn) -> int | None:
         """Return how much of its disk the node uses; None: pods do not count."""
-        return self.monitor.stats(turn).disk if self.monitor.is_watching else None
+        if not self.monitor.is_watching:
+            return None
+        disk = self.monitor.use(turn).disk
+        return min(disk.used(turn.now_ns), disk.capacity)
 
     @property
     def runtime(self) -> Runtime:

@@ -21,12 +21,11 @@ from fleet.kubelet.containers.image_gc_manager import (
 )
 from fleet.kubelet.containers.image_manager import images_of
 from fleet.kubelet.containers.stats_provider import (
-    NodeStats,
-    NodeTerms,
+    Measure,
+    NodeUse,
     PodTerms,
     node_capacity,
-    node_stats,
-    node_terms,
+    node_use,
     pod_terms,
     system_usage,
 )
@@ -81,19 +80,14 @@ def is_always_needed(model: NodeModel) -> bool:
     pods = model.pods_max
     disk = _pods_disk_bytes(model) // 2 + pods * POD_DISK_MAX
     memory = parse_quantity(model.allocatable["memory"]).value // 2 + pods * POD_MEMORY_MAX
-    full = NodeStats(
-        memory_capacity=capacity.memory,
-        memory=system.memory.ceiling() + memory,
-        pods_memory_limit=model.pods_memory_bytes,
-        pods_memory=memory,
-        disk_capacity=capacity.disk,
-        disk=system.ephemeral.ceiling() + disk,
-        inodes_capacity=capacity.inodes,
-        inodes=system.inodes.ceiling() + pods * POD_INODES_MAX,
-        pids_max=model.pids_max,
-        pids=system.pids.ceiling() + pods * POD_PIDS_MAX,
+    full = NodeUse(
+        Measure(capacity.memory, (), system.memory.ceiling() + memory),
+        Measure(model.pods_memory_bytes, (), memory),
+        Measure(capacity.disk, (), system.ephemeral.ceiling() + disk),
+        Measure(capacity.inodes, (), system.inodes.ceiling() + pods * POD_INODES_MAX),
+        Measure(model.pids_max, (), system.pids.ceiling() + pods * POD_PIDS_MAX),
     )
-    observations = observations_of(full)
+    observations = observations_of(full, 0)
     return any(is_met(each, observations) for each in thresholds_of(model))
 
 
@@ -241,28 +235,22 @@ class ResourceMonitor:
             self._synchronize(evictions, turn)
         self._plan(evictions, turn)
 
-    def stats(self, turn: Turn) -> NodeStats:
+    def use(self, turn: Turn) -> NodeUse:
         """Measure the node."""
-        return self._stats(_terms(self._workers, self._syncer, turn), turn)
+        return self._use(_terms(self._workers, self._syncer, turn), turn)
 
-    def _stats(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeStats:
-        model = turn.env.model
-        terms = self._node_terms(tuple(pods.values()), turn)
-        return node_stats(model, terms, turn.now_ns)
-
-    def _node_terms(self, pods: tuple[PodTerms, ...], turn: Turn) -> NodeTerms:
+    def _use(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeUse:
         image_bytes = turn.env.images.used_bytes(turn.node)
-        return node_terms(turn.env.model, pods, turn.facts.started_ns, image_bytes)
+        return node_use(turn.env.model, pods.values(), turn.facts.started_ns, image_bytes)
 
     def _plan(self, evictions: EvictionManager, turn: Turn) -> None:
         """Set the timer of the next instant that matters."""
         model = turn.env.model
         self._shape = self._shape_of(turn)
         pods = _terms(self._workers, self._syncer, turn)
-        found = tuple(pods.values())
-        terms = self._node_terms(found, turn)
-        self._pass_ns = evictions.next_pass_ns(model, terms, found, turn.now_ns)
-        self._oom_ns = oom_watcher.next_oom_ns(model, terms, found, turn.now_ns)
+        found, use = tuple(pods.values()), self._use(pods, turn)
+        self._pass_ns = evictions.next_pass_ns(model, use, found, turn.now_ns)
+        self._oom_ns = oom_watcher.next_oom_ns(use, found, turn.now_ns)
         due_ns = min(self._pass_ns, self._oom_ns)
         if due_ns not in {NEVER, self._due_ns}:
             self._due_ns = due_ns
@@ -275,7 +263,7 @@ class ResourceMonitor:
             for uid, worker in self._workers.items()
             if _is_active(worker)
         ]
-        reclaim = Reclaim(lambda: self._stats(pods, turn), lambda: self._delete_unused_images(turn))
+        reclaim = Reclaim(lambda: self._use(pods, turn), lambda: self._delete_unused_images(turn))
         found = evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
         if found.starved:
             turn.node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved)
@@ -289,23 +277,23 @@ class ResourceMonitor:
 
     def _kill_for_memory(self, turn: Turn) -> None:
         """Kill one container after another until there is memory. Source: out_of_memory."""
-        capacity = node_capacity(turn.env.model).memory
+        now_ns = turn.now_ns
         while True:
             pods = _terms(self._workers, self._syncer, turn)
-            stats = self._stats(pods, turn)
-            over = [each for each in pods.values() if oom_watcher.is_over_limit(each, turn.now_ns)][
-                :1
-            ]
-            victim = oom_watcher.choose_victim(over or tuple(pods.values()), capacity, turn.now_ns)
-            if victim is None or not (over or oom_watcher.is_oom(stats)):
+            use = self._use(pods, turn)
+            is_system_oom = use.memory.is_over(now_ns)
+            over = [each for each in pods.values() if oom_watcher.is_over_limit(each, now_ns)][:1]
+            candidates = over or tuple(pods.values())
+            victim = oom_watcher.choose_victim(candidates, use.memory.capacity, now_ns)
+            if victim is None or not (over or is_system_oom or use.pods_memory.is_over(now_ns)):
                 return
             worker = self._workers[victim.pod.uid]
             sandbox = self._syncer.runtime.sandbox(victim.pod.uid)
             container = sandbox.find(victim.container) if sandbox is not None else None
             assert container is not None, victim
-            container.oom_kill(turn.now_ns)
+            container.oom_kill(now_ns)
             self._syncer.on_runtime_changed(worker, turn)
-            if not over and oom_watcher.is_system_oom(stats):
+            if not over and is_system_oom:
                 message = oom_watcher.system_oom_message(victim.process, container.id)
                 turn.node_event(Reason.SYSTEM_OOM, message)
 

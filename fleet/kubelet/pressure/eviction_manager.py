@@ -20,11 +20,10 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.stats_provider import (
-    NodeStats,
-    NodeTerms,
+    Measure,
+    NodeUse,
     PodStats,
     PodTerms,
-    node_capacity,
     pod_stats,
 )
 from fleet.kubelet.pressure.preemption import is_critical_pod
@@ -54,17 +53,18 @@ class Signal(NamedTuple):
 
     condition: str
     resource: str
+    measure: str  # a field of NodeUse; nodefs and imagefs are about the one disk
     is_bytes: bool = True
 
 
 SIGNALS = {
-    MEMORY_AVAILABLE: Signal(MEMORY, "memory"),
-    ALLOCATABLE_MEMORY: Signal(MEMORY, "memory"),
-    "nodefs.available": Signal(DISK, EPHEMERAL),
-    "nodefs.inodesFree": Signal(DISK, "inodes", is_bytes=False),
-    "imagefs.available": Signal(DISK, EPHEMERAL),
-    "imagefs.inodesFree": Signal(DISK, "inodes", is_bytes=False),
-    "pid.available": Signal(PIDS, "pids", is_bytes=False),
+    MEMORY_AVAILABLE: Signal(MEMORY, "memory", "memory"),
+    ALLOCATABLE_MEMORY: Signal(MEMORY, "memory", "pods_memory"),
+    "nodefs.available": Signal(DISK, EPHEMERAL, "disk"),
+    "nodefs.inodesFree": Signal(DISK, "inodes", "inodes", is_bytes=False),
+    "imagefs.available": Signal(DISK, EPHEMERAL, "disk"),
+    "imagefs.inodesFree": Signal(DISK, "inodes", "inodes", is_bytes=False),
+    "pid.available": Signal(PIDS, "pids", "pids", is_bytes=False),
 }
 
 
@@ -116,25 +116,13 @@ def _amount(quantity: Quantity, percent: float, capacity: int) -> int:
     return share_of(capacity, percent) if percent else quantity.value
 
 
-def observations_of(stats: NodeStats) -> Observations:
+def observations_of(use: NodeUse, now_ns: int) -> Observations:
     """Return what each signal says. Source: makeSignalObservations."""
-    memory = _left(stats.memory_capacity, stats.memory)
-    pods = _left(stats.pods_memory_limit, stats.pods_memory)
-    disk = _left(stats.disk_capacity, stats.disk)
-    inodes = _left(stats.inodes_capacity, stats.inodes)
-    return {
-        MEMORY_AVAILABLE: memory,
-        ALLOCATABLE_MEMORY: pods,
-        "nodefs.available": disk,
-        "nodefs.inodesFree": inodes,
-        "imagefs.available": disk,
-        "imagefs.inodesFree": inodes,
-        "pid.available": _left(stats.pids_max, stats.pids),
+    left = {
+        name: Observation(max(each.capacity - each.used(now_ns), 0), each.capacity)
+        for name, each in use._asdict().items()
     }
-
-
-def _left(capacity: int, used: int) -> Observation:
-    return Observation(max(capacity - used, 0), capacity)
+    return {name: left[signal.measure] for name, signal in SIGNALS.items()}
 
 
 def is_met(
@@ -318,10 +306,6 @@ class Pass(NamedTuple):
     evictions: tuple[Eviction, ...]
 
 
-Stats = Callable[[], NodeStats]
-"""Measures the node now."""
-
-
 @dataclass(slots=True, eq=False)
 class EvictionManager:
     """The thresholds that a node met, and the pressure that follows.
@@ -358,7 +342,7 @@ class EvictionManager:
         """
         self._last_ns = now_ns
         self._evicted = ()
-        observations = observations_of(reclaim.stats())
+        observations = observations_of(reclaim.use(), now_ns)
         thresholds = self._observe(model, observations, now_ns)
         ranked = [_ranked(each, now_ns) for each in pods]
         over = tuple(_local_storage_evictions(ranked)) if _has_isolation(model) else ()
@@ -370,7 +354,7 @@ class EvictionManager:
         starved = SIGNALS[first.signal].resource
         if starved not in {"memory", "pids"}:
             reclaim.delete_unused()
-            after = observations_of(reclaim.stats())
+            after = observations_of(reclaim.use(), now_ns)
             if not any(is_met(each, after, reclaim=True) for each in thresholds_of(model)):
                 return Pass(starved, ())
         for pod, stats in rank(ranked, starved):
@@ -430,7 +414,7 @@ class EvictionManager:
         self._cleanup_until_ns = min(self._cleanup_until_ns, due_ns)
 
     def next_pass_ns(
-        self, model: NodeModel, terms: NodeTerms, pods: Sequence[PodTerms], now_ns: int
+        self, model: NodeModel, use: NodeUse, pods: Sequence[PodTerms], now_ns: int
     ) -> int:
         """Return when the next pass will find something, NEVER if none will."""
         if self._evicted:
@@ -439,7 +423,7 @@ class EvictionManager:
             return self._next_tick(now_ns + 1)
         hold_ns = model.kubelet.eviction_pressure_transition_period_ns
         change_ns = min((seen + hold_ns for seen in self._seen_ns.values()), default=NEVER)
-        change_ns = min(change_ns, _next_met_ns(model, terms, now_ns))
+        change_ns = min(change_ns, _next_met_ns(model, use, now_ns))
         for each in pods if _has_isolation(model) else ():
             change_ns = min(change_ns, _over_limit_ns(each, now_ns))
         return change_ns if change_ns == NEVER else self._next_tick(max(change_ns, now_ns + 1))
@@ -451,7 +435,7 @@ class EvictionManager:
 class Reclaim(NamedTuple):
     """How the manager measures the node, and frees what no pod needs."""
 
-    stats: Stats
+    use: Callable[[], NodeUse]
     delete_unused: Callable[[], None]
 
 
@@ -474,43 +458,22 @@ def _local_storage_evictions(pods: Sequence[Ranked]) -> Iterator[Eviction]:
             yield Eviction(pod, message, (), IMMEDIATE_GRACE_S, disrupts=False)
 
 
-def _next_met_ns(model: NodeModel, terms: NodeTerms, now_ns: int) -> int:
+def _next_met_ns(model: NodeModel, use: NodeUse, now_ns: int) -> int:
     """Return the first instant at which any threshold is met."""
-    sums = {
-        "memory.available": (terms.memory, 0),
-        "allocatableMemory.available": (terms.pods_memory, 0),
-        "available": (terms.disk, terms.disk_base),
-        "inodesFree": (terms.inodes, 0),
-        "pid.available": (terms.pids, terms.pids_base),
-    }
-    found = NEVER
-    for name, limit in _first_limits(model).items():
-        curves, base = sums[name]
-        found = min(found, next_crossing(curves, base, limit, now_ns))
-    return found
-
-
-@lru_cache(maxsize=256)
-def _first_limits(model: NodeModel) -> dict[str, int]:
-    """Return, for each amount that is measured, above which usage the first threshold is met.
-
-    Signals of nodefs and imagefs are about the one disk.
-    """
-    capacity = node_capacity(model)
-    totals = {
-        "memory.available": capacity.memory,
-        "allocatableMemory.available": model.pods_memory_bytes,
-        "available": capacity.disk,
-        "inodesFree": capacity.inodes,
-        "pid.available": model.pids_max,
-    }
-    limits: dict[str, int] = {}
+    measures: dict[str, Measure] = use._asdict()
+    limits = {name: each.capacity for name, each in measures.items()}
     for threshold in thresholds_of(model):
-        name = threshold.signal.removeprefix("nodefs.").removeprefix("imagefs.")
-        amount = threshold_amount(threshold, totals[name])
-        if amount:
-            limits[name] = min(limits.get(name, totals[name]), totals[name] - amount)
-    return limits
+        name = SIGNALS[threshold.signal].measure
+        capacity = measures[name].capacity
+        limits[name] = min(limits[name], capacity - threshold_amount(threshold, capacity))
+    return min(
+        (
+            each._replace(capacity=limits[name]).next_over_ns(now_ns)
+            for name, each in measures.items()
+            if limits[name] < each.capacity
+        ),
+        default=NEVER,
+    )
 
 
 def _over_limit_ns(terms: PodTerms, now_ns: int) -> int:

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
-from fleet.kubelet.containers.stats_provider import NodeStats, NodeTerms, PodTerms, node_capacity
-from fleet.profile.node_model import NodeModel
+from fleet.kubelet.containers.stats_provider import NodeUse, PodTerms
 from fleet.profile.usage import NEVER, next_crossing, sum_at
 from fleet.runtime.container_usage import resources_of
 
@@ -38,15 +37,11 @@ class Victim(NamedTuple):
     process: str
 
 
-def next_oom_ns(model: NodeModel, terms: NodeTerms, pods: Sequence[PodTerms], now_ns: int) -> int:
+def next_oom_ns(use: NodeUse, pods: Sequence[PodTerms], now_ns: int) -> int:
     """Return when the memory of the node, of its pods together, or of a pod is used up."""
-    if not terms.pods_memory:
+    if not use.pods_memory.terms:
         return NEVER  # nobody is there to be killed
-    capacity = node_capacity(model).memory
-    found = min(
-        next_crossing(terms.memory, 0, capacity, now_ns),
-        next_crossing(terms.pods_memory, 0, model.pods_memory_bytes, now_ns),
-    )
+    found = min(use.memory.next_over_ns(now_ns), use.pods_memory.next_over_ns(now_ns))
     for each in pods:
         limit = pod_memory_limit(each.pod)
         if limit:
@@ -71,16 +66,6 @@ def is_over_limit(terms: PodTerms, now_ns: int) -> bool:
     """Return whether the containers of a pod use more than the pod may."""
     limit = pod_memory_limit(terms.pod)
     return bool(limit) and sum_at(tuple(terms.memory()), 0, now_ns) > limit
-
-
-def is_system_oom(stats: NodeStats) -> bool:
-    """Return whether the whole node is out of memory."""
-    return stats.memory > stats.memory_capacity
-
-
-def is_oom(stats: NodeStats) -> bool:
-    """Return whether the kernel has to kill somebody."""
-    return is_system_oom(stats) or stats.pods_memory > stats.pods_memory_limit
 
 
 def choose_victim(pods: Sequence[PodTerms], capacity: int, now_ns: int) -> Victim | None:

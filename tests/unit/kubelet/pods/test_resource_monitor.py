@@ -17,8 +17,7 @@ from fleet.k8s.pod_template import decode_volumes
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.kubelet.containers.stats_provider import (
     node_capacity,
-    node_stats,
-    node_terms,
+    node_use,
     pod_stats,
     pod_terms,
 )
@@ -128,12 +127,12 @@ def test_what_is_measured_of_a_pod_and_its_node() -> None:
     assert dict(stats.volumes) == {"scratch": 2 * GI}  # the other is in memory
     assert [each.name for each in stats.containers] == ["a", "b"]
     model = model_of(usage={"memory": "2Gi", "ephemeralStorage": "10Gi", "pids": "300"})
-    whole = node_stats(model, node_terms(model, [terms], 0, 5 * GI), 2 * NS_PER_S)
-    assert whole.memory == 2 * GI + 350 * MI
-    assert whole.pods_memory == 350 * MI
-    assert 18 * GI < whole.disk < 18 * GI + MI
-    assert whole.pids == 309
-    assert whole.memory_capacity == node_capacity(model).memory == 32 * GI
+    whole, now_ns = node_use(model, [terms], 0, 5 * GI), 2 * NS_PER_S
+    assert whole.memory.used(now_ns) == 2 * GI + 350 * MI
+    assert whole.pods_memory.used(now_ns) == 350 * MI
+    assert 18 * GI < whole.disk.used(now_ns) < 18 * GI + MI
+    assert whole.pids.used(now_ns) == 309
+    assert whole.memory.capacity == node_capacity(model).memory == 32 * GI
 
 
 def test_what_a_container_wrote_stays_when_it_ends() -> None:

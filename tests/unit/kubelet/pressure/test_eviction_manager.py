@@ -8,7 +8,7 @@ from world.pod_world import container, model_of
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod, PodSpec, PodUid
 from fleet.k8s.selectors import Toleration
-from fleet.kubelet.containers.stats_provider import NodeStats, PodTerms, node_terms, pod_stats
+from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodTerms, node_use, pod_stats
 from fleet.kubelet.pressure.eviction_manager import (
     EvictionManager,
     Pass,
@@ -69,25 +69,20 @@ class Node:
         self.freed = 0  # by the next reclaim
         self.pids = 10
 
-    def stats(self) -> NodeStats:
-        return NodeStats(
-            memory_capacity=32 * GI,
-            memory=32 * GI - self.free,
-            pods_memory_limit=32 * GI,
-            pods_memory=0,
-            disk_capacity=100 * GI,
-            disk=100 * GI - self.free_disk,
-            inodes_capacity=1_000_000,
-            inodes=1000,
-            pids_max=10_000,
-            pids=self.pids,
+    def use(self) -> NodeUse:
+        return NodeUse(
+            memory=Measure(32 * GI, (), 32 * GI - self.free),
+            pods_memory=Measure(32 * GI, ()),
+            disk=Measure(100 * GI, (), 100 * GI - self.free_disk),
+            inodes=Measure(1_000_000, (), 1000),
+            pids=Measure(10_000, (), self.pids),
         )
 
     def reclaim(self) -> None:
         self.free_disk += self.freed
 
     def run(self, at_s: int, *pods: PodTerms | Pod) -> Pass:
-        host = Reclaim(self.stats, self.reclaim)
+        host = Reclaim(self.use, self.reclaim)
         return self.manager.synchronize(self.model, pods, host, at_s * NS_PER_S)
 
 
@@ -332,10 +327,10 @@ def test_the_pass_that_finds_something_is_computed() -> None:
     ramp = Curve(((0, 0), (100 * NS_PER_S, 64 * GI)))
     usage = ContainerUsage(ramp, ZERO, ZERO, ZERO, ZERO)
     pods = (PodTerms(pod("p"), (("c", usage, 0),), ()),)
-    terms = node_terms(model, pods, 0, 0)
+    terms = node_use(model, pods, 0, 0)
     due_ns = manager.next_pass_ns(model, terms, pods, 1)
     assert due_ns == 50 * NS_PER_S  # 31.9 GiB are reached in 49.8 s, less what the system uses
-    calm = node_terms(model, (), 0, 0)
+    calm = node_use(model, (), 0, 0)
     assert manager.next_pass_ns(model, calm, (), 1) == NEVER
 
 
@@ -343,7 +338,7 @@ def test_the_cleanup_of_an_evicted_pod_is_waited_for() -> None:
     node = Node(configured())
     node.free = 0
     node.run(10, using(pod("p"), memory=GI))
-    terms = node_terms(node.model, (), 0, 0)
+    terms = node_use(node.model, (), 0, 0)
     assert node.manager.evicted == ("p",)
     until_ns = node.manager.next_pass_ns(node.model, terms, (), 11 * NS_PER_S)
     assert until_ns == 50 * NS_PER_S  # 10 s to kill it, 30 s to clean up
@@ -358,8 +353,8 @@ def test_pods_have_a_memory_threshold_of_their_own() -> None:
     assert signals[:2] == ["memory.available", "allocatableMemory.available"]
     off = configured(enforceNodeAllocatable=["none"])
     assert "allocatableMemory.available" not in [each.signal for each in thresholds_of(off)]
-    stats = Node(reserved).stats()._replace(pods_memory_limit=30 * GI, pods_memory=29 * GI)
-    assert observations_of(stats)["allocatableMemory.available"] == (GI, 30 * GI)
+    use = Node(reserved).use()._replace(pods_memory=Measure(30 * GI, (), 29 * GI))
+    assert observations_of(use, 0)["allocatableMemory.available"] == (GI, 30 * GI)
 
 
 def test_the_kernel_kills_best_effort_containers_first() -> None:
