@@ -444,7 +444,7 @@ class ClaimVolumes:
 
     def on_timer(self, pod: Pod, turn: Turn) -> bool:
         """Go on with what is expanded for a pod; return whether a volume may be mounted."""
-        return self._expander.on_timer(pod, self._pods.get(pod.uid, ()), turn)
+        return self._expander.on_timer(pod, turn)
 
     def on_expanding(self, pod: Pod, volume: str, reply: Reply, turn: Turn) -> bool:
         """Take an answer to what an expansion asked; return whether a volume may be mounted."""

@@ -16,7 +16,6 @@ Differs: only CSI volumes are expanded, none of the in-tree plug-in `local`.
 
 import enum
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS
 from fleet.k8s.effects import Op, Reply, Timer
@@ -40,7 +39,7 @@ from fleet.kubelet.volumes.pod_volume import (
     expansion_failed,
     unread_secret,
 )
-from fleet.profile.pod_behavior import RpcError, VolumeBehavior
+from fleet.profile.pod_behavior import RpcError
 from fleet.quantity import parse_quantity
 
 RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
@@ -66,23 +65,15 @@ class ExpandStep(enum.IntEnum):
     SECRET = 6  # of NodeExpandVolume, by GET
 
 
-class _Id(NamedTuple):
-    """Which claim of which pod an expansion is of; `volume` is the pod's name for it."""
-
-    uid: PodUid
-    volume: str
-    claim: str
-    is_mounting: bool = False  # else it is mounted, and in use
-    is_read_only: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class _Expansion:
-    """One volume that is being expanded."""
+    """One volume that is being expanded, as a pod has it."""
 
-    id: _Id
+    uid: PodUid
+    volume: ClaimVolume
     view: VolumeView
     size: str  # what it grows to
+    is_mounting: bool  # else it is mounted, and in use
     step: ExpandStep = ExpandStep.WAIT
     claim: ClaimView | None = None
     due_ns: int = 0  # of the next step, 0 while an answer is awaited
@@ -92,20 +83,16 @@ class _Expansion:
     @property
     def known(self) -> ClaimView:
         """Return the claim as it was read."""
-        assert self.claim is not None, self.id
+        assert self.claim is not None, self.volume
         return self.claim
-
-
-class _Ended(NamedTuple):
-    """What an expansion came to: `error` is what went wrong, "" if nothing did."""
-
-    id: _Id
-    error: str = ""
 
 
 @dataclass(slots=True, eq=False)
 class NodeExpander:
-    """The sizes of the CSI volumes of one node, and those that are being expanded."""
+    """The sizes of the CSI volumes of one node, and those that are being expanded.
+
+    A step returns what an expansion came to: None while it goes on, "" if nothing went wrong.
+    """
 
     # by unique name: what the node has of them
     _sizes: dict[str, str] = field(default_factory=dict)
@@ -128,7 +115,7 @@ class NodeExpander:
     def release(self, uid: PodUid) -> None:
         """Give up what is done for a pod that is gone."""
         if self._running is not None:
-            kept = {name: each for name, each in self._running.items() if each.id.uid != uid}
+            kept = {name: each for name, each in self._running.items() if each.uid != uid}
             self._running = kept or None
 
     # ---- what is asked of it ----
@@ -143,70 +130,63 @@ class NodeExpander:
         if not view.driver or not known or name in self._refused or self._find(name) is not None:
             return
         if _is_less(known, view.capacity):
-            self._begin(_Id(pod.uid, each.volume.name, each.claim), view, turn)
+            due_ns = turn.now_ns + int(RECONCILE_NS * turn.draw(_STREAM_LOOP, view.name))
+            self._begin(
+                _Expansion(pod.uid, each, view, view.capacity, is_mounting=False, due_ns=due_ns)
+            )
             self._arm(pod.uid, turn)
 
     def mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
         """Expand a volume as it is mounted, if it has grown; one operation at a time."""
-        assert each.view is not None, each.claim
-        found = self._find(each.view.unique_name)  # another pod's is the same
+        view = each.view
+        assert view is not None, each.claim
+        found = self._find(view.unique_name)  # another pod's is the same
         if found is not None and found.step is not ExpandStep.WAIT:
             each.due_ns = turn.now_ns + RECONCILE_NS
             return
         each.step = Step.EXPAND
-        which = _Id(
-            *(pod.uid, each.volume.name, each.claim),
-            is_mounting=True,
-            is_read_only=each.volume.is_read_only,
+        self._begin(
+            _Expansion(pod.uid, each, view, view.capacity, is_mounting=True, due_ns=turn.now_ns)
         )
-        self._begin(which, each.view, turn)
-        self.on_timer(pod, (each,), turn)
+        self.on_timer(pod, turn)
 
-    def on_timer(self, pod: Pod, volumes: tuple[ClaimVolume, ...], turn: Turn) -> bool:
+    def on_timer(self, pod: Pod, turn: Turn) -> bool:
         """Go on with what is expanded for a pod; return whether a volume may be mounted."""
         can_mount = False
-        for name in self._due(pod.uid, turn.now_ns):
-            for each in volumes:
-                if each.view is not None and each.view.unique_name == name:
-                    ended = self._go_on(pod, name, behavior_of(pod, each, turn), turn)
-                    can_mount = self._follow(pod, each, ended, turn) or can_mount
-                    break
+        for each in tuple((self._running or {}).values()):
+            if each.uid == pod.uid and 0 < each.due_ns <= turn.now_ns:
+                can_mount |= self._follow(pod, each, self._go_on(pod, each, turn), turn)
         return can_mount
 
-    def on_reply(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+    def on_reply(self, pod: Pod, volume: ClaimVolume, reply: Reply, turn: Turn) -> bool:
         """Take an answer to what an expansion asked; return whether a volume may be mounted."""
-        found = None if each.view is None else self._find(each.view.unique_name)
-        if found is None or found.id.uid != pod.uid:
+        found = None if volume.view is None else self._find(volume.view.unique_name)
+        if found is None or found.uid != pod.uid:
             return False
-        ended = self._on_reply(pod, found, reply, behavior_of(pod, each, turn), turn)
-        return self._follow(pod, each, ended, turn)
+        return self._follow(pod, found, self._on_reply(pod, found, reply, turn), turn)
 
-    def _follow(self, pod: Pod, each: ClaimVolume, ended: _Ended | None, turn: Turn) -> bool:
+    def _follow(self, pod: Pod, each: _Expansion, error: str | None, turn: Turn) -> bool:
         """Do what follows from an expansion, ended or not."""
         self._arm(pod.uid, turn)
-        if ended is None:
+        volume = each.volume
+        if error is None:
             return False
-        if not ended.id.is_mounting:
-            if ended.error:
-                text = f'failed for volume "{each.name}" : {ended.error}'
-                text = f"NodeExpandVolume.NodeExpandVolume {text}"
-                turn.event(pod, Reason.VOLUME_RESIZE_FAILED, text)
+        if not each.is_mounting:
+            if error:
+                text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{volume.name}"'
+                turn.event(pod, Reason.VOLUME_RESIZE_FAILED, f"{text} : {error}")
             return False
-        each.due_ns = AT_ONCE
-        if ended.error:
-            each.error = expansion_failed(each.name, each.volume, ended.error)
+        volume.due_ns = AT_ONCE
+        if error:
+            volume.error = expansion_failed(volume.name, volume.volume, error)
         else:
-            each.step = Step.MOUNTED
+            volume.step = Step.MOUNTED
         return True
 
-    def _begin(self, which: _Id, view: VolumeView, turn: Turn) -> None:
-        """Begin to expand a volume: at once as it is mounted, else when the reconciler turns."""
-        each = _Expansion(which, view, view.capacity)
+    def _begin(self, each: _Expansion) -> None:
         if self._running is None:
             self._running = {}
-        self._running[view.unique_name] = each
-        share = 0.0 if which.is_mounting else turn.draw(_STREAM_LOOP, view.name)
-        each.due_ns = turn.now_ns + int(RECONCILE_NS * share)
+        self._running[each.view.unique_name] = each
 
     def _find(self, name: str) -> _Expansion | None:
         return None if self._running is None else self._running.get(name)
@@ -214,65 +194,51 @@ class NodeExpander:
     def _arm(self, uid: PodUid, turn: Turn) -> None:
         """Set a timer for what is due next for a pod."""
         found = self._running.values() if self._running is not None else ()
-        dues = [each.due_ns for each in found if each.id.uid == uid and each.due_ns]
+        dues = [each.due_ns for each in found if each.uid == uid and each.due_ns]
         if dues:
             turn.arm(min(dues), Timer.VOLUMES, uid)
 
-    def _due(self, uid: PodUid, now_ns: int) -> list[str]:
-        """Return the unique names of the volumes of a pod that are to be gone on with."""
-        if self._running is None:
-            return []
-        return [
-            name
-            for name, each in self._running.items()
-            if each.id.uid == uid and 0 < each.due_ns <= now_ns
-        ]
-
     # ---- what is done ----
 
-    def _go_on(self, pod: Pod, name: str, behavior: VolumeBehavior, turn: Turn) -> _Ended | None:
-        """Take the step that is due; return what the expansion came to, None while it goes on."""
-        each = self._find(name)
-        assert each is not None, name
+    def _go_on(self, pod: Pod, each: _Expansion, turn: Turn) -> str | None:
+        """Take the step that is due."""
         each.due_ns = 0
         if each.step is ExpandStep.WAIT:
             each.step = ExpandStep.CLAIM
-            target = ClaimTarget(pod.namespace, each.id.claim, each.id.volume, Step.EXPAND)
+            volume = each.volume
+            target = ClaimTarget(pod.namespace, volume.claim, volume.volume.name, Step.EXPAND)
             turn.call(Op.GET_CLAIM, pod.uid, target)
             return None
         assert each.step is ExpandStep.DRIVER, each.step
-        return self._expand(pod, each, behavior, turn)
+        return self._expand(pod, each, turn)
 
-    def _on_reply(
-        self, pod: Pod, each: _Expansion, reply: Reply, behavior: VolumeBehavior, turn: Turn
-    ) -> _Ended | None:
-        """Take an answer; return what the expansion came to, None while it goes on."""
+    def _on_reply(self, pod: Pod, each: _Expansion, reply: Reply, turn: Turn) -> str | None:
         claim = reply.record if reply.ok and isinstance(reply.record, ClaimView) else None
         if each.step is ExpandStep.FAILURE:
-            return self._on_failed(each, turn)
+            # What is refused in use neither keeps a mount nor is tried again.
+            is_refused = each.view.unique_name in self._refused
+            return self._end(each, "" if is_refused else each.error, turn)
         if each.step is ExpandStep.SECRET:
-            return self._on_secret(pod, each, reply, behavior, turn)
+            return self._on_secret(pod, each, reply, turn)
         if claim is None:
             return self._end(each, _lost(each, reply.message), turn)
         each.claim = claim
         if each.step is ExpandStep.CLAIM:
-            return self._on_claim(pod, each, behavior, turn)
+            return self._on_claim(pod, each, turn)
         if each.step is ExpandStep.MARK:
-            self._call_driver(pod, each, behavior, turn)
+            self._call_driver(pod, each, turn)
             return None
         assert each.step is ExpandStep.FINISH, each.step
         return self._done(each, turn)
 
-    def _on_claim(
-        self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
-    ) -> _Ended | None:
+    def _on_claim(self, pod: Pod, each: _Expansion, turn: Turn) -> str | None:
         """Decide what there is to do. Source: nodeExpandVolume, expandVolumeDuringMount."""
         claim = each.known
-        if each.id.is_mounting and not _is_less(claim.capacity, each.view.capacity):
+        if each.is_mounting and not _is_less(claim.capacity, each.view.capacity):
             return self._end(each, "", turn)
-        if each.id.is_read_only:
-            text = "failed for volume"
-            text = f'{_OPERATION} {text} "{each.view.name}" requested read-only file system'
+        if each.volume.volume.is_read_only:
+            text = f'{_OPERATION} failed for volume "{each.view.name}"'
+            text += " requested read-only file system"
             self._tell(pod, each, Reason.FILE_SYSTEM_RESIZE_FAILED, text, turn)
             return self._end(each, "", turn)
         if not _is_legacy(claim):
@@ -280,38 +246,34 @@ class NodeExpander:
         is_shared = _is_updated(each) and claim.is_shared  # each of its nodes expands it
         status = claim.resize_status
         if _is_legacy(claim) or is_shared:
-            self._call_driver(pod, each, behavior, turn)
+            self._call_driver(pod, each, turn)
         elif status in (ResizeStatus.NODE_PENDING, ResizeStatus.NODE_IN_PROGRESS):
             each.step = ExpandStep.MARK
             self._patch(pod, each, turn, status=ResizeStatus.NODE_IN_PROGRESS)
         elif _is_updated(each):
             return self._done(each, turn)
-        elif each.id.is_mounting:  # it is mounted, and expanded afterwards
+        elif each.is_mounting:  # it is mounted, and expanded afterwards
             return self._end(each, "", turn)
         else:
             each.step, each.tries = ExpandStep.WAIT, 0
             each.due_ns = turn.now_ns + RECONCILE_NS
         return None
 
-    def _call_driver(
-        self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
-    ) -> None:
+    def _call_driver(self, pod: Pod, each: _Expansion, turn: Turn) -> None:
         """Read the Secret of the call, if it has one, then let the driver take its time."""
         namespace, name = ref = each.view.secrets.expand
         driver = turn.env.model.csi_driver(each.view.driver)
         if ref != NO_SECRET and driver is not None and driver.node_expansion:
             each.step = ExpandStep.SECRET
-            target = ClaimTarget(namespace, name, each.id.volume, Step.EXPAND)
+            target = ClaimTarget(namespace, name, each.volume.volume.name, Step.EXPAND)
             turn.call(Op.GET_CSI_SECRET, pod.uid, target)
         else:
-            self._wait_for_driver(each, behavior, turn)
+            self._wait_for_driver(pod, each, turn)
 
-    def _on_secret(
-        self, pod: Pod, each: _Expansion, reply: Reply, behavior: VolumeBehavior, turn: Turn
-    ) -> _Ended | None:
+    def _on_secret(self, pod: Pod, each: _Expansion, reply: Reply, turn: Turn) -> str | None:
         """Take that Secret. Source: csi/expander.go, nodeExpandWithClient."""
         if reply.ok:
-            self._wait_for_driver(each, behavior, turn)
+            self._wait_for_driver(pod, each, turn)
             return None
         ref = each.view.secrets.expand
         what = f"NodeExpandSecretRef {'/'.join(ref)}: {unread_secret(ref, reply.message)}"
@@ -321,15 +283,14 @@ class NodeExpander:
         self._fail(pod, each, ResizeStatus(each.known.resize_status), turn)
         return None
 
-    def _wait_for_driver(self, each: _Expansion, behavior: VolumeBehavior, turn: Turn) -> None:
+    def _wait_for_driver(self, pod: Pod, each: _Expansion, turn: Turn) -> None:
         """Let the driver take its time; what it says comes then."""
         each.step = ExpandStep.DRIVER
         share = turn.draw(_STREAM_EXPAND, each.view.name)
-        each.due_ns = turn.now_ns + max(behavior.expand_delay.sample(share), 1)
+        delay = behavior_of(pod, each.volume, turn).expand_delay
+        each.due_ns = turn.now_ns + max(delay.sample(share), 1)
 
-    def _expand(
-        self, pod: Pod, each: _Expansion, behavior: VolumeBehavior, turn: Turn
-    ) -> _Ended | None:
+    def _expand(self, pod: Pod, each: _Expansion, turn: Turn) -> str | None:
         """Hear what the driver says. Source: csi/expander.go, NodeExpand; expandOnPlugin."""
         claim = each.known
         driver = turn.env.model.csi_driver(each.view.driver)
@@ -339,7 +300,7 @@ class NodeExpander:
             each.error = f"NodeExpand is not supported by the CSI driver {each.view.driver}"
             self._fail(pod, each, ResizeStatus(claim.resize_status), turn)
             return None
-        error = behavior.expand_error
+        error = behavior_of(pod, each.volume, turn).expand_error
         if error:
             return self._on_error(pod, each, RpcError.of(error), turn)
         text = f'{_OPERATION} succeeded for volume "{each.view.name}" {turn.facts.name}'
@@ -354,10 +315,10 @@ class NodeExpander:
         """Record an event about the pod, and one about its claim."""
         turn.event(pod, reason, text)
         claim, kind = each.known, "PersistentVolumeClaim"
-        about = ObjectRef(kind, pod.namespace, each.id.claim, claim.uid, claim.resource_version)
+        about = ObjectRef(kind, pod.namespace, each.volume.claim, claim.uid, claim.resource_version)
         turn.recorder.event(about, reason, text, turn)
 
-    def _on_error(self, pod: Pod, each: _Expansion, found: RpcError, turn: Turn) -> _Ended | None:
+    def _on_error(self, pod: Pod, each: _Expansion, found: RpcError, turn: Turn) -> str | None:
         claim, name = each.known, each.view.unique_name
         is_infeasible = found.code in INFEASIBLE
         colon = " " if is_infeasible else " : "
@@ -381,12 +342,6 @@ class NodeExpander:
         each.step = ExpandStep.FAILURE
         self._patch(pod, each, turn, status=status, error=each.error)
 
-    def _on_failed(self, each: _Expansion, turn: Turn) -> _Ended:
-        """End what failed; what is refused in use neither keeps a mount nor is tried again."""
-        if each.view.unique_name in self._refused:
-            return self._drop(each)
-        return self._end(each, each.error, turn)
-
     def _patch(
         self,
         pod: Pod,
@@ -397,30 +352,30 @@ class NodeExpander:
         capacity: str = "",
         error: str = "",
     ) -> None:
-        where = pod.namespace, each.id.claim, each.id.volume, each.known
+        where = pod.namespace, each.volume.claim, each.volume.volume.name, each.known
         patch = ClaimStatusPatch(*where, status, capacity, error, turn.wall_s)
         turn.call(Op.PATCH_CLAIM_STATUS, pod.uid, patch)
 
-    def _done(self, each: _Expansion, turn: Turn) -> _Ended:
+    def _done(self, each: _Expansion, turn: Turn) -> str:
         """End well. A mount keeps the size as it was: the reconciler looks at the claim again."""
-        if not each.id.is_mounting:
+        if not each.is_mounting:
             self._sizes[each.view.unique_name] = each.size
         return self._end(each, "", turn)
 
-    def _end(self, each: _Expansion, error: str, turn: Turn) -> _Ended:
+    def _end(self, each: _Expansion, error: str, turn: Turn) -> str:
         """End a mount's expansion; one that failed in use is tried again after its back-off."""
-        if not error or each.id.is_mounting:
+        if not error or each.is_mounting:
             return self._drop(each, error)
         each.step = ExpandStep.WAIT
         each.due_ns = turn.now_ns + min(RETRY_FIRST_NS << min(each.tries, 8), RETRY_MAX_NS)
         each.tries += 1
-        return _Ended(each.id, error)
+        return error
 
-    def _drop(self, each: _Expansion, error: str = "") -> _Ended:
-        assert self._running is not None, each.id
+    def _drop(self, each: _Expansion, error: str = "") -> str:
+        assert self._running is not None, each.volume
         del self._running[each.view.unique_name]
         self._running = self._running or None
-        return _Ended(each.id, error)
+        return error
 
 
 def _is_less(one: str, other: str) -> bool:
@@ -440,7 +395,7 @@ def _is_updated(each: _Expansion) -> bool:
 
 def _lost(each: _Expansion, message: str) -> str:
     """Say which request of an expansion failed."""
-    patch = f'patchPVCStatus failed to patch PVC "{each.id.claim}": {message}'
+    patch = f'patchPVCStatus failed to patch PVC "{each.volume.claim}": {message}'
     if each.step is ExpandStep.CLAIM:
         return f"mountVolume.NodeExpandVolume get PVC failed : {message}"
     if each.step is ExpandStep.MARK:
