@@ -13,8 +13,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import ContainerSpec, Pod, PodCondition, PodStatus, PodUid, WaitingState
+from fleet.k8s.pods import (
+    ContainerSpec,
+    Pod,
+    PodCondition,
+    PodStatus,
+    PodUid,
+    VolumeSpec,
+    WaitingState,
+)
 from fleet.k8s.well_known import DISRUPTION_TARGET
+from fleet.profile.kubelet_configuration import CredentialProvider
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer
@@ -191,6 +200,15 @@ class PodKill(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
+class CredentialLookup:
+    """The providers that the pull of an image still has to ask, and whether one had credentials."""
+
+    image: str
+    left: tuple[CredentialProvider, ...]
+    is_found: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class PodWorker:
     """The worker of one pod."""
 
@@ -217,6 +235,10 @@ class PodWorker:
     due_ns: int = 0  # when `stage` is over, else when the runtime is to be looked at
     kills: Kills = NO_KILLS
     plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
+    image_volumes: tuple[VolumeSpec, ...] = ()  # whose images this sync still looks at
+    image_failures: dict[str, WaitingState] | None = None  # of those before, by the volume's name
+    lookup: CredentialLookup | None = None  # before a pull
+    pull_tokens: dict[str, int] | None = None  # until when each is good, by its audience
     reasons: dict[str, WaitingState] | None = None  # the reason cache
 
     def on_pod(self, pod: Pod, *, is_reconcile: bool = False) -> bool:

@@ -24,17 +24,10 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
-from fleet.k8s.pods import (
-    ContainerSpec,
-    Pod,
-    PodUid,
-    ServiceAccountView,
-    Token,
-    VolumeSpec,
-    WaitingState,
-)
+from fleet.k8s.pods import Pod, PodUid, ServiceAccountView, Token, WaitingState
 from fleet.kubelet.containers.image_gc_manager import arm_image_gc, arm_image_list
 from fleet.kubelet.events import Reason, texts_of
+from fleet.kubelet.pod_worker import CredentialLookup, PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.profile.image_behavior import (
     TIMEOUT_NS,
@@ -104,14 +97,6 @@ class _BackOff(NamedTuple):
     error: str
 
 
-@dataclass(slots=True, eq=False)
-class _Volumes:
-    """The image volumes of a pod during one sync: those to look at, and what failed."""
-
-    left: tuple[VolumeSpec, ...]
-    failed: dict[str, WaitingState] = field(default_factory=dict)
-
-
 READY = Ensured()
 
 
@@ -124,7 +109,6 @@ class ImageManager:
     _turns: list[int] = field(default_factory=list)
     _limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
     _back_off: dict[tuple[PodUid, str], _BackOff] | None = None
-    _volumes: dict[PodUid, _Volumes] | None = None  # of pods that have image volumes
 
     def ensure(self, wanted: Wanted, turn: Turn) -> Ensured:
         """Look whether an image is there, and begin to pull it if it has to be.
@@ -177,44 +161,8 @@ class ImageManager:
         )
         return Ensured(((Reason.PULLED, text),))
 
-    def begin_volumes(self, pod: Pod) -> None:
-        """Begin a sync: the images of a pod's volumes come before its containers."""
-        volumes = tuple(each for each in pod.spec.volumes if each.image)
-        if volumes:
-            if self._volumes is None:
-                self._volumes = {}
-            self._volumes[pod.uid] = _Volumes(volumes)
-
-    def volume(self, uid: PodUid) -> VolumeSpec | None:
-        """Return the volume whose image is to be looked at, None when all were."""
-        found = self._volumes.get(uid) if self._volumes is not None else None
-        return found.left[0] if found is not None and found.left else None
-
-    def on_volume(self, uid: PodUid, failure: WaitingState | None) -> None:
-        """Note how it is with the image of that volume, and go on to the next one."""
-        assert self._volumes is not None, uid
-        found = self._volumes[uid]
-        if failure is not None:
-            found.failed[found.left[0].name] = failure
-        found.left = found.left[1:]
-
-    def volume_failure(self, uid: PodUid, spec: ContainerSpec) -> WaitingState | None:
-        """Return why a container lacks a volume; of several the last one counts.
-
-        Source: kuberuntime_manager.go, toKubeContainerImageVolumes.
-        """
-        found = self._volumes.get(uid) if self._volumes is not None else None
-        failure = None
-        for name, reason in found.failed.items() if found is not None else ():
-            if f'"name":"{name}"'.encode() in spec.volume_mounts_json:
-                failure = reason
-        return failure
-
     def forget(self, uid: PodUid) -> None:
         """Drop what is kept of a pod."""
-        if self._volumes is not None:
-            self._volumes.pop(uid, None)
-            self._volumes = self._volumes or None
         if self._back_off is not None:
             kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
             self._back_off = kept or None
@@ -397,107 +345,48 @@ TOKEN_LIFE_S = 3600
 """What the API server gives a token whose life nobody asked for."""
 
 
-@dataclass(slots=True, eq=False)
-class _Lookup:
-    """The providers that a pod's pull still has to ask, and whether one gave credentials."""
+def begin_lookup(worker: PodWorker, image: str, turn: Turn) -> bool:
+    """Begin a lookup for an image, by its full name; return whether there is one."""
+    providers = providers_of(turn.env.model, image)
+    if not worker.pod.spec.service_account or not providers:
+        return False
+    worker.lookup = CredentialLookup(image, providers)
+    _read_account(worker.pod, turn)
+    return True
 
-    image: str
-    left: tuple[CredentialProvider, ...]
-    is_found: bool = False
 
-
-@dataclass(slots=True, eq=False)
-class PullCredentials:
-    """The lookups of one node; made with the first pull that a provider is asked about."""
-
-    _lookups: dict[PodUid, _Lookup] = field(default_factory=dict)
-    # of each token, by its audience
-    _renew_ns: dict[tuple[PodUid, str], int] = field(default_factory=dict)
-
-    def begin(self, pod: Pod, image: str, turn: Turn) -> bool:
-        """Begin a lookup for an image, by its full name; return whether there is one."""
-        providers = providers_of(turn.env.model, image)
-        if not pod.spec.service_account or not providers:
-            return False
-        self._lookups[pod.uid] = _Lookup(image, providers)
-        self._read_account(pod, turn)
-        return True
-
-    def is_asking(self, uid: PodUid) -> bool:
-        """Return whether a lookup of a pod is not over."""
-        lookup = self._lookups.get(uid)
-        return lookup is not None and bool(lookup.left)
-
-    def is_done(self, uid: PodUid, image: str) -> bool:
-        """Return whether the lookup for an image is over."""
-        lookup = self._lookups.get(uid)
-        return lookup is not None and not lookup.left and lookup.image == image
-
-    def take(self, uid: PodUid, image: str) -> bool | None:
-        """Return whether the lookup for an image gave credentials, None if there was none."""
-        lookup = self._lookups.get(uid)
-        if lookup is None or lookup.left or lookup.image != image:
-            return None
-        del self._lookups[uid]
-        return lookup.is_found
-
-    def on_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take a ServiceAccount or a token, and go on."""
-        lookup = self._lookups.get(pod.uid)
-        if lookup is None or not lookup.left:
-            return
-        if call.op is Op.GET_SERVICE_ACCOUNT and reply.ok:
-            account = reply.record
-            assert isinstance(account, ServiceAccountView), reply
-            if self._ask_token(pod, lookup, account, turn):
+def on_lookup_reply(worker: PodWorker, call: ApiCall, reply: Reply, turn: Turn) -> None:
+    """Take a ServiceAccount or a token, and go on."""
+    pod, lookup = worker.pod, worker.lookup
+    if lookup is None or not lookup.left:
+        return
+    audience = lookup.left[0].token_attributes.service_account_token_audience
+    if call.op is Op.GET_SERVICE_ACCOUNT and reply.ok:
+        assert isinstance(reply.record, ServiceAccountView), reply
+        wanted = lookup.left[0].token_attributes.required_service_account_annotation_keys
+        if set(wanted) <= reply.record.annotations:
+            if (worker.pull_tokens or {}).get(audience, 0) <= turn.now_ns:
+                names = (pod.namespace, pod.spec.service_account, audience, 0, pod.name, pod.uid)
+                request = TokenRequest(*names, account_uid=reply.record.uid)
+                turn.call(Op.CREATE_PULL_TOKEN, pod.uid, request)
                 return
-        elif call.op is Op.CREATE_PULL_TOKEN and reply.ok:
             lookup.is_found = True
-            self._keep(pod, lookup.left[0], reply, turn)
-        lookup.left = lookup.left[1:]
-        if lookup.left:
-            self._read_account(pod, turn)
-
-    def forget(self, uid: PodUid) -> None:
-        """Drop what is kept of a pod."""
-        self._lookups.pop(uid, None)
-        for key in [key for key in self._renew_ns if key[0] == uid]:
-            del self._renew_ns[key]
-
-    def _read_account(self, pod: Pod, turn: Turn) -> None:
-        target = PodTarget(pod.namespace, pod.spec.service_account)
-        turn.call(Op.GET_SERVICE_ACCOUNT, pod.uid, target)
-
-    def _ask_token(
-        self, pod: Pod, lookup: _Lookup, account: ServiceAccountView, turn: Turn
-    ) -> bool:
-        """Ask for a token unless there is a good one; return whether it was asked for."""
-        wanted = lookup.left[0].token_attributes
-        if not set(wanted.required_service_account_annotation_keys) <= account.annotations:
-            return False
-        audience = wanted.service_account_token_audience
-        if self._renew_ns.get((pod.uid, audience), 0) > turn.now_ns:
-            lookup.is_found = True
-            return False
-        request = TokenRequest(
-            pod.namespace,
-            pod.spec.service_account,
-            audience,
-            0,
-            pod.name,
-            pod.uid,
-            account_uid=account.uid,
-        )
-        turn.call(Op.CREATE_PULL_TOKEN, pod.uid, request)
-        return True
-
-    def _keep(self, pod: Pod, provider: CredentialProvider, reply: Reply, turn: Turn) -> None:
-        """Use a token for 80 % of its life. Source: requiresRefresh."""
+    elif call.op is Op.CREATE_PULL_TOKEN and reply.ok:
+        lookup.is_found = True
         life_ns = TOKEN_LIFE_S * NS_PER_S
         if isinstance(reply.record, Token) and reply.record.expires_s:
             life_ns = max(reply.record.expires_s * NS_PER_S - turn.wall_ns, 0)
-        key = (pod.uid, provider.token_attributes.service_account_token_audience)
-        self._renew_ns[key] = turn.now_ns + life_ns * 4 // 5
+        # It is used for 80 % of its life: token_manager.go, requiresRefresh.
+        known = worker.pull_tokens or {}
+        worker.pull_tokens = {**known, audience: turn.now_ns + life_ns * 4 // 5}
+    lookup.left = lookup.left[1:]
+    if lookup.left:
+        _read_account(pod, turn)
+
+
+def _read_account(pod: Pod, turn: Turn) -> None:
+    target = PodTarget(pod.namespace, pod.spec.service_account)
+    turn.call(Op.GET_SERVICE_ACCOUNT, pod.uid, target)
 
 
 def providers_of(model: NodeModel, image: str) -> tuple[CredentialProvider, ...]:

@@ -11,11 +11,11 @@ kuberuntime_container.go, startContainer.
 from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.effects import ApiCall, Reply, Timer, WatchKind
+from fleet.k8s.effects import Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.kubelet.containers import kuberuntime_container, pod_actions
 from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager, resize_error
-from fleet.kubelet.containers.image_manager import Ensured, ImageManager, PullCredentials, Wanted
+from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted, begin_lookup
 from fleet.kubelet.containers.kuberuntime_sandbox import (
     has_dns_events,
     mounts_recursively,
@@ -69,7 +69,6 @@ class KubeRuntimeManager:
     _allocations: AllocationManager
     _back_off: BackOff = field(default_factory=BackOff)
     _images: ImageManager = field(default_factory=ImageManager)
-    _credentials: PullCredentials | None = None  # only if a provider is asked
 
     def sync_pod(
         self, worker: PodWorker, turn: Turn, *, restart_all: bool = False
@@ -231,7 +230,8 @@ class KubeRuntimeManager:
         """
         tell_dns(worker.pod, turn)
         if worker.plan or turn.env.fidelity.pulls_images:
-            self._images.begin_volumes(worker.pod)
+            worker.image_volumes = tuple(each for each in worker.pod.spec.volumes if each.image)
+            worker.image_failures = None
         return SyncStage.NEXT
 
     def repeats(self, pod: Pod, turn: Turn) -> bool:
@@ -277,7 +277,7 @@ class KubeRuntimeManager:
     def on_pulled(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Take the image that was pulled, of a volume or of the first container of the plan."""
         done = self._images.finish(worker.pod.uid, turn)
-        if self._images.volume(worker.pod.uid) is not None:
+        if worker.image_volumes:
             self._take_volume(worker, done, turn)
         elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
             return None
@@ -373,17 +373,20 @@ class KubeRuntimeManager:
         return [name for name in names if not objects.exists(WatchKind.SECRET, space, name)]
 
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
-        """Make sure that the image is there, or begin to pull it."""
-        failure = self._images.volume_failure(worker.pod.uid, spec)
-        if failure is not None:
-            return Ensured(((Reason.FAILED, f"Error: {failure.reason}"),), 0, failure)
-        return self._ensure(worker.pod, spec.name, spec.image, spec.pull_policy, turn)
+        """Make sure that the image is there, or begin to pull it, unless a volume's is missing.
 
-    def _ensure(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Ensured:
-        wanted = self._wanted(pod, name, image, policy, turn)
-        if self._credentials is not None:
-            found = self._credentials.take(pod.uid, parse_image(image).full_name)
-            wanted = wanted._replace(has_secret=wanted.has_secret or bool(found))
+        Of several volumes the last one counts. Source: toKubeContainerImageVolumes.
+        """
+        for name, failure in reversed((worker.image_failures or {}).items()):
+            if f'"name":"{name}"'.encode() in spec.volume_mounts_json:
+                return Ensured(((Reason.FAILED, f"Error: {failure.reason}"),), 0, failure)
+        return self._ensure(worker, spec.name, spec.image, spec.pull_policy, turn)
+
+    def _ensure(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> Ensured:
+        wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
+        if lookup and not lookup.left and lookup.image == parse_image(image).full_name:
+            worker.lookup = None
+            wanted = wanted._replace(has_secret=wanted.has_secret or lookup.is_found)
         return self._images.ensure(wanted, turn)
 
     def _wanted(self, pod: Pod, name: str, image: str, policy: str, turn: Turn) -> Wanted:
@@ -396,45 +399,36 @@ class KubeRuntimeManager:
 
         Differs: `light` looks nothing up.
         """
-        pod = worker.pod
         if not (turn.env.model.credential_providers and turn.env.fidelity.pulls_images):
             return False
-        full_name = self._images.would_pull(self._wanted(pod, name, image, policy, turn), turn)
-        if self._credentials is None:
-            self._credentials = PullCredentials()
-        if not full_name or self._credentials.is_done(pod.uid, full_name):
-            return False
-        if not self._credentials.begin(pod, full_name, turn):
+        wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
+        full_name = self._images.would_pull(wanted, turn)
+        is_done = lookup is not None and not lookup.left and lookup.image == full_name
+        if not full_name or is_done or not begin_lookup(worker, full_name, turn):
             return False
         worker.stage = SyncStage.CREDENTIALS
         return self._waits_for_lookup(worker, turn)
 
     def _waits_for_lookup(self, worker: PodWorker, turn: Turn) -> bool:
         """Look again soon unless a lookup of credentials is over."""
-        uid = worker.pod.uid
-        if self._credentials is None or not self._credentials.is_asking(uid):
+        if worker.lookup is None or not worker.lookup.left:
             return False
         worker.due_ns = turn.now_ns + ANSWER_POLL_NS
-        turn.arm(worker.due_ns, Timer.RUNTIME, uid)
+        turn.arm(worker.due_ns, Timer.RUNTIME, worker.pod.uid)
         return True
-
-    def on_credentials(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take an answer to the lookup of credentials for a pull."""
-        if self._credentials is not None:
-            self._credentials.on_reply(pod, call, reply, turn)
 
     def _pulls_volume(self, worker: PodWorker, turn: Turn) -> bool:
         """Look at the images of volumes; return whether one is being pulled.
 
         Source: getImageVolumes.
         """
-        pod = worker.pod
-        while (volume := self._images.volume(pod.uid)) is not None:
+        while worker.image_volumes:
+            volume = worker.image_volumes[0]
             if self._looks_up(worker, volume.name, volume.image, volume.pull_policy, turn):
                 return True
-            ensured = self._ensure(pod, volume.name, volume.image, volume.pull_policy, turn)
+            ensured = self._ensure(worker, volume.name, volume.image, volume.pull_policy, turn)
             if ensured.due_ns:
-                turn.event(pod, *ensured.events[0])
+                turn.event(worker.pod, *ensured.events[0])
                 worker.stage = SyncStage.PULL
                 turn.wait(worker, ensured.due_ns)
                 return True
@@ -445,7 +439,11 @@ class KubeRuntimeManager:
         """Report about the image of a volume; a failure is one of the containers that mount it."""
         for reason, message in ensured.events[:1]:
             turn.event(worker.pod, reason, message)
-        self._images.on_volume(worker.pod.uid, ensured.failure)
+        volume, *left = worker.image_volumes
+        worker.image_volumes = tuple(left)
+        if ensured.failure is not None:
+            failed = worker.image_failures or {}
+            worker.image_failures = {**failed, volume.name: ensured.failure}
 
     def _take_image(self, worker: PodWorker, ensured: Ensured, turn: Turn) -> bool:
         """Report about the image of the first container of the plan; skip it for want of one."""
@@ -561,5 +559,3 @@ class KubeRuntimeManager:
         self._runtime.remove(uid)
         self._back_off.forget(uid)
         self._images.forget(uid)
-        if self._credentials is not None:
-            self._credentials.forget(uid)

@@ -15,6 +15,7 @@ from fleet.k8s.effects import ApiCall, Milestone, Op, Owner, Reply, Timer, Watch
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.volumes import ObjectTarget
+from fleet.kubelet.containers.image_manager import on_lookup_reply
 from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
@@ -178,8 +179,8 @@ class NodePods:
             case Owner.VOLUMES:
                 self._on_volume_reply(can_start, call, reply, turn)
             case Owner.IMAGES:
-                if worker is not None:
-                    syncer.kuberuntime.on_credentials(worker.pod, call, reply, turn)
+                if worker is not None and worker.state is not WorkerState.FINISHED:
+                    on_lookup_reply(worker, call, reply, turn)
             case _:
                 assert owner is Owner.DRA, owner
                 if worker is not None:

@@ -4,7 +4,6 @@ from world.pod_world import UID, container, make_pod
 from fleet.clock import Draws
 from fleet.k8s.pods import ContainerLifecycle, ContainerSpec, Pod, PodUid, RestartRule
 from fleet.kubelet.containers.pod_actions import compute_pod_actions, should_restart
-from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.pod_worker import KillReason
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Container, RunState, Sandbox
@@ -140,11 +139,10 @@ def test_rules_need_a_policy_of_the_container() -> None:
     assert not should_restart(spec, make_pod(restart_policy="Never"), 42)
 
 
-class Failing(ProbeManager):
+class Failing:
     """A probe manager of which one probe of each container fails."""
 
     def __init__(self, reason: KillReason | None, *, started: bool = True) -> None:
-        super().__init__()
         self.reason = reason
         self.started = started
 
