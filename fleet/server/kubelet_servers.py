@@ -213,7 +213,7 @@ class KubeletServers:
         client = partial(client_rows, reactor)
         endpoints = Endpoints(reactor_thread, client, reactor.entries, self._store)
         self._answers = endpoints.answers | Streaming(reactor_thread).answers
-        http = NodeHttp(self.handle, reactor_thread.hit_limit)
+        http = NodeHttp(self.handle)
         listener = Listener(
             loop, self.named, http, lambda: len(http.connections), reactor_thread.hit_limit
         )

@@ -13,13 +13,10 @@ from world.virtual_time import World
 from fleet.clock import Draws
 from fleet.reactor.reactor import Reactor
 from fleet.server.http import (
+    FIELD_BYTES_MAX,
     FIELDS_MAX,
-    HEAD_BYTES_MAX,
     HEAD_S,
-    HEADS,
-    HEADS_BYTES_MAX,
     IDLE_S,
-    RESET_AVOIDANCE_S,
     SWEEP_S,
     NodeHttp,
     text,
@@ -75,8 +72,7 @@ class Server:
 
     def __init__(self) -> None:
         self.bodies: list[int] = []
-        self.hit: list[str] = []
-        self.http = NodeHttp(self._handle, self.hit.append)
+        self.http = NodeHttp(self._handle)
         self.sweeping = asyncio.ensure_future(self.http.sweep())
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -103,7 +99,6 @@ def play(story: Callable[[Server], Awaitable[None]]) -> None:
         await asyncio.wait({server.sweeping})
         await server.http.shutdown(0.1)
         await asyncio.sleep(1)
-        assert server.http.head_bytes == 0, "all is given back"
         assert not failures, failures
 
     in_virtual_time(all_of_it())
@@ -127,43 +122,30 @@ def in_pieces(content: bytes, size: int = 1 << 16) -> list[bytes]:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        (field(900_000), 200),
-        (field(900) * 1_000, 200),
-        (field(HEAD_BYTES_MAX - 100), 200),
-        (field(HEAD_BYTES_MAX + 100), 431),
-        (field(20_000) * 60, 431),
+        (field(900) * 200, 200),
+        (field(FIELD_BYTES_MAX - 100), 200),
+        (field(FIELD_BYTES_MAX + 100), 431),
         (field(6) * (FIELDS_MAX + 1), 431),
     ],
 )
 @pytest.mark.parametrize("size", [1_000, 1 << 16, 1 << 22])
-def test_a_head_has_the_limit_of_gos_server(fields: bytes, code: int, size: int) -> None:
+def test_a_head_has_limits(fields: bytes, code: int, size: int) -> None:
     """One field or many, in whatever pieces it comes."""
 
     async def story(server: Server) -> None:
         client = server.connect(*in_pieces(GET + fields + b"\r\n", size))
         await asyncio.sleep(0.01)
         assert client.status.split()[1] == str(code), client.status
-        await asyncio.sleep(2 * RESET_AVOIDANCE_S)
+        await asyncio.sleep(1)
         assert client.is_closed is (code != 200)
         assert len(server.bodies) == (code == 200)
 
     play(story)
 
 
-def test_a_head_without_an_end_is_refused_before_more_of_it_is_kept() -> None:
-    async def story(server: Server) -> None:
-        client = server.connect(GET, *[field(50_000)] * 22)
-        assert client.status == "HTTP/1.1 431 Request Header Fields Too Large"
-        kept = server.http.head_bytes
-        client.protocol.data_received(field(50_000))
-        assert server.http.head_bytes == kept
-
-    play(story)
-
-
 def test_a_body_is_no_head() -> None:
     async def story(server: Server) -> None:
-        size = 3 * HEAD_BYTES_MAX
+        size = 3 << 20
         head = b"POST /run HTTP/1.1\r\nHost: n\r\nContent-Length: %d\r\n\r\n" % size
         client = server.connect(head)
         for piece in in_pieces(bytes(size)):
@@ -186,12 +168,11 @@ def test_who_sends_no_whole_head_is_closed(sent: bytes) -> None:
         await asyncio.sleep(1 + 2 * SWEEP_S)
         assert client.is_closed
         assert not client.sent, "Go's server says nothing, either"
-        assert server.http.late == 1
 
     play(story)
 
 
-def test_a_head_that_drips_is_closed_as_well_and_at_a_later_request_too() -> None:
+def test_a_head_that_drips_is_closed_as_well() -> None:
     """Slowloris: each byte comes in time, and the end never."""
 
     async def drip(client: Transport) -> float:
@@ -203,12 +184,6 @@ def test_a_head_that_drips_is_closed_as_well_and_at_a_later_request_too() -> Non
 
     async def story(server: Server) -> None:
         assert HEAD_S <= await drip(server.connect(GET)) <= LATE_S
-        client = server.connect(GET + b"\r\n")
-        await asyncio.sleep(IDLE_S / 2)
-        assert not client.is_closed, "it is idle between two requests"
-        client.protocol.data_received(GET)
-        assert HEAD_S - 0.5 <= await drip(client) <= LATE_S
-        assert len(server.bodies) == 1
 
     play(story)
 
@@ -238,26 +213,5 @@ def test_many_idle_connections_go_and_others_are_answered() -> None:
         assert all(each.is_closed for each in idle)
         assert len(server.http.connections) == 1
         assert not client.is_closed
-
-    play(story)
-
-
-def test_all_heads_together_have_a_limit() -> None:
-    """Each is small enough for itself; whoever comes when there is no room is refused."""
-
-    async def story(server: Server) -> None:
-        part = GET + field(HEAD_BYTES_MAX - 100)
-        room = HEADS_BYTES_MAX // len(part)
-        slow = [server.connect(part) for _ in range(room)]
-        refused = server.connect(part)
-        assert refused.status == "HTTP/1.1 503 Service Unavailable"
-        assert server.hit == [HEADS], "it is a limit of fleet's own"
-        client = server.connect(GET + b"\r\n")
-        await asyncio.sleep(2 * RESET_AVOIDANCE_S)
-        assert client.status == "HTTP/1.1 200 OK", "a usual one has room"
-        assert not any(each.sent for each in slow)
-        await asyncio.sleep(LATE_S)
-        assert server.http.head_bytes == 0
-        assert server.connect(part).status == ""
 
     play(story)
