@@ -81,6 +81,8 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "enableContentionProfiling",
         "failCgroupV1",
         "hairpinMode",
+        "healthzBindAddress",
+        "healthzPort",
         "imagePullCredentialsVerificationPolicy",
         "imageServiceEndpoint",
         "iptablesDropBit",
@@ -99,6 +101,7 @@ KEYS_WITHOUT_EFFECT = frozenset(
         "preloadedImagesVerificationAllowlist",
         "protectKernelDefaults",
         "qosReserved",
+        "readOnlyPort",
         "registerNode",
         "runOnce",
         "seccompDefault",
@@ -317,9 +320,6 @@ class KubeletConfiguration(Spec):
     enable_system_log_query: bool = False
     enable_profiling_handler: bool = True
     enable_debug_flags_handler: bool = True
-    read_only_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    healthz_port: Annotated[int, Field(ge=0, le=65535)] = 10248
-    healthz_bind_address: str = "127.0.0.1"
     tls_cert_file: str = ""
     tls_private_key_file: str = ""
     authentication: Authentication = Authentication()

@@ -5,8 +5,8 @@ Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/hea
 apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
 query of a log.
 Differs: there is no process behind a node, so what a kubelet says of its own (/logs, /checkpoint,
-/debug, /flagz, /statusz) is answered with 501 to those who may ask; so is /run, which no API server
-asks for.
+/debug, /flagz, /statusz) is answered with 501 to those who may ask; so are /run and /runningpods,
+which no API server asks for.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from fleet.server.node_metrics import (
     resource_metrics,
     sli_metrics,
 )
-from fleet.server.pod_lists import all_pods, find_pod, running_pods
+from fleet.server.pod_lists import all_pods, find_pod
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 from fleet.server.summary import stats_summary
@@ -55,7 +55,7 @@ FORWARDED_MAX = 10_000
 
 NOT_EMULATED = (
     *(Endpoint.LOGS, Endpoint.CHECKPOINT, Endpoint.DEBUG_FLAGS, Endpoint.PPROF),
-    *(Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN),
+    *(Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN, Endpoint.RUNNING_PODS),
 )
 
 
@@ -203,8 +203,7 @@ class Endpoints:
         self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
-            Endpoint.PODS: partial(self._json, act=all_pods),
-            Endpoint.RUNNING_PODS: partial(self._json, act=running_pods),
+            Endpoint.PODS: self._pods,
             Endpoint.STATS: self._stats,
             Endpoint.METRICS: self._own_metrics,
             Endpoint.METRICS_CADVISOR: partial(self._metrics, act=cadvisor_metrics),
@@ -222,10 +221,8 @@ class Endpoints:
     async def _not_emulated(self, _asked: Asked) -> web.StreamResponse:
         return text(501, "fleet does not emulate this endpoint\n")
 
-    async def _json(
-        self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
-    ) -> web.StreamResponse:
-        return json(await self._reactor_thread.call(asked.node, act))
+    async def _pods(self, asked: Asked) -> web.StreamResponse:
+        return json(await self._reactor_thread.call(asked.node, all_pods))
 
     async def _metrics(
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]

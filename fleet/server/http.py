@@ -11,7 +11,6 @@ ReadHeaderTimeout); Go limits a head as a whole, aiohttp its line, each field an
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from enum import Enum
 from typing import NamedTuple
 
 from aiohttp import StreamReader, web
@@ -45,18 +44,10 @@ class User(NamedTuple):
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-class Role(Enum):
-    """What a port is for."""
-
-    SECURE = 10250
-    READ_ONLY = 10255
-    HEALTHZ = 10248
-
-
 class NodeProtocol(RequestHandler):
     """A connection to one node."""
 
-    __slots__ = ("made_s", "node", "node_name", "role", "user")
+    __slots__ = ("made_s", "node", "node_name", "user")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Learn whose this is."""
@@ -64,7 +55,6 @@ class NodeProtocol(RequestHandler):
         self.user: User | None = None  # of the client certificate, once asked
         self.node: NodeId | None = None
         self.node_name = ""
-        self.role = Role.SECURE
         super().connection_made(transport)
 
     @property

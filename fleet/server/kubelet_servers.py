@@ -12,7 +12,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -33,15 +33,13 @@ from fleet.profile.settings import ServeMode, Settings
 from fleet.reactor.reactor import Reactor
 from fleet.server.auth import AccessControl
 from fleet.server.endpoints import Answers, Asked, Endpoints
-from fleet.server.http import NodeHttp, NodeProtocol, Role, text
+from fleet.server.http import NodeHttp, NodeProtocol, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.node_metrics import client_rows
 from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
 from fleet.server.routes import (
     NOT_FOUND,
     Answer,
-    healthz_route,
-    readonly_route,
     route,
     split_path,
 )
@@ -53,7 +51,6 @@ log = logging.getLogger(__name__)
 STOP_S = 5.0
 ANY_NODE = (NodeId(-1), "fleet")
 """The node of a connection on which the path of each request names the node."""
-ROUTES = {Role.SECURE: route, Role.READ_ONLY: readonly_route, Role.HEALTHZ: healthz_route}
 
 
 class KubeletServers:
@@ -73,7 +70,6 @@ class KubeletServers:
         self.mode = mode
         self._sockets: list[socket.socket] = []
         self._ports: dict[int, int] = {}  # by the port that a profile wants, the one that it got
-        self._roles: dict[int, Role] = {}  # of ports that are not served over TLS
         self._first = settings.node_index(0)
         self._shift = address_shift
         self._of_all = Serving(*settings.serve_address, self._first, address_shift)
@@ -101,9 +97,7 @@ class KubeletServers:
         self._takes_cluster_clients = "" in cas or self.mode is ServeMode.PATH
         if self.mode is ServeMode.LOOPBACK:
             for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
-                self._ports[port] = self._listen(port, is_exact=False)
-            for port, role in dict(_plain_ports(filter(self._serves, models))).items():
-                self._roles[self._listen(port, is_exact=True)] = role
+                self._ports[port] = self._listen(port)
         elif self.mode is ServeMode.PORTS:
             address, first = self._settings.serve_address
             for port in range(first, first + self._settings.most):
@@ -111,19 +105,19 @@ class KubeletServers:
         elif self.mode is ServeMode.PATH:
             self._sockets.append(open_address(*self._settings.serve_address))
 
-    def _listen(self, port: int, *, is_exact: bool) -> int:
+    def _listen(self, port: int) -> int:
         """Listen on the addresses of all nodes; return the port, another one if it is taken.
 
         One socket on `lo` alone does, else one on the address of each node. Raises SetupError.
         """
-        whole = open_loopback(port, is_exact=is_exact)
+        whole = open_loopback(port)
         if whole is not None:
             self._sockets.append(whole)
             return int(whole.getsockname()[1])
-        for index in range(self._first, self._first + self._settings.most):
-            found = open_address(self._of_all.address_of(index), port, is_exact=is_exact)
+        for number, index in enumerate(range(self._first, self._first + self._settings.most)):
+            found = open_address(self._of_all.address_of(index), port, is_exact=number > 0)
             self._sockets.append(found)
-            port, is_exact = found.getsockname()[1], True
+            port = found.getsockname()[1]
         return port
 
     def serving(self, model: NodeModel) -> Serving:
@@ -218,8 +212,7 @@ class KubeletServers:
             loop, self.named, http, lambda: len(http.connections), reactor_thread.hit_limit
         )
         for each in self._sockets:
-            role = self._roles.get(each.getsockname()[1], Role.SECURE)
-            listener.add(each, context if role is Role.SECURE else None)
+            listener.add(each, context)
         tasks = [loop.create_task(access.sweep()), loop.create_task(http.sweep())]
         on_begun()
         try:
@@ -313,14 +306,12 @@ class KubeletServers:
         configuration: KubeletConfiguration,
     ) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")
-        find = ROUTES[protocol.role]
-        found = find(request.method, request.path, accept, configuration)
+        found = route(request.method, request.path, accept, configuration)
         if isinstance(found, Answer) and found.is_public:
             return _routed(found)
-        if protocol.role is Role.SECURE:
-            refused = await self._access.refusal(request, protocol, configuration)
-            if refused is not None:
-                return refused
+        refused = await self._access.refusal(request, protocol, configuration)
+        if refused is not None:
+            return refused
         if isinstance(found, Answer):
             return _routed(found)
         asked = Asked(request, node, protocol.node_name, configuration, found.parameters)
@@ -335,22 +326,7 @@ class KubeletServers:
             if found is None:
                 return None
             protocol.node, protocol.node_name = found
-            protocol.role = self._roles.get(sockname[1], Role.SECURE)
         return protocol.node if self._reactor_thread.is_alive(protocol.node) else None
-
-
-def _plain_ports(models: Iterable[NodeModel]) -> Iterator[tuple[int, Role]]:
-    """Yield the ports without TLS that profiles ask for.
-
-    Differs: 10248, which each kubelet has on 127.0.0.1, is opened only if a profile names it, and
-    then on the addresses of the nodes.
-    """
-    for model in models:
-        kubelet = model.kubelet
-        if kubelet.healthz_port and "healthz_port" in kubelet.model_fields_set:
-            yield kubelet.healthz_port, Role.HEALTHZ
-        if kubelet.read_only_port:
-            yield kubelet.read_only_port, Role.READ_ONLY
 
 
 def _routed(answer: Answer) -> web.Response:

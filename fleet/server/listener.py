@@ -16,7 +16,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from fleet.errors import SetupError
 from fleet.k8s.effects import NodeId
@@ -37,17 +37,14 @@ NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 log = logging.getLogger(__name__)
 
 
-class Named(Protocol):
-    """Finds the node of an address."""
-
-    def __call__(self, address: str, port: int) -> tuple[NodeId, str] | None:
-        """Return number and name of the node, None if there is none that answers."""
+Named = Callable[[str, int], tuple[NodeId, str] | None]
+"""Find number and name of the node of an address and port, None if there is none that answers."""
 
 
-def open_loopback(port: int, *, is_exact: bool = False) -> socket.socket | None:
+def open_loopback(port: int) -> socket.socket | None:
     """Listen on all of 127.0.0.0/8 and on no other device; None if that is not allowed.
 
-    On a free port if this one is taken, unless it is to be exact. Raises SetupError.
+    On a free port if this one is taken. Raises SetupError.
     """
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -55,7 +52,7 @@ def open_loopback(port: int, *, is_exact: bool = False) -> socket.socket | None:
     except OSError:
         found.close()
         return None
-    return _listen(found, "0.0.0.0", port, is_exact=is_exact)  # noqa: S104 - of `lo` alone
+    return _listen(found, "0.0.0.0", port, is_exact=False)  # noqa: S104 - of `lo` alone
 
 
 def open_address(
@@ -96,7 +93,7 @@ class _Taken(NamedTuple):
 
     socket: socket.socket
     node_name: str
-    context: ssl.SSLContext | None
+    context: ssl.SSLContext
 
 
 class Listener:
@@ -113,7 +110,7 @@ class Listener:
         self._loop = loop
         self._named = named
         self._protocol = protocol
-        self._sockets: dict[socket.socket, ssl.SSLContext | None] = {}
+        self._sockets: dict[socket.socket, ssl.SSLContext] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         self._waiting: deque[_Taken] = deque()
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -122,8 +119,8 @@ class Listener:
         self._hit_limit = hit_limit
         self.refused = 0
 
-    def add(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
-        """Accept on a socket from now on; without a context in plain text."""
+    def add(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        """Accept on a socket from now on."""
         self._sockets[listening] = context
         self._loop.add_reader(listening.fileno(), self._on_ready, listening)
 
@@ -161,7 +158,7 @@ class Listener:
         if listening in self._sockets:
             self._loop.add_reader(listening.fileno(), self._on_ready, listening)
 
-    def _take(self, taken: socket.socket, context: ssl.SSLContext | None) -> None:
+    def _take(self, taken: socket.socket, context: ssl.SSLContext) -> None:
         taken.setblocking(False)  # noqa: FBT003
         try:
             address, port = taken.getsockname()[:2]
@@ -177,18 +174,12 @@ class Listener:
             reset(taken)
             return
         waits = _Taken(taken, found[1], context)
-        if context is None:
-            self._queue(waits)
-            return
         self._silent[taken] = self._loop.call_later(HANDSHAKE_S, self._give_up, taken)
         self._loop.add_reader(taken.fileno(), self._on_heard, waits)
 
     def _on_heard(self, taken: _Taken) -> None:
         """Begin the handshake of a connection that has sent something, or has ended."""
         self._hear(taken.socket)
-        self._queue(taken)
-
-    def _queue(self, taken: _Taken) -> None:
         if len(self._handshakes) >= HANDSHAKES_MAX:
             self._waiting.append(taken)
         else:
@@ -219,7 +210,7 @@ class Listener:
                 self._protocol,
                 taken.socket,
                 ssl=taken.context,
-                ssl_handshake_timeout=HANDSHAKE_S if taken.context is not None else None,
+                ssl_handshake_timeout=HANDSHAKE_S,
             )
 
 

@@ -1,11 +1,10 @@
-"""/pods and /runningpods: the pods of a kubelet as a v1.PodList.
+"""/pods: the pods of a kubelet as a v1.PodList.
 
-Source: pkg/kubelet/server/server.go, encodePods; pkg/kubelet/kubelet_pods.go, GetPods,
-GetRunningPods; pkg/kubelet/container/runtime.go, ToAPIPod.
+Source: pkg/kubelet/server/server.go, encodePods; pkg/kubelet/kubelet_pods.go, GetPods.
 Differs: of a spec only what a kubelet acts on is there; annotations but fleet's own are not kept.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import orjson
 
@@ -16,7 +15,6 @@ from fleet.k8s.pods import (
     ContainerSpec,
     Pod,
     PodStatus,
-    RunningState,
 )
 from fleet.k8s.times import rfc3339
 from fleet.kubelet.kubelet import VirtualKubelet
@@ -41,41 +39,9 @@ def pods_of(kubelet: VirtualKubelet) -> Iterator[Pod]:
 
 def all_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
     """Return what /pods shows."""
-    return _listed(_shown(pod) for pod in pods_of(kubelet))
-
-
-def running_pods(kubelet: VirtualKubelet, _now_ns: int) -> bytes:
-    """Return what /runningpods shows: only what the runtime knows of a pod."""
-    return _listed(filter(None, map(_shown_running, pods_of(kubelet))))
-
-
-def _listed(items: Iterable[bytes]) -> bytes:
-    listed = list(items)
+    listed = [_shown(pod) for pod in pods_of(kubelet)]
     shown = b"[%b]" % b",".join(listed) if listed else b"null"
     return b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":%b}\n' % shown
-
-
-def _shown_running(pod: Pod) -> bytes:
-    """Return what the runtime knows of a pod, nothing if no container runs."""
-    names = {
-        each.name
-        for each in (*pod.status.init_containers, *pod.status.containers)
-        if isinstance(each.state, RunningState)
-    }
-    if not names:
-        return b""
-    containers = [
-        {"name": each.name, "image": each.image, "resources": {}}
-        for each in (*pod.spec.containers, *pod.spec.init_containers)
-        if each.name in names
-    ]
-    return orjson.dumps(
-        {
-            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
-            "spec": {"containers": containers},
-            "status": {},
-        }
-    )
 
 
 def _shown(pod: Pod) -> bytes:

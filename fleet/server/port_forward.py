@@ -1,16 +1,15 @@
 """Port forwarding: pairs of streams, data and error, for each connection to a port of a pod.
 
-    streams of SPDY with headers port, streamType, requestID, or channels 2n and 2n+1 of a WebSocket
+    streams of SPDY with headers port, streamType, requestID
 
-Source: cri-streaming/pkg/streaming/portforward/{httpstream,websocket}.go.
+Source: cri-streaming/pkg/streaming/portforward/httpstream.go.
+Differs: a WebSocket is a tunnel for SPDY, as kubectl asks for; its older channels, a pair for each
+port, are refused.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-
-from aiohttp import WSMsgType, web
+from collections.abc import Awaitable, Callable
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId
@@ -33,8 +32,6 @@ INPUT_BYTES_MAX = 256 << 10
 """What may wait for one port before the client is held up, with all that it forwards."""
 CONNECTIONS_MAX = 500
 """At once through one client."""
-CHANNELS_MAX = 128
-"""Ports of a WebSocket without SPDY: each has two channels, and a channel is one byte."""
 TOO_MANY_FORWARDED = Refusal(503, "too many connections are forwarded")
 
 
@@ -269,83 +266,3 @@ class SpdyPortForward:
     async def _flush(self) -> None:
         if out := self._spdy.take():
             await self._stream.write(out)
-
-
-def ports_of(query: Mapping[str, Sequence[str]]) -> list[int] | str:
-    """Read the ports of a WebSocket without SPDY, or say what is wrong. Source: NewV4Options."""
-    given = query.get("port", [])
-    if not given:
-        return 'query parameter "port" is required'
-    ports = []
-    for texts in given:
-        if not texts:
-            return 'query parameter "port" cannot be empty'
-        for text in texts.split(","):
-            if not (text.isascii() and text.isdecimal() and len(text) < 6):
-                return (
-                    f'unable to parse "{texts}" as a port: strconv.ParseUint: parsing "{text}": '
-                    "invalid syntax"
-                )
-            if not 0 < int(text) <= PORT_MAX:
-                return f'port "{texts}" must be > 0'
-            ports.append(int(text))
-            if len(ports) > CHANNELS_MAX:
-                return f"more than {CHANNELS_MAX} ports"
-    return ports
-
-
-async def forward_channels(
-    socket: web.WebSocketResponse, forwarder: Forwarder, ports: Sequence[int]
-) -> None:
-    """Forward the ports over the channels of a WebSocket. Source: handleWebSocketStreams."""
-    connections = [PortConnection(port) for port in ports]
-    for at, each in enumerate(connections):
-        for channel in (2 * at, 2 * at + 1):
-            await socket.send_bytes(bytes((channel,)) + each.port.to_bytes(2, "little"))
-    carrying = [
-        asyncio.ensure_future(_carry_channel(socket, forwarder, each, 2 * at))
-        for at, each in enumerate(connections)
-    ]
-    reading = asyncio.ensure_future(_read_channels(socket, connections))
-    try:
-        await asyncio.wait(
-            [reading, asyncio.ensure_future(asyncio.wait(carrying))],
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-    finally:
-        for task in (reading, *carrying):
-            task.cancel()
-        with contextlib.suppress(ConnectionError):
-            await socket.close()
-
-
-async def _read_channels(
-    socket: web.WebSocketResponse, connections: Sequence[PortConnection]
-) -> None:
-    while (message := await socket.receive()).type is WSMsgType.BINARY:
-        data = bytes(message.data)
-        at, is_error = divmod(data[0], 2) if data else (len(connections), 0)
-        if at < len(connections) and not is_error:
-            connections[at].take(data[1:])
-            await connections[at].wait_for_room()
-
-
-async def _carry_channel(
-    socket: web.WebSocketResponse, forwarder: Forwarder, connection: PortConnection, channel: int
-) -> None:
-    async def send(said: bytes) -> None:
-        await socket.send_bytes(bytes((channel,)) + said)
-
-    try:
-        with (
-            contextlib.suppress(ConnectionError, NodeGoneError, BugError),
-            forwarder.limit.held() as is_admitted,
-        ):
-            session = await forwarder.open(connection.port) if is_admitted else TOO_MANY_FORWARDED
-            if isinstance(session, Refusal):
-                text = forwarder.error_text(connection.port, session).encode()
-                await socket.send_bytes(bytes((channel + 1,)) + text)
-                return
-            await connection.carry(forwarder, session, send)
-    finally:
-        connection.give_up()

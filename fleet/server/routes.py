@@ -170,23 +170,6 @@ def route(
     return NOT_FOUND
 
 
-def readonly_route(
-    method: str, path: str, accept: str, configuration: KubeletConfiguration
-) -> Route | Answer:
-    """Return what answers at the read-only port, where debugging is always off."""
-    off = configuration.model_copy(update={"enable_debugging_handlers": False})
-    return route(method, path, accept, off)
-
-
-def healthz_route(
-    _method: str, path: str, _accept: str, _configuration: KubeletConfiguration
-) -> Route | Answer:
-    """Return what answers at the port of health. Source: cmd/kubelet/app/server.go, run."""
-    if path in {"/healthz", "/healthz/ping", "/healthz/log"}:
-        return Route(Endpoint.HEALTHZ, {})
-    return NOT_FOUND
-
-
 def _is_on(root: str, configuration: KubeletConfiguration) -> bool:
     gate = GATES.get(root)
     return gate is None or gate not in configuration.features_disabled

@@ -9,17 +9,15 @@ client that does not read holds one chunk and its socket's buffers, and disturbs
         v5.channel.k8s.io          binary; channel 255 closes another one
         v4.channel.k8s.io          binary; the status is JSON
         channel.k8s.io, no name    binary; the status is plain text
-        (v4.)base64.channel.k8s.io the same in text: a digit, then base64
     SPDY: a stream for each of stdin, stdout, stderr, error and resize
 
 Source: cri-streaming/pkg/streaming/remotecommand/{exec,attach,httpstream,websocket}.go;
 streaming/pkg/httpstream/wsstream/conn.go; apiserver/pkg/util/proxy/{streamtranslator,websocket}.go.
-Differs: version 1 over SPDY does not end its error stream with a reset.
+Differs: version 1 over SPDY does not end its error stream with a reset; the WebSocket protocols in
+base64 are refused.
 """
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import time
 from collections import deque
@@ -245,9 +243,7 @@ def sizes_of(data: bytes) -> list[TerminalSize]:
 
 
 V5 = "v5.channel.k8s.io"
-V4_BASE64 = "v4.base64.channel.k8s.io"
-BASE64 = "base64.channel.k8s.io"
-WEB_SOCKET_PROTOCOLS = (V5, "v4.channel.k8s.io", V4_BASE64, "channel.k8s.io", BASE64)
+WEB_SOCKET_PROTOCOLS = (V5, "v4.channel.k8s.io", "channel.k8s.io")
 MESSAGE_BYTES_MAX = 1 << 20
 WRITE_BYTES_MAX = 64 << 10
 """What may wait for a slow client before `send` waits."""
@@ -272,7 +268,6 @@ class WebSocketClient:
     def __init__(self, socket: web.WebSocketResponse) -> None:
         self._socket = socket
         protocol = socket.ws_protocol or ""
-        self._is_text = protocol in {V4_BASE64, BASE64}
         self._has_close = protocol == V5
         self._has_status = protocol.startswith(("v4.", "v5."))
 
@@ -280,23 +275,16 @@ class WebSocketClient:
         """Return the next input, None at the end. What is no input is ignored, as upstream does."""
         while True:
             message = await self._socket.receive()
-            if message.type is WSMsgType.BINARY and not self._is_text:
+            if message.type is WSMsgType.BINARY:
                 found = self._read(bytes(message.data))
-            elif message.type is WSMsgType.TEXT and self._is_text:
-                found = self._decode(str(message.data))
-            elif message.type in {WSMsgType.BINARY, WSMsgType.TEXT}:
-                found = None
-            else:
+                if found is not None:
+                    return found
+            elif message.type is not WSMsgType.TEXT:
                 return None
-            if found is not None:
-                return found
 
     async def send(self, channel: Channel, data: bytes) -> None:
         """Send output; returns once there is room for more."""
-        if self._is_text:
-            await self._socket.send_str(f"{channel.value}{base64.b64encode(data).decode()}")
-        else:
-            await self._socket.send_bytes(bytes((channel,)) + data)
+        await self._socket.send_bytes(bytes((channel,)) + data)
 
     async def finish(self, ended: Ended) -> None:
         """Say how it ended, and close."""
@@ -314,14 +302,6 @@ class WebSocketClient:
                 return Channel.CLOSE, b""
             return None
         return (Channel(data[0]), data[1:]) if data[0] in INPUT else None
-
-    def _decode(self, text: str) -> tuple[Channel, bytes] | None:
-        try:
-            channel = int(text[:1])
-            data = base64.b64decode(text[1:], validate=True)
-        except (ValueError, binascii.Error):
-            return None
-        return (Channel(channel), data) if channel in INPUT else None
 
 
 SPDY_PROTOCOLS = (

@@ -28,8 +28,6 @@ from fleet.server.port_forward import (
     TUNNEL,
     Forwarder,
     SpdyPortForward,
-    forward_channels,
-    ports_of,
 )
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
@@ -158,15 +156,6 @@ class Streaming:
 
     async def _port_forward(self, asked: Asked) -> web.StreamResponse:
         request = asked.request
-        is_tunnel = is_web_socket(request) and any(
-            each.startswith("SPDY/3.1+") for each in offered(request)
-        )
-        ports: list[int] = []
-        if is_web_socket(request) and not is_tunnel:
-            given = ports_of(_query(request))
-            if isinstance(given, str):
-                return text(400, given)
-            ports = given
 
         def find(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
             return found_pod(kubelet, asked.parameters)
@@ -177,13 +166,10 @@ class Streaming:
         forwarder = Forwarder(self._reactor_thread, asked.node, pod, self.forwarded)
         if not is_web_socket(request):
             return await self._forward_over_spdy(request, forwarder)
-        socket = await _accept(request, (TUNNEL,) if is_tunnel else WEB_SOCKET_PROTOCOLS)
+        socket = await _accept(request, (TUNNEL,)) if offered(request) else None
         if socket is None:
             return text(400, "unable to upgrade: no tunneling spdy protocols provided\n")
-        if is_tunnel:
-            await SpdyPortForward(TunnelStream(socket), forwarder).run()
-        else:
-            await forward_channels(socket, forwarder, ports)
+        await SpdyPortForward(TunnelStream(socket), forwarder).run()
         return socket
 
     async def _forward_over_spdy(

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -45,8 +46,12 @@ class NoLoop:
     def remove_reader(self, descriptor: int) -> None:
         self.removed.append(descriptor)
 
-    def call_later(self, delay_s: float, *_call: object) -> None:
+    def add_reader(self, _descriptor: int, *_call: object) -> None:
+        pass
+
+    def call_later(self, delay_s: float, *_call: object) -> object:
         self.later.append(delay_s)
+        return SimpleNamespace(cancel=lambda: None)
 
 
 class NoRoom:
@@ -83,16 +88,14 @@ def test_connections_to_kubelets(
     is_hit: bool,  # noqa: FBT001 - a parameter of the table
 ) -> None:
     monkeypatch.setattr(listener, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(listener, "HANDSHAKES_MAX", 0)
     reactor_thread = NotedQuestions()
     found = made(reactor_thread, NoLoop(), connections)
     taken, client = connected()
     with client:
-        found._take(taken, None)
+        found._take(taken, cast("ssl.SSLContext", None))
         assert reactor_thread.hit == ({KUBELET_CONNECTIONS: 1} if is_hit else {})
         assert found.refused == is_hit
     found.close()
-    taken.close()
 
 
 def test_open_files_of_the_kubelets_servers() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
-from aiohttp import WSMessage, WSMsgType, web
 from spdy_client import Client
 from world.pod_world import make_pod, session_of
 
@@ -19,13 +18,10 @@ from fleet.runtime.ports import PENDING_MAX, PortSession
 from fleet.server import port_forward
 from fleet.server.endpoints import FORWARDED_MAX, ConcurrencyLimit
 from fleet.server.port_forward import (
-    CHANNELS_MAX,
     CONNECTIONS_MAX,
     INPUT_BYTES_MAX,
     Forwarder,
     SpdyPortForward,
-    forward_channels,
-    ports_of,
 )
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.spdy import FIN, REFUSED_STREAM, RST_STREAM, SYN_REPLY
@@ -144,53 +140,6 @@ def test_a_refused_port_holds_no_other_one_up(forwarder: Forwarder) -> None:
     assert refused.endswith(b"refused")
 
 
-class Socket:
-    """A WebSocket: two channels for each port."""
-
-    def __init__(self, messages: Sequence[bytes], channel: int, size: int) -> None:
-        self.messages = deque(messages)
-        self.received: dict[int, bytearray] = {}
-        self.is_through = asyncio.Event()  # then it goes: so much came of that channel
-        self.wanted = channel, size
-
-    async def receive(self) -> WSMessage:
-        await asyncio.sleep(0)
-        if not self.messages:
-            await self.is_through.wait()
-            return WSMessage(WSMsgType.CLOSE, None, None)
-        return WSMessage(WSMsgType.BINARY, self.messages.popleft(), None)
-
-    async def send_bytes(self, data: bytes) -> None:
-        await asyncio.sleep(0)
-        self.received.setdefault(data[0], bytearray()).extend(data[1:])
-        channel, size = self.wanted
-        if len(self.received.get(channel, b"")) >= size:
-            self.is_through.set()
-
-    async def close(self) -> None:
-        pass
-
-
-def test_channels_of_a_web_socket_carry_as_much_beside_a_refused_port(
-    forwarder: Forwarder,
-) -> None:
-    flood = [b"\0" + each for each in pieces_of(bytes(4 * INPUT_BYTES_MAX))]
-    sent = [b"\2" + each for each in pieces_of(SENT)]
-
-    async def play() -> Socket:
-        socket = Socket([*flood, *sent], 2, len(SENT) + 2)
-        forwarding = forward_channels(
-            cast("web.WebSocketResponse", socket), forwarder, [CLOSED, PORT]
-        )
-        await asyncio.wait_for(forwarding, 60)
-        return socket
-
-    received = asyncio.run(play()).received
-    port = PORT.to_bytes(2, "little")
-    assert received[2] == port + SENT
-    assert received[1].endswith(b"refused")
-
-
 def run_over_spdy(forwarder: Forwarder, sent: list[bytes], replies: int) -> list[tuple[int, bytes]]:
     """Send it all; return the frames that came, once there are so many."""
     client = Client()
@@ -212,15 +161,6 @@ def test_over_the_limit_no_connection_begins(forwarder: Forwarder) -> None:
     assert refused.endswith(b"too many connections are forwarded")
     assert forwarder.limit.in_use == forwarder.limit.most
     assert forwarder.limit.refused == 1
-
-    async def play() -> Socket:
-        socket = Socket([], 1, len(refused))
-        await asyncio.wait_for(
-            forward_channels(cast("web.WebSocketResponse", socket), forwarder, [PORT]), 60
-        )
-        return socket
-
-    assert asyncio.run(play()).received[1].endswith(b"too many connections are forwarded")
 
 
 def test_a_closed_connection_counts_no_more(forwarder: Forwarder) -> None:
@@ -253,9 +193,3 @@ def test_halves_of_connections_are_counted_and_refused_ones_leave_nothing(
     resets = [content for kind, content in frames if kind == RST_STREAM]
     assert len(resets) == len(numbers) - CONNECTIONS_MAX
     assert {struct.unpack(">II", each)[1] for each in resets} == {REFUSED_STREAM}
-
-
-def test_a_web_socket_has_as_many_ports_as_its_channels_have_numbers() -> None:
-    listed = [str(port) for port in range(1, CHANNELS_MAX + 2)]
-    assert len(ports_of({"port": listed[:-1]})) == CHANNELS_MAX
-    assert ports_of({"port": [",".join(listed)]}) == f"more than {CHANNELS_MAX} ports"

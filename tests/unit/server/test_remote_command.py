@@ -1,7 +1,6 @@
 """Sessions without a network: what clients want, how commands end, who waits for whom."""
 
 import asyncio
-import base64
 from collections.abc import Callable
 from typing import cast
 
@@ -14,7 +13,6 @@ from fleet.k8s.effects import NodeId, Outbox
 from fleet.k8s.streams import Output, TerminalSize
 from fleet.server.byte_streams import ByteStream
 from fleet.server.host_interface import Session
-from fleet.server.port_forward import ports_of
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.sessions import (
     CHUNK_BYTES,
@@ -57,19 +55,6 @@ def test_sizes_of_a_terminal() -> None:
     sent = b'{"Width":80,"Height":24}\n{"Width":100,"Height":30}{"Width":1,"Height":2}'
     assert sizes_of(sent) == [TerminalSize(80, 24), TerminalSize(100, 30), TerminalSize(1, 2)]
     assert sizes_of(b'nonsense\n[1]\n{"Width":"x"}\n') == []
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [(["80"], [80]), (["80,81", "82"], [80, 81, 82])],
-)
-def test_ports_of_a_query(given: list[str], found: list[int]) -> None:
-    assert ports_of({"port": given}) == found
-
-
-@pytest.mark.parametrize("given", [[], [""], ["0"], ["65536"], ["http"], ["80,"], ["-1"]])
-def test_what_is_no_port(given: list[str]) -> None:
-    assert isinstance(ports_of({"port": given}), str)
 
 
 # ---- a session and its client ----
@@ -209,16 +194,13 @@ class Socket:
     def __init__(self, protocol: str, *messages: tuple[WSMsgType, object]) -> None:
         self.ws_protocol = protocol
         self.messages = [*messages, (WSMsgType.CLOSE, None)]
-        self.sent: list[bytes | str] = []
+        self.sent: list[bytes] = []
 
     async def receive(self) -> WSMessage:
         kind, data = self.messages.pop(0)
         return WSMessage(kind, data, None)
 
     async def send_bytes(self, data: bytes) -> None:
-        self.sent.append(data)
-
-    async def send_str(self, data: str) -> None:
         self.sent.append(data)
 
     async def close(self) -> None:
@@ -247,22 +229,15 @@ def test_channels_are_the_first_byte() -> None:
     assert received("", *messages) == first
 
 
-def test_channels_in_base64() -> None:
-    text = WSMsgType.TEXT
-    good = "0" + base64.b64encode(b"in").decode()
-    sent = [(text, good), (text, "0!!"), (text, ""), (text, "x"), (WSMsgType.BINARY, b"\0in")]
-    assert received("v4.base64.channel.k8s.io", *sent) == [(Channel.STDIN, b"in")]
-
-
 @pytest.mark.parametrize(
     ("protocol", "said"),
     [
         ("v5.channel.k8s.io", b"\3" + Ended(2).status()),
-        ("v4.base64.channel.k8s.io", "3" + base64.b64encode(Ended(2).status()).decode()),
+        ("v4.channel.k8s.io", b"\3" + Ended(2).status()),
         ("channel.k8s.io", b"\3" + Ended(2).text()),
     ],
 )
-def test_the_status_is_the_protocols(protocol: str, said: bytes | str) -> None:
+def test_the_status_is_the_protocols(protocol: str, said: bytes) -> None:
     socket = Socket(protocol)
     client = WebSocketClient(cast("web.WebSocketResponse", socket))
     asyncio.run(client.finish(Ended(2)))

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.server.routes import Answer, Endpoint, Route, readonly_route, route, split_path
+from fleet.server.routes import Answer, Endpoint, Route, route, split_path
 
 DEFAULT = KubeletConfiguration()
 NO_DEBUGGING = KubeletConfiguration(enable_debugging_handlers=False)
@@ -90,13 +90,6 @@ def test_without_debugging_handlers_the_paths_say_so() -> None:
         assert answered("GET", path, NO_DEBUGGING).text == "Debug endpoints are disabled.\n"
     assert answered("GET", "/configz", NO_DEBUGGING).code == 404
     assert isinstance(route("GET", "/pods", "", NO_DEBUGGING), Route)
-
-
-def test_the_read_only_port_never_debugs() -> None:
-    assert isinstance(readonly_route("GET", "/stats/summary", "", DEFAULT), Route)
-    found = readonly_route("GET", "/exec/a/b/c", "", DEFAULT)
-    assert isinstance(found, Answer)
-    assert found.code == 405
 
 
 def test_a_gate_that_is_off_takes_its_path_away() -> None:
