@@ -17,11 +17,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Self
-
-from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import (
@@ -45,7 +40,7 @@ GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")  # of go.dev, of Debi
 LOCK_POLL_S = 0.5
 LOG_LINES_SHOWN = 15  # of a build that failed: Go names the cause last
 TICK_S = 1.0
-LINE_S = 10.0  # between lines where no bar can be drawn: a build of minutes is some dozen lines
+LINE_S = 10.0  # between lines: a build of minutes is some dozen of them
 PACKAGE_LINE = re.compile(r"[\w./-]+")
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
 """As the released binaries are built: static. The user's own flags could change the result."""
@@ -80,19 +75,14 @@ async def build_binaries(progress: Progress = no_progress) -> Binaries:
 
 
 class BuildProgress:
-    """Shows one build of `what`: a bar if the terminal can have one, else lines through `note`.
+    """Shows one build of `what` in lines: one for each step, and one every `LINE_S`.
 
     A step is what Go does: it looks for modules, downloads them, compiles, links. Go says nothing
-    for half a minute while it links, so time passes by itself: `tick`, or the bar's own thread.
+    for half a minute while it links, so time passes by itself: `tick`.
     """
 
     def __init__(
-        self,
-        what: str,
-        note: Progress,
-        *,
-        console: Console | None = None,
-        now_s: Callable[[], float] = time.monotonic,
+        self, what: str, note: Progress, *, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._what = what
         self._note = note
@@ -100,40 +90,17 @@ class BuildProgress:
         self._began_s = self._line_s = now_s()
         self._doing, self._detail = "", ""
         self._done = self._total = 0
-        console = console or Console(stderr=True)
-        has_bar = console.is_terminal and not console.is_dumb_terminal and note is not no_progress
-        self._bar = Bar(
-            TextColumn(f"building {what}: {{task.description}}"),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[count]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not has_bar,
-        )
-        self._task = self._bar.add_task("", total=None, count="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._bar.stop()
 
     def begin(self, doing: str, total: int = 0) -> None:
         """Begin a step, of so many packages if that is known."""
-        if doing == self._doing:
-            return
-        self._doing, self._detail, self._done, self._total = doing, "", 0, total
-        self._bar.reset(self._task, total=total or None, description=doing, count=self._count())
-        self._line()
+        if doing != self._doing:
+            self._doing, self._detail, self._done, self._total = doing, "", 0, total
+            self._line()
 
     def advance(self, detail: str = "") -> None:
         """Count one more package or module."""
         self._done += 1
         self._detail = detail
-        self._bar.update(self._task, advance=1, count=self._count())
         self.tick()
 
     def tick(self) -> None:
@@ -146,16 +113,13 @@ class BuildProgress:
         minutes, seconds = divmod(int(self._now_s() - self._began_s), 60)
         return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
 
-    def _count(self) -> str:
-        if self._total:
-            return f"{self._done} of ~{self._total} packages"  # what Go has in its cache is missing
-        return " ".join(filter(None, (str(self._done or ""), self._detail)))
-
     def _line(self) -> None:
         self._line_s = self._now_s()
-        if self._bar.disable:
-            parts = filter(None, (self._doing, self._count(), self.elapsed()))
-            self._note(f"building {self._what}: {', '.join(parts)}")
+        count = " ".join(filter(None, (str(self._done or ""), self._detail)))
+        if self._total:  # what Go has in its cache is missing
+            count = f"{self._done} of ~{self._total} packages"
+        parts = filter(None, (self._doing, count, self.elapsed()))
+        self._note(f"building {self._what}: {', '.join(parts)}")
 
 
 class GoBuild:
@@ -183,8 +147,7 @@ class GoBuild:
             if free < DISK_BYTES:
                 self._note(f"only {free >> 20} MiB of disk are free; the build may need more")
             self._log.write_bytes(b"")
-            with self._shown:
-                await self._make(work)
+            await self._make(work)
             work.rename(self._target)
         finally:
             shutil.rmtree(work, ignore_errors=True)

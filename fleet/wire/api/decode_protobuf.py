@@ -232,9 +232,7 @@ def _read_status(raw: bytes) -> PodStatus:
         tuple(map(_container_status, message.containerStatuses[:])),
         tuple(map(_container_status, ephemeral)) if ephemeral else (),
         _rendered_amounts(allocated) if allocated else b"",
-        part(Rendered, "ResourceRequirements", message.resources)
-        if message.HasField("resources")
-        else b"",
+        _resources(message),
     )
 
 
@@ -301,9 +299,7 @@ def _read_container_status(raw: bytes) -> ContainerStatus:
         intern(message.imageID),
         message.containerID,
         _rendered_amounts(allocated) if allocated else b"",
-        part(Rendered, "ResourceRequirements", message.resources)
-        if message.HasField("resources")
-        else b"",
+        _resources(message),
         _listed("VolumeMountStatus", mounts) if mounts else b"",
         part(Rendered, "ContainerUser", message.user) if message.HasField("user") else b"",
         _listed("ResourceStatus", devices) if devices else b"",
