@@ -69,7 +69,7 @@ from fleet.controlplane.options import (
     Progress,
     no_progress,
 )
-from fleet.controlplane.process import Component, boot_id, marks_of
+from fleet.controlplane.process import Component
 from fleet.errors import SetupError
 from fleet.k8s.well_known import BINDINGS, RBAC
 
@@ -183,9 +183,7 @@ class ControlPlane:
     def info(self) -> ControlPlaneInfo:
         """Where it is and how to speak to it; only while it runs."""
         assert self._info is not None, "not started"
-        pids = self.pids
-        starts = marks_of((os.getpid(), *pids.values()))
-        return dataclasses.replace(self._info, pids=pids, boot_id=boot_id(), starts=starts)
+        return dataclasses.replace(self._info, pids=self.pids)
 
     @property
     def pids(self) -> dict[str, int]:

@@ -159,6 +159,7 @@ def hold_directory(directory: Path | None, *, keep: bool | None = None) -> HeldD
         claim_directory(root)
         layout = Layout(root)
         descriptor = _hold(layout)
+        layout.state.unlink(missing_ok=True)  # of a holder that was killed: it counts with the lock
         if not keep:
             _clear(layout)
         layout.etcd.mkdir(mode=0o700, exist_ok=True)

@@ -81,10 +81,6 @@ class ControlPlaneInfo:
     warnings: tuple[str, ...] = ()
     owner_pid: int = 0
     """The process with which this control plane dies."""
-    boot_id: str = ""
-    """Of the machine, as of the start: process ids say nothing after another boot."""
-    starts: Mapping[int, int] = dataclasses.field(default_factory=dict)
-    """When each of these processes began, in clock ticks since the boot: ids are used again."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
@@ -43,29 +42,6 @@ def start_ticks(pid: int) -> int | None:
         return None
     fields = stat.rpartition(")")[2].split()  # from the third on: the name may have spaces
     return None if fields[0] in "ZX" else int(fields[19])
-
-
-def marks_of(pids: Iterable[int]) -> dict[int, int]:
-    """Return by which processes that run now can be known again, with `boot_id`."""
-    return {pid: ticks for pid in pids if (ticks := start_ticks(pid)) is not None}
-
-
-def signal_known(pid: int, ticks: int, number: Signals) -> bool:
-    """Signal a process unless its id is another process's by now; return whether it was there."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:  # no such process
-        return False
-    try:
-        # The descriptor holds the process that had the id when it was opened.
-        if start_ticks(pid) != ticks:
-            return False
-        signal.pidfd_send_signal(descriptor, number)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 class Component:

@@ -2,21 +2,25 @@
 
 `up` starts a supervisor that outlives the command; the components die with it, also by SIGKILL. The
 supervisor holds the directory's lock as long as it lives and writes there, once all is ready, what
-`attach` reads. Until then it reports to `up` on its stdout in lines of JSON: its `pid`, `progress`,
-and at last `ready` or `error`. A pointer in the user's state directory names the directory that was
-brought up last, so that `fleet spawn` finds one that was started with `--dir`.
+`attach` reads. Whoever takes the lock removes that file first: so it is of the lock's holder.
+Until all is ready the supervisor reports to `up` on its stdout in lines of JSON: its `pid`,
+`progress`, and at last `ready` or `error`. A pointer in the user's state directory names the
+directory that was brought up last, so that `fleet spawn` finds one that was started with `--dir`.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane, Probe, check_options
@@ -38,7 +42,7 @@ from fleet.controlplane.options import (
     no_progress,
     to_json,
 )
-from fleet.controlplane.process import boot_id, signal_known, start_ticks
+from fleet.controlplane.process import start_ticks
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.profile.secret_variables import without_secrets
 
@@ -93,7 +97,8 @@ async def down(directory: Path | None = None) -> bool:
     if info is None:
         return False
     for number, timeout_s in ((signal.SIGTERM, DOWN_TIMEOUT_S), (signal.SIGKILL, KILL_TIMEOUT_S)):
-        signal_known(info.owner_pid, info.starts[info.owner_pid], number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(info.owner_pid, number)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if not is_held(layout):
@@ -110,15 +115,14 @@ async def status(directory: Path | None = None) -> Status | None:
         return None
     async with Probe(info.ca_file, Pair(info.admin_certificate, info.admin_key)) as probe:
         is_ready = await probe.is_ok(f"{info.url}/readyz")
-    components = {name: _is_known(info, info.pids.get(name, 0)) for name in info.ports}
+    components = {name: start_ticks(info.pids.get(name, 0)) is not None for name in info.ports}
     return Status(info, is_ready, components)
 
 
 def attach(directory: Path | None = None) -> ControlPlaneInfo | None:
     """Find the standing control plane: in `directory`, or the one that was brought up last.
 
-    What its file says counts only in a directory of this user's, of this boot, and as long as the
-    process that wrote it runs: the lock may be held by one that has just begun.
+    What its file says counts only in a directory of this user's, and while its writer holds that.
     """
     layout = Layout(_directory(directory))
     if not is_own(layout.root):
@@ -127,13 +131,7 @@ def attach(directory: Path | None = None) -> ControlPlaneInfo | None:
         info = from_json(ControlPlaneInfo, layout.state.read_text())
     except (OSError, ValueError):
         return None
-    is_there = info.boot_id == boot_id() and _is_known(info, info.owner_pid)
-    return info if is_there and is_held(layout) else None
-
-
-def _is_known(info: ControlPlaneInfo, pid: int) -> bool:
-    """Whether a process that the file names runs, and is still the same one."""
-    return pid in info.starts and start_ticks(pid) == info.starts[pid]
+    return info if is_held(layout) else None
 
 
 # ---- places ----
@@ -174,8 +172,7 @@ def _absolute(options: ControlPlaneOptions, directory: Path) -> ControlPlaneOpti
 async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) -> ControlPlaneInfo:
     """Start the supervisor, show what it reports, and let it go once it is ready.
 
-    Its end of the pipe is not waited for: uvloop keeps a copy of it. The process started here is
-    its parent, which ends at once.
+    The process started here is its parent, which ends at once.
     """
     assert options.directory is not None
     layout = Layout(options.directory)
@@ -185,43 +182,29 @@ async def _start_supervisor(options: ControlPlaneOptions, progress: Progress) ->
         log = layout.supervisor_log.open("ab")
     except OSError as error:
         raise SetupError(f"{error.filename}: {error.strerror}") from error
-    ours, theirs = os.pipe()
-    lines = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(ours, "rb", 0)
-    )
-    try:
-        with log:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", SUPERVISOR, to_json(options)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=log,
-                env=without_secrets(os.environ),
-                start_new_session=True,  # the terminal's Ctrl-C and hang-up are not for it
-            )
-    except BaseException:
-        transport.close()
-        raise
-    finally:
-        os.close(theirs)
-    try:
-        return await _outcome(lines, layout, progress)
-    finally:
-        await process.wait()
-        transport.close()
+    with (
+        log,
+        subprocess.Popen(  # noqa: ASYNC220, S603 - it only forks, this very program
+            (sys.executable, "-P", "-c", SUPERVISOR, to_json(options)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=without_secrets(os.environ),
+            start_new_session=True,  # the terminal's Ctrl-C and hang-up are not for it
+        ) as process,
+    ):
+        assert process.stdout is not None
+        return await _outcome(process.stdout, layout, progress)
 
 
-async def _outcome(
-    lines: asyncio.StreamReader, layout: Layout, progress: Progress
-) -> ControlPlaneInfo:
+async def _outcome(lines: IO[bytes], layout: Layout, progress: Progress) -> ControlPlaneInfo:
     """Show what the supervisor reports, up to its last word. If cancelled, end it."""
-    pid, ticks = 0, 0
+    pid = 0
     try:
-        async for line in lines:
+        while line := await asyncio.to_thread(lines.readline):
             message = json.loads(line)
             if "pid" in message:
-                pid, ticks = message["pid"], start_ticks(message["pid"]) or 0
+                pid = message["pid"]
             elif "progress" in message:
                 progress(message["progress"])
             elif "ready" in message:
@@ -230,8 +213,8 @@ async def _outcome(
                 raise (UsageError if message["is_usage"] else SetupError)(message["error"])
     except asyncio.CancelledError:
         if pid:
-            signal_known(pid, ticks, signal.SIGTERM)
-        await lines.read()  # ends with the supervisor
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         raise
     log = layout.supervisor_log
     raise SetupError(f"the supervisor ended without a word; its log is {log}")

@@ -9,7 +9,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from signal import Signals
 
 import pytest
 
@@ -25,7 +24,6 @@ from fleet.controlplane.options import (
     no_progress,
     to_json,
 )
-from fleet.controlplane.process import boot_id, marks_of, signal_known, start_ticks
 from fleet.controlplane.standing import _start_supervisor, attach, down
 from fleet.errors import SetupError, UsageError
 
@@ -44,8 +42,6 @@ INFO = ControlPlaneInfo(
     ports={"etcd": 2},
     logs={"etcd": Path("/d/logs/etcd.log")},
     warnings=("w",),
-    boot_id="b",
-    starts={1: 7},
 )
 
 
@@ -150,8 +146,6 @@ def standing(tmp_path: Path, pid: int) -> Path:
     told = dataclasses.replace(
         INFO,
         owner_pid=pid,
-        boot_id=boot_id(),
-        starts=marks_of([pid]),
         pids={"etcd": pid},
     )
     held.layout.state.write_text(to_json(told))
@@ -174,34 +168,19 @@ def test_a_control_plane_is_found_by_its_process(
     assert found.owner_pid == stranger.pid
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"starts": {}},
-        {"starts": {"PID": 1}},  # it has the id of a process that ended
-        {"boot_id": "11111111-2222-3333-4444-555555555555"},
-        {"boot_id": ""},
-    ],
-)
-def test_a_process_that_got_the_id_of_another_is_neither_trusted_nor_killed(
-    tmp_path: Path, stranger: subprocess.Popen[bytes], change: dict[str, object]
+def test_what_an_earlier_holder_wrote_is_neither_trusted_nor_acted_upon(
+    tmp_path: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
-    directory = standing(tmp_path, stranger.pid)
-    state = Layout(directory).state
-    told = json.loads(state.read_text()) | change
-    told["starts"] = {
-        str(stranger.pid) if pid == "PID" else pid: ticks for pid, ticks in told["starts"].items()
-    }
-    state.write_text(json.dumps(told))
+    """It was killed, another one holds the directory now, and its process id is a stranger's."""
+    directory = tmp_path / "d"
+    hold_directory(directory).release()
+    Layout(directory).state.write_text(to_json(dataclasses.replace(INFO, owner_pid=stranger.pid)))
+    assert attach(directory) is None, "nobody holds it"
+    held = hold_directory(directory)
     assert attach(directory) is None
     assert asyncio.run(down(directory)) is False
-    assert not signal_known(stranger.pid, 1, Signals.SIGKILL)
     assert stranger.poll() is None
-    ticks = start_ticks(stranger.pid)
-    assert ticks is not None
-    assert signal_known(stranger.pid, ticks, Signals.SIGKILL)
-    assert stranger.wait() == -Signals.SIGKILL
-    assert not signal_known(stranger.pid, ticks, Signals.SIGKILL)
+    held.release()
 
 
 def test_what_somebody_else_says_of_a_control_plane_is_not_believed(
