@@ -80,6 +80,7 @@ class Reason(enum.Enum):
     FAILED_TO_INSPECT_IMAGE = ("InspectFailed", True)
     FAILED_PULL_SECRET = ("FailedToRetrieveImagePullSecret", True)
     DNS_CONFIG_FORMING = ("DNSConfigForming", True)
+    RESOLVER_FILE = ("CheckLimitsForResolvConf", True)
     MISSING_CLUSTER_DNS = ("MissingClusterDNS", True)
     IMAGE_GC_FAILED = ("ImageGCFailed", True)
     CONTAINER_GC_FAILED = ("ContainerGCFailed", True)

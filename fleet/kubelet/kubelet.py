@@ -43,6 +43,7 @@ from fleet.kubelet.pods.node_pods import NodePods
 from fleet.kubelet.pods.resource_monitor import is_always_needed
 from fleet.kubelet.pods.static_pods import arm_look
 from fleet.kubelet.turn import Turn
+from fleet.runtime.container_config import resolver_file_problem
 
 MAY_SWAP = (
     "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
@@ -155,6 +156,8 @@ class VirtualKubelet:
                 turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
             turn.node_event(Reason.STARTING, "Starting kubelet.")
             turn.node_event(Reason.INVALID_DISK_CAPACITY, "invalid capacity 0 on image filesystem")
+            if problem := resolver_file_problem(model.dns):
+                turn.node_event(Reason.RESOLVER_FILE, problem)
         elif turn.env.own_watches:
             turn.out.extend(StartWatch(node, kind) for kind in BASE_WATCHES)
         else:

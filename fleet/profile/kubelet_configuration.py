@@ -157,6 +157,9 @@ class DNSSettings(NamedTuple):
     servers: tuple[str, ...] = ("10.96.0.10",)
     domain: str = "cluster.local"
     resolver_file: str = "/etc/resolv.conf"  # "": pods of the host's DNS look at the node itself
+    host_servers: tuple[str, ...] = ("192.0.2.53",)  # these three: what the file says
+    host_searches: tuple[str, ...] = ()
+    host_options: tuple[str, ...] = ()
 
 
 class TaintSpec(Spec):
@@ -298,6 +301,34 @@ Limit = Annotated[int, Field(ge=0)]
 GoBool = Literal["1", "t", "T", "true", "TRUE", "True", "0", "f", "F", "false", "FALSE", "False"]
 """What Go's strconv.ParseBool reads."""
 Burst = Annotated[Limit, AfterValidator(lambda given: given or BURST_DEFAULT)]
+
+
+def _is_address(text: str) -> str:
+    """Check an address, and leave it as it is written."""
+    ip_address(text)
+    return text
+
+
+class ResolvConf(Spec):
+    """What the file that `kubeletConfiguration.resolvConf` names says on the machines."""
+
+    nameservers: tuple[Annotated[str, AfterValidator(_is_address)], ...] = (
+        DNSSettings().host_servers
+    )
+    searches: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+    def settings(self, kubelet: "KubeletConfiguration") -> DNSSettings:
+        """Return what a kubelet makes DNS settings of. Source: dns.go, parseResolvConf."""
+        searches = tuple(each.removesuffix(".") for each in self.searches if each != ".")
+        return DNSSettings(
+            kubelet.cluster_dns,
+            kubelet.cluster_domain,
+            kubelet.resolv_conf,
+            self.nameservers,
+            searches,
+            self.options,
+        )
 
 
 class KubeletConfiguration(Spec):
@@ -488,11 +519,6 @@ class KubeletConfiguration(Spec):
     def polls_objects(self) -> bool:
         """Return whether ConfigMaps and Secrets are asked for, not watched."""
         return self.change_detection != "Watch"
-
-    @cached_property
-    def dns(self) -> DNSSettings:
-        """Return what the DNS settings of pods are made of."""
-        return DNSSettings(self.cluster_dns, self.cluster_domain, self.resolv_conf)
 
     @cached_property
     def shutdown_grace_by_priority(self) -> tuple[tuple[int, int], ...]:

@@ -19,7 +19,12 @@ from fleet.k8s.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL,
 from fleet.profile.addresses import NOWHERE, SERVER_FEATURES, AddressPool, Serving
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
-from fleet.profile.kubelet_configuration import CredentialProvider, KubeletConfiguration, Taint
+from fleet.profile.kubelet_configuration import (
+    CredentialProvider,
+    DNSSettings,
+    KubeletConfiguration,
+    Taint,
+)
 from fleet.profile.machine import (
     NOTHING_BROKEN,
     Broken,
@@ -173,6 +178,7 @@ class NodeModel:
     pods_memory_bytes: int  # the limit of the cgroup of all pods
     pids_max: int
     usage: Usage  # outside of pods, since the start of the kubelet
+    dns: DNSSettings  # of which those of pods are made
     app_armor: bool = True  # the kernel of the nodes has it
     machine_paths: tuple[MachinePath, ...] = ()  # on top of the usual ones
     devices: tuple[DeviceModel, ...] = ()  # what device plugins offer

@@ -26,6 +26,7 @@ from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.kubelet_configuration import (
     CredentialProvider,
     KubeletConfiguration,
+    ResolvConf,
     Taint,
     TaintSpec,
     cpus_in,
@@ -259,6 +260,7 @@ class NodeProfileSpec(Spec):
     usage: Usage = Usage()  # what runs on a node outside of its pods
     cloud_provider: Literal["", "external"] = ""  # the kubelet's --cloud-provider
     pids_max: Annotated[int, Field(ge=1)] | None = None
+    resolv_conf: ResolvConf = ResolvConf()
     app_armor: bool = True
     machine_paths: tuple[MachinePath, ...] = ()
     devices: tuple[DeviceModel, ...] = ()
@@ -394,6 +396,7 @@ class NodeProfile(Spec):
             agents=agents,
             behaviors=behaviors,
             kubelet=configuration,
+            dns=spec.resolv_conf.settings(configuration),
             directory=directory,
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),

@@ -31,7 +31,6 @@ TOO_MANY_ARGUMENTS = "argument list too long"
 HOSTNAME_MAX, FQDN_MAX = 63, 64
 USUAL_DOMAIN = DNSSettings().domain
 PODS_DIRECTORY = "/var/lib/kubelet/pods"
-MACHINES_DNS = "192.0.2.53"
 SERVERS_MAX, SEARCHES_MAX = 3, 32  # validation.MaxDNSNameservers, MaxDNSSearchPaths
 SEARCH_CHARS_MAX, PATH_CHARS_MAX = 2048, 253
 _EXCEEDED = "limits were exceeded, some"
@@ -401,22 +400,28 @@ def pod_dns(pod: Pod, settings: DNSSettings, host_ips: str) -> PodDNS:
         spec.dns_policy == "ClusterFirst" and pod.spec.host_network
     )
     is_cluster = not is_host and spec.dns_policy != "None"
-    servers: list[str] = []
-    searches: list[str] = []
+    servers: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
     options: dict[str, str] = {}
+    host_searches = settings.host_searches if settings.resolver_file else ()
     if is_cluster and settings.servers:
-        servers = list(settings.servers)
+        servers, searches = settings.servers, host_searches
         if settings.domain:
             domain = f"svc.{settings.domain}"
-            searches = [f"{pod.namespace}.{domain}", domain, settings.domain]
+            own = (f"{pod.namespace}.{domain}", domain, settings.domain)
+            searches = _unique((*own, *host_searches))
         options["ndots"] = "5"
     elif is_host or is_cluster:
-        servers = [MACHINES_DNS]
-        if not settings.resolver_file:
-            servers = ["::1" if ":" in each else "127.0.0.1" for each in each_of(host_ips)]
-            searches = ["."]
-    shown, problem = _fitting(_unique((*searches, *spec.searches)))
-    servers = _unique((*servers, *spec.nameservers))
+        if settings.resolver_file:
+            servers, searches = settings.host_servers, host_searches
+            options = dict(map(_option, settings.host_options))
+        else:
+            servers = tuple("::1" if ":" in each else "127.0.0.1" for each in each_of(host_ips))
+            searches = (".",)
+    if spec.nameservers or spec.searches or spec.options:
+        servers = _unique((*servers, *spec.nameservers))
+        searches = _unique((*searches, *spec.searches))
+    shown, problem = _fitting(searches)
     problems = (problem,) if problem else ()
     if len(servers) > SERVERS_MAX:
         servers = servers[:SERVERS_MAX]
@@ -424,10 +429,42 @@ def pod_dns(pod: Pod, settings: DNSSettings, host_ips: str) -> PodDNS:
         problems = (f"Nameserver {_EXCEEDED} {text}: {' '.join(servers)}", *problems)
     options |= dict(spec.options)
     lacks_server = is_cluster and not settings.servers
-    return PodDNS(tuple(servers), tuple(shown), tuple(options.items()), problems, lacks_server)
+    return PodDNS(servers, tuple(shown), tuple(options.items()), problems, lacks_server)
 
 
-def _fitting(searches: list[str]) -> tuple[list[str], str]:
+def _option(text: str) -> tuple[str, str]:
+    name, _, value = text.partition(":")
+    return name, value
+
+
+def resolver_file_problem(settings: DNSSettings) -> str:
+    """Return what a kubelet says of a resolver file with too many search domains, "" of a good one.
+
+    Source: CheckLimitsForResolvConf.
+    """
+    file, searches = settings.resolver_file, settings.host_searches
+    count_max = SEARCHES_MAX - (3 if settings.domain else 0)
+    if not file:
+        return ""
+    if len(searches) > count_max:
+        return (
+            f"Resolv.conf file '{file}' contains search line consisting of more than "
+            f"{count_max} domains!"
+        )
+    if any(len(each) > PATH_CHARS_MAX for each in searches):
+        return (
+            f'Resolv.conf file "{file}" contains a search path which length is more than allowed '
+            f"{PATH_CHARS_MAX} chars!"
+        )
+    if len(" ".join(searches)) > SEARCH_CHARS_MAX:
+        return (
+            f"Resolv.conf file '{file}' contains search line which length is more than allowed "
+            f"{SEARCH_CHARS_MAX} chars!"
+        )
+    return ""
+
+
+def _fitting(searches: tuple[str, ...]) -> tuple[list[str], str]:
     """Return the domains that fit into the file, and what is said of the others.
 
     Source: formDNSSearchFitsLimits.
@@ -441,8 +478,8 @@ def _fitting(searches: list[str]) -> tuple[list[str], str]:
     return found, f"Search Line {_EXCEEDED} {text}: {' '.join(found)}"
 
 
-def _unique(found: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(found))
+def _unique(found: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(found))
 
 
 # ---- user ----

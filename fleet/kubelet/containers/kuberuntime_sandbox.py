@@ -23,7 +23,7 @@ def sandbox_error(pod: Pod, turn: Turn) -> str:
     Source: pkg/kubelet/kuberuntime/kuberuntime_sandbox.go, generatePodSandboxConfig,
     createPodSandbox: the host name comes first, then the namespaces, then the handler.
     """
-    domain = turn.env.model.kubelet.dns.domain
+    domain = turn.env.model.dns.domain
     return hostname_error(pod, domain) or handler_error(pod, turn)
 
 
@@ -103,8 +103,8 @@ def has_dns_events(pod: Pod, turn: Turn) -> bool:
 
 def _settings(pod: Pod, turn: Turn) -> PodDNS | None:
     """Return the settings of a pod, None if nothing can be said of them."""
-    settings = turn.env.model.kubelet.dns
+    settings = turn.env.model.dns
     is_usual = pod.spec.network == USUAL_NETWORK and 0 < len(settings.servers) <= SERVERS_MAX
-    if is_usual or not turn.env.fidelity.records_events:
+    if (is_usual and not settings.host_searches) or not turn.env.fidelity.records_events:
         return None
     return pod_dns(pod, settings, turn.facts.host_ips)

@@ -437,4 +437,4 @@ class PodSources(Sources):
     @property
     def dns(self) -> DNSSettings:
         """Return what the DNS settings of pods are made of."""
-        return self.env.model.kubelet.dns
+        return self.env.model.dns
