@@ -21,7 +21,6 @@ import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
 from header_tap import Noted
 from real_kubelet import (
-    CONFIGURATION,
     RealKubelet,
     going_first,
     raise_limits,
@@ -47,7 +46,7 @@ RUNTIME_VERSION = "containerd://2.1.5"
 PAUSE = "registry.k8s.io/pause:3.10.1"
 DIGEST = "sha256:6bafff9caf954718a27d4d1950d478f0e0a9f0d455370e4059450e95c03b13ee"
 IMAGES = [{"sizeBytes": 319488, "names": [f"registry.k8s.io/pause@{DIGEST}", PAUSE]}]
-HANDLERS = [
+HANDLERS: list[Json] = [
     {"name": name, "features": {"recursiveReadOnlyMounts": True, "userNamespaces": True}}
     for name in ("", "runc")
 ]
@@ -55,6 +54,8 @@ OF_THE_MACHINE = ("capacity", "nodeInfo")
 """What a kubelet measures, so that fleet has to be told."""
 
 
+RESOLVER = "/var/lib/resolv.conf"
+"""Where the real kubelet has a /var/lib of its own."""
 LOOKS = {"fileCheckFrequency": "1s"}
 """A kubelet is told of a new manifest by the kernel; fleet's nodes look for one."""
 
@@ -71,17 +72,39 @@ class Told:
     runtime: Mapping[str, object] = field(default_factory=dict)
     """Outages of the runtime."""
     images: Sequence[Json] = field(default_factory=lambda: IMAGES)
+    can: bool = True
+    """Whether the runtime has user namespaces, recursive read-only mounts and groups policies."""
+    resolver: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What RESOLVER says on both machines: nameservers and searches; nothing: there is no file."""
+    serves: bool = False
+    """Whether fleet's node has a server: the real kubelet has one in any case."""
+    name: str = ""
+    """By which the start of its node is recorded, if it is not the usual one."""
 
     def kubelet_of(self, root: Path, node: str) -> dict[str, object]:
         """Return the KubeletConfiguration of a node."""
-        return {**LOOKS, **self.kubelet, "staticPodPath": str(manifests_of(root, node))}
+        return {
+            **LOOKS,
+            "resolvConf": RESOLVER if self.resolver else "",
+            **self.kubelet,
+            "staticPodPath": str(manifests_of(root, node)),
+        }
+
+    @property
+    def resolver_file(self) -> str:
+        """Return what RESOLVER says on the machine of the real kubelet."""
+        lines = [f"nameserver {each}" for each in self.resolver.get("nameservers", ())]
+        lines.append(" ".join(("search", *self.resolver.get("searches", ()))))
+        return "\n".join((*lines, ""))
 
     def documents(self, status: Json, kubelet: Mapping[str, object]) -> str:
         """Return the profile of a node with a status and a configuration, and the behaviours."""
         told = {
             "images": list(self.images),
-            "runtimeHandlers": HANDLERS,
-            "features": {"supplementalGroupsPolicy": True},
+            "runtimeHandlers": [
+                {**each, "features": dict.fromkeys(each["features"], self.can)} for each in HANDLERS
+            ],
+            "features": {"supplementalGroupsPolicy": self.can},
         }
         info = status.get("nodeInfo", {}) | {"containerRuntimeVersion": RUNTIME_VERSION}
         profile = {
@@ -90,7 +113,8 @@ class Told:
             "metadata": {"name": "oracle"},
             "spec": {
                 "template": {"status": {**status, **told, "nodeInfo": info}},
-                "kubeletConfiguration": {"resolvConf": CONFIGURATION["resolvConf"], **kubelet},
+                "kubeletConfiguration": dict(kubelet),
+                "resolvConf": {key: [*each] for key, each in self.resolver.items()},
                 "imagePulls": dict(self.image_pulls),
                 "runtime": dict(self.runtime),
             },
@@ -208,6 +232,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
         profile=runtime_profile,
         seed=SEED,
         options=told.kubelet_of(root, REAL),
+        files={RESOLVER: told.resolver_file} if told.resolver else {},
     )
     with running(real):
 
@@ -218,7 +243,8 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
         eventually(is_real_ready, "the real node is Ready", limit_s=limit_s)
         node = world.get("node", REAL)
         own_profile.write_text(told.documents(measured(node), told.kubelet_of(root, OWN)))
-        named = (f"--kubeconfig={stage.own_kubeconfig()}", *DEDICATED, "--zone-labels")
+        served = ("--serve=loopback",) if told.serves else ()
+        named = (f"--kubeconfig={stage.own_kubeconfig()}", *DEDICATED, "--zone-labels", *served)
         with world.spawn(
             OWN_PREFIX, 1, f"--profile={own_profile}", f"--seed={SEED}", *named
         ) as own:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from both_nodes import HOLD_S, IMAGES, Told, both_nodes
+from exchange import NODE_SCOPE
 from go_program import build_kubelet
 from judge import Body, Judge, Recording, save, summary
 from listed_differences import Listed, judge, read_listed
@@ -36,6 +37,11 @@ SHELL_IMAGE = {
 
 TOLD = Told(images=[*IMAGES, SHELL_IMAGE])
 """What both nodes are told, and a node in virtual time."""
+
+
+def node_name(told: Told) -> str:
+    """Return the name by which the start of a node is recorded."""
+    return f"{NODE_SCOPE}-{told.name}" if told.name else NODE_SCOPE
 
 
 def marks(limit_s: int) -> list[pytest.MarkDecorator]:
@@ -68,10 +74,12 @@ def played(
     alone: Sequence[Body] = (),
     *,
     hold_s: float = HOLD_S,
+    told: Told = TOLD,
+    unrecorded: Sequence[Body] = (),
 ) -> Recording:
     """Play scenes that do not heed each other, then those that need both nodes for themselves."""
     kubelet = asyncio.run(build_kubelet())
-    with both_nodes(root, kubelet, TOLD, hold_s=hold_s) as both:
+    with both_nodes(root, kubelet, told, hold_s=hold_s) as both:
         player = Judge(OracleStage(both), listed)
         player.play_at_once({body.__name__: body for body in together})
         for body in alone:
@@ -82,7 +90,7 @@ def played(
     recording.plays = {name: replace(each, hold_s=hold_s) for name, each in recording.plays.items()}
     save(recording, root / RECORDING)
     if RECORD in os.environ:
-        record(recording)
+        record(recording, node=node_name(told), without={each.__name__ for each in unrecorded})
     return recording
 
 

@@ -94,6 +94,14 @@ TABLE = (
     Rule(
         "address", "", r"\b\d{1,3}(?:\.\d{1,3}){3}\b", IP, "each pod has its own", is_identity=True
     ),
+    Rule(
+        "token of a client",
+        r"^spec\.token$",
+        r"^\S+$",
+        ID,
+        "each client has its own",
+        is_identity=True,
+    ),
     Rule("port of a connection", "", r"(?<=\x1f:)\d{5}(?=->)", "PORT", "the kernel picks it"),
     Rule(
         "port of a kubelet", r"kubeletEndpoint\.Port$", r"^\d+$", "PORT", "each kubelet has its own"

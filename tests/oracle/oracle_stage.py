@@ -1,6 +1,9 @@
 """Both nodes as the scenes see them."""
 
+import contextlib
+import http.client
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -9,11 +12,14 @@ from pathlib import Path
 from both_nodes import OWN, REAL, BothNodes
 from header_tap import Noted
 from normalisation import Json, seconds
-from real_kubelet import sessions_go_first
+from real_kubelet import CONFIGURATION, sessions_go_first
 from scene import FLEET
 from scene import REAL as REAL_SIDE
 
 from fleet.controlplane.options import ControlPlaneInfo
+
+ANSWERS_S = 30.0
+"""A kubelet asks the API server, five times if need be."""
 
 
 class OracleStage:
@@ -69,6 +75,21 @@ class OracleStage:
         self._restarts_s.append(time.time())
         self._both.own.process.send_signal(signal.SIGHUP)
         self._both.real.start_kubelet()
+
+    def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
+        """Ask the kubelet of a side at its port for everybody; return the code of its answer."""
+        node = self._both.world.get("node", self.nodes[side])["status"]
+        address = next(each for each in node["addresses"] if each["type"] == "InternalIP")
+        host = CONFIGURATION["address"] if side == REAL_SIDE else address["address"]
+        port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # a kubelet has signed its certificate itself
+        connection = http.client.HTTPSConnection(host, port, timeout=ANSWERS_S, context=context)
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with contextlib.closing(connection):
+            connection.request(method, path, headers=headers)
+            return connection.getresponse().status
 
     def audit(self) -> list[Json]:
         return [each for events in self._logged().values() for each in events]

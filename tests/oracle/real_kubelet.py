@@ -157,6 +157,8 @@ class RealKubelet:
     options: Mapping[str, object] = field(default_factory=dict)
     """More keys of its KubeletConfiguration."""
     flags: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What it finds below HIDDEN, by the path."""
     port: int = 0
     read_only_port: int = 0
     cgroup_root: str = ""
@@ -276,6 +278,9 @@ class RealKubelet:
         for place in HIDDEN:
             own = self.directory / place.strip("/").replace("/", "-")
             own.mkdir()
+            for path, content in self.files.items():
+                if path.startswith(f"{place}/"):
+                    own.joinpath(path.removeprefix(f"{place}/")).write_text(content)
             lines.append(f"mount --bind {own} {place}")
         sysctls = self.directory / "sysctl"
         sysctls.mkdir()

@@ -1,11 +1,12 @@
 """What the real kubelet asked in each scene, a file each: `recorded/SCENE.json.gz`.
 
 The live judge writes them, and `test_recorded.py` compares with them without a real kubelet.
-`recorded/node.json.gz` has what it asked for itself before the first scene began.
+`recorded/node.json.gz` has what it asked for itself before the first scene began, and
+`recorded/node-NAME.json.gz` the same of one that is configured otherwise.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,17 +33,23 @@ def recorded(scene: str, directory: Path = DIRECTORY) -> Recording:
     return load(path_of(scene, directory))
 
 
-def record(recording: Recording, directory: Path = DIRECTORY) -> list[str]:
+def record(
+    recording: Recording,
+    directory: Path = DIRECTORY,
+    *,
+    node: str = NODE_SCOPE,
+    without: Collection[str] = (),
+) -> list[str]:
     """Write what the real kubelet did in each scene; return the names of the scenes.
 
     A scene that failed on the real kubelet keeps its file: it is none to be compared with.
     """
     directory.mkdir(exist_ok=True)
     until_s = min(each.begun_s for each in recording.plays.values())
-    parts = {NODE_SCOPE: of_node(recording, until_s)}
+    parts = {node: of_node(recording, until_s)}
     names = []
     for name, play in recording.plays.items():
-        if not any(each.startswith(f"{REAL} ") for each in play.failures):
+        if name not in without and not any(each.startswith(f"{REAL} ") for each in play.failures):
             parts[name] = of_scene(recording, name)
             names.append(name)
     for name, part in parts.items():

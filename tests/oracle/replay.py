@@ -4,11 +4,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 
-from both_nodes import HOLD_S, OWN, SEED, measured
+from both_nodes import HOLD_S, OWN, SEED, Told, measured
 from course import Step
 from halves import TOLD
 from judge import Recording, load
@@ -104,12 +103,14 @@ class VirtualStage:
         )
         self.node.restart_apiserver(next(lasted, DOWN_S))
 
+    def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
+        raise AssertionError(f"{side} has no server: {method} {path}{token and ' with a token'}")
+
     def restart_kubelets(self) -> None:
         self.node.restart_kubelet()
 
 
-@cache
-def model_of(root: Path, real: Path) -> NodeModel:
+def model_of(root: Path, real: Path, told: Told = TOLD) -> NodeModel:
     """Return the node that the live judge gives fleet: what the real one found of its machine."""
     node: Json = {}
     for each in load(real).events:
@@ -120,9 +121,9 @@ def model_of(root: Path, real: Path) -> NodeModel:
         elif each["verb"] == "patch":
             node = {**node, "status": each["responseObject"]["status"]}
     profile = root / "own.yaml"
-    profile.write_text(TOLD.documents(measured(node), TOLD.kubelet_of(root, OWN)))
-    place = Path(str(TOLD.kubelet_of(root, OWN)["staticPodPath"]))
-    place.mkdir(exist_ok=True)
+    kubelet = told.kubelet_of(root, OWN)
+    profile.write_text(told.documents(measured(node), kubelet))
+    Path(str(kubelet["staticPodPath"])).mkdir(exist_ok=True)
     [model] = load_mix((ProfileChoice(str(profile)),)).models
     return model.adapted(KUBERNETES_VERSION, zone_labels=True)
 

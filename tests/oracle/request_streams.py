@@ -352,6 +352,11 @@ def is_of_fresh_node(each: Exchange) -> bool:
     return str(each.body.get("reason", "")).startswith(("NodeHasSufficient", "NodeHasNo"))
 
 
+def is_told_by_syncs(each: Exchange) -> bool:
+    """Return whether an Event of a Node is told by each sync of some of its pods."""
+    return each.body.get("reason") == "MissingClusterDNS"
+
+
 def field_of(each: Exchange) -> str:
     """Return what among Events about an object has an order: those of a container, or one race."""
     reason = str(each.body.get("reason", ""))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from admin import Admin, RefusedError
@@ -25,7 +26,19 @@ POLL_S = 0.25
 WAIT_MAX_S = 60.0
 PAUSE_S = 2.5
 """What a kubelet does after an event it does within a relist of its runtime, and a second."""
-CLUSTER_WIDE = ("PersistentVolume", "PriorityClass", "RuntimeClass", "StorageClass")
+TOKEN_REQUEST: Json = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "TokenRequest",
+    "spec": {},
+}
+CLUSTER_WIDE = (
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "PersistentVolume",
+    "PriorityClass",
+    "RuntimeClass",
+    "StorageClass",
+)
 
 
 class Stage(Protocol):
@@ -46,6 +59,9 @@ class Stage(Protocol):
 
     def restart_kubelets(self) -> None:
         """Kill both kubelets and start them again at once; their pods run on."""
+
+    def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
+        """Ask the kubelet of a side; return the code of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +130,8 @@ class Scene:
 
     def name_of(self, side: str, name: str) -> str:
         """Return a name that says where the node's stands."""
-        return name.replace("{node}", self.stage.nodes[side])
+        placed = name.replace("{node}", self.stage.nodes[side])
+        return placed.replace("{namespace}", self.namespaces[side])
 
     def patch(self, plural: str, name: str, change: Json, subresource: str = "") -> None:
         self.course.step(f"patch {plural} {name} {subresource}".rstrip())
@@ -268,6 +285,23 @@ class Scene:
     def restart_apiserver(self) -> None:
         self.course.step("restart apiserver")
         self.stage.restart_apiserver()
+
+    def token_of(self, side: str, account: str) -> str:
+        """Return a new token of a ServiceAccount."""
+        path = self.admin.path("serviceaccounts", self.namespaces[side], account)
+        made = self.admin.ask("POST", f"{path}/token", TOKEN_REQUEST)
+        return str(made["status"]["token"])
+
+    def ask_kubelets(
+        self, path: str, code: int, tokens: Mapping[str, str] = MappingProxyType({}), verb: str = ""
+    ) -> None:
+        """Ask both kubelets; note whose answer has another code."""
+        method = verb or "GET"
+        self.course.step(f"{method} {path} of kubelets")
+        for side in self.namespaces:
+            found = self.stage.ask_kubelet(side, method, path, tokens.get(side, ""))
+            if found != code:
+                self.failures.append(f"{side} never: {method} {path} with {code}, but {found}")
 
     def running_of_job(self, side: str, job: str) -> str:
         """Return the pod of a Job that runs, "" if none does."""

@@ -4,6 +4,7 @@ No root, no API server and no kubelet are needed: `recorded/` has what the real 
 """
 
 import dataclasses
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import test_oracle
 import test_oracle_long
 import test_oracle_nodes
 import test_oracle_pods
-from both_nodes import HOLD_S, OWN
+import test_oracle_variants
+from both_nodes import HOLD_S, OWN, Told
 from both_nodes import REAL as REAL_NODE
 from exchange import NODE_SCOPE, Trace
+from halves import TOLD, node_name
 from judge import Body, Recording
 from listed_differences import read_listed, unlisted
 from mutations import MUTATIONS
@@ -37,20 +40,26 @@ from world.encodings import ENCODINGS
 
 from fleet.profile.node_model import NodeModel
 
+HALVES = (test_oracle, test_oracle_long, test_oracle_nodes, test_oracle_pods)
+VARIANTS = test_oracle_variants.VARIANTS
 SCENES: dict[str, Body] = {
     body.__name__: body
-    for half in (test_oracle, test_oracle_long, test_oracle_nodes, test_oracle_pods)
+    for half in (*HALVES, *VARIANTS)
     for body in (*half.TOGETHER, *getattr(half, "ALONE", ()))
+    if body not in test_oracle_variants.UNRECORDED
 }
-"""All that the live judge plays."""
-ALONE = {
-    body.__name__
-    for half in (test_oracle_long, test_oracle_nodes, test_oracle_pods)
-    for body in half.ALONE
-}
+"""What the live judge plays."""
+ALONE = {body.__name__ for half in (*HALVES, *VARIANTS) for body in getattr(half, "ALONE", ())}
 """These had both nodes for themselves."""
+TOLD_OF: dict[str, Told] = {
+    name: each.told
+    for each in VARIANTS
+    for name in (node_name(each.told), *(body.__name__ for body in (*each.TOGETHER, *each.ALONE)))
+}
+"""What the nodes of these scenes, and of these starts, were told; those of all others TOLD."""
 RECORDED = sorted(path.name.partition(".")[0] for path in DIRECTORY.iterdir())
-COMPARED = [name for name in RECORDED if name != NODE_SCOPE]
+NODES = [NODE_SCOPE, *(node_name(each.told) for each in VARIANTS)]
+COMPARED = [name for name in RECORDED if name not in NODES]
 LISTED = read_listed(PAGE)
 OTHER_SEED = 11
 MUTATED = ("plain", "crash_loop", "completes", "pulls", "readiness", NODE_SCOPE)
@@ -58,8 +67,22 @@ MUTATED = ("plain", "crash_loop", "completes", "pulls", "readiness", NODE_SCOPE)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> NodeModel:
-    return model_of(tmp_path_factory.mktemp("node"), path_of(NODE_SCOPE))
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], NodeModel]:
+    """Return what gives the nodes that a scene, or a start, is played on."""
+
+    @cache
+    def of_node(node: str) -> NodeModel:
+        told = TOLD_OF.get(node, TOLD)
+        return model_of(tmp_path_factory.mktemp("node"), path_of(node), told)
+
+    return lambda name: of_node(node_name(TOLD_OF.get(name, TOLD)))
+
+
+@pytest.fixture
+def model(request: pytest.FixtureRequest, models: Callable[[str], NodeModel]) -> NodeModel:
+    """Return the node of the scene, or the start, that a test is about; else the usual one."""
+    about = getattr(request.node, "callspec", None)
+    return models(about.params.get("name", NODE_SCOPE) if about else NODE_SCOPE)
 
 
 def lines(recording: Recording, name: str) -> list[str]:
@@ -88,8 +111,11 @@ def test_fleet_does_in_a_scene_what_the_real_kubelet_did(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_fleets_node_starts_as_the_real_kubelet_did(encoding: str, model: NodeModel) -> None:
-    traces = started(recorded(NODE_SCOPE), model, encoding).traces()
+@pytest.mark.parametrize("name", NODES)
+def test_fleets_node_starts_as_the_real_kubelet_did(
+    name: str, encoding: str, model: NodeModel
+) -> None:
+    traces = started(recorded(name), model, encoding).traces()
     found = unlisted(Comparison(*traces).run([NODE_SCOPE]).lines, LISTED)
     assert not found, "\n".join(found)
 
@@ -106,7 +132,7 @@ def test_a_scene_that_was_not_recorded_comes_about(
 
 def test_each_recording_is_of_a_scene() -> None:
     assert {*COMPARED} <= {*SCENES}
-    assert NODE_SCOPE in RECORDED
+    assert {*NODES} <= {*RECORDED}
 
 
 # ---- the comparison finds what it should, also here ----

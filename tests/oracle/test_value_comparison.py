@@ -207,11 +207,13 @@ def test_every_rule_of_normalisation_is_needed() -> None:
     for rule in TABLE:
         if rule.what in NOT_RECORDED:
             normaliser = Normaliser({})
-            normaliser.text(NOT_RECORDED[rule.what], "message")
+            text = NOT_RECORDED[rule.what]
+            normaliser.text(text, "spec.token" if rule.where else "message")
             assert rule.what in normaliser.used
 
 
 NOT_RECORDED = {
+    "token of a client": "ey.a.b",
     "hash of a static pod": f"mirror pod of {'5e' * 16}",
     "port of a connection": "read tcp 10.0.0.1:43210->10.0.0.2:80: connection reset by peer",
     "sandbox": f'failed to setup network for sandbox "{"5e" * 32}"',
@@ -436,6 +438,32 @@ def test_a_kubelet_may_build_its_node_anew_before_its_informer_has_it() -> None:
     for reason in ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"):
         assert not repeated(reason, int(limit))
         assert repeated(reason, int(limit) + 1)
+    assert repeated("Starting", 1)
+
+
+def test_what_syncs_of_pods_tell_of_a_node_may_be_repeated_as_what_they_tell_of_pods() -> None:
+    """A relist more or less is a sync more or less."""
+    real, _ = traces()
+    [limit] = LIMITS["repeats_of_an_event"]
+    each = next(
+        each
+        for each in reversed(real.exchanges)
+        if each.scene == "node" and each.body.get("reason") == "Starting"
+    )
+
+    def repeated(reason: str, times: int) -> set[str]:
+        one = dataclasses.replace(each, body={**each.body, "reason": reason})
+        told = [
+            real._replace(exchanges=[*real.exchanges, *[one] * count]) for count in (1, 1 + times)
+        ]
+        return {
+            line
+            for line in lines(told[1], told[0])
+            if f"requests: Node NODE: Normal {reason}" in line
+        }
+
+    assert not repeated("MissingClusterDNS", int(limit))
+    assert repeated("MissingClusterDNS", int(limit) + 1)
     assert repeated("Starting", 1)
 
 

@@ -24,6 +24,7 @@ from request_streams import (
     is_image,
     is_of_fresh_node,
     is_renewal,
+    is_told_by_syncs,
     is_unordered,
     last_counts,
     once,
@@ -264,7 +265,8 @@ class Comparison:
             if one.verb == other_one.verb == "patch":
                 self._repeat(scene, one, other_one)
             (count, sent, codes), (other, other_sent, other_codes) = ours[key], theirs[key]
-            repeats_max = 0 if scene == NODE_SCOPE else REPEATS_MAX
+            is_of_a_pod = scene != NODE_SCOPE or is_told_by_syncs(one)
+            repeats_max = REPEATS_MAX if is_of_a_pod else 0
             if abs(count - other) > repeats_max:
                 self._add(scene, f"event count: {key}: real {count}, fleet {other}")
             looks = LOOKS_MAX if scene == NODE_SCOPE and is_of_fresh_node(one) else 0

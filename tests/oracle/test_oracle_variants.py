@@ -1,0 +1,97 @@
+"""More of `make oracle`: nodes that are configured otherwise.
+
+`bare` has no cluster DNS, CPUs for pods alone, and a runtime that can do less; `asked` has clients
+that its kubelet asks the API server about, and a file with many name servers and search domains.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import scenes_variants
+from both_nodes import Told
+from halves import TOLD, marks, played
+from judge import Body, Recording, summary
+from listed_differences import judge, read_listed, too_often
+from oracle_limits import LIMITS, PAGE
+
+pytest_plugins = ("e2e_fixtures",)
+pytestmark = marks(900)
+
+LISTED = read_listed(PAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What both nodes are told, and the scenes that are played on them."""
+
+    told: Told
+    TOGETHER: tuple[Body, ...]
+    ALONE: tuple[Body, ...]
+
+
+BARE = Variant(
+    replace(
+        TOLD,
+        name="bare",
+        can=False,
+        kubelet={
+            "clusterDNS": [],
+            "cpuManagerPolicy": "static",
+            "kubeReserved": {"cpu": "500m"},
+        },
+    ),
+    (scenes_variants.no_cluster_dns, scenes_variants.lacking_runtime),
+    (scenes_variants.lone_cpus,),
+)
+ASKED = Variant(
+    replace(
+        TOLD,
+        name="asked",
+        serves=True,
+        kubelet={
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": True}},
+            "authorization": {"mode": "Webhook"},
+        },
+        resolver={
+            "nameservers": [f"2001:db8::{number}" for number in range(1, 6)],
+            "searches": [f"d{number}.example" for number in range(31)],
+        },
+    ),
+    (scenes_variants.resolver,),
+    (scenes_variants.asked,),
+)
+VARIANTS = (BARE, ASKED)
+UNRECORDED = (scenes_variants.asked,)
+"""In virtual time no node has a server."""
+
+
+@pytest.fixture(scope="module", params=VARIANTS, ids=[each.told.name for each in VARIANTS])
+def recording(request: pytest.FixtureRequest, environment: Path) -> Recording:
+    """Play the scenes of a configuration, once for all tests."""
+    variant: Variant = request.param
+    return played(
+        environment / f"oracle-{variant.told.name}",
+        LISTED,
+        variant.TOGETHER,
+        variant.ALONE,
+        told=variant.told,
+        unrecorded=UNRECORDED,
+    )
+
+
+def test_every_difference_is_listed(
+    recording: Recording, record_property: Callable[[str, object], None]
+) -> None:
+    """The rows of the list are those of the other scenes, too: not each is needed here."""
+    compared = recording.compare()
+    record_property("compared", f"variant: {summary(recording, compared, LISTED)}")
+    needed = judge(compared.found, LISTED)
+    found = [line for line in needed if not line.startswith("unused: ")]
+    found += recording.repeated(LISTED)
+    assert not found, "\n".join(found)
+
+
+def test_scenes_are_seldom_played_again(recording: Recording) -> None:
+    assert not too_often(recording.replays, LIMITS)
