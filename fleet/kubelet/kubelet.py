@@ -532,7 +532,7 @@ class VirtualKubelet:
             if turn.env.fidelity.mounts_volumes and (self.pods is not None or view.volumes_in_use):
                 self._pod_side().on_node(view, turn)  # also what a kubelet before us left in use
             if self.plugins is not None:
-                self._on_plugins(self.plugins.on_node(turn), turn)
+                self.plugins.advance(turn)
         status.arm(self._inputs(turn), turn)
         if self.pods is not None:
             self.pods.on_facts(turn, has_new_owner=facts.owner_uid != owner_uid)

@@ -11,7 +11,6 @@ sda.
 import enum
 import hashlib
 import posixpath
-from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
@@ -119,13 +118,8 @@ NUMA_NODES_MAX = 8
 """As upstream: pkg/kubelet/cm/topologymanager, defaultMaxAllowableNUMANodes."""
 MESSAGE_MAX = 1000
 """Source: core/v1 ResourceHealthMessageMaxLength."""
-FAILURES_MAX = 10_000
-"""Of one device: beyond, it has no more."""
 REGISTRATION_DELAY = constant(5 * NS_PER_S)
 """A plugin is a pod of a DaemonSet: its node is Ready before it runs."""
-UNHEALTHY_ANNOTATION = "fleet.emulator/unhealthy-devices"
-"""On a Node: `nvidia.com/gpu=0,3`; several resources are joined by `;`."""
-
 RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN)]
 DRIVER_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -180,13 +174,6 @@ class PluginOutage(Spec):
     duration_ns: DurationNs = 0
 
 
-class Failures(Spec):
-    """Failures by chance, each device by itself."""
-
-    interval: DistributionField
-    repair: DistributionField
-
-
 class DeviceModel(Spec):
     """An extended resource that a device plugin offers."""
 
@@ -196,7 +183,6 @@ class DeviceModel(Spec):
     id_prefix: str = ""
     registration_delay: DistributionField = REGISTRATION_DELAY
     health: Annotated[tuple[HealthChange, ...], AfterValidator(_in_order)] = ()
-    failures: Failures | None = None
     numa_nodes: Annotated[int, Field(ge=0, le=NUMA_NODES_MAX)] = 0  # 0: they have no topology
     plugin_outages: tuple[PluginOutage, ...] = ()
 
@@ -277,30 +263,6 @@ class DraDriver(Spec):
             Attribute(name, KINDS[type(value)], value)
             for name, value in sorted(self.attributes.items())
         )
-
-
-def unhealthy_in(note: str, resource: str) -> tuple[str, ...]:
-    """Return which devices of a resource the annotation of a Node names, as it writes them."""
-    for part in note.split(";"):
-        name, _, listed = part.partition("=")
-        if name.strip() == resource:
-            return tuple(each.strip() for each in listed.split(",") if each.strip())
-    return ()
-
-
-def fate(
-    failures: Failures, draw: Callable[[int], float], start_ns: int, now_ns: int
-) -> tuple[bool, int]:
-    """Return whether a device has failed, and when that changes; `draw(n)` is its n-th number."""
-    at_ns = start_ns
-    for turn in range(FAILURES_MAX):
-        at_ns += max(failures.interval.sample(draw(2 * turn)), 1)
-        if at_ns > now_ns:
-            return False, at_ns
-        at_ns += max(failures.repair.sample(draw(2 * turn + 1)), 1)
-        if at_ns > now_ns:
-            return True, at_ns
-    return False, 0
 
 
 def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:

@@ -269,19 +269,6 @@ def test_a_pods_devices_show_in_its_status_and_fail_there() -> None:
     assert sim.phase("four") == "Running"
 
 
-def test_an_annotation_makes_a_device_fail_at_once() -> None:
-    sim = started(**gpus(registrationDelay="5s"))
-    note = {"fleet.emulator/unhealthy-devices": f"{GPU}=1"}
-    sim.server.update("nodes", "n-0", {"metadata": {"annotations": note}})
-    sim.run_for(seconds=11)
-    assert amounts(sim) == ("2", "1")
-    sim.server.update(
-        "nodes", "n-0", {"metadata": {"annotations": {"fleet.emulator/unhealthy-devices": None}}}
-    )
-    sim.run_for(seconds=11)
-    assert amounts(sim) == ("2", "2")
-
-
 def test_allocatable_of_what_others_write_follows_the_capacity() -> None:
     """As when a user advertises a resource: kubectl patch node --subresource=status."""
     sim = started()

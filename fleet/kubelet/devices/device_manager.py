@@ -3,8 +3,8 @@
     not registered --registration delay--> registered --outage--> gone --5 min--> removed
                                                ^------------------------------------+ back
 
-What is healthy and which plugin is there follows from the profile's schedule, from an annotation of
-the Node, and from the time; only what pods have been given is kept.
+What is healthy and which plugin is there follows from the profile's schedule, from faults, and from
+the time; only what pods have been given is kept.
 Source: pkg/kubelet/cm/devicemanager/manager.go, GetCapacity, Allocate, devicesToAllocate,
 genericDeviceUpdateCallback, UpdateAllocatedResourcesStatus; endpoint.go, stopGracePeriodExpired.
 Differs: plugins have no preferred allocation: the first free devices are given out, those of the
@@ -12,10 +12,8 @@ topology manager's NUMA nodes first. No checkpoint: a pod that runs when its kub
 its status shows.
 """
 
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -28,13 +26,7 @@ from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices import container_manager
 from fleet.kubelet.devices.container_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.turn import Turn
-from fleet.profile.machine import (
-    UNHEALTHY_ANNOTATION,
-    DeviceModel,
-    fate,
-    outage_begin_ns,
-    unhealthy_in,
-)
+from fleet.profile.machine import DeviceModel, outage_begin_ns
 
 STOP_GRACE_NS = 300 * NS_PER_S
 """Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
@@ -42,7 +34,6 @@ UNREGISTERED = (-1, -1)
 """Capacity and allocatable of a resource whose plugin has not come yet."""
 EVERYWHERE = container_manager.Hint(-1, is_preferred=True)
 _REGISTER_STREAM = 0xDE71CE
-_FAILURE_STREAM = 0xDE71FA
 
 
 class Grant(NamedTuple):
@@ -57,7 +48,7 @@ class Grant(NamedTuple):
 class DeviceManager:
     """The extended resources of one node, as its device plugins report them."""
 
-    __slots__ = ("_devices", "_grants", "_note", "_registered_ns", "_start_ns", "_told")
+    __slots__ = ("_devices", "_grants", "_registered_ns", "_start_ns", "_told")
 
     def __init__(self, turn: Turn) -> None:
         self._start_ns = turn.now_ns
@@ -68,7 +59,6 @@ class DeviceManager:
             + each.registration_delay.sample(uniform(turn.node, _REGISTER_STREAM, index))
             for index, each in enumerate(self._devices)
         )
-        self._note = ""  # the annotation of the Node
         self._grants: dict[PodUid, tuple[Grant, ...]] = {}
         self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told
 
@@ -91,25 +81,17 @@ class DeviceManager:
 
     def next_change_ns(self, turn: Turn) -> int:
         """Return when anything differs next by itself, 0 for never."""
-        return min((due_ns for due_ns in self._changes(turn) if due_ns > turn.now_ns), default=0)
+        return min((due_ns for due_ns in self._changes() if due_ns > turn.now_ns), default=0)
 
-    def _changes(self, turn: Turn) -> Iterator[int]:
+    def _changes(self) -> Iterator[int]:
         yield from self._registered_ns
         for device in self._devices:
-            yield from (change_ns for _, change_ns in self._fates(device, turn))
             yield from (self._start_ns + change.after_ns for change in device.health)
             for outage in device.plugin_outages:
                 begin_ns = self._start_ns + outage.after_ns
                 yield from (begin_ns, begin_ns + STOP_GRACE_NS)
                 if outage.duration_ns:
                     yield begin_ns + outage.duration_ns
-
-    def on_annotations(self, annotations: tuple[tuple[str, str], ...]) -> bool:
-        """Take the annotations of the Node; return whether others are unhealthy now."""
-        note = dict(annotations).get(UNHEALTHY_ANNOTATION, "")
-        changed = note != self._note
-        self._note = note
-        return changed
 
     def take_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose devices the health changed since this was asked last."""
@@ -133,23 +115,10 @@ class DeviceManager:
                 break
             which = change.devices or range(device.total)
             bad = bad.difference(which) if change.is_healthy else bad.union(which)
-        bad = bad.union(at for at, (failed, _) in enumerate(self._fates(device, turn)) if failed)
-        for text in unhealthy_in(self._note, device.resource):
-            index = int(text) if text.isdecimal() else device.index_of(turn.facts.name, text)
-            if 0 <= index < device.total:
-                bad.add(index)
         for resource, count in turn.env.model.broken.devices:
             if resource in {"", device.resource}:
                 bad.update(range(min(count, device.total) or device.total))
         return frozenset(bad)
-
-    def _fates(self, device: DeviceModel, turn: Turn) -> Iterator[tuple[bool, int]]:
-        """Yield of each device whether it failed by chance, and when that changes."""
-        if device.failures is not None:
-            stream = _FAILURE_STREAM + zlib.crc32(device.resource.encode())
-            for index in range(device.total):
-                draw = partial(_draw, turn, stream, index)
-                yield fate(device.failures, draw, self._start_ns, turn.now_ns)
 
     def _healthy(self, resource: str, turn: Turn) -> set[int] | None:
         """Return what can be given out, None while no plugin stands behind the resource."""

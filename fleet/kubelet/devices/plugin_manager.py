@@ -51,7 +51,7 @@ class PluginManager:
         return self.devices.take_affected(turn)
 
     def advance(self, turn: Turn) -> None:
-        """Let DRA drivers come, go, and look after their slices; a slice needs the Node's uid."""
+        """Let DRA drivers come, go, see to their slices; a slice waits for the Node's uid."""
         for plugin, registered_ns in zip(self._plugins, self._registered_ns, strict=True):
             outages = plugin.driver.plugin_outages
             is_there = turn.now_ns >= registered_ns
@@ -62,16 +62,6 @@ class PluginManager:
                 plugin.register(turn)
             plugin.on_due(turn)
         self._arm(turn)
-
-    def on_node(self, turn: Turn) -> list[PodUid] | None:
-        """Take the Node with its annotations; return the pods whose status changes, None for none.
-
-        A slice waits for the Node's uid.
-        """
-        self.advance(turn)
-        if not self.devices.on_annotations(turn.facts.state.annotations):
-            return None
-        return self.devices.take_affected(turn)
 
     def on_slice(self, event: WatchEvent, turn: Turn) -> None:
         """Take an event of a driver's watch."""

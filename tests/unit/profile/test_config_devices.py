@@ -5,7 +5,7 @@ import yaml
 from test_config_profiles import profile, refusal
 
 from fleet.clock import NS_PER_S
-from fleet.profile.machine import Attribute, HealthChange, unhealthy_in
+from fleet.profile.machine import Attribute, HealthChange
 
 
 def test_a_plugins_resource_is_not_on_the_node_that_registers() -> None:
@@ -95,14 +95,6 @@ def test_attributes_have_the_types_of_their_values() -> None:
 )
 def test_what_cannot_be_is_refused(spec: dict[str, object], text: str) -> None:
     assert refusal(**spec).startswith(text)
-
-
-def test_an_annotation_may_name_devices_of_several_resources() -> None:
-    note = "x.io/gpu=0, GPU-1;y.io/nic=2"
-    assert unhealthy_in(note, "x.io/gpu") == ("0", "GPU-1")
-    assert unhealthy_in(note, "y.io/nic") == ("2",)
-    assert unhealthy_in(note, "z.io/none") == ()
-    assert unhealthy_in("nonsense", "x.io/gpu") == ()
 
 
 def test_a_driver_says_nothing_of_devices_that_are_not_there() -> None:

@@ -1,7 +1,6 @@
 """What device plugins offer over time, what pods are given of it, and what is said about it."""
 
 import dataclasses
-from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -19,7 +18,6 @@ from fleet.kubelet.node.setters import differing_resources
 from fleet.kubelet.pods.admission import Devices
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
-from fleet.profile.machine import UNHEALTHY_ANNOTATION
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 
@@ -99,31 +97,6 @@ def test_capacity_counts_all_and_allocatable_the_healthy_ones() -> None:
     ]
     found = manager(health=health)
     assert [found.at(seconds) for seconds in (19, 20, 30, 40)] == [(4, 4), (4, 2), (4, 3), (4, 0)]
-
-
-def test_devices_fail_by_chance_and_are_repaired() -> None:
-    """Each by itself, the same ones after a restart, and never unannounced."""
-    failures = {"interval": {"distribution": "Exponential", "mean": "100s"}, "repair": "20s"}
-    found = manager(count=50, failures=failures)
-    changes = [2 * S]
-    while changes[-1] < 1000 * S:
-        changes.append(found.next_change_ns(found.turn(changes[-1])))
-    free = [found.resources(found.turn(now_ns))[0][2] for now_ns in changes]
-    assert all(abs(a - b) == 1 for a, b in pairwise(free))
-    late = [50 - each for each, at_ns in zip(free, changes, strict=True) if at_ns > 200 * S]
-    assert 4 < sum(late) / len(late) < 13  # 50 x 20 s of 120 s
-    again = manager(count=50, failures=failures)
-    assert [again.resources(again.turn(now_ns))[0][2] for now_ns in changes] == free
-    assert [again.resources(again.turn(now_ns - 1))[0][2] for now_ns in changes[1:]] == free[:-1]
-
-
-def test_an_annotation_of_the_node_makes_devices_fail() -> None:
-    found = manager(ids=["a", "b", "c", "d"], count=None)
-    assert found.on_annotations(((UNHEALTHY_ANNOTATION, f"x/y=0;{GPU}=0, d"),))
-    assert found.at(5) == (4, 2)
-    assert not found.on_annotations(((UNHEALTHY_ANNOTATION, f"x/y=0;{GPU}=0, d"),))
-    assert found.on_annotations(())
-    assert found.at(5) == (4, 4)
 
 
 def test_devices_are_given_out_once_and_come_back() -> None:
