@@ -65,62 +65,21 @@ CPU_OPTIONS_APART = (
 GATES_OFF = frozenset(("CPUManagerPolicyAlphaOptions",))
 """Of those gates the ones that are off unless a profile says otherwise."""
 
-KEYS_WITHOUT_EFFECT = frozenset(
-    [
-        "address",
-        "cgroupDriver",
-        "cgroupRoot",
-        "cgroupsPerQOS",
-        "containerLogMaxFiles",
-        "containerLogMaxWorkers",
-        "containerRuntimeEndpoint",
-        "contentType",
-        "cpuCFSQuota",
-        "cpuCFSQuotaPeriod",
-        "cpuManagerReconcilePeriod",
-        "enableContentionProfiling",
-        "failCgroupV1",
-        "hairpinMode",
-        "healthzBindAddress",
-        "healthzPort",
-        "imagePullCredentialsVerificationPolicy",
-        "imageServiceEndpoint",
-        "iptablesDropBit",
-        "iptablesMasqueradeBit",
-        "kernelMemcgNotification",
-        "kubeReservedCgroup",
-        "kubeletCgroups",
-        "logging",
-        "makeIPTablesUtilChains",
-        "maxOpenFiles",
-        "memoryThrottlingFactor",
-        "oomScoreAdj",
-        "podCIDR",
-        "podLogsDir",
-        "podPidsLimit",
-        "preloadedImagesVerificationAllowlist",
-        "protectKernelDefaults",
-        "qosReserved",
-        "readOnlyPort",
-        "registerNode",
-        "runOnce",
-        "seccompDefault",
-        "showHiddenMetricsForVersion",
-        "singleProcessOOMKill",
-        "streamingConnectionIdleTimeout",
-        "systemCgroups",
-        "systemReservedCgroup",
-        "tlsCipherSuites",
-        "tlsCurvePreferences",
-        "tlsMinVersion",
-        "topologyManagerPolicyOptions",
-        "topologyManagerScope",
-        "tracing",
-        "userNamespaces",
-        "volumePluginDir",
-        "volumeStatsAggPeriod",
-    ]
-)
+_OTHER_KEYS = """
+    address cgroupDriver cgroupRoot cgroupsPerQOS containerLogMaxFiles containerLogMaxWorkers
+    containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod cpuManagerReconcilePeriod
+    enableContentionProfiling enableDebugFlagsHandler enableProfilingHandler
+    enableSystemLogHandler enableSystemLogQuery failCgroupV1 hairpinMode healthzBindAddress
+    healthzPort imagePullCredentialsVerificationPolicy imageServiceEndpoint iptablesDropBit
+    iptablesMasqueradeBit kernelMemcgNotification kubeReservedCgroup kubeletCgroups logging
+    makeIPTablesUtilChains maxOpenFiles memorySwap memoryThrottlingFactor oomScoreAdj podCIDR
+    podLogsDir podPidsLimit preloadedImagesVerificationAllowlist protectKernelDefaults
+    qosReserved readOnlyPort registerNode runOnce seccompDefault showHiddenMetricsForVersion
+    singleProcessOOMKill streamingConnectionIdleTimeout systemCgroups systemReservedCgroup
+    tlsCipherSuites tlsCurvePreferences tlsMinVersion topologyManagerPolicyOptions
+    topologyManagerScope tracing userNamespaces volumePluginDir volumeStatsAggPeriod
+"""
+KEYS_WITHOUT_EFFECT = frozenset(_OTHER_KEYS.split())
 """The other keys of upstream's KubeletConfiguration: accepted, without effect."""
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -224,12 +183,6 @@ class Authorization(Spec):
 
     mode: Literal["AlwaysAllow", "Webhook"] = "Webhook"
     webhook: WebhookAuthorization = WebhookAuthorization()
-
-
-class MemorySwap(Spec):
-    """What containers may swap. Source: MemorySwapConfiguration."""
-
-    swap_behavior: Literal["", "NoSwap", "LimitedSwap"] = ""
 
 
 class MemoryReservation(Spec):
@@ -347,10 +300,6 @@ class KubeletConfiguration(Spec):
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     enable_server: bool = True
     enable_debugging_handlers: bool = True
-    enable_system_log_handler: bool = True
-    enable_system_log_query: bool = False
-    enable_profiling_handler: bool = True
-    enable_debug_flags_handler: bool = True
     tls_cert_file: str = ""
     tls_private_key_file: str = ""
     authentication: Authentication = Authentication()
@@ -368,7 +317,6 @@ class KubeletConfiguration(Spec):
     ] = ""
     reserved_memory: tuple[MemoryReservation, ...] = ()
     fail_swap_on: bool = True
-    memory_swap: MemorySwap = MemorySwap()
     local_storage_capacity_isolation: bool = True
     enable_controller_attach_detach: bool = True
     topology_manager_policy: Literal["none", "best-effort", "restricted", "single-numa-node"] = (

@@ -182,11 +182,6 @@ class Outcome(Spec):
     exit_code: ExitCode = 0
     reason: str = ""
 
-    @property
-    def reason_shown(self) -> str:
-        """Return the reason of the terminated state. Source: kuberuntime_container.go."""
-        return self.reason or ("Error" if self.exit_code else "Completed")
-
     def with_code(self, code: int) -> "Outcome":
         """Return it with another exit code; a reason does not outlive the code it is for."""
         changes = {"exit_code": code, "reason": ""}

@@ -1,6 +1,6 @@
 """The records of a simulated container runtime: a pod's sandbox, and the containers in it.
 
-    CREATED -> RUNNING --exit_ns passes--> EXITED        sandbox: ready --last kill--> not ready
+    CREATED -> RUNNING --exit_ns passes--> EXITED     sandbox: READY --last kill--> STOPPED or HELD
 
 They change nothing but themselves; `Runtime` makes, starts and ends them.
 Source: k8s.io/cri-api/pkg/apis/runtime/v1, PodSandbox, Container; containerd's names of them.
@@ -67,11 +67,18 @@ class Container:
             return self.spent
         return self.spent.plus(spent(self.usage, min(now_ns, self.exit_ns) - start_ns))
 
+    def end(self, at_ns: int, exit_code: int, reason: str = "") -> None:
+        """Plan its end; its reason is the usual one of the code unless another is given.
+
+        Source: pkg/kubelet/kuberuntime/kuberuntime_container.go, of the terminated state.
+        """
+        self.exit_ns = at_ns
+        self.exit_code = exit_code
+        self.reason = reason or ("Error" if exit_code else "Completed")
+
     def oom_kill(self, at_ns: int) -> None:
         """Let the kernel kill it at an instant, for want of memory."""
-        self.exit_ns = at_ns
-        self.exit_code = OOM_EXIT_CODE
-        self.reason = OOM_REASON
+        self.end(at_ns, OOM_EXIT_CODE, OOM_REASON)
 
     def terminated(self) -> TerminatedState:
         """Return the state that the API shows of an exited container."""
@@ -81,23 +88,32 @@ class Container:
         )
 
 
+class SandboxState(enum.IntEnum):
+    """Whether it is ready, and whether its address is free again."""
+
+    READY = 0
+    HELD = 1  # not ready, and its network could not be taken down
+    STOPPED = 2
+
+
 @dataclass(slots=True, eq=False)
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
     ips: str  # v4 before v6, as containerd tells them; see fleet.k8s.addresses
-    ready: bool = True
+    state: SandboxState = SandboxState.READY
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()
 
     @property
-    def holds_address(self) -> bool:
-        """Whether its address is not free yet."""
-        return self.ready
+    def ready(self) -> bool:
+        """Return whether containers can run in it."""
+        return self.state is SandboxState.READY
 
-    def as_(self, kind: "type[Sandbox]") -> "Sandbox":
-        """Return it as one of another kind that is not ready."""
-        return kind(self.ips, ready=False, attempts=self.attempts, containers=self.containers)
+    @property
+    def holds_address(self) -> bool:
+        """Return whether its address is not free yet."""
+        return self.state is not SandboxState.STOPPED
 
     def find(self, name: str) -> Container | None:
         """Return the latest container of a name."""
@@ -116,17 +132,6 @@ class Sandbox:
             (each.exit_ns for each in self.containers if each.state is RunState.RUNNING),
             default=NEVER,
         )
-
-
-class HeldSandbox(Sandbox):
-    """A sandbox that is not ready, and whose network could not be taken down."""
-
-    __slots__ = ()
-
-    @property
-    def holds_address(self) -> bool:
-        """Whether its address is not free yet."""
-        return True
 
 
 def adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:

@@ -78,10 +78,6 @@ class AddressPool:
             if number >= ADDRESS_FIRST:
                 self._used &= ~(1 << number)
 
-    def is_ours(self, ip: str) -> bool:
-        """Return whether it is an address of the pool."""
-        return self._number(ip) >= 0
-
     def _number(self, ip: str) -> int:
         if is_ipv6(ip) is not is_ipv6(self.cidrs):
             return -1
@@ -126,10 +122,6 @@ class DualPool:
         """Mark addresses that a pod already has, as far as they are ours."""
         for pool in self._pools:
             pool.claim(ips)
-
-    def is_ours(self, ip: str) -> bool:
-        """Return whether it is an address of one of the ranges."""
-        return any(pool.is_ours(ip) for pool in self._pools)
 
     def free(self, ips: str) -> None:
         """Return addresses to their ranges, as far as they are ours."""

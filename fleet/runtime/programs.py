@@ -13,7 +13,6 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from fleet.clock import NS_PER_MS
 from fleet.errors import UsageError
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.profile.container_behavior import (
@@ -39,8 +38,6 @@ PHASES_MAX = 64
 """A script that changes its files more often is followed so far."""
 OUTPUT_MAX = 10 << 10
 """Source: pkg/probe/exec/exec.go, maxReadLength."""
-EXEC_NS = 10 * NS_PER_MS
-"""What a command takes that takes no time."""
 
 
 def program_of(pod: Pod, spec: ContainerSpec) -> Program:

@@ -16,8 +16,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, VolumeSpec
 from fleet.k8s.well_known import START_ERROR
 from fleet.profile.container_behavior import Stop
-from fleet.profile.distribution import ZERO, constant
-from fleet.profile.pod_behavior import USUAL_RUN_TIMES, Outcome, PodBehavior, RunTimes
+from fleet.profile.pod_behavior import USUAL_RUN_TIMES, PodBehavior, RunTimes
 from fleet.runtime.container_log import Lines, log_lines
 from fleet.runtime.container_usage import (
     NOTHING_SPENT,
@@ -28,9 +27,9 @@ from fleet.runtime.container_usage import (
 from fleet.runtime.containers import (
     NEVER,
     Container,
-    HeldSandbox,
     RunState,
     Sandbox,
+    SandboxState,
     adopted,
     container_id,
     last_words,
@@ -260,13 +259,9 @@ class Runtime:
             container.term_ns = container.term_ns or at_ns
             end = self._end_on_term(pod, spec, container, life.stop, at_ns, start_ns)
             if end is not None and start_ns + end.after_ns < container.exit_ns:
-                container.exit_ns = start_ns + end.after_ns
-                container.exit_code = end.exit_code
-                container.reason = Outcome(after=ZERO, exit_code=end.exit_code).reason_shown
+                container.end(start_ns + end.after_ns, end.exit_code)
         if at_ns + grace_ns < container.exit_ns:
-            container.exit_ns = at_ns + grace_ns
-            container.exit_code = KILLED_EXIT_CODE
-            container.reason = "Error"
+            container.end(at_ns + grace_ns, KILLED_EXIT_CODE)
         if container.exit_ns != before_ns and spec is not None:
             process = self.process(pod, spec, container, start_ns)
             run = program_of(pod, spec).run(process, container.term_ns - start_ns)
@@ -316,22 +311,18 @@ class Runtime:
         sandbox = self._sandboxes[uid]
         if sandbox.holds_address:
             self._pool.free(sandbox.ips)
-        sandbox.ready = False
-        if isinstance(sandbox, HeldSandbox):
-            self._sandboxes[uid] = sandbox.as_(Sandbox)
+        sandbox.state = SandboxState.STOPPED
 
     def hold_sandbox(self, uid: PodUid) -> None:
         """Stop the sandbox, but not its network: the address is not free again."""
-        self._sandboxes[uid] = self._sandboxes[uid].as_(HeldSandbox)
+        self._sandboxes[uid].state = SandboxState.HELD
 
     def kill_all(self, now_ns: int) -> None:
         """Let the process of each container that runs be killed; what sees it is a relist."""
         for _, sandbox in self:
             for container in sandbox.containers:
                 if container.state is RunState.RUNNING and container.exit_ns > now_ns:
-                    container.exit_ns = now_ns
-                    container.exit_code = KILLED_EXIT_CODE
-                    container.reason = "Error"
+                    container.end(now_ns, KILLED_EXIT_CODE)
 
     def boot(self, down_ns: int, now_ns: int, wall_offset_ns: int) -> None:
         """Start on a machine that had lost its power at an instant: nothing runs any more.
@@ -343,9 +334,7 @@ class Runtime:
             self.advance(uid, down_ns, wall_offset_ns)
             for container in sandbox.containers:
                 if container.state is RunState.RUNNING:
-                    container.exit_ns = now_ns
-                    container.exit_code = UNKNOWN_EXIT_CODE
-                    container.reason = UNKNOWN_REASON
+                    container.end(now_ns, UNKNOWN_EXIT_CODE, UNKNOWN_REASON)
                     container.message = ""
             self.advance(uid, now_ns, wall_offset_ns)
             self.stop_sandbox(uid)
@@ -444,8 +433,7 @@ class Runtime:
         end_ns = NEVER if end is None else start_ns + end.after_ns
         if end_ns == container.exit_ns or end_ns < now_ns:
             return False
-        container.exit_ns, container.exit_code = end_ns, 0 if end is None else end.exit_code
-        container.reason = Outcome(after=ZERO, exit_code=container.exit_code).reason_shown
+        container.end(end_ns, 0 if end is None else end.exit_code)
         return True
 
     def _natural_end(self, process: Process, program: Program, run: Run) -> End | None:
@@ -530,13 +518,12 @@ class Runtime:
         if run.error and outcome is None:
             return run.error
         self._record(process, run)
-        if outcome is None and (end := self._natural_end(process, program, run)) is not None:
-            outcome = Outcome(after=constant(end.after_ns), exit_code=end.exit_code)
         if outcome is not None:
             u = self.uniform(_STREAM_AFTER, pod.uid, spec.name, container.attempt)
-            container.exit_ns = started_ns + outcome.after.sample(u)
-            container.exit_code = outcome.exit_code
-            container.reason = outcome.reason_shown
+            after_ns = outcome.after.sample(u)
+            container.end(started_ns + after_ns, outcome.exit_code, outcome.reason)
+        elif (end := self._natural_end(process, program, run)) is not None:
+            container.end(started_ns + end.after_ns, end.exit_code)
         oom_ns = oom_kill_ns(spec.resources_json, chosen.usage.memory, started_ns, started_ns)
         if oom_ns < container.exit_ns:
             container.oom_kill(oom_ns)
@@ -566,10 +553,8 @@ class Runtime:
 def _fail(container: Container, message: str, now_ns: int, wall_s: int) -> None:
     """Have a container be one that could not be started. Source: containerd shows it as exited."""
     container.state = RunState.EXITED
-    container.exit_ns = now_ns
+    container.end(now_ns, START_EXIT_CODE, START_ERROR)
     container.finished_s = wall_s
-    container.exit_code = START_EXIT_CODE
-    container.reason = START_ERROR
     container.message = message
 
 

@@ -24,7 +24,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid, ScriptSpec, Variable
 from fleet.profile.container_behavior import CREATE_ERROR, RUN_ERROR
 from fleet.profile.pod_behavior import PodBehavior
-from fleet.runtime.containers import NEVER, RunState
+from fleet.runtime.containers import NEVER, RunState, SandboxState
 from fleet.runtime.pod_addresses import no_runtime
 from fleet.runtime.runtime import Runtime
 from fleet.wire.api.decode_pod import decode_pod
@@ -104,7 +104,7 @@ class Pods:
             await self._stop(each, 0)
         if found.sandbox.ready and self._is_current(found):
             self._runtime.stop_sandbox(PodUid(found.uid))
-        found.sandbox.ready = False
+        found.sandbox.state = SandboxState.STOPPED
         self._tell(sandbox_id, found, STOPPED)
 
     async def remove_sandbox(self, sandbox_id: str) -> None:

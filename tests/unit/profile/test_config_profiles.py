@@ -409,13 +409,6 @@ PINNING = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
                 "nodes of fleet leave volumes to the attach-detach controller"
             ),
         ),
-        (
-            {"memorySwap": {"swapBehavior": "UnlimitedSwap"}},
-            (
-                ".memorySwap.swapBehavior: 'UnlimitedSwap' is not one of "
-                "'', 'NoSwap' or 'LimitedSwap'"
-            ),
-        ),
     ],
 )
 def test_what_a_kubelet_refuses_to_start_with(written: dict[str, object], message: str) -> None:
@@ -455,7 +448,6 @@ def test_what_a_kubelet_refuses_on_its_machine(written: dict[str, object], messa
 def test_swap_and_local_storage_of_a_machine() -> None:
     kubelet = {
         "failSwapOn": False,
-        "memorySwap": {"swapBehavior": "LimitedSwap"},
         "localStorageCapacityIsolation": False,
     }
     status = {"nodeInfo": {"swap": {"capacity": 1 << 30}}}
