@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, title_of
+from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE
 
 ROOT = Path(__file__).resolve().parent.parent
 DASHBOARD = ROOT / "charts/fleet/files/dashboard.json"
@@ -37,7 +37,7 @@ def plot(name: str, unit: str, queries: dict[str, str], text: str = "") -> Panel
     """Return the panel of a plot that a report has, too."""
     is_any = any("{{" in legend for legend in queries)
     lines = {k: place for k, place in CHARTS[name].lines.items() if is_any or k in queries}
-    return Panel(title_of(name), unit, queries, text, lines)
+    return Panel(CHARTS[name].title, unit, queries, text, lines)
 
 
 def quantile(share: float, metric: str, by: str = "", where: str = OURS) -> str:

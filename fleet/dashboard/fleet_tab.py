@@ -30,7 +30,7 @@ from fleet.faults.fault import (
     PlaneComponent,
 )
 from fleet.profile.schema import key_of
-from fleet.report.appearance import CHARTS, GREY, places, title_of, variables
+from fleet.report.appearance import CHARTS, variable, variables
 
 ANSWER_S_MAX = 40.0
 """Somewhat more than a fleet of several processes waits for those."""
@@ -220,14 +220,9 @@ def charts() -> list[dict[str, object]]:
     """Return each chart with its lines: the label and the variable of the colour, by figure."""
     found: list[dict[str, object]] = []
     for name, unit, labels in CHARTED:
-        assert set(labels.values()) <= set(CHARTS[name].lines), name
-        title = f"{title_of(name)}, {unit}" if unit else title_of(name)
-        hues = [
-            "--faint" if place == GREY else f"--s{place + 1}"
-            for place in places(name, list(labels.values()))
-        ]
-        lines = {key: [label, hue] for (key, label), hue in zip(labels.items(), hues, strict=True)}
-        found.append({"title": title, "lines": lines})
+        chart = CHARTS[name]
+        lines = {key: [label, variable(chart.lines[label])] for key, label in labels.items()}
+        found.append({"title": f"{chart.title}{unit and f', {unit}'}", "lines": lines})
     return found
 
 

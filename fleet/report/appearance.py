@@ -80,7 +80,9 @@ CHARTS = {
             "p99 in all": GREY,
         },
     ),
-    "spread": Chart("Pod starts: share of pods by seconds"),
+    "spread": Chart(
+        "Pod starts: share of pods by seconds", {"without simulated time": BLUE, "in all": GREY}
+    ),
     "cpu": Chart(
         "CPU of the control plane",
         {"API server": BLUE, "etcd": VERMILION, "scheduler": GREEN, "controllers": PURPLE},
@@ -103,13 +105,15 @@ CHARTS = {
     "watches": Chart("Watch events", {"events to the nodes": BLUE, "events of all watches": GREY}),
     "own": Chart("CPU of fleet itself", {"fleet": BLUE}),
     "lag": Chart("Timer lag: fleet's own error", {"p50": BLUE, "p99": VERMILION}),
+    "capacity": Chart("Service levels by size: above 1 is broken", {"the limit": GREY}),
+    "ready": Chart("Bring-up by size"),
 }
 """By the name of the plot."""
 
 
-def title_of(name: str) -> str:
-    """Return the title of a plot."""
-    return CHARTS[name].title
+def variable(place: int) -> str:
+    """Return the name that a style sheet has for a place in the palette."""
+    return "--faint" if place == GREY else f"--s{place + 1}"
 
 
 def places(name: str, labels: Sequence[str]) -> list[int]:
@@ -117,7 +121,7 @@ def places(name: str, labels: Sequence[str]) -> list[int]:
 
     Lines that are not in the table, such as kinds of requests, get what is left, in order.
     """
-    known = CHARTS[name].lines if name in CHARTS else {}
+    known = CHARTS[name].lines
     taken = {known[each] for each in labels if each in known}
     free = [each for each in range(len(PALETTE)) if each not in taken] or [*range(len(PALETTE))]
     unknown = [each for each in labels if each not in known]

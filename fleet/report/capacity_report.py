@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from fleet.errors import FleetError
-from fleet.report.curves import Plot, Series
+from fleet.report.curves import Plot
 from fleet.report.figure import Json
 from fleet.report.findings import SIMULATED, of_unit, search_end, search_longer
 from fleet.report.html_report import (
@@ -128,7 +128,7 @@ def _tiles(content: Json) -> str:
 
 
 def _plots(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
-    plots = [each for each in (_shares(probes, runs), _ready(probes)) if each.series]
+    plots = [each for each in (_shares(probes, runs), _ready(probes)) if each.lines]
     return f"<h2>By size</h2>{plotted(plots)}"
 
 
@@ -144,15 +144,14 @@ def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
             share = measured / limit if limit else float(measured > 0)
             found.setdefault(str(level["sli"]), {})[cast("int", probe["nodes"])] = share
     highest = sorted(found, key=lambda name: -max(found[name].values()))[:LEVELS_SHOWN]
-    series = [
-        Series(name, [(float(nodes), share) for nodes, share in sorted(found[name].items())])
+    lines = {
+        name: [(float(nodes), share) for nodes, share in sorted(found[name].items())]
         for name in highest
-    ]
-    if series:
+    }
+    if lines:
         most = float(max(cast("int", each["nodes"]) for each in probes))
-        series.append(Series("the limit", [(0.0, 1.0), (most, 1.0)], is_faint=True))
-    title = "Service levels by size: above 1 is broken"
-    return Plot("capacity", title, "of the limit", series, "measured", "sizes")
+        lines["the limit"] = [(0.0, 1.0), (most, 1.0)]
+    return Plot("capacity", "of the limit", "measured", lines, "sizes")
 
 
 def _ready(probes: Sequence[Probe]) -> Plot:
@@ -162,8 +161,8 @@ def _ready(probes: Sequence[Probe]) -> Plot:
         if isinstance(each["ready_s"], int | float)
     }
     line = [(float(nodes), cast("float", ready_s)) for nodes, ready_s in sorted(points.items())]
-    series = [Series("until all were Ready", line)] if line else []
-    return Plot("ready", "Bring-up by size", "s", series, "measured", "sizes")
+    lines = {"until all were Ready": line} if line else {}
+    return Plot("ready", "s", "measured", lines, "sizes")
 
 
 def _sizes(probes: Sequence[Probe], directory: Path) -> str:

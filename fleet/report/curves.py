@@ -5,12 +5,15 @@ and latencies by their highest, so that no spike is lost.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
+from math import inf
+from statistics import fmean
 from typing import Literal, NamedTuple, cast
 
 from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
-from fleet.report.appearance import title_of
+from fleet.report.appearance import CHARTS
 from fleet.report.control_plane import REQUESTS, Exposition, added, quantile
 from fleet.report.figure import Json
 from fleet.report.run_directory import RunRecord
@@ -20,236 +23,131 @@ POINTS_MAX = 300
 KINDS_SHOWN = 5
 
 Point = tuple[float, float]
-
-
-class Series(NamedTuple):
-    """One line of a plot."""
-
-    label: str
-    points: list[Point]
-    is_faint: bool = False
+Points = list[Point]
+Lines = Mapping[str, Points]
+"""The lines of a plot by their labels."""
+Join = Callable[[list[float]], float]
+Kind = Literal["lines", "stack", "bars", "sizes"]
+SHARES: Mapping[str, Join] = {"p50": fmean, "p99": max}
 
 
 class Plot(NamedTuple):
-    """One plot. `source` says whose figures these are: measured, simulated or input."""
+    """One plot; `CHARTS` has its title. `source` says whose figures these are."""
 
     name: str
-    title: str
     unit: str
-    series: list[Series]
     source: str
-    kind: Literal["lines", "stack", "bars", "sizes"] = "lines"
+    lines: Lines
+    kind: Kind = "lines"
     is_log: bool = False
 
+    @property
+    def title(self) -> str:
+        """Return what stands above it."""
+        return CHARTS[self.name].title
 
-def plots_of(run: RunRecord) -> list[Plot]:
-    """Return what there is to show, in the order of the report."""
-    found = [
-        _request_rate(run),
-        _latency(run),
-        _clients(run),
-        _leases(run),
-        _nodes(run),
-        _pods(run),
-        _pod_starts(run),
-        _distribution(run),
-        _cpu(run),
-        _memory(run),
-        _inflight(run),
-        _etcd(run),
-        _watches(run),
-        _own(run),
-        _lag(run),
-    ]
-    shown = []
-    for plot in found:
-        series = [
-            each._replace(points=[at for at in each.points if at[1] > 0 or not plot.is_log])
-            for each in plot.series
-        ]
-        if any(each.points for each in series):
-            shown.append(plot._replace(series=[each for each in series if each.points]))
-    return shown
+    def with_points(self) -> "Plot":
+        """Return the plot with what can be drawn of it: a logarithm has no 0."""
+        least = 0 if self.is_log else -inf
+        lines = {key: [at for at in points if at[1] > least] for key, points in self.lines.items()}
+        return self._replace(lines={key: points for key, points in lines.items() if points})
 
 
-def thin(points: Sequence[Point], join: Callable[[list[float]], float]) -> list[Point]:
+def thin(points: Sequence[Point], join: Join) -> Points:
     """Return at most `POINTS_MAX` points."""
     if len(points) <= POINTS_MAX:
         return list(points)
     begin, end = points[0][0], points[-1][0]
     width = (end - begin) / POINTS_MAX or 1.0
-    bins: dict[int, list[Point]] = {}
+    bins: dict[int, Points] = {}
     for point in points:
         bins.setdefault(min(int((point[0] - begin) / width), POINTS_MAX - 1), []).append(point)
     return [(each[-1][0], join([value for _, value in each])) for each in bins.values()]
 
 
-def mean(values: list[float]) -> float:
-    """Return the mean."""
-    return sum(values) / len(values)
-
-
 # ---- from the time series ----
 
 
-def _at(line: Json, path: str) -> float | None:
+def value_at(line: Json, path: str) -> float | None:
+    """Return a number of a line of the time series, None if it has none: `nodes.ready`."""
     at: object = line
     for key in path.split("."):
         at = at.get(key) if isinstance(at, dict) else None
     return float(at) if isinstance(at, int | float) else None
 
 
-def _own_series(
-    run: RunRecord,
-    label: str,
-    path: str,
-    *,
-    factor: float = 1.0,
-    join: Callable[[list[float]], float] = mean,
-    is_faint: bool = False,
-) -> Series:
-    points = [
-        (cast("float", line["wall_s"]), value * factor)
-        for line in run.lines
-        if (value := _at(line, path)) is not None
-    ]
-    return Series(label, thin(points, join), is_faint)
-
-
-def _request_rate(run: RunRecord) -> Plot:
-    totals: Counter[str] = Counter()
-    rates: list[tuple[float, Counter[str]]] = []
+def series(run: RunRecord, path: str) -> Iterator[Point]:
+    """Yield times and values of one figure."""
     for line in run.lines:
-        rate: Counter[str] = Counter()
+        value = value_at(line, path)
+        if value is not None:
+            yield cast("float", line["wall_s"]), value
+
+
+def _own(run: RunRecord, path: str, join: Join = fmean, factor: float = 1.0) -> Points:
+    return thin([(at_s, value * factor) for at_s, value in series(run, path)], join)
+
+
+def _request_rates(run: RunRecord) -> Lines:
+    rates = []
+    for line in run.lines:
+        rate: dict[str, float] = {}
         for row in cast("list[Json]", line.get("requests") or []):
-            rate[f"{row['verb']} {row['resource']}"] += cast("float", row["count"])  # type: ignore[assignment]
-        totals.update(rate)
+            name = f"{row['verb']} {row['resource']}"
+            rate[name] = rate.get(name, 0) + cast("float", row["count"])
         rates.append((cast("float", line["wall_s"]), rate))
-    named = [name for name, _ in totals.most_common(KINDS_SHOWN)]
-    series = [
-        Series(name, thin([(at_s, rate[name]) for at_s, rate in rates], mean)) for name in named
-    ]
-    if len(totals) > len(named):
-        rest = [
-            (at_s, sum(count for name, count in rate.items() if name not in named))
-            for at_s, rate in rates
-        ]
-        series.append(Series("others", thin(rest, mean), is_faint=True))
-    return Plot(
-        "requests", title_of("requests"), "per second", series, "measured by fleet", "stack"
-    )
+    named = _most(rate for _, rate in rates)
+    found = {name: thin([(at, rate.get(name, 0)) for at, rate in rates], fmean) for name in named}
+    if any(rate.keys() - found.keys() for _, rate in rates):
+        rest = [(at, sum(rate[key] for key in rate if key not in named)) for at, rate in rates]
+        found["others"] = thin(rest, fmean)
+    return found
 
 
-def _leases(run: RunRecord) -> Plot:
-    series = [
-        _own_series(run, "p50", "lease.late_ms.p50", join=mean),
-        _own_series(run, "p99", "lease.late_ms.p99", join=max),
-    ]
-    return Plot("leases", title_of("leases"), "ms after due", series, "measured by fleet")
+def _most(counted: Iterable[Mapping[str, float]]) -> list[str]:
+    """Return the names that have most in all."""
+    totals: Counter[str] = Counter()
+    for each in counted:
+        totals.update(each)
+    return [name for name, count in totals.most_common(KINDS_SHOWN) if count]
 
 
-def _nodes(run: RunRecord) -> Plot:
-    series = [
-        _own_series(run, "registered", "nodes.registered", is_faint=True),
-        _own_series(run, "Ready", "nodes.ready", join=min),
-        _not_ready(run),
-        _own_series(run, "were Ready, then not", "nodes.ever_not_ready", join=max),
-    ]
-    return Plot("nodes", title_of("nodes"), "nodes", series, "measured by another client's watch")
+def _not_ready(run: RunRecord) -> Points:
+    registered = dict(series(run, "nodes.registered"))
+    ready = series(run, "nodes.ready")
+    return thin([(at, max(0.0, registered[at] - n)) for at, n in ready if at in registered], max)
 
 
-def _not_ready(run: RunRecord) -> Series:
-    points = []
-    for line in run.lines:
-        registered, ready = _at(line, "nodes.registered"), _at(line, "nodes.ready")
-        if registered is not None and ready is not None:
-            points.append((cast("float", line["wall_s"]), max(0.0, registered - ready)))
-    return Series("NotReady", thin(points, max))
-
-
-def _pods(run: RunRecord) -> Plot:
+def _pods(run: RunRecord) -> Lines:
     """Add the rates of the time series up: it has no phases."""
     started = gone = failed = before_s = 0.0
-    running: list[Point] = []
-    ended: list[Point] = []
+    running: Points = []
+    ended: Points = []
     for line in run.lines:
         at_s = cast("float", line["wall_s"])
         span_s, before_s = at_s - before_s, at_s
-        started += (_at(line, "pods.started") or 0) * span_s
-        gone += (_at(line, "pods.deleted") or 0) * span_s
-        failed += (_at(line, "pods.failed") or 0) * span_s
+        started += (value_at(line, "pods.started") or 0) * span_s
+        gone += (value_at(line, "pods.deleted") or 0) * span_s
+        failed += (value_at(line, "pods.failed") or 0) * span_s
         running.append((at_s, max(0.0, round(started - gone - failed))))
         ended.append((at_s, round(gone)))
-    series = [
-        Series("Running", thin(running, mean)),
-        Series("gone", thin(ended, max), is_faint=True),
-    ]
-    if failed:
-        series.append(_own_series(run, "Failed, per second", "pods.failed"))
     if not started:
-        series = []
-    return Plot("pods", title_of("pods"), "pods", series, "measured by fleet")
+        return {}
+    found = {"Running": thin(running, fmean), "gone": thin(ended, max)}
+    if failed:
+        found["Failed, per second"] = _own(run, "pods.failed")
+    return found
 
 
-def _pod_starts(run: RunRecord) -> Plot:
-    series = [
-        _own_series(
-            run, "p99, without simulated time", "pods.start_sli_ms.p99", factor=1e-3, join=max
-        ),
-        _own_series(run, "p50, without simulated time", "pods.start_sli_ms.p50", factor=1e-3),
-        _own_series(run, "p99 in all", "pods.start_ms.p99", factor=1e-3, join=max, is_faint=True),
-    ]
-    return Plot(
-        "starts", title_of("starts"), "s", series, "of each second, measured; the rest simulated"
-    )
-
-
-def _distribution(run: RunRecord) -> Plot:
-    """Show how pod starts are spread, cumulative."""
-    series = []
-    for name, label in (
-        ("pods.start_sli", "without simulated time"),
-        ("pods.start", "in all"),
-    ):
-        buckets = run.histograms.get(name, {})
-        total, seen = sum(buckets.values()), 0
-        points: list[Point] = []
-        for us in sorted(buckets):
-            seen += buckets[us]
-            points.append((us / 1e6, 100 * seen / total))
-        series.append(
-            Series(
-                label, points[:: max(1, len(points) // POINTS_MAX)], is_faint=name == "pods.start"
-            )
-        )
-    return Plot("spread", title_of("spread"), "% of pods", series, "measured", "bars")
-
-
-def _watches(run: RunRecord) -> Plot:
-    series = [
-        _own_series(run, "events to the nodes", "watch.events"),
-        Series(
-            "events of all watches",
-            _rate(run, APISERVER, "apiserver_watch_events_total"),
-            is_faint=True,
-        ),
-    ]
-    return Plot(
-        "watches", title_of("watches"), "per second", series, "measured by fleet and API server"
-    )
-
-
-def _own(run: RunRecord) -> Plot:
-    series = [_own_series(run, "fleet", "process.cpu_s")]
-    return Plot("own", title_of("own"), "cores", series, "measured by fleet")
-
-
-def _lag(run: RunRecord) -> Plot:
-    series = [
-        _own_series(run, "p99", "process.timer_lag_ms.p99", join=max),
-        _own_series(run, "p50", "process.timer_lag_ms.p50"),
-    ]
-    return Plot("lag", title_of("lag"), "ms", series, "measured by fleet")
+def _shares(run: RunRecord, name: str) -> Points:
+    """Return how a histogram is spread, cumulative, in percent."""
+    buckets = run.histograms.get(name, {})
+    total, seen = sum(buckets.values()), 0
+    points: Points = []
+    for us in sorted(buckets):
+        seen += buckets[us]
+        points.append((us / 1e6, 100 * seen / total))
+    return points[:: max(1, len(points) // POINTS_MAX)]
 
 
 # ---- from the samples of the control plane ----
@@ -264,16 +162,16 @@ def periods(run: RunRecord, component: str) -> Iterable[tuple[float, float, Expo
             yield now.at_s, span_s, now.told.since(before.told)
 
 
-def _rate(run: RunRecord, component: str, family: str) -> list[Point]:
+def _rate(run: RunRecord, component: str, family: str) -> Points:
     found = [
         (at_s, total / span_s)
         for at_s, span_s, period in periods(run, component)
         if (total := period.total(family)) is not None
     ]
-    return thin(found, mean)
+    return thin(found, fmean)
 
 
-def _gauge(run: RunRecord, component: str, family: str, factor: float = 1.0) -> list[Point]:
+def _gauge(run: RunRecord, component: str, family: str, factor: float = 1.0) -> Points:
     found = [
         (each.at_s, total * factor)
         for each in run.samples.of.get(component, [])
@@ -282,114 +180,112 @@ def _gauge(run: RunRecord, component: str, family: str, factor: float = 1.0) -> 
     return thin(found, max)
 
 
-def _latency(run: RunRecord) -> Plot:
-    writes: list[Point] = []
-    reads: list[Point] = []
+def _server_p99(run: RunRecord, *, is_write: bool) -> Points:
+    found: Points = []
     for at_s, _, period in periods(run, APISERVER):
-        bounds = period.bounds.get(REQUESTS, [])
         calls = [each for each in calls_of(period) if each.scope == "resource"]
-        for points, is_write in ((writes, True), (reads, False)):
-            rows = [each.buckets for each in calls if (each.verb in MUTATING) is is_write]
-            value = quantile(0.99, bounds, added(rows)) if rows else None
-            if value is not None:
-                points.append((at_s, value * 1e3))
-    series = [
-        Series("writes p99, server", thin(writes, max)),
-        Series("reads p99, server", thin(reads, max)),
-        _own_series(run, "all p99, nodes", "requests_ms.p99", join=max),
-        _own_series(run, "all p50, nodes", "requests_ms.p50", is_faint=True),
-    ]
-    return Plot(
-        "latency",
-        title_of("latency"),
-        "ms",
-        series,
-        "measured by the API server and by the nodes",
-        is_log=True,
-    )
+        rows = [each.buckets for each in calls if (each.verb in MUTATING) is is_write]
+        value = quantile(0.99, period.bounds.get(REQUESTS, []), added(rows)) if rows else None
+        if value is not None:
+            found.append((at_s, value * 1e3))
+    return thin(found, max)
 
 
-def _clients(run: RunRecord) -> Plot:
+def _clients(run: RunRecord) -> Lines:
     family = "apiserver_flowcontrol_dispatched_requests_total"
     rows = [(at_s, span_s, period.of(family)) for at_s, span_s, period in periods(run, APISERVER)]
-    totals: Counter[str] = Counter()
-    for _, _, values in rows:
-        totals.update({name: int(value) for name, value in values.items()})
-    named = [name for name, count in totals.most_common(KINDS_SHOWN) if count]
-    series = [
-        Series(name, thin([(at_s, v.get(name, 0.0) / span_s) for at_s, span_s, v in rows], mean))
-        for name in named
-    ]
-    return Plot(
-        "clients",
-        title_of("clients"),
-        "requests/s",
-        series,
-        "measured by the API server",
-        "stack",
-    )
+    return {
+        name: thin([(at_s, v.get(name, 0.0) / span_s) for at_s, span_s, v in rows], fmean)
+        for name in _most(values for _, _, values in rows)
+    }
 
 
-COMPONENTS = (
-    (APISERVER, "API server"),
-    (ETCD, "etcd"),
-    (SCHEDULER, "scheduler"),
-    (CONTROLLER_MANAGER, "controllers"),
-)
-
-
-def _cpu(run: RunRecord) -> Plot:
-    series = [
-        Series(label, _rate(run, name, "process_cpu_seconds_total")) for name, label in COMPONENTS
-    ]
-    return Plot("cpu", title_of("cpu"), "cores", series, "measured by its components")
-
-
-def _memory(run: RunRecord) -> Plot:
-    series = [
-        Series(label, _gauge(run, name, "process_resident_memory_bytes", 1e-6))
-        for name, label in COMPONENTS
-    ]
-    series.append(_own_series(run, "fleet", "process.rss_bytes", factor=1e-6, is_faint=True))
-    return Plot("memory", title_of("memory"), "MB", series, "measured")
-
-
-def _inflight(run: RunRecord) -> Plot:
-    series = [
-        Series(
-            "executing", _gauge(run, APISERVER, "apiserver_flowcontrol_current_executing_requests")
-        ),
-        Series("queued", _gauge(run, APISERVER, "apiserver_flowcontrol_current_inqueue_requests")),
-        Series(
-            "rejected/s", _rate(run, APISERVER, "apiserver_flowcontrol_rejected_requests_total")
-        ),
-    ]
-    return Plot(
-        "inflight",
-        title_of("inflight"),
-        "requests",
-        series,
-        "measured by the API server",
-    )
-
-
-def _etcd(run: RunRecord) -> Plot:
-    commit: list[Point] = []
+def _commit_p99(run: RunRecord) -> Points:
+    name = "etcd_disk_backend_commit_duration_seconds"
+    found: Points = []
     for at_s, _, period in periods(run, ETCD):
-        name = "etcd_disk_backend_commit_duration_seconds"
         value = quantile(0.99, period.bounds.get(name, []), period.buckets.get((name, ""), []))
         if value is not None:
-            commit.append((at_s, value * 1e3))
-    asked: list[Point] = []
+            found.append((at_s, value * 1e3))
+    return thin(found, max)
+
+
+def _etcd_mean(run: RunRecord) -> Points:
+    found: Points = []
     for at_s, _, period in periods(run, APISERVER):
-        count = period.total("etcd_request_duration_seconds_count")
-        if count:
+        if count := period.total("etcd_request_duration_seconds_count"):
             total_s = period.total("etcd_request_duration_seconds_sum") or 0.0
-            asked.append((at_s, total_s / count * 1e3))
-    series = [
-        Series("commit p99, etcd", thin(commit, max)),
-        Series("mean of a request, API server", thin(asked, max)),
-    ]
-    return Plot(
-        "etcd", title_of("etcd"), "ms", series, "measured by etcd and API server", is_log=True
+            found.append((at_s, total_s / count * 1e3))
+    return thin(found, max)
+
+
+COMPONENTS = {
+    "API server": APISERVER,
+    "etcd": ETCD,
+    "scheduler": SCHEDULER,
+    "controllers": CONTROLLER_MANAGER,
+}
+OURS, THEIRS = "measured by fleet", "measured by the API server"
+FLOW = "apiserver_flowcontrol_"
+
+
+def plots_of(run: RunRecord) -> list[Plot]:
+    """Return what there is to show, in the order of the report."""
+    own, rate, gauge = partial(_own, run), partial(_rate, run), partial(_gauge, run)
+    latency = {
+        "writes p99, server": _server_p99(run, is_write=True),
+        "reads p99, server": _server_p99(run, is_write=False),
+        "all p99, nodes": own("requests_ms.p99", max),
+        "all p50, nodes": own("requests_ms.p50"),
+    }
+    nodes = {
+        "registered": own("nodes.registered"),
+        "Ready": own("nodes.ready", min),
+        "NotReady": _not_ready(run),
+        "were Ready, then not": own("nodes.ever_not_ready", max),
+    }
+    starts = {
+        "p99, without simulated time": own("pods.start_sli_ms.p99", max, 1e-3),
+        "p50, without simulated time": own("pods.start_sli_ms.p50", factor=1e-3),
+        "p99 in all": own("pods.start_ms.p99", max, 1e-3),
+    }
+    spread = {
+        "without simulated time": _shares(run, "pods.start_sli"),
+        "in all": _shares(run, "pods.start"),
+    }
+    cpu = {label: rate(name, "process_cpu_seconds_total") for label, name in COMPONENTS.items()}
+    memory = {
+        label: gauge(name, "process_resident_memory_bytes", 1e-6)
+        for label, name in COMPONENTS.items()
+    }
+    memory["fleet"] = own("process.rss_bytes", factor=1e-6)
+    inflight = {
+        "executing": gauge(APISERVER, f"{FLOW}current_executing_requests"),
+        "queued": gauge(APISERVER, f"{FLOW}current_inqueue_requests"),
+        "rejected/s": rate(APISERVER, f"{FLOW}rejected_requests_total"),
+    }
+    etcd = {"commit p99, etcd": _commit_p99(run), "mean of a request, API server": _etcd_mean(run)}
+    watches = {
+        "events to the nodes": own("watch.events"),
+        "events of all watches": rate(APISERVER, "apiserver_watch_events_total"),
+    }
+    leases = {name: own(f"lease.late_ms.{name}", join) for name, join in SHARES.items()}
+    lag = {name: own(f"process.timer_lag_ms.{name}", join) for name, join in SHARES.items()}
+    found = (
+        Plot("requests", "per second", OURS, _request_rates(run), "stack"),
+        Plot("latency", "ms", f"{THEIRS} and by the nodes", latency, is_log=True),
+        Plot("clients", "requests/s", THEIRS, _clients(run), "stack"),
+        Plot("leases", "ms after due", OURS, leases),
+        Plot("nodes", "nodes", "measured by another client's watch", nodes),
+        Plot("pods", "pods", OURS, _pods(run)),
+        Plot("starts", "s", "of each second, measured; the rest simulated", starts),
+        Plot("spread", "% of pods", "measured", spread, "bars"),
+        Plot("cpu", "cores", "measured by its components", cpu),
+        Plot("memory", "MB", "measured", memory),
+        Plot("inflight", "requests", THEIRS, inflight),
+        Plot("etcd", "ms", "measured by etcd and API server", etcd, is_log=True),
+        Plot("watches", "per second", "measured by fleet and API server", watches),
+        Plot("own", "cores", OURS, {"fleet": own("process.cpu_s")}),
+        Plot("lag", "ms", OURS, lag),
     )
+    return [shown for each in found if (shown := each.with_points()).lines]

@@ -1,12 +1,11 @@
 """What a run says in words: its sentence, what broke first, recovery, what it does not prove."""
 
-from collections.abc import Iterator
 from typing import NamedTuple, cast
 
 from fleet.controlplane.options import APISERVER
 from fleet.metrics import is_refused_renewal
 from fleet.report.control_plane import REQUESTS
-from fleet.report.curves import periods
+from fleet.report.curves import periods, series
 from fleet.report.display import clock
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
@@ -105,12 +104,8 @@ def _peak_of_dashboard(run: RunRecord) -> float | None:
     if not parts:
         return None
     from_s, until_s = cast("float", parts[0]["from_s"]), cast("float", parts[0]["until_s"])
-    ready = (
-        cast("Json", line.get("nodes") or {}).get("ready")
-        for line in run.lines
-        if from_s <= cast("float", line["wall_s"]) <= until_s
-    )
-    return max((float(each) for each in ready if isinstance(each, int)), default=None)
+    ready = (value for at_s, value in series(run, "nodes.ready") if from_s <= at_s <= until_s)
+    return max(ready, default=None)
 
 
 def _of(ready: float, wanted: float) -> str:
@@ -153,7 +148,8 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
         "FalseNotReadyNodes": ("nodes.ever_not_ready", 1.0),
     }.get(sli)
     if path is not None:
-        return next(_over(run, path[0], limit * path[1]), None)
+        over = (at_s for at_s, value in series(run, path[0]) if value > limit * path[1])
+        return next(over, None)
     if sli == "TimeToNodesReady":
         return limit
     since_s = (run.steady_from_s or 0.0) if level["phase"] == STEADY else 0.0
@@ -171,15 +167,6 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
         if lone_s is None and (slowest(worst, bounds, share, 1).seconds or 0.0) > limit:
             lone_s = from_s
     return lone_s
-
-
-def _over(run: RunRecord, path: str, limit: float) -> Iterator[float]:
-    for line in run.lines:
-        at: object = line
-        for key in path.split("."):
-            at = at.get(key) if isinstance(at, dict) else None
-        if isinstance(at, int | float) and at > limit:
-            yield cast("float", line["wall_s"])
 
 
 def search_end(content: Json) -> str:
@@ -200,11 +187,7 @@ def search_longer(content: Json) -> str:
 
 def recoveries(run: RunRecord) -> list[Recovery]:
     """Return what became of the nodes after each fault."""
-    ready = [
-        (cast("float", line["wall_s"]), cast("Json", line.get("nodes") or {}).get("ready"))
-        for line in run.lines
-    ]
-    known = [(at_s, count) for at_s, count in ready if isinstance(count, int)]
+    known = [(at_s, int(count)) for at_s, count in series(run, "nodes.ready")]
     found = []
     for each in run.rows("phases"):
         if each["kind"] != "fault":

@@ -21,7 +21,7 @@ import orjson
 
 from fleet.errors import SetupError
 from fleet.metrics import is_failure
-from fleet.report.appearance import GREY, places, variables
+from fleet.report.appearance import places, variable, variables
 from fleet.report.curves import Plot, plots_of
 from fleet.report.display import clock
 from fleet.report.figure import Json
@@ -143,17 +143,16 @@ def plotted(plots: Sequence[Plot], phases: Sequence[Json] = (), until_s: float =
     """
     found = []
     for plot in plots:
-        hues = places(plot.name, [each.label for each in plot.series])
         series = [
             {
-                "label": _short(each.label),
-                "colour": "--faint"
-                if hue == GREY or (each.is_faint and plot.kind != "stack")
-                else f"--s{hue + 1}",
-                "x": [_rounded(at) for at, _ in each.points],
-                "y": [_rounded(value) for _, value in each.points],
+                "label": _short(label),
+                "colour": variable(place),
+                "x": [_rounded(at) for at, _ in points],
+                "y": [_rounded(value) for _, value in points],
             }
-            for hue, each in zip(hues, plot.series, strict=True)
+            for place, (label, points) in zip(
+                places(plot.name, list(plot.lines)), plot.lines.items(), strict=True
+            )
         ]
         shown = {key: getattr(plot, key) for key in ("name", "unit", "kind", "is_log")}
         found.append(shown | {"series": series})
@@ -185,10 +184,10 @@ def plotted(plots: Sequence[Plot], phases: Sequence[Json] = (), until_s: float =
 def _ranges(plot: Plot) -> str:
     """Return the lowest, the highest and the last value of each series."""
     rows = []
-    for each in plot.series:
-        values = [value for _, value in each.points]
+    for label, points in plot.lines.items():
+        values = [value for _, value in points]
         shown = (f"{value:,.4g}" for value in (min(values), max(values), values[-1]))
-        rows.append((escaped(each.label), *shown))
+        rows.append((escaped(label), *shown))
     return table(("", "lowest", "highest", "last"), rows, (1, 2, 3))
 
 

@@ -10,7 +10,7 @@ import pytest
 from run_files import write_run
 
 from fleet.dashboard import fleet_tab
-from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, places, title_of
+from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, places
 from fleet.report.curves import plots_of
 from fleet.report.html_report import page
 from fleet.report.run_directory import read_run
@@ -29,15 +29,12 @@ def test_a_report_has_the_names_and_colours_of_the_table(run: Path) -> None:
     text = page(read_run(run))
     [content] = re.findall(r'<script type="application/json" id="plots">(.*?)</script>', text)
     for plot, drawn in zip(plots, json.loads(content)["plots"], strict=True):
-        assert plot.title == title_of(plot.name)
         labels = [each["label"] for each in drawn["series"]]
         if CHARTS[plot.name].lines:
             assert set(labels) <= set(CHARTS[plot.name].lines), plot.name
-        for place, series, each in zip(
-            places(plot.name, labels), plot.series, drawn["series"], strict=True
-        ):
-            is_grey = place == GREY or (series.is_faint and plot.kind != "stack")
-            assert each["colour"] == ("--faint" if is_grey else f"--s{place + 1}"), series.label
+        for place, each in zip(places(plot.name, labels), drawn["series"], strict=True):
+            shown = "--faint" if place == GREY else f"--s{place + 1}"
+            assert each["colour"] == shown, each["label"]
     for number, colour in enumerate(PALETTE, 1):
         assert f"--s{number}:{colour.light}" in text
         assert f"--s{number}:{colour.dark}" in text
@@ -67,7 +64,7 @@ def test_the_dashboard_has_them_too() -> None:
     found = fleet_tab.charts()
     assert len(found) == len(fleet_tab.CHARTED)
     for (name, _, labels), chart in zip(fleet_tab.CHARTED, found, strict=True):
-        assert str(chart["title"]).partition(",")[0] == title_of(name)
+        assert str(chart["title"]).partition(",")[0] == CHARTS[name].title
         lines: Any = chart["lines"]
         for key, label in labels.items():
             place = CHARTS[name].lines[label]
