@@ -26,7 +26,6 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import NamedTuple, cast
 
 import aiohttp
@@ -75,11 +74,7 @@ PROCESS = (
 )
 FAMILIES: Mapping[str, tuple[Family, ...]] = {
     APISERVER: (
-        Family(
-            REQUESTS,
-            ("verb", "resource", "subresource", "scope"),
-            is_histogram=True,
-        ),
+        Family(REQUESTS, ("verb", "resource", "subresource", "scope"), is_histogram=True),
         Family("apiserver_request_total", ("verb", "resource", "code")),
         Family("apiserver_current_inflight_requests", ("request_kind",)),
         Family("apiserver_flowcontrol_dispatched_requests_total", ("flow_schema",)),
@@ -138,7 +133,8 @@ class Exposition:
         A counter that fell was begun anew, by a component that was started again.
         """
         values = {
-            key: _gain(value, before.values.get(key, 0)) for key, value in self.values.items()
+            key: now - then if now >= (then := before.values.get(key, 0)) else now
+            for key, now in self.values.items()
         }
         buckets: dict[Key, list[float]] = {}
         for key, now in self.buckets.items():
@@ -157,10 +153,6 @@ class Exposition:
         """Return the sum of one family; None if the component has none, which is not 0."""
         found = self.of(family)
         return sum(found.values()) if found else None
-
-
-def _gain(now: float, then: float) -> float:
-    return now - then if now >= then else now
 
 
 def quantile(fraction: float, bounds: list[float], cumulative: list[float]) -> float | None:
@@ -203,50 +195,30 @@ class Wanted:
     """The families of one component."""
 
     def __init__(self, families: Iterable[Family]) -> None:
-        self._families: dict[str, Family] = {}
+        self._families = {
+            each.name + (BUCKET if each.is_histogram else ""): each for each in families
+        }
         self._places: dict[bytes, Place] = {}  # by all of a line but its value
-        for family in families:
-            name = family.name + BUCKET if family.is_histogram else family.name
-            self._families[name] = family
-        self._prefixes = tuple(
-            chain.from_iterable(
-                (f"{name}{{".encode(), f"{name} ".encode()) for name in self._families
-            )
-        )
+        self._prefixes = tuple(f"{name}{end}".encode() for name in self._families for end in "{ ")
 
     def keep(self, lines: Iterable[bytes]) -> list[bytes]:
         """Return the lines that are of use."""
         return [line for line in lines if line.startswith(self._prefixes)]
 
-    def reading(self) -> "Reading":
-        """Begin to read one answer."""
-        return Reading(self._families, self._places)
-
     def read(self, kept: Iterable[bytes]) -> Exposition:
         """Parse what was kept. Raises ValueError for what is no exposition."""
-        reading = self.reading()
-        for _ in reading.slices(kept):
+        found = Exposition()
+        for _ in self.slices(kept, found):
             pass
-        return reading.told()
+        return found
 
+    def slices(self, lines: Iterable[bytes], found: Exposition) -> Iterator[None]:
+        """Read lines that were kept into `found`; yield after each millisecond's work.
 
-class Reading:
-    """Reads one answer, some lines at a time, so that others have their turn in between."""
-
-    __slots__ = ("_counts", "_families", "_found", "_places")
-
-    def __init__(self, families: Mapping[str, Family], places: dict[bytes, Place]) -> None:
-        self._families = families
-        self._places = places
-        self._found = Exposition()
-        self._counts: dict[Key, dict[float, float]] = {}
-
-    def slices(self, lines: Iterable[bytes]) -> Iterator[None]:
-        """Read the lines that were kept; yield after each millisecond's work.
-
-        Raises ValueError for what are none.
+        Others have their turn in between. Raises ValueError for what is no exposition.
         """
-        places, counts, values = self._places, self._counts, self._found.values
+        places, values = self._places, found.values
+        counts: dict[Key, dict[float, float]] = {}
         credit = SLICE_CREDIT
         for line in lines:
             series, _, text = line.rpartition(b" ")
@@ -269,6 +241,9 @@ class Reading:
             if credit <= 0:
                 credit = SLICE_CREDIT
                 yield
+        for key, histogram in counts.items():
+            bounds = found.bounds.setdefault(key[0], sorted(histogram))
+            found.buckets[key] = [histogram.get(bound, 0.0) for bound in bounds]
 
     def _parse(self, line: bytes) -> tuple[Place, float]:
         """Let the official parser read a line. Raises ValueError."""
@@ -284,14 +259,6 @@ class Reading:
                 bound = float(sample.labels["le"]) if family.is_histogram else None
                 return Place((family.name, labels), bound), sample.value
         return NOWHERE, 0.0
-
-    def told(self) -> Exposition:
-        """Return what all of it tells."""
-        found = self._found
-        for key, histogram in self._counts.items():
-            bounds = found.bounds.setdefault(key[0], sorted(histogram))
-            found.buckets[key] = [histogram.get(bound, 0.0) for bound in bounds]
-        return found
 
 
 INTERVAL_S = 5.0
@@ -348,10 +315,10 @@ class Component:
         took_ms = (time.monotonic() - begun) * 1e3
         at_s = elapsed_s()
         # A thread would keep the lock for 5 ms at each system call of a turn.
-        reading = self._wanted.reading()
-        for _ in reading.slices(kept):
+        told = Exposition()
+        for _ in self._wanted.slices(kept, told):
             await asyncio.sleep(PAUSE_S)
-        return Sample(self.name, at_s, took_ms, size, reading.told())
+        return Sample(self.name, at_s, took_ms, size, told)
 
 
 class ControlPlaneSampler:

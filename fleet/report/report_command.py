@@ -12,8 +12,7 @@ from fleet.profile.option_types import margin
 from fleet.report.comparison import Comparison, Row, compare
 from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
-from fleet.report.html_report import escaped, table, whole, write, write_report
-from fleet.report.report import Outcome
+from fleet.report.html_report import write_report
 from fleet.report.run_directory import RunRecord, read_run
 from fleet.report.service_levels import INDICATORS, is_asked
 
@@ -156,8 +155,8 @@ def conclusion(compared: Comparison) -> str:
     return found or f"comparable; nothing is worse by more than {share}"
 
 
-def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of the table of a comparison."""
+def compared_markdown(compared: Comparison) -> str:
+    """Return the comparison for a pull request or a log."""
     head = ["figure", *(run.name for run in compared.runs), "why it is not judged"]
     rows = [
         [
@@ -170,7 +169,7 @@ def compared_rows(compared: Comparison) -> tuple[list[str], list[list[str]]]:
         ]
         for row in compared.rows
     ]
-    return head, rows
+    return "\n".join([conclusion(compared), "", *_table(head, rows)]) + "\n"
 
 
 def _why_unjudged(row: Row) -> str:
@@ -179,12 +178,6 @@ def _why_unjudged(row: Row) -> str:
     return "; ".join(
         each if len(each) <= WHY_CHARACTERS_MAX else each.partition(": ")[0] for each in reasons
     )
-
-
-def compared_markdown(compared: Comparison) -> str:
-    """Return the comparison for a pull request or a log."""
-    head, rows = compared_rows(compared)
-    return "\n".join([conclusion(compared), "", *_table(head, rows)]) + "\n"
 
 
 def compared_json(compared: Comparison) -> Json:
@@ -248,9 +241,7 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
         note(conclusion(compared))
     match request.form or "markdown":
         case "html":
-            if request.out is None:
-                raise UsageError("--format html of several runs is a file: name it with --out")
-            return f"{write_comparison(compared, request.out)}\n", code
+            raise UsageError("--format html is the page of one run; compare runs as markdown")
         case "json":
             text = _json(compared_json(compared))
         case "junit":
@@ -285,22 +276,3 @@ def _written(text: str, out: Path | None) -> str:
     except OSError as error:
         raise SetupError(f"--out {out}: {error.strerror or error}") from error
     return ""
-
-
-def write_comparison(compared: Comparison, path: Path) -> Path:
-    """Write the page of several runs."""
-    head, rows = compared_rows(compared)
-    verdict, words = Outcome.PASS, "COMPARABLE"
-    if compared.is_worse:
-        verdict, words = Outcome.FAIL, "WORSE"
-    elif compared.differences:
-        verdict, words = Outcome.NOT_JUDGED, "NOT COMPARABLE"
-    cells = [[escaped(cell) for cell in row] for row in rows]
-    runs = "".join(
-        f"<li>{escaped(run.name)}: {escaped(sentence(run))}</li>" for run in compared.runs
-    )
-    body = (
-        f'<header><p class="verdict">{words}</p><h1>{escaped(conclusion(compared))}</h1></header>'
-        f"<ul>{runs}</ul>{table(head, cells, range(1, len(head) - 1))}"
-    )
-    return write(path, whole("fleet runs compared", verdict, body))

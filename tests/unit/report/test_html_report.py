@@ -419,12 +419,9 @@ def test_other_forms_say_the_same(slow: Path, good: Path, form: str, tmp_path: P
     assert out.read_text().strip() == one.strip()
 
 
-def test_several_runs_are_one_page_too(good: Path, slow: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--out"):
+def test_several_runs_are_no_page(good: Path, slow: Path) -> None:
+    with pytest.raises(UsageError, match="compare runs as markdown"):
         asked(good, slow, form="html")
-    out = tmp_path / "both.html"
-    asked(good, slow, form="html", out=out)
-    assert "COMPARABLE" in out.read_text() or "WORSE" in out.read_text()
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,10 @@ def test_only_wanted_lines_are_kept_and_added_up() -> None:
 def test_an_answer_that_is_read_in_slices_is_the_same() -> None:
     wanted = Wanted(FAMILIES[APISERVER])
     kept = wanted.keep((SCRAPED / "apiserver-2.txt").read_bytes().split(b"\n"))
-    reading = wanted.reading()
-    slices = sum(1 for _ in reading.slices(kept))
+    found = Exposition()
+    slices = sum(1 for _ in wanted.slices(kept, found))
     assert slices == len(kept) * (1 + PARSE_COST) // SLICE_CREDIT
-    assert reading.told() == scraped(APISERVER, 2)
+    assert found == scraped(APISERVER, 2)
 
 
 def test_a_period_is_what_came_in_between(period: Exposition) -> None:
