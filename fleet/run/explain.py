@@ -1,7 +1,7 @@
 """`fleet profiles explain`: what fleet takes the programs of a pod for, and what they will do.
 
 Each pod is played on a runtime of its own, by the same code as on a node: its containers are
-started, asked when they end, and stopped. Nothing is sent anywhere.
+started, and asked when they end. Nothing is sent anywhere.
 """
 
 import shlex
@@ -13,15 +13,9 @@ from fleet.errors import UsageError
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.k8s.well_known import OWN_PREFIX
-from fleet.kubelet.containers.kuberuntime_container import (
-    ENDLESS_NS,
-    GRACE_MIN_S,
-    HookPlace,
-    run_hook,
-)
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
-from fleet.profile.container_behavior import FOREVER, ProbeBehavior, ProbeKind
+from fleet.profile.container_behavior import ProbeBehavior, ProbeKind
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, PodBehavior
@@ -30,13 +24,12 @@ from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER, Container, RunState
 from fleet.runtime.program import Program, Role, Run, role_of, unknown_from
 from fleet.runtime.programs import CommandProgram, program_of
-from fleet.runtime.runtime import KILLED_EXIT_CODE, Runtime
+from fleet.runtime.runtime import Runtime
 from fleet.scenario.placement import TEMPLATES, at_path, group_of
 from fleet.wire.api.decode_pod import decode_pod
 
 NAME_MAX = 253
 _STARTED_NS = 3600 * NS_PER_S
-_STOPPED_AFTER_NS = 60 * NS_PER_S
 _HOST_IP = "192.0.2.1"
 _DECLARING = frozenset(OWN_PREFIX + each for each in OUTCOME_ANNOTATIONS)
 _ROLES = {
@@ -171,18 +164,6 @@ def _lines(played: Played) -> Iterator[tuple[str, str]]:
     for kind, probe in enumerate((spec.startup_probe, spec.readiness_probe, spec.liveness_probe)):
         if probe is not None:
             yield KIND_TEXTS[kind].lower(), _probe(played, probe, ProbeKind(kind))
-    for label, hook in (("postStart", spec.life.post_start), ("preStop", spec.life.pre_stop)):
-        if hook is not None:
-            life = played.behavior.container(spec.name).life
-            declared = life.post_start if label == "postStart" else life.pre_stop
-            now_ns = _STARTED_NS
-            place = HookPlace(played.runtime, played.env, played.pod, played.container, now_ns)
-            found = run_hook(hook, declared, spec, 0.5, place)
-            ends = "does not end"
-            if found.takes_ns < ENDLESS_NS:
-                ends = f"{'fails' if found.error else 'succeeds'} {_took(found.takes_ns)}"
-            yield label, f"{hook.kind}: {ends}"
-    yield "SIGTERM", _stopped(played)
 
 
 def _shown(words: tuple[str, ...]) -> str:
@@ -248,23 +229,3 @@ def _phases(found: ProbeBehavior) -> str:
         texts.append(f"{text}{since}")
     again = f"; again every {format_duration(found.repeat_ns)}" if found.repeat_ns else ""
     return "; ".join(texts) + again
-
-
-def _stopped(played: Played) -> str:
-    """Return what SIGTERM does to a container that has run for a minute, or for half its life."""
-    pod, container = played.pod, played.container
-    stop = played.behavior.container(container.name).life.stop
-    if stop.problem:
-        return f"does not end it: {stop.problem}"
-    after_ns = min(_STOPPED_AFTER_NS, (min(container.exit_ns, FOREVER) - _STARTED_NS) // 2)
-    grace_s = max(pod.spec.termination_grace_s, GRACE_MIN_S)
-    before_ns, at_ns = container.exit_ns, _STARTED_NS + after_ns
-    played.runtime.stop_container(
-        pod, container, played.behavior, at_ns, grace_s * NS_PER_S, wall_offset_ns=0
-    )
-    if container.exit_ns == before_ns:
-        return "is ignored: it ends by itself before its grace period is over"
-    took = _took(container.exit_ns - at_ns)
-    if container.exit_ns - at_ns == grace_s * NS_PER_S and container.exit_code == KILLED_EXIT_CODE:
-        return f"is ignored: SIGKILL ends it with {KILLED_EXIT_CODE} {took}"
-    return f"ends it with {container.exit_code} {took}"

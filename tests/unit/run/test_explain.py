@@ -54,33 +54,27 @@ Pod shop
     program     the entry point of registry.example.net/wait-for:2 with db:5432
     taken as    by role: init container
     ends        with 0 after 1s
-    SIGTERM     ends it with 143 at once
   sidecar mesh
     program     the entry point of registry.example.net/mesh:1
     taken as    by role: server
     ends        never: it runs until it is stopped
-    SIGTERM     ends it with 0 at once
   container web
     program     the entry point of registry.example.net/shop:7
     taken as    by role: server
     ends        never: it runs until it is stopped
     startup     exec shop ready: passes
     readiness   httpGet port 9999: fails (Refused); passes from 5s on; fails (Failure) from 1m0s on
-    preStop     exec: succeeds after 10s
-    SIGTERM     ends it with 0 at once
   container live
     program     sh -c 'touch /tmp/up; sleep 30; rm /tmp/up; sleep 600'
     taken as    understood: fleet follows its command
     ends        with 0 after 10m30s
     liveness    exec cat /tmp/up: passes; fails (Failure) from 30s on
-    SIGTERM     is ignored: SIGKILL ends it with 137 after 30s
 
 CronJob nightly
   container c
     program     sh -c 'sleep 3\\nexec backup'
     taken as    understood up to 3s, then by role: batch
     ends        with 0 after 3s and 5s
-    SIGTERM     ends it with 143 at once
 """
 
 
@@ -97,8 +91,7 @@ metadata: {name: slow-batch}
 spec:
   containers:
   - {type: InitContainer, outcomes: [{after: 20s, exitCode: 3}]}
-  - lifecycle: {stop: {delay: 4s}}
-    outcomes: [{weight: 9, after: 10m}, {weight: 1, after: 4m, exitCode: 1}]
+  - outcomes: [{weight: 9, after: 10m}, {weight: 1, after: 4m, exitCode: 1}]
 """)
     job = next(everyday_pods.objects_of(everyday_pods.BATCH_COMMANDS))
     text = f"{{kind: List, items: [{job}]}}"
@@ -107,7 +100,6 @@ spec:
     assert found[3:] == [
         "    taken as    declared: by PodBehavior slow-batch",
         "    ends        one of: with 0 after 10m0s; with 1 after 4m0s",
-        "    SIGTERM     ends it with 143 after 4s",
     ]
     annotated = PODS.replace("{fleet", "{fleet.emulator/run-time.wait: 9s, fleet", 1)
     found = explain_files({"x": annotated}, ()).splitlines()
