@@ -171,9 +171,10 @@ def capacity(
 
     options = search.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
     asked = search.asked_of(scenario, hold, max_nodes, given)
-    content = _run(search.search(asked, options, _note))
-    click.echo(search.told(content, options.directory, output))
-    return search.exit_code_of(content)
+    found = _run(search.search(asked, options, _note))
+    is_json = output == "json"
+    click.echo(search.as_json(found) if is_json else search.text(found, options.directory))
+    return found.exit_code
 
 
 def _without_variables(given: Mapping[str, object], names: Container[str]) -> dict[str, object]:

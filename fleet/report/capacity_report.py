@@ -5,18 +5,18 @@ broken. A size that was tried several times shows its last try.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
-from fleet.errors import FleetError
+from fleet.errors import Exit, FleetError
 from fleet.report.curves import Plot
-from fleet.report.figure import Json
-from fleet.report.findings import SIMULATED, of_unit, search_end, search_longer
+from fleet.report.findings import SIMULATED, of_unit
 from fleet.report.html_report import (
     INPUT,
     MEASURED,
     about,
     escaped,
+    listed,
     plotted,
     table,
     tag,
@@ -26,6 +26,7 @@ from fleet.report.html_report import (
 )
 from fleet.report.report import Outcome
 from fleet.report.run_directory import SUMMARY, RunRecord, read_run
+from fleet.report.service_levels import share_of_limit
 from fleet.report.summary_text import duration
 
 CAPACITY_REPORT = "capacity.html"
@@ -40,42 +41,84 @@ HEADS = {Outcome.PASS: "HELD", Outcome.FAIL: "NONE HELD"}
 """Of any other verdict its own words."""
 MARKS = {Outcome.PASS: "met", Outcome.NOT_JUDGED: "unjudged"}
 
-Probe = Json
+
+@dataclass(slots=True, kw_only=True)
+class Probe:
+    """How one size fared."""
+
+    nodes: int
+    attempt: int = 1
+    verdict: Outcome
+    told: str
+    """The run in one sentence."""
+    ready_s: float | None = None
+    """Until all were Ready."""
+    nearest: str = ""
+    """The service level that came nearest to its limit, "" for none."""
+    share: float | None = None
+    """How much of the limit it used: 1 is all."""
+    shown: str = ""
+    """The same in words."""
+    directory: str
+    exit_code: int = 0
+    """Of the run: 4 of one that was not judged on what the user asked for."""
+    ended: str = ""
+    """Why the search ends with it: `--stop-if`, or a limit of fleet's own. It broke nothing."""
 
 
-def write_capacity(content: Json, directory: Path) -> Path:
-    """Write the page of a search, of what `capacity.json` has, and return where it is.
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """What a search found; `capacity.json` has it as it is."""
+
+    verdict: Outcome
+    exit_code: Exit = Exit.OK
+    held: int
+    """The largest size that held, 0 for none."""
+    broke: int | None = None
+    """The smallest that did not."""
+    what_broke: str = ""
+    problem: str = ""
+    """Why the search ended early, or why no larger size can be tried."""
+    took_s: float
+    command: list[str] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
+
+    @property
+    def end(self) -> str:
+        """Say how the search ended."""
+        if self.problem:
+            is_cut = self.verdict in {Outcome.INCOMPLETE, Outcome.INVALID}
+            return "the search ended early" if is_cut else "a larger one cannot be tried"
+        return f"{self.broke:,} did not" if self.broke else "the most that was asked"
+
+    @property
+    def unjudged(self) -> str:
+        """Say what to do if the largest size was not judged, "" if it was."""
+        if self.verdict is not Outcome.NOT_JUDGED:
+            return ""
+        how = "hold each size for longer, for example with --hold 5m, or try larger sizes"
+        if self.command[:1] == ["run"]:
+            how = "give the scenario a longer phase, or try larger sizes"
+        return f"the largest size was not judged: {how}"
+
+
+def write_capacity(search: Search, directory: Path) -> Path:
+    """Write the page of a search, and return where it is.
 
     Raises SetupError if it cannot be written. A run whose files are gone is left out of the curve.
     """
-    probes = sorted(cast("list[Probe]", content["probes"]), key=_place)
-    runs = {str(each["directory"]): _read(str(each["directory"])) for each in probes}
-    held = cast("int", content["held"])
-    body = "\n".join(
-        filter(
-            None,
-            (
-                _head(content, probes, runs),
-                _tiles(content),
-                _plots(probes, runs),
-                _sizes(probes, directory),
-                _limits(),
-                _about(content, probes, runs),
-            ),
-        )
+    probes = sorted(search.probes, key=lambda each: (each.nodes, each.attempt))
+    runs = {each.directory: _read(each.directory) for each in probes}
+    parts = (
+        _head(search, runs),
+        _tiles(search),
+        _plots(probes, runs),
+        _sizes(probes, directory),
+        f"<h2>What this search does not prove</h2>{listed(NOT_PROVEN)}",
+        _about(search, probes, runs),
     )
-    title = f"fleet capacity: {held:,} nodes held"
-    return write(directory / CAPACITY_REPORT, whole(title, _outcome(content), body))
-
-
-def _outcome(content: Json) -> Outcome:
-    """Return the verdict on the answer; of an older file it follows from what held."""
-    known = Outcome.PASS if content["held"] else Outcome.FAIL
-    return Outcome(str(content.get("verdict", known)))
-
-
-def _place(probe: Probe) -> tuple[int, int]:
-    return cast("int", probe["nodes"]), cast("int", probe["attempt"])
+    title = f"fleet capacity: {search.held:,} nodes held"
+    return write(directory / CAPACITY_REPORT, whole(title, search.verdict, "\n".join(parts)))
 
 
 def _read(directory: str) -> RunRecord | None:
@@ -85,46 +128,35 @@ def _read(directory: str) -> RunRecord | None:
         return None
 
 
-def _server(runs: dict[str, RunRecord | None]) -> str:
+def _head(search: Search, runs: dict[str, RunRecord | None]) -> str:
     versions = (str(run.get("server_version") or "") for run in runs.values() if run is not None)
-    return f"Kubernetes {next(filter(None, versions), 'of unknown version')}"
-
-
-def _head(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
-    held, broke = cast("int", content["held"]), cast("int | None", content["broke"])
-    server = _server(runs)
+    server = f"Kubernetes {next(filter(None, versions), 'of unknown version')}"
+    held, broke = search.held, search.broke
     words = f"{held:,} nodes held on {server}" if held else f"No size held on {server}"
-    words += f"{';' if broke else ','} {search_end(content)}."
-    outcome = _outcome(content)
-    advice = ""
-    if outcome is Outcome.NOT_JUDGED:
-        advice = f"The largest size was not judged: {search_longer(content)}."
-    told = (advice, content.get("problem"), content["what_broke"])
-    broken = "".join(f"<p>{escaped(each)}</p>" for each in told if each)
-    is_ours = any(each["nodes"] == broke and each["verdict"] == "invalid" for each in probes)
-    if is_ours:
-        broken += (
-            "<p>That run is INVALID: fleet, or the machine that both share, was the limit, and "
-            "not the control plane.</p>"
+    words += f"{';' if broke else ','} {search.end}."
+    advice = search.unjudged and f"{search.unjudged[0].upper()}{search.unjudged[1:]}."
+    told = [advice, search.problem, search.what_broke]
+    if any(each.nodes == broke and each.verdict is Outcome.INVALID for each in search.probes):
+        told.append(
+            "That run is INVALID: fleet, or the machine that both share, was the limit, and not "
+            "the control plane."
         )
-    took = duration(cast("float", content["took_s"]))
     return (
-        f'<header><p class="verdict">{HEADS.get(outcome, outcome.words)}</p>'
-        f'<h1>{escaped(words)}</h1><p class="about">{len(probes)} runs in {took}</p></header>'
-        f"{broken}"
+        f'<header><p class="verdict">{HEADS.get(search.verdict, search.verdict.words)}</p>'
+        f'<h1>{escaped(words)}</h1><p class="about">{len(search.probes)} runs in '
+        f"{duration(search.took_s)}</p></header>"
+        + "".join(f"<p>{escaped(each)}</p>" for each in told if each)
     )
 
 
-def _tiles(content: Json) -> str:
-    broke = cast("int | None", content["broke"])
-    probes = cast("list[Probe]", content["probes"])
-    listed = [
-        (f"{content['held']:,}", "nodes held, the largest size", MEASURED),
-        (f"{broke:,}" if broke else "-", "nodes did not, the smallest size", MEASURED),
-        (f"{len({each['nodes'] for each in probes}):,}", "sizes tried", INPUT),
-        (duration(cast("float", content["took_s"])), "the search took", MEASURED),
+def _tiles(search: Search) -> str:
+    shown = [
+        (f"{search.held:,}", "nodes held, the largest size", MEASURED),
+        (f"{search.broke:,}" if search.broke else "-", "nodes did not, the smallest", MEASURED),
+        (f"{len({each.nodes for each in search.probes}):,}", "sizes tried", INPUT),
+        (duration(search.took_s), "the search took", MEASURED),
     ]
-    return tiles(listed)
+    return tiles(shown)
 
 
 def _plots(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
@@ -136,54 +168,42 @@ def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
     """Show how much of its limit each service level used; those that came nearest first."""
     found: dict[str, dict[int, float]] = {}
     for probe in probes:
-        run = runs[str(probe["directory"])]
+        run = runs[probe.directory]
         for level in run.rows("slis") if run is not None else ():
-            limit, measured = level["limit"], level["measured"]
-            if not isinstance(limit, int | float) or not isinstance(measured, int | float):
-                continue
-            share = measured / limit if limit else float(measured > 0)
-            found.setdefault(str(level["sli"]), {})[cast("int", probe["nodes"])] = share
+            if (share := share_of_limit(level)) is not None:
+                found.setdefault(str(level["sli"]), {})[probe.nodes] = share
     highest = sorted(found, key=lambda name: -max(found[name].values()))[:LEVELS_SHOWN]
     lines = {
         name: [(float(nodes), share) for nodes, share in sorted(found[name].items())]
         for name in highest
     }
     if lines:
-        most = float(max(cast("int", each["nodes"]) for each in probes))
-        lines["the limit"] = [(0.0, 1.0), (most, 1.0)]
+        lines["the limit"] = [(0.0, 1.0), (float(probes[-1].nodes), 1.0)]
     return Plot("capacity", "of the limit", "measured", lines, "sizes")
 
 
 def _ready(probes: Sequence[Probe]) -> Plot:
-    points = {
-        cast("int", each["nodes"]): each["ready_s"]
-        for each in probes
-        if isinstance(each["ready_s"], int | float)
-    }
-    line = [(float(nodes), cast("float", ready_s)) for nodes, ready_s in sorted(points.items())]
-    lines = {"until all were Ready": line} if line else {}
-    return Plot("ready", "s", "measured", lines, "sizes")
+    points = {each.nodes: each.ready_s for each in probes if each.ready_s is not None}
+    line = [(float(nodes), ready_s) for nodes, ready_s in points.items()]
+    return Plot("ready", "s", "measured", {"until all were Ready": line} if line else {}, "sizes")
 
 
 def _sizes(probes: Sequence[Probe], directory: Path) -> str:
     rows = []
     for each in probes:
-        verdict, ready_s = Outcome(str(each["verdict"])), cast("float | None", each["ready_s"])
-        mark = "unjudged" if each.get("ended") else MARKS.get(verdict, "broken")
-        name, share = str(each["nearest"]), cast("float | None", each["share"])
-        near = f"{escaped(each['shown'])}" if name else escaped(each["told"])
-        path = Path(str(each["directory"])) / "report.html"
+        mark = "unjudged" if each.ended else MARKS.get(each.verdict, "broken")
+        path = Path(each.directory) / "report.html"
         run = escaped(path.parent.name)
         if path.exists() and path.parent.parent == directory:
             run = f'<a href="{run}/report.html">{run}</a>'
         rows.append(
             (
-                f"{each['nodes']:,}",
-                str(each["attempt"]),
-                f'<span class="{mark}">{escaped(verdict.words)}</span>',
-                of_unit("TimeToNodesReady", ready_s),
-                "-" if share is None else f"{share:.0%}",
-                near,
+                f"{each.nodes:,}",
+                str(each.attempt),
+                f'<span class="{mark}">{escaped(each.verdict.words)}</span>',
+                of_unit("TimeToNodesReady", each.ready_s),
+                "-" if each.share is None else f"{each.share:.0%}",
+                escaped(each.shown if each.nearest else each.told),
                 run,
             )
         )
@@ -191,15 +211,10 @@ def _sizes(probes: Sequence[Probe], directory: Path) -> str:
     return f"<h2>Runs {tag(MEASURED)}</h2>{table(head, rows, (0, 1, 3, 4))}"
 
 
-def _limits() -> str:
-    listed = "".join(f"<li>{escaped(each)}</li>" for each in NOT_PROVEN)
-    return f"<h2>What this search does not prove</h2><ul>{listed}</ul>"
-
-
-def _about(content: Json, probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
+def _about(search: Search, probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
     """Say what each run was: the configuration of the largest that held, or of any."""
-    command = " ".join(cast("list[str]", content["command"]))
+    command = " ".join(search.command)
     told = f"<h2>Each run {tag(INPUT)}</h2><p><code>fleet {escaped(command)}</code></p>"
-    known = [run for each in probes if (run := runs[str(each["directory"])]) is not None]
+    known = [run for each in probes if (run := runs[each.directory]) is not None]
     held = [run for run in known if run.verdict in MARKS]
     return told + (about((held or known)[-1]) if known else "")

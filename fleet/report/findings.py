@@ -169,22 +169,6 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
     return lone_s
 
 
-def search_end(content: Json) -> str:
-    """Say how a search of `fleet capacity` ended, of what `capacity.json` has."""
-    if content.get("problem"):
-        is_cut = content.get("verdict") in {Outcome.INCOMPLETE, Outcome.INVALID}
-        return "the search ended early" if is_cut else "a larger one cannot be tried"
-    broke = cast("int | None", content["broke"])
-    return f"{broke:,} did not" if broke else "the most that was asked"
-
-
-def search_longer(content: Json) -> str:
-    """Return what to do about a search of `fleet capacity` whose largest size was not judged."""
-    if cast("list[str]", content.get("command") or ["spawn"])[0] == "run":
-        return "give the scenario a longer phase, or try larger sizes"
-    return "hold each size for longer, for example with --hold 5m, or try larger sizes"
-
-
 def recoveries(run: RunRecord) -> list[Recovery]:
     """Return what became of the nodes after each fault."""
     known = [(at_s, int(count)) for at_s, count in series(run, "nodes.ready")]

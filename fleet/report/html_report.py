@@ -123,17 +123,18 @@ def table(
     return made if reflows else f'<div class="scroll">{made}</div>'
 
 
-def tiles(listed: Iterable[tuple[str, str, str]]) -> str:
+def listed(texts: Iterable[str]) -> str:
+    """Return a list."""
+    return f"<ul>{''.join(f'<li>{escaped(each)}</li>' for each in texts)}</ul>"
+
+
+def tiles(shown: Iterable[tuple[str, str, str]]) -> str:
     """Return boxes with a figure each: its value, what it is, and whose."""
-    return (
-        '<div class="tiles">'
-        + "".join(
-            f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(words)}</span> '
-            f"{tag(kind)}</div>"
-            for value, words, kind in listed
-        )
-        + "</div>"
+    boxes = "".join(
+        f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(words)}</span> {tag(kind)}</div>'
+        for value, words, kind in shown
     )
+    return f'<div class="tiles">{boxes}</div>'
 
 
 def plotted(plots: Sequence[Plot], phases: Sequence[Json] = (), until_s: float = 0.0) -> str:
@@ -210,27 +211,22 @@ def write_report(run: RunRecord, path: Path | None = None) -> Path:
 
 def page(run: RunRecord) -> str:
     """Return the whole page."""
-    body = "\n".join(
-        filter(
-            None,
-            (
-                _head(run),
-                _tiles(run),
-                _levels(run),
-                _starts(run),
-                _recovery(run),
-                _limits(run),
-                _plots(run),
-                _requests(run),
-                about(run),
-            ),
-        )
+    parts = (
+        _head(run),
+        _tiles(run),
+        _levels(run),
+        _starts(run),
+        _recovery(run),
+        f"<h2>What this run does not prove</h2>{listed(not_proven(run))}",
+        _plots(run),
+        _requests(run),
+        about(run),
     )
+    body = "\n".join(filter(None, parts))
     return whole(f"fleet run {run.name}: {run.verdict.words}", run.verdict, body)
 
 
 def _head(run: RunRecord) -> str:
-    more = "".join(f"<li>{escaped(each)}</li>" for each in run.reasons)
     about = [f"run {run.name}", str(run.about.get("started") or ""), f"{duration(run.wall_s)} long"]
     about.append(f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "")
     return (
@@ -238,7 +234,7 @@ def _head(run: RunRecord) -> str:
         f"<h1>{escaped(sentence(run))}</h1>"
         f'<p class="about">{escaped(" · ".join(filter(None, about)))}</p></header>'
         + (f'<p class="broken">{escaped(refused(run))}</p>' if refused(run) else "")
-        + (f"<ul>{more}</ul>" if len(run.reasons) > 1 else "")
+        + (listed(run.reasons) if len(run.reasons) > 1 else "")
     )
 
 
@@ -254,12 +250,9 @@ def _tiles(run: RunRecord) -> str:
     ready_s = run.number("nodes.time_to_ready_s")
     requests = sum(cast("int", row["count"]) for row in run.rows("requests"))
     requests = requests or int(run.number("requests_total") or 0)
-    listed = [
-        (
-            f"{count('nodes.ready')} / {count('nodes.requested')}",
-            "nodes Ready, at the end",
-            MEASURED,
-        ),
+    ready = f"{count('nodes.ready')} / {count('nodes.requested')}"
+    shown = [
+        (ready, "nodes Ready, at the end", MEASURED),
         (duration(ready_s) if ready_s is not None else "-", "until all were Ready", MEASURED),
         (count("nodes.ever_not_ready"), "nodes Ready, then not", MEASURED),
         (count("pods.started"), "pods started", MEASURED),
@@ -268,7 +261,7 @@ def _tiles(run: RunRecord) -> str:
         (count("lease.missed"), "Leases missed", MEASURED),
         (ms("process.timer_lag_ms.p99"), "timer lag p99: fleet's own error", MEASURED),
     ]
-    return tiles(listed)
+    return tiles(shown)
 
 
 def _levels(run: RunRecord) -> str:
@@ -365,11 +358,6 @@ def _recovery(run: RunRecord) -> str:
     ]
     head = ("fault", "from", "until", "nodes lost", "until as many were Ready again")
     return f"<h2>Recovery {tag(MEASURED)}</h2>{table(head, rows, (1, 2, 3, 4))}"
-
-
-def _limits(run: RunRecord) -> str:
-    listed = "".join(f"<li>{escaped(each)}</li>" for each in not_proven(run))
-    return f"<h2>What this run does not prove</h2><ul>{listed}</ul>"
 
 
 def _plots(run: RunRecord) -> str:

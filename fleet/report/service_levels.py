@@ -37,6 +37,7 @@ from fleet.profile.schema import API_VERSION, Metadata, Spec, explain
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.quantity import parse_duration
 from fleet.report.control_plane import REQUESTS, SEPARATOR, Exposition, added, quantile
+from fleet.report.figure import Json
 from fleet.report.report import Expectation, RunFigures, ServiceLevel
 
 KIND = "ServiceLevelObjectives"
@@ -353,6 +354,14 @@ def words(sli: str, value: float | None) -> str:
     if sli not in INDICATORS or INDICATORS[sli].unit != "s":  # of another version
         return f"{value:,.0f}"
     return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
+
+
+def share_of_limit(level: Json) -> float | None:
+    """Return how much of its limit a level of a summary used, None if it has none: 1 is all."""
+    limit, measured = level["limit"], level["measured"]
+    if not isinstance(limit, int | float) or not isinstance(measured, int | float):
+        return None
+    return measured / limit if limit else float(measured > 0)
 
 
 def _level(

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import orjson
 
@@ -33,11 +33,11 @@ from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
 from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration, parse_positive_duration
-from fleet.report.capacity_report import write_capacity
-from fleet.report.figure import Json
-from fleet.report.findings import of_unit, search_end, search_longer, sentence
+from fleet.report.capacity_report import Probe, Search, write_capacity
+from fleet.report.findings import of_unit, sentence
 from fleet.report.report import Outcome, own_limit_words
 from fleet.report.run_directory import SUMMARY, TIMESERIES, RunRecord, read_run
+from fleet.report.service_levels import share_of_limit
 from fleet.report.summary_text import duration
 from fleet.scenario.scenario import find as find_scenario
 
@@ -122,29 +122,6 @@ class Asked(NamedTuple):
     """What is nobody's to read in a list of processes."""
 
 
-class Probe(NamedTuple):
-    """How one size fared."""
-
-    nodes: int
-    attempt: int
-    verdict: Outcome
-    told: str
-    """The run in one sentence."""
-    ready_s: float | None
-    """Until all were Ready."""
-    nearest: str
-    """The service level that came nearest to its limit, "" for none."""
-    share: float | None
-    """How much of the limit it used: 1 is all."""
-    shown: str
-    """The same in words."""
-    directory: str
-    exit_code: int
-    """Of the run: 4 of one that was not judged on what the user asked for."""
-    ended: str = ""
-    """Why the search ends with it: `--stop-if`, or a limit of fleet's own. It broke nothing."""
-
-
 def options_of(
     first: int | None,
     most: int,
@@ -216,8 +193,8 @@ def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
     return without_options(environ) | kept | asked.variables
 
 
-async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
-    """Look for the largest size that holds; return what `capacity.json` has, and write it.
+async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
+    """Look for the largest size that holds, and write `capacity.json`.
 
     Raises UsageError or SetupError if a run does not come to a verdict.
     """
@@ -226,53 +203,50 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Json:
     except FileExistsError as error:
         raise UsageError(f"--run-dir: {options.directory} exists already") from error
     began_s = time.monotonic()
-    found = CapacitySearch(options.first, options.most, options.precision, options.tries)
+    sizes = CapacitySearch(options.first, options.most, options.precision, options.tries)
     probes: list[Probe] = []
     problem = ""
-    while nodes := found.next():
+    while (nodes := sizes.next()) and not problem:
         attempt = 1 + sum(each.nodes == nodes for each in probes)
         note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
         try:
             probe = await _probe(nodes, attempt, asked, options)
         except SetupError as error:
-            if not found.held:
+            if not sizes.held:
                 raise
             problem = str(error)  # such as a limit of open files, that smaller runs were within
             note(f"{nodes:,} nodes cannot be tried: {problem}")
             break
         probes.append(probe)
-        if not probe.ended:
-            found.note(nodes, held=probe.verdict in HOLDS)
-        words = Outcome(probe.verdict).words
-        note(f"{nodes:,} nodes: {words}, {probe.shown or probe.told}")
-        if probe.ended:
-            problem = probe.ended
+        note(f"{nodes:,} nodes: {probe.verdict.words}, {probe.shown or probe.told}")
+        if problem := probe.ended:
             note(f"the search ends: {problem}")
-            break
-    verdict, code = answer_of(probes, found.held)
-    content: Json = {
-        "verdict": verdict.value,
-        "exit_code": code,
-        "held": found.held,
-        "broke": found.broke or None,
-        "what_broke": next((each.told for each in probes if each.nodes == found.broke), ""),
-        "problem": problem,
-        "took_s": round(time.monotonic() - began_s, 1),
-        "command": asked.arguments,
-        "probes": [each._asdict() for each in probes],
-    }
-    (options.directory / CAPACITY).write_bytes(orjson.dumps(content, option=orjson.OPT_INDENT_2))
+        else:
+            sizes.note(nodes, held=probe.verdict in HOLDS)
+    verdict, code = answer_of(probes, sizes.held)
+    found = Search(
+        verdict=verdict,
+        exit_code=code,
+        held=sizes.held,
+        broke=sizes.broke or None,
+        what_broke=next((each.told for each in probes if each.nodes == sizes.broke), ""),
+        problem=problem,
+        took_s=round(time.monotonic() - began_s, 1),
+        command=asked.arguments,
+        probes=probes,
+    )
+    (options.directory / CAPACITY).write_text(as_json(found))
     if "--no-report" not in asked.arguments:
-        _report(content, options.directory, note)
-    return content
+        try:
+            note(f"report: {write_capacity(found, options.directory)}")
+        except FleetError as error:  # it spoils no search
+            note(f"no report: {error}")
+    return found
 
 
-def _report(content: Json, directory: Path, note: Note) -> None:
-    """Write the page; that there is none is told, and spoils no search."""
-    try:
-        note(f"report: {write_capacity(content, directory)}")
-    except FleetError as error:
-        note(f"no report: {error}")
+def as_json(found: Search) -> str:
+    """Return what `capacity.json` has."""
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
 
 
 async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOptions) -> Probe:
@@ -306,17 +280,17 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
     verdict, told = judged(record, nodes, options.ready_within_ns if is_late else None)
     name, share, shown = nearest(record) if not is_late else ("", None, "")
     return Probe(
-        nodes,
-        attempt,
-        verdict,
-        told,
-        record.number("nodes.time_to_ready_s"),
-        name,
-        share,
-        shown,
-        str(directory),
-        death.returncode,
-        ended_by(record),
+        nodes=nodes,
+        attempt=attempt,
+        verdict=verdict,
+        told=told,
+        ready_s=record.number("nodes.time_to_ready_s"),
+        nearest=name,
+        share=share,
+        shown=shown,
+        directory=str(directory),
+        exit_code=death.returncode,
+        ended=ended_by(record),
     )
 
 
@@ -338,13 +312,8 @@ def answer_of(probes: Sequence[Probe], held: int) -> tuple[Outcome, Exit]:
         return last.verdict, Exit.INVALID
     for each in reversed(probes):
         if each.nodes == held and each.verdict in HOLDS:
-            return Outcome(each.verdict), Exit(each.exit_code)
+            return each.verdict, Exit(each.exit_code)
     return Outcome.FAIL, Exit.EXPECTATION_FAILED
-
-
-def exit_code_of(content: Json) -> Exit:
-    """Return what a search ends with."""
-    return Exit(cast("int", content["exit_code"]))
 
 
 def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[Outcome, str]:
@@ -384,41 +353,23 @@ def nearest(run: RunRecord) -> tuple[str, float | None, str]:
     """Return which service level came nearest to its limit, how near, and that in words."""
     found: tuple[str, float | None, str] = ("", None, "")
     for level in run.rows("slis"):
-        limit, measured = level["limit"], level["measured"]
-        if not isinstance(limit, int | float) or not isinstance(measured, int | float):
-            continue
-        share = measured / limit if limit else float(measured > 0)
-        if found[1] is None or share > found[1]:
-            name = str(level["sli"])
-            told = f"{of_unit(name, measured)} of {of_unit(name, limit)}"
+        share, name = share_of_limit(level), str(level["sli"])
+        if share is not None and (found[1] is None or share > found[1]):
+            told = f"{of_unit(name, level['measured'])} of {of_unit(name, level['limit'])}"
             found = name, round(share, 3), f"{name} {told}"
     return found
 
 
-def told(content: Json, directory: Path, output: str | None) -> str:
-    """Return the answer as `--output` wants it."""
-    if output == "json":
-        return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode()
-    return text(content, directory)
-
-
-def text(content: Json, directory: Path) -> str:
+def text(found: Search, directory: Path) -> str:
     """Return the answer for people."""
-    held, took = cast("int", content["held"]), duration(cast("float", content["took_s"]))
-    lines = [f"fleet capacity: {held:,} nodes held" if held else "fleet capacity: no size held"]
-    lines[0] += f", {search_end(content)} ({took})"
-    if content.get("verdict") == Outcome.NOT_JUDGED:
-        lines[0] = lines[0].replace(":", f": {Outcome.NOT_JUDGED.words}:", 1)
-        lines.append(f"  the largest size was not judged: {search_longer(content)}")
-    if content.get("problem"):
-        lines.append(f"  {content['problem']}")
-    if content["what_broke"]:
-        lines.append(f"  {content['what_broke']}")
+    held = f"{found.held:,} nodes held" if found.held else "no size held"
+    judged = f"{found.verdict.words}: " if found.unjudged else ""
+    lines = [f"fleet capacity: {judged}{held}, {found.end} ({duration(found.took_s)})"]
+    told = filter(None, (found.unjudged, found.problem, found.what_broke))
+    lines += [f"  {each}" for each in told]
     lines += ["", f"  {'nodes':>7}  {'verdict':10}  {'all Ready':>9}  nearest to its limit"]
-    probes = cast("list[Json]", content["probes"])
-    for each in sorted(probes, key=lambda probe: cast("int", probe["nodes"])):
-        ready_s = cast("float | None", each["ready_s"])
-        shown = each["shown"] or each["told"]
-        ready = f"{ready_s:,.1f} s" if ready_s is not None else "-"
-        lines.append(f"  {each['nodes']:>7,}  {each['verdict']:10}  {ready:>9}  {shown}")
+    for each in sorted(found.probes, key=lambda probe: probe.nodes):
+        ready = f"{each.ready_s:,.1f} s" if each.ready_s is not None else "-"
+        shown = each.shown or each.told
+        lines.append(f"  {each.nodes:>7,}  {each.verdict:10}  {ready:>9}  {shown}")
     return "\n".join([*lines, "", str(directory / CAPACITY)])

@@ -1,13 +1,14 @@
 """The page of a capacity search: the curve, what broke first, and that it asks no network."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from run_files import write_run
 
-from fleet.report.capacity_report import write_capacity
-from fleet.report.figure import Json
+from fleet.report.capacity_report import Probe, Search, write_capacity
+from fleet.report.report import Outcome
 
 
 @pytest.fixture(scope="module")
@@ -20,29 +21,29 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def searched(directory: Path, *, verdict: str = "fail") -> Json:
+def searched(directory: Path, *, verdict: Outcome = Outcome.FAIL) -> Search:
     probes = [
-        {
-            "nodes": nodes,
-            "attempt": 1,
-            "verdict": verdict if nodes == 400 else "pass",
-            "told": "On Kubernetes v1.36.3 the PATCHes were slow.",
-            "ready_s": nodes / 20,
-            "nearest": "MutatingApiCallLatency",
-            "share": nodes / 250,
-            "shown": "MutatingApiCallLatency 1.6 s of 1 s",
-            "directory": str(directory / f"{nodes:06}-1"),
-        }
+        Probe(
+            nodes=nodes,
+            verdict=verdict if nodes == 400 else Outcome.PASS,
+            told="On Kubernetes v1.36.3 the PATCHes were slow.",
+            ready_s=nodes / 20,
+            nearest="MutatingApiCallLatency",
+            share=nodes / 250,
+            shown="MutatingApiCallLatency 1.6 s of 1 s",
+            directory=str(directory / f"{nodes:06}-1"),
+        )
         for nodes in (400, 100, 200)
     ]
-    return {
-        "held": 200,
-        "broke": 400,
-        "what_broke": probes[0]["told"],
-        "took_s": 300.0,
-        "command": ["spawn", "--duration=75s", "--etcd-flag=<&>"],
-        "probes": probes,
-    }
+    return Search(
+        verdict=Outcome.PASS,
+        held=200,
+        broke=400,
+        what_broke=probes[0].told,
+        took_s=300.0,
+        command=["spawn", "--duration=75s", "--etcd-flag=<&>"],
+        probes=probes,
+    )
 
 
 def test_the_page_says_what_held_what_broke_first_and_shows_the_curve(directory: Path) -> None:
@@ -70,7 +71,7 @@ def test_the_page_says_what_held_what_broke_first_and_shows_the_curve(directory:
 
 
 def test_a_limit_of_fleet_s_own_is_not_the_control_plane_s(directory: Path) -> None:
-    content = searched(directory, verdict="invalid")
+    content = searched(directory, verdict=Outcome.INVALID)
     text = write_capacity(content, directory).read_text()
     assert "That run is INVALID: fleet, or the machine that both share, was the limit" in text
     assert "INVALID" not in write_capacity(searched(directory), directory).read_text()
@@ -79,31 +80,31 @@ def test_a_limit_of_fleet_s_own_is_not_the_control_plane_s(directory: Path) -> N
 @pytest.mark.parametrize(
     ("verdict", "words", "told"),
     [
-        ("incomplete", "INCOMPLETE", "the search ended early"),
-        ("invalid", "INVALID", "the search ended early"),
-        ("not-judged", "NOT JUDGED", "a larger one cannot be tried"),
-        ("pass", "HELD", "a larger one cannot be tried"),
+        (Outcome.INCOMPLETE, "INCOMPLETE", "the search ended early"),
+        (Outcome.INVALID, "INVALID", "the search ended early"),
+        (Outcome.NOT_JUDGED, "NOT JUDGED", "a larger one cannot be tried"),
+        (Outcome.PASS, "HELD", "a larger one cannot be tried"),
     ],
 )
 def test_a_search_that_ended_early_has_a_page(
-    tmp_path: Path, verdict: str, words: str, told: str
+    tmp_path: Path, verdict: Outcome, words: str, told: str
 ) -> None:
-    content = searched(tmp_path) | {"verdict": verdict, "broke": None, "what_broke": ""}
-    content["problem"] = "/readyz of the API server answered 500 for 30s (--stop-if)"
+    content = replace(searched(tmp_path), verdict=verdict, broke=None, what_broke="")
+    content.problem = "/readyz of the API server answered 500 for 30s (--stop-if)"
     text = write_capacity(content, tmp_path).read_text()
     assert f'<p class="verdict">{words}</p>' in text
     assert f"200 nodes held on Kubernetes of unknown version, {told}." in text
-    assert f"<p>{content['problem']}</p>" in text
-    assert ("--hold 5m" in text) == (verdict == "not-judged")
-    content["command"] = ["run", "zone-outage"]  # which --hold says nothing of
+    assert f"<p>{content.problem}</p>" in text
+    assert ("--hold 5m" in text) == (verdict is Outcome.NOT_JUDGED)
+    content.command = ["run", "zone-outage"]  # which --hold says nothing of
     text = write_capacity(content, tmp_path).read_text()
     assert "--hold 5m" not in text
-    assert ("give the scenario a longer phase" in text) == (verdict == "not-judged")
+    assert ("give the scenario a longer phase" in text) == (verdict is Outcome.NOT_JUDGED)
 
 
 def test_there_is_a_page_without_the_runs_files(tmp_path: Path) -> None:
     content = searched(tmp_path)
-    content["held"], content["broke"] = 0, None
+    content.held, content.broke = 0, None
     text = write_capacity(content, tmp_path).read_text()
     assert "No size held on Kubernetes of unknown version" in text
     assert re.findall(r'<figure id="plot-(\w+)"', text) == ["ready"]

@@ -12,7 +12,7 @@ import pytest
 from run_files import write_run
 
 from fleet.errors import UsageError
-from fleet.report.capacity_report import write_capacity
+from fleet.report.capacity_report import Probe, Search, write_capacity
 from fleet.report.figure import Json
 from fleet.report.html_report import page
 from fleet.report.report import Outcome
@@ -127,25 +127,25 @@ def test_every_text_of_a_record_is_text_on_the_page(hostile: Path, verdict: Outc
 
 
 def test_so_are_those_of_a_search(hostile: Path, tmp_path: Path) -> None:
-    probe: Json = {
-        "nodes": 20,
-        "attempt": 1,
-        "verdict": "fail",
-        "ready_s": 1.0,
-        "directory": str(hostile),
-        "told": HARM,
-        "nearest": HARM,
-        "shown": HARM,
-        "share": 1.5,
-    }
-    content: Json = {
-        "held": 0,
-        "broke": 20,
-        "what_broke": HARM,
-        "took_s": 3.0,
-        "command": [HARM],
-        "probes": [probe],
-    }
+    probe = Probe(
+        nodes=20,
+        verdict=Outcome.FAIL,
+        ready_s=1.0,
+        directory=str(hostile),
+        told=HARM,
+        nearest=HARM,
+        shown=HARM,
+        share=1.5,
+    )
+    content = Search(
+        verdict=Outcome.FAIL,
+        held=0,
+        broke=20,
+        what_broke=HARM,
+        took_s=3.0,
+        command=[HARM],
+        probes=[probe],
+    )
     check(write_capacity(content, tmp_path).read_text())
 
 

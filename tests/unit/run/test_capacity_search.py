@@ -1,6 +1,8 @@
 """The search of `fleet capacity`, and what its runs are asked."""
 
 import asyncio
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from fleet.cli import run_scenario
 from fleet.errors import UsageError
+from fleet.report.capacity_report import Probe, Search
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
@@ -16,7 +19,6 @@ from fleet.report.run_directory import RunRecord
 from fleet.run.capacity import (
     Asked,
     CapacitySearch,
-    Probe,
     answer_of,
     asked_of,
     ended_by,
@@ -163,7 +165,9 @@ def test_an_option_of_the_search_that_is_wrong_is_named(
 
 
 def probe(nodes: int, verdict: Outcome, exit_code: int) -> Probe:
-    return Probe(nodes, 1, verdict, "", 2.0, "", None, "", "there", exit_code)
+    return Probe(
+        nodes=nodes, verdict=verdict, told="", ready_s=2.0, directory="there", exit_code=exit_code
+    )
 
 
 def test_the_first_size_is_never_over_the_most() -> None:
@@ -184,37 +188,42 @@ def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> No
     assert answer_of(short, 100) == (Outcome.PASS, 0)
     assert answer_of([probe(3, Outcome.NOT_JUDGED, 4)], 3) == (Outcome.NOT_JUDGED, 4)
     assert answer_of([probe(3, Outcome.FAIL, 1)], 0) == (Outcome.FAIL, 1)
-    content = {"verdict": "not-judged", "held": 3, "broke": None, "what_broke": "", "took_s": 9.0}
-    lines = text({**content, "probes": []}, Path("there")).splitlines()
+    found = Search(verdict=Outcome.NOT_JUDGED, held=3, took_s=9.0)
+    lines = text(found, Path("there")).splitlines()
     assert lines[0].startswith("fleet capacity: NOT JUDGED: 3 nodes held")
     assert "--hold 5m" in lines[1]
 
 
-def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *probes: Probe) -> tuple[Json, list[str]]:
+def ran(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *probes: Probe
+) -> tuple[Search, list[str]]:
     """Search with runs that end as given, one after the other."""
     left, notes = list(probes), list[str]()
 
     async def run(nodes: int, *_how: object) -> Probe:
-        return left.pop(0)._replace(nodes=nodes)
+        return replace(left.pop(0), nodes=nodes)
 
     monkeypatch.setattr("fleet.run.capacity._probe", run)
     options = options_of(100, 1_000, "10%", 2, "1m", tmp_path / "capacity")
     asked = Asked(["spawn", "--no-report"], {})
-    content = asyncio.run(search(asked, options, notes.append))
+    found = asyncio.run(search(asked, options, notes.append))
     assert not left
-    return content, notes
+    assert json.loads((tmp_path / "capacity/capacity.json").read_text()) == json.loads(
+        json.dumps(asdict(found))
+    )
+    return found, notes
 
 
 def test_a_sick_server_ends_a_search_and_broke_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sick = "/readyz of the API server answered 500 for 30s (--stop-if)"
-    stopped = probe(0, Outcome.INCOMPLETE, 4)._replace(ended=sick)
-    content, notes = ran(monkeypatch, tmp_path, probe(0, Outcome.PASS, 0), stopped)
-    assert (content["held"], content["broke"], content["problem"]) == (100, None, sick)
-    assert (content["verdict"], content["exit_code"]) == ("incomplete", 4)
+    stopped = replace(probe(0, Outcome.INCOMPLETE, 4), ended=sick)
+    found, notes = ran(monkeypatch, tmp_path, probe(0, Outcome.PASS, 0), stopped)
+    assert (found.held, found.broke, found.problem) == (100, None, sick)
+    assert (found.verdict, found.exit_code) == ("incomplete", 4)
     assert notes[-1] == f"the search ends: {sick}"
-    lines = text(content, tmp_path).splitlines()
+    lines = text(found, tmp_path).splitlines()
     assert lines[0].startswith("fleet capacity: 100 nodes held, the search ended early (")
     assert lines[1].strip() == sick
 
@@ -223,10 +232,10 @@ def test_a_sick_server_ends_a_search_and_broke_nothing(
 def test_a_limit_of_fleets_own_is_no_capacity_of_the_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: int, verdict: str, code: int
 ) -> None:
-    full = probe(0, Outcome.INVALID, 4)._replace(ended="fleet hit its own limits: open files")
-    content, _ = ran(monkeypatch, tmp_path, *[probe(0, Outcome.PASS, 0)] * before, full)
-    assert (content["held"], content["broke"]) == (100 * before, None)
-    assert (content["verdict"], content["exit_code"]) == (verdict, code)
+    full = replace(probe(0, Outcome.INVALID, 4), ended="fleet hit its own limits: open files")
+    found, _ = ran(monkeypatch, tmp_path, *[probe(0, Outcome.PASS, 0)] * before, full)
+    assert (found.held, found.broke) == (100 * before, None)
+    assert (found.verdict, found.exit_code) == (verdict, code)
 
 
 @pytest.mark.parametrize(
@@ -243,12 +252,12 @@ def test_why_a_search_cannot_go_on(tmp_path: Path, summary: Json, ended: str) ->
 
 
 def test_the_answer_lists_the_sizes_in_order() -> None:
-    probes = [
-        {"nodes": 8, "verdict": "fail", "ready_s": None, "shown": "", "told": "No."},
-        {"nodes": 4, "verdict": "pass", "ready_s": 2.0, "shown": "Latency 1 s of 2 s", "told": ""},
-    ]
-    content = {"held": 4, "broke": 8, "what_broke": "No.", "took_s": 60.0, "probes": probes}
-    lines = text(content, Path("there")).splitlines()
+    broke = Probe(nodes=8, verdict=Outcome.FAIL, told="No.", directory="")
+    held = replace(probe(4, Outcome.PASS, 0), shown="Latency 1 s of 2 s")
+    found = Search(
+        verdict=Outcome.PASS, held=4, broke=8, what_broke="No.", took_s=60.0, probes=[broke, held]
+    )
+    lines = text(found, Path("there")).splitlines()
     assert lines[0] == "fleet capacity: 4 nodes held, 8 did not (60.0 s)"
     assert [line.split()[0] for line in lines[4:6]] == ["4", "8"]
     assert lines[-1] == "there/capacity.json"
