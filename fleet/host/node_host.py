@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable
 
 from fleet import __version__
 from fleet.clock import NS_PER_S, Draws, SystemClock
@@ -58,7 +57,6 @@ LOOK_S = 5.0  # for refusals, and whether credentials run out
 NO_CERTIFICATE = "nobody has approved and signed its request for a certificate"
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
-_STREAM_CHOSEN = 0xC405E
 NOT_READY_NS_MAX = 60 * NS_PER_S
 """A node that has registered and does not become Ready is not waited for: its profile may be so."""
 
@@ -453,22 +451,6 @@ class NodeHost:
             for name in self.readiness.present
             if (slot := slot_of(name)) is not None and slot >= self.size
         )
-
-    def restart(self, nodes: Iterable[NodeId]) -> int:
-        """Restart kubelets as if their processes had been killed; return how many did."""
-        if self.certificates is not None:
-            nodes = filter(self.certificates.has_begun, nodes)
-        return self.reactor.restart(nodes)
-
-    def chosen(self, share: float) -> list[NodeId]:
-        """Choose a share of the nodes that run by chance, at least one if there is any."""
-        count = max(1, round(share * len(self._running)))
-        now_ns = self.reactor.clock.now_ns()
-
-        def draw(node: NodeId) -> float:
-            return self._draws.uniform(node, _STREAM_CHOSEN, now_ns)
-
-        return sorted(self._running, key=draw)[:count]
 
     def _kind(self, model: NodeModel) -> tuple[Environment, RenderedProfile]:
         """Return what the nodes of one model share, made at its first node."""

@@ -95,12 +95,6 @@ class Sibling:
         if self._process is not None:
             await self._process.stop(END_S_MAX, politely=signal.SIGINT)
 
-    def restart_kubelets(self) -> None:
-        """Pass SIGHUP on, to a process that is far enough not to die of it."""
-        self.look()
-        if self._process is not None and self.live is not None:
-            self._process.signal(signal.SIGHUP)
-
     def figures(self) -> list[RunFigures]:
         """Return what its processes measured; one that was killed has left nothing."""
         paths = sorted(self.directory.glob(f"*/{FIGURES}"))
@@ -166,11 +160,6 @@ class Siblings:
     def run_directories(self) -> list[Path]:
         """Return where the present processes write."""
         return [each.run_directory for each in self._siblings]
-
-    def restart_kubelets(self) -> None:
-        """Have those with nodes restart a share of their kubelets."""
-        for sibling in self._siblings:
-            sibling.restart_kubelets()
 
     def merged(self, own: RunFigures) -> RunFigures:
         """Return our figures with theirs."""

@@ -299,7 +299,6 @@ Profiles = Annotated[tuple[ProfileChoice, ...], BeforeValidator(_profiles)]
 Rate = Annotated[float, BeforeValidator(_rate)]
 RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
 Shard = Annotated[Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(_shard)]
-Share = Annotated[float, BeforeValidator(_share)]
 StopIf = Annotated[StopRules, BeforeValidator(_stop_rules)]
 DEFAULT_STOP_RULES = _stop_rules("readyz,errors")
 """Of a shared cluster."""

@@ -25,7 +25,6 @@ from fleet.profile.option_types import (
     Rate,
     RunId,
     Shard,
-    Share,
     Shown,
     StatefulSetOption,
     StopIf,
@@ -227,8 +226,6 @@ class Settings(BaseModel):
     """Serve Prometheus metrics here."""
     metrics_host: str = "127.0.0.1"
     """Where it listens (default 127.0.0.1)."""
-    restart_share: Share = 1.0
-    """Share of the kubelets that SIGHUP restarts, e.g. 25%."""
     story: Annotated[tuple[str, ...], Shown("NODE")] = ()
     """Keep what this node did, for bugs."""
     dashboard: bool = False

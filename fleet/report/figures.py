@@ -330,7 +330,7 @@ METRICS = (
         kind=Kind.HISTOGRAM,
         locust=("NODE", "register"),
     ),
-    Figure("kubelets that were restarted by SIGHUP", "restarts", "kubelet_restarts"),
+    Figure("kubelets that a fault restarted", "restarts", "kubelet_restarts"),
 )
 """Figures that only a scrape has, or that have labels there."""
 

@@ -237,7 +237,7 @@ NOT_OF_CAPACITY = frozenset((
     "nodes", "max_nodes", "duration_ns", "until_ready", "keep", "output", "run_dir",
     "kubeconfig_out", "shared", "manage", "shard", "shard_stride", "nodes_total", "run_id",
     "holder", "statefulset", "dashboard", "dashboard_port", "dashboard_hosts", "locust_master",
-    "on_master_quit", "load", "api_users", "load_cluster_role", "restart_share", "story",
+    "on_master_quit", "load", "api_users", "load_cluster_role", "story",
 ))
 # fmt: on
 """Options of `fleet spawn` that the search sets itself, or that make no sense in it."""

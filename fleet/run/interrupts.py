@@ -7,62 +7,22 @@ PREPARING --first kubelet--> RUNNING
 timeout(1) and process managers signal a process and then its group: what follows within half a
 second is no second wish.
 
-SIGHUP restarts a share of the kubelets, in every process of the run. A terminal that is closed
-sends the same signal; then the run ends, as by Ctrl-C.
+A terminal that is closed sends SIGHUP: the run ends as by Ctrl-C, unless nohup(1) has it ignored.
 """
 
 import asyncio
 import contextlib
-import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 
 from fleet.background import give_up
-from fleet.host.node_host import NodeHost
-from fleet.host.siblings import Siblings
-
-
-class RestartSignal:
-    """What SIGHUP does. `node_host` and `siblings` are set while there are any."""
-
-    def __init__(
-        self, share: float, end_run: Callable[[], None], note: Callable[[str], None]
-    ) -> None:
-        self._share = share
-        self._end_run = end_run
-        self._note = note
-        self._had_terminal = _has_terminal()
-        self.node_host: NodeHost | None = None
-        self.siblings: Siblings | None = None
-
-    def __call__(self) -> None:
-        """Take the signal."""
-        if self._had_terminal and not _has_terminal():
-            self._end_run()
-            return
-        if self.node_host is None:
-            self._note("SIGHUP: no kubelet runs that could restart")
-            return
-        restarted = self.node_host.restart(self.node_host.chosen(self._share))
-        if self.siblings is not None:
-            self.siblings.restart_kubelets()
-        self._note(f"SIGHUP: restarting {restarted} of {self.node_host.size} kubelets")
-
-
-def _has_terminal() -> bool:
-    try:
-        return os.isatty(sys.stdin.fileno())
-    except (OSError, ValueError):  # closed, or replaced by something without a descriptor
-        return False
-
 
 ONE_WISH_S = 0.5
 
 
 class Interrupts:
-    """What the two signals do to the task that plays a run."""
+    """What the signals do to the task that plays a run."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -84,17 +44,19 @@ class Interrupts:
         return self.is_preparing and self._count == 1
 
     @contextlib.contextmanager
-    def taken(self, on_hangup: Callable[[], None]) -> Iterator[None]:
+    def taken(self) -> Iterator[None]:
         """Take the signals for the task that runs now."""
         self._task = asyncio.current_task()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
             loop.add_signal_handler(number, self.on_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, on_hangup)
         try:
             yield
         finally:
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
     async def until_stopped(self, work: Coroutine[object, object, object]) -> None:

@@ -49,7 +49,7 @@ from fleet.run.bring_up import bring_up, find_preset
 from fleet.run.control_socket import Listed, open_socket
 from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_longer, report_of
 from fleet.run.fault_control import FaultControl
-from fleet.run.interrupts import Interrupts, RestartSignal
+from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation
 from fleet.run.permission import may_load
 from fleet.run.scenario_player import ScenarioPlayer, Stage
@@ -105,9 +105,6 @@ class Run:
         self._background = Background(self._end_for)
         self._failure: FleetError | None = None
         self._target = Target(settings, self._display, self._on_death)
-        self._restart_signal = RestartSignal(
-            settings.restart_share, self._stop.set, self._display.tell
-        )
         self._ending = Ending(
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
         )
@@ -134,7 +131,7 @@ class Run:
             for line in self._mix.warnings:
                 self._display.note(line)
         try:
-            with self._interrupts.taken(self._restart_signal):
+            with self._interrupts.taken():
                 code = await self._run_in(directory)
         except (FleetError, OSError):
             if not self._has_begun:
@@ -320,7 +317,6 @@ class Run:
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         self._interrupts.is_preparing = False
         node_host.start()
-        self._restart_signal.node_host = node_host
         faults = FaultControl(
             node_host,
             meter.elapsed_s,
@@ -348,7 +344,6 @@ class Run:
             await faults.close()
             self._display.update(self._live(meter))
             self._display.phase("draining")
-            self._restart_signal.node_host = None
             if self._siblings is not None:
                 await self._siblings.stop()
             last_look = self._observation.over
@@ -474,7 +469,6 @@ class Run:
             for number in range(1, settings.processes)
         ]
         self._siblings = Siblings(commands, self._run_directory, self._display.note, self._give_up)
-        self._restart_signal.siblings = self._siblings
         await self._siblings.start(self._background)
 
     def _tell_use(self) -> None:

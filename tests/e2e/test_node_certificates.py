@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-import signal
 import stat
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ import yaml
 from audit_requests import assert_refusals_end, seconds
 from cryptography import x509
 from e2e_world import Json, World, eventually, workload
+from fault_world import order
 from lateness import assert_done
 
 from fleet.clock import Draws
@@ -177,7 +177,7 @@ def test_two_processes_bootstrap_with_one_token_and_their_kubelets_restart(
         eventually(lambda: proxied() >= begun, "every node has its kube-proxy")
         assert len(created(world.audit()[before:], "system:bootstrap:")) == 4
         at, began = len(world.audit()), time.time()
-        run.process.send_signal(signal.SIGHUP)
+        order(run, do="inject", fault={"type": "KubeletRestart"})
 
         def watched_anew() -> set[tuple[str, str]]:
             return {

@@ -1,8 +1,8 @@
 """Both nodes as the scenes see them."""
 
+import asyncio
 import contextlib
 import http.client
-import signal
 import ssl
 import threading
 import time
@@ -17,6 +17,7 @@ from scene import FLEET
 from scene import REAL as REAL_SIDE
 
 from fleet.controlplane.options import ControlPlaneInfo
+from fleet.run.control_socket import ask
 
 ANSWERS_S = 30.0
 """A kubelet asks the API server, five times if need be."""
@@ -73,7 +74,8 @@ class OracleStage:
     def restart_kubelets(self) -> None:
         self._both.real.kill_kubelet()
         self._restarts_s.append(time.time())
-        self._both.own.process.send_signal(signal.SIGHUP)
+        order = {"do": "inject", "fault": {"type": "KubeletRestart"}}
+        asyncio.run(ask(self._both.own.directory, order))
         self._both.real.start_kubelet()
 
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:

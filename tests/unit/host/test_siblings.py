@@ -44,7 +44,6 @@ GIVEN: dict[str, object] = {
     "simulate_csi": True,
     "seed": 7,
     "story": ("other-0001-00000", "other-0001-00001"),
-    "restart_share": "25%",
     "metrics_host": "0.0.0.0",
 }
 """A value for each that is not the default."""

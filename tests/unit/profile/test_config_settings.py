@@ -200,17 +200,6 @@ def test_given_choices_are_reduced_too() -> None:
     assert settings.profiles == (ProfileChoice("a", 2), ProfileChoice("b", 1))
 
 
-@pytest.mark.parametrize(("text", "share"), [("25%", 0.25), ("0.25", 0.25), ("100%", 1.0)])
-def test_a_restart_share_is_a_percentage_or_a_fraction(text: str, share: float) -> None:
-    assert Settings.from_options(restart_share=text).restart_share == share
-
-
-@pytest.mark.parametrize("text", ["0%", "101%", "2", "-1%", "all", "nan", "%"])
-def test_a_restart_share_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--restart-share: .* is not a share above 0%"):
-        Settings.from_options(restart_share=text)
-
-
 def test_the_first_and_the_last_node_are_of_all_processes() -> None:
     assert Settings.from_options(nodes=1).end_names == ("fleet-00000",)
     assert Settings.from_options(nodes=3).end_names == ("fleet-00000", "fleet-00002")

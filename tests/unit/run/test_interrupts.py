@@ -8,7 +8,7 @@ import pytest
 
 from fleet.run.interrupts import ONE_WISH_S, Interrupts
 
-SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 
 
 def send(number: int) -> None:
@@ -20,7 +20,7 @@ def send(number: int) -> None:
 def test_the_first_cancels_a_preparation_which_is_undone(number: int) -> None:
     async def prepared() -> list[str]:
         interrupts, undone = Interrupts(), []
-        with interrupts.taken(lambda: None):
+        with interrupts.taken():
             send(number)
             try:
                 await asyncio.Event().wait()
@@ -48,7 +48,7 @@ def test_the_second_cancels_what_undoes(number: int) -> None:
                 send(number)
                 await asyncio.Event().wait()
 
-        with interrupts.taken(lambda: None), pytest.raises(asyncio.CancelledError):
+        with interrupts.taken(), pytest.raises(asyncio.CancelledError):
             await prepare()
         return interrupts
 
@@ -62,7 +62,7 @@ def test_once_there_are_kubelets_the_first_ends_in_order(number: int) -> None:
     async def running() -> None:
         interrupts = Interrupts()
         interrupts.is_preparing = False
-        with interrupts.taken(lambda: None):
+        with interrupts.taken():
             send(number)
             await interrupts.stop.wait()
             assert not interrupts.is_second
@@ -83,7 +83,7 @@ def test_one_wish_may_come_as_two_signals(number: int) -> None:
     async def running() -> None:
         interrupts = Interrupts()
         interrupts.is_preparing = False
-        with interrupts.taken(lambda: None):
+        with interrupts.taken():
             interrupts.on_signal(number)
             interrupts.on_signal(number)
             await asyncio.sleep(0)
