@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -125,18 +125,6 @@ FAREWELL_S_MAX = 2.0
 Note = Callable[[str], None]
 
 
-class Kubeconfigs(Protocol):
-    """Where the credentials of a run are; see `Target`."""
-
-    @property
-    def kubeconfig(self) -> Path | None:
-        """Return what reaches the cluster as the user does, None inside of it."""
-
-    def private_file(self, content: bytes) -> Path:
-        """Write a file for its owner only, which ends with the run."""
-        ...
-
-
 class DashboardRun:
     """One run whose number of nodes the dashboard decides."""
 
@@ -146,22 +134,27 @@ class DashboardRun:
         cluster: Cluster,
         settings: Settings,
         directory: Path,
-        kubeconfigs: Kubeconfigs,
+        kubeconfig: Path | None,
+        private_file: Callable[[bytes], Path],
         adopted: int,
         background: Background,
         run_id: str,
         faults: Faults | None,
     ) -> None:
+        """`kubeconfig` reaches the cluster as the user does, None inside of it.
+
+        `private_file` writes a file for its owner only, which ends with the run.
+        """
         self._settings = settings
         self._background = background
         self._run_id = run_id
         self._faults = faults
         self._access = LoadAccess(cluster.api("load"), run_id, settings.load_cluster_role)
         self._directory = directory
-        self._kubeconfigs = kubeconfigs
+        self._kubeconfig, self._private_file = kubeconfig, private_file
         self._adopted = adopted
         self._load_worker: LoadWorker | None = None
-        self._loading: asyncio.Task[None] | None = None
+        self._loading: list[asyncio.Task[None]] = []
         self.fleet = ElasticFleet(node_host, cluster.api("scale"))
         self._master: LocustMaster | None = None
         if settings.dashboard:
@@ -183,7 +176,7 @@ class DashboardRun:
         if self._master is None:
             return self._settings.locust_master
         await self._master.start()
-        note(_where(self._master))
+        note(f"dashboard: {self._master.url}")
         await self._start_load(self._master.ports.master)
         return f"{LOOPBACK}:{self._master.ports.master}"
 
@@ -233,7 +226,9 @@ class DashboardRun:
                     await asyncio.wait_for(serving, FAREWELL_S_MAX)
         finally:
             await give_up(*beside)
-            await self._stop_load()
+            await give_up(*self._loading)
+            if self._load_worker is not None:
+                await self._remove_access()
             if siblings is not None:  # their last figures are for the master's report
                 await siblings.stop()
             if self._master is not None:
@@ -252,13 +247,13 @@ class DashboardRun:
                 note(str(error))
                 continue
             link.redirect(LOOPBACK, master.ports.master)
-            note(_where(master))
+            note(f"dashboard: {master.url}")
             if self._load_worker is not None:  # it would wait a minute for the old master
                 await self._begin_load(self._load_worker, master.ports.master)
 
     async def _start_load(self, port: int) -> None:
         """Start the API users, under a service account of their own."""
-        settings, kubeconfig = self._settings, self._kubeconfigs.kubeconfig
+        settings, kubeconfig = self._settings, self._kubeconfig
         if not settings.load or kubeconfig is None:
             return
         try:
@@ -266,7 +261,7 @@ class DashboardRun:
         except FleetError:
             await self._remove_access()
             raise
-        theirs = self._kubeconfigs.private_file(with_token(kubeconfig.read_bytes(), token))
+        theirs = self._private_file(with_token(kubeconfig.read_bytes(), token))
         namespace = self._access.namespace
         self._load_worker = LoadWorker(
             settings.load, theirs, self._directory, self._run_id, namespace
@@ -275,22 +270,9 @@ class DashboardRun:
 
     async def _begin_load(self, worker: LoadWorker, port: int) -> None:
         """Keep one worker of API users for the master on a port."""
-        await self._end_load()
-        self._loading = self._background.keep("API users", lambda: worker.serve(port))
-
-    async def _end_load(self) -> None:
-        if self._loading is not None:
-            await give_up(self._loading)
-
-    async def _stop_load(self) -> None:
-        if self._load_worker is not None:
-            await self._end_load()
-            await self._remove_access()
+        await give_up(*self._loading)
+        self._loading = [self._background.keep("API users", lambda: worker.serve(port))]
 
     async def _remove_access(self) -> None:
         with contextlib.suppress(FleetError):
             await self._access.remove()
-
-
-def _where(master: LocustMaster) -> str:
-    return f"dashboard: {master.url}"

@@ -15,7 +15,7 @@ from fleet.cluster.api_client import Api
 from fleet.cluster.cleanup import remove_named
 from fleet.errors import FleetError
 from fleet.host.node_host import NodeHost
-from fleet.metrics import FleetCounts
+from fleet.metrics import FleetCounts, Histogram
 from fleet.report.report import lag_reasons
 
 STEP_S = 0.05
@@ -34,24 +34,16 @@ class ElasticFleet:
 
     def __init__(self, node_host: NodeHost, api: Api) -> None:
         self._node_host = node_host
+        self.counts: FleetCounts = node_host.counts
+        self.nodes_max = node_host.nodes_max
         self._api = api
         node_host.wanted = 0
         self._changed = asyncio.Event()
 
     @property
-    def counts(self) -> FleetCounts:
-        """Return what the kubelets did so far."""
-        return self._node_host.counts
-
-    @property
     def existing(self) -> int:
         """Return how many nodes exist, as another client sees it."""
         return len(self._node_host.readiness.present)
-
-    @property
-    def nodes_max(self) -> int:
-        """Return how many nodes there may be."""
-        return self._node_host.nodes_max
 
     @property
     def aimed(self) -> int:
@@ -92,7 +84,6 @@ class ElasticFleet:
     def figures(self) -> dict[str, object]:
         """Return what the Fleet tab shows of this process."""
         counts, readiness = self.counts, self._node_host.readiness
-        lag_ms = _p99_ms(counts.timer_lag.percentile_us(0.99))
         for_s = (time.monotonic_ns() - self._node_host.started_ns) / 1e9
         is_slow = bool(lag_reasons(counts.timer_lag, for_s))
         is_slow = is_slow or self._node_host.transport.stats.closed_slow > 0
@@ -102,9 +93,9 @@ class ElasticFleet:
             "ready": len(readiness.ready),
             "notReady": self.existing - len(readiness.ready),
             "podsRunning": counts.pods_running - counts.pods_removed,
-            "leaseLateP99": _p99_ms(counts.lease_late.percentile_us(0.99)),
-            "podStartP99": _p99_ms(counts.pod_start.percentile_us(0.99)),
-            "timerLagP99": lag_ms,
+            "leaseLateP99": _p99_ms(counts.lease_late),
+            "podStartP99": _p99_ms(counts.pod_start),
+            "timerLagP99": _p99_ms(counts.timer_lag),
             "watches": counts.watches_open,
             "valid": not (counts.bugs or counts.quarantined or is_slow),
         }
@@ -134,5 +125,6 @@ class ElasticFleet:
                 log.warning("%d nodes are not this run's, and stay: %s", len(refused), shown)
 
 
-def _p99_ms(value_us: int) -> float | None:
+def _p99_ms(histogram: Histogram) -> float | None:
+    value_us = histogram.percentile_us(0.99)
     return round(value_us / 1000, 1) if value_us else None

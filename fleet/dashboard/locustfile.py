@@ -353,7 +353,7 @@ def tell_ports(runner: MasterRunner, web_ui: Any, address: str) -> None:
 
 
 def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
-    """Add the Fleet tab with its faults and CSV, a page with charts and metrics, below `base`."""
+    """Add the Fleet tab with its faults and CSV, and a page with charts, below `base`."""
     structure = [{"key": "shard", "title": "Shard"}]
     structure += [{"key": key, "title": title} for title, key, _ in COLUMNS]
     web_ui.template_args.update(
@@ -402,38 +402,9 @@ def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
         shown = {"columns": columns, "rows": fleet.rows(), "points": fleet.history}
         return Response(json.dumps(shown), mimetype="application/json")
 
-    @own.route("/fleet/metrics")
-    def metrics() -> Response:
-        return Response(metrics_text(fleet), mimetype="text/plain; version=0.0.4")
-
     @own.route("/fleet")
     def page() -> Response:
         return Response(fleet_tab.page(), mimetype="text/html")
 
     add_routes(own, desk)
     app.register_blueprint(own)
-
-
-def metrics_text(fleet: Fleet) -> str:
-    """Return the master's view in Prometheus' text format."""
-    lines = []
-    for condition, key in (("Ready", "ready"), ("NotReady", "notReady")):
-        lines += [
-            f'fleet_nodes{{shard="{row["shard"]}",condition="{condition}"}} {row.get(key) or 0}'
-            for row in fleet.rows()
-        ]
-    for (name, method), entry in fleet.runner.stats.entries.items():
-        labels = f'method="{escaped(method)}",name="{escaped(name)}"'
-        lines.append(f"locust_requests_total{{{labels}}} {entry.num_requests}")
-        lines.append(f"locust_failures_total{{{labels}}} {entry.num_failures}")
-        lines += [
-            f'locust_response_milliseconds{{{labels},quantile="{q}"}} '
-            f"{entry.get_response_time_percentile(q)}"
-            for q in (0.5, 0.99)
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def escaped(label: str) -> str:
-    """Return the value of a label: a locustfile of API users may name its rows anything."""
-    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -133,7 +133,7 @@ class Exposition:
         A counter that fell was begun anew, by a component that was started again.
         """
         values = {
-            key: now - then if now >= (then := before.values.get(key, 0)) else now
+            key: now - base if now >= (base := before.values.get(key, 0)) else now
             for key, now in self.values.items()
         }
         buckets: dict[Key, list[float]] = {}

@@ -54,9 +54,6 @@ def test_nodes_follow_the_dashboard_and_are_counted(world: World) -> None:
         row = "fleet-0000,9,9,"  # shard, target, registered: of the last report
         eventually(lambda: row in dashboard.get("/fleet/nodes.csv"), "its row in the tab Fleet")
         assert [each["shard"] for each in dashboard.shards()] == ["fleet-0000"]
-        assert 'fleet_nodes{shard="fleet-0000",condition="Ready"}' in dashboard.get(
-            "/fleet/metrics"
-        )
         assert "canvas" in dashboard.get("/fleet")
         run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
@@ -84,7 +81,7 @@ def test_nobody_but_who_has_the_token_steers(world: World) -> None:
             answer = dashboard.ask("/swarm", form, told)
             assert (answer[0], words in answer[1]) == (code, True), (told, answer)
             assert dashboard.ask("/stop", {}, told)[0] == 403, told
-            assert dashboard.ask("/fleet/metrics", headers=told)[0] == 403, told
+            assert dashboard.ask("/fleet/history", headers=told)[0] == 403, told
         code, body = dashboard.ask("/swarm", {**form, "html_file": str(report)}, key)
         assert (code, json.loads(body)["message"]) == (400, "the form has no html_file")
         assert dashboard.ask("/healthz") == (200, "ok")

@@ -67,7 +67,7 @@ class Visitor:
 
 @pytest.mark.parametrize("method", READ_AND_WRITE)
 @pytest.mark.parametrize(
-    "path", ["/", "/swarm", "/stop", "/stats/requests", "/fleet/metrics", "/assets/a.js", "/logs"]
+    "path", ["/", "/swarm", "/stop", "/stats/requests", "/fleet/history", "/assets/a.js", "/logs"]
 )
 def test_nothing_is_told_or_done_without_the_token(path: str, method: str) -> None:
     visitor = Visitor()

@@ -26,6 +26,7 @@ class Nodes(NodeHost):
     def __init__(self, api: FakeApi, *, late: str = "") -> None:
         self.settings = Settings(nodes=10)
         self.run_id = "r1"
+        self.reactor = cast("Reactor", SimpleNamespace(counts=FleetCounts()))
         self.readiness = Readiness(10)
         self.slots: list[str] = []
         self.late = late
