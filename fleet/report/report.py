@@ -4,7 +4,7 @@ The keys of the summary are fixed (design 4). It is built from `RunFigures`, whi
 runs the nodes fills in; nothing here asks a server or a clock. A run whose own instrument lagged is
 invalid, and says so on its first line.
 
-The verdict is decided in one place, `decide`. The exit code, the terminal, `summary.json`,
+The verdict is decided in one place, `judgement`. The exit code, the terminal, `summary.json`,
 `report.html`, Markdown, JUnit, `fleet capacity` and comparisons all read what it returns; none of
 them judges again. The gravest verdict that applies wins:
 
@@ -69,33 +69,6 @@ class Verdict(NamedTuple):
     reasons: list[str]
     """Why, in words; nothing for PASS. The last one of NOT JUDGED says what to do."""
     exit_code: Exit
-
-
-def decide(figures: "RunFigures") -> Verdict:
-    """Return the verdict on a run.
-
-    A level is judged or not by `service_levels.measure`. What the user asked for (`--slo`, a
-    scenario) and could not be judged is an expectation whose `is_met` is None: that run exits
-    with 4, so that a gate in CI does not pass on what nobody has measured.
-    """
-    invalid = figures.all_invalid_reasons()
-    if figures.incomplete_reasons:
-        reasons = [*figures.incomplete_reasons, *invalid]
-        return Verdict(Outcome.INCOMPLETE, reasons, Exit.INVALID)
-    if invalid:
-        return Verdict(Outcome.INVALID, invalid, Exit.INVALID)
-    unmet = [each for each in figures.expectations if each.is_met is False]
-    if unmet:
-        return Verdict(Outcome.FAIL, _words("not met", unmet), Exit.EXPECTATION_FAILED)
-    open_ = [each for each in figures.expectations if each.is_met is None]
-    if open_:
-        reasons = [*_words("not judged", open_), figures.how_longer]
-        return Verdict(Outcome.NOT_JUDGED, reasons, Exit.INVALID)
-    if not figures.expectations:
-        why = dict.fromkeys(each.unjudged for each in figures.slis if each.unjudged)
-        reasons = [*why, figures.how_longer] if why else [NOTHING_ASKED]
-        return Verdict(Outcome.NOT_JUDGED, reasons, Exit.OK)
-    return Verdict(Outcome.PASS, [], Exit.OK)
 
 
 def _words(what: str, expectations: Sequence["Expectation"]) -> list[str]:
@@ -263,16 +236,30 @@ class RunFigures:
     """What to do so that a run of this kind can be judged."""
 
     def judgement(self) -> Verdict:
-        """Return the verdict with its reasons; see `fleet.report.report`."""
-        return decide(self)
+        """Return the verdict on the run.
 
-    def verdict(self) -> str:
-        """Return `pass`, `fail`, `not-judged`, `invalid` or `incomplete`."""
-        return self.judgement().outcome.value
-
-    def exit_code(self) -> Exit:
-        """Return what the process ends with."""
-        return self.judgement().exit_code
+        A level is judged or not by `service_levels.measure`. What the user asked for (`--slo`, a
+        scenario) and could not be judged is an expectation whose `is_met` is None: that run exits
+        with 4, so that a gate in CI does not pass on what nobody has measured.
+        """
+        invalid = self.all_invalid_reasons()
+        if self.incomplete_reasons:
+            reasons = [*self.incomplete_reasons, *invalid]
+            return Verdict(Outcome.INCOMPLETE, reasons, Exit.INVALID)
+        if invalid:
+            return Verdict(Outcome.INVALID, invalid, Exit.INVALID)
+        unmet = [each for each in self.expectations if each.is_met is False]
+        if unmet:
+            return Verdict(Outcome.FAIL, _words("not met", unmet), Exit.EXPECTATION_FAILED)
+        open_ = [each for each in self.expectations if each.is_met is None]
+        if open_:
+            reasons = [*_words("not judged", open_), self.how_longer]
+            return Verdict(Outcome.NOT_JUDGED, reasons, Exit.INVALID)
+        if not self.expectations:
+            why = dict.fromkeys(each.unjudged for each in self.slis if each.unjudged)
+            reasons = [*why, self.how_longer] if why else [NOTHING_ASKED]
+            return Verdict(Outcome.NOT_JUDGED, reasons, Exit.OK)
+        return Verdict(Outcome.PASS, [], Exit.OK)
 
     def all_invalid_reasons(self) -> list[str]:
         """Return what was reported, and what the instrument says of itself."""

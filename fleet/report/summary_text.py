@@ -87,15 +87,21 @@ def _grey(line: str) -> str:
 
 
 def _facts(figures: RunFigures) -> list[str]:
+    events, watch = figures.events, figures.watch
+    unregistered = sorted(figures.unregistered.items(), key=lambda each: -each[1])
+    why = "; ".join(f"{count:,} could not register: {reason}" for reason, count in unregistered)
+    spam = f"{events.sent:,} sent, {events.dropped:,} dropped as kubelets drop spam"
+    streams = f"{watch.open:,} open, {watch.events:,} events, {watch.restarts:,} restarts"
+    rejected = (f"{count:,} times {what}" for what, count in sorted(figures.rejected.items()))
     rows = [
         ("nodes", _node_words(figures)),
-        ("unregistered", _unregistered_words(figures)),
+        ("unregistered", why),
         ("leases", _lease_words(figures)),
         ("pods", _pod_words(figures)),
         ("requests", _request_words(figures)),
-        ("events", _event_words(figures)),
-        ("watches", _watch_words(figures)),
-        ("rejected", _rejected_words(figures)),
+        ("events", spam if events.sent or events.dropped else ""),
+        ("watches", streams if watch.open or watch.restarts or watch.events else ""),
+        ("rejected", ", ".join(rejected)),
         *((name, _agent_words(each)) for name, each in sorted(figures.agents.items())),
         ("fleet", _process_words(figures)),
         ("server", _server_words(figures)),
@@ -120,12 +126,6 @@ def _node_words(figures: RunFigures) -> str:
     if nodes.ever_not_ready:
         words += f"; {nodes.ever_not_ready:,} WENT NotReady on the way"
     return words
-
-
-def _unregistered_words(figures: RunFigures) -> str:
-    """Say how many nodes could not register, and why."""
-    found = sorted(figures.unregistered.items(), key=lambda each: -each[1])
-    return "; ".join(f"{count:,} could not register: {why}" for why, count in found)
 
 
 def _lease_words(figures: RunFigures) -> str:
@@ -157,25 +157,6 @@ def _request_words(figures: RunFigures) -> str:
         words += f" in {duration(figures.wall_s)} ({count / figures.wall_s:,.0f}/s on average)"
     failed = sum(r.count for r in figures.requests if is_failure(r.resource, r.code))
     return f"{words}, {failed:,} error{'s' if failed != 1 else ''}"
-
-
-def _event_words(figures: RunFigures) -> str:
-    events = figures.events
-    if not (events.sent or events.dropped):
-        return ""
-    return f"{events.sent:,} sent, {events.dropped:,} dropped as kubelets drop spam"
-
-
-def _watch_words(figures: RunFigures) -> str:
-    watch = figures.watch
-    if not (watch.open or watch.restarts or watch.events):
-        return ""
-    return f"{watch.open:,} open, {watch.events:,} events, {watch.restarts:,} restarts"
-
-
-def _rejected_words(figures: RunFigures) -> str:
-    """Say what of the server's was not taken, and how often."""
-    return ", ".join(f"{count:,} times {what}" for what, count in sorted(figures.rejected.items()))
 
 
 def _agent_words(figures: AgentFigures) -> str:
@@ -262,7 +243,9 @@ def _closing(
     lines = [f"  {run_directory / SUMMARY}"] if run_directory is not None else []
     lines += [f"  {report}"] if report else []
     if next_steps:
-        lines.append("What to do:" if figures.exit_code() is Exit.INVALID else "Try next:")
+        lines.append(
+            "What to do:" if figures.judgement().exit_code is Exit.INVALID else "Try next:"
+        )
         lines += [f"  {step}" for step in next_steps]
     return lines
 

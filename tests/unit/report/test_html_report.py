@@ -186,7 +186,7 @@ def test_a_level_that_was_asked_for_and_not_judged_is_an_error_in_ci(tmp_path: P
     figures.expectations = expectations(figures.slis)
     RunDirectory("r", tmp_path / "run").finish(figures)
     run = read_run(tmp_path / "run")
-    assert (run.verdict, figures.exit_code()) == (Outcome.NOT_JUDGED, 4)
+    assert (run.verdict, figures.judgement().exit_code) == (Outcome.NOT_JUDGED, 4)
     suite = ET.fromstring(asked(tmp_path / "run", form="junit")[0].strip())
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
 

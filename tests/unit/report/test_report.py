@@ -153,8 +153,8 @@ def held() -> RunFigures:
 
 
 def test_a_good_run_passes() -> None:
-    assert held().verdict() == "pass"
-    assert held().exit_code() is Exit.OK
+    assert held().judgement().outcome == "pass"
+    assert held().judgement().exit_code is Exit.OK
     assert summary(held())["valid"] is True
     assert summary_text(held()).splitlines()[0].endswith(": PASS")
 
@@ -163,8 +163,8 @@ def test_a_run_that_hit_a_limit_of_fleets_own_is_invalid_and_names_it() -> None:
     run = held()
     run.own_limits = {"open files": 2, "streams to the API server": 280_000}
     words = "streams to the API server (280,000 times), open files (2 times)"
-    assert run.verdict() == "invalid"
-    assert run.exit_code() is Exit.INVALID
+    assert run.judgement().outcome == "invalid"
+    assert run.judgement().exit_code is Exit.INVALID
     [reason] = run.all_invalid_reasons()
     assert reason == f"fleet hit its own limits, the API server did not: {words}"
     assert words in summary_text(run)
@@ -186,7 +186,7 @@ def test_a_run_of_which_nothing_could_be_judged_is_not_judged_and_says_what_to_d
     run.slis = [level]
     content = summary(run)
     assert (content["verdict"], content["valid"]) == ("not-judged", True)
-    assert run.exit_code() is Exit.OK
+    assert run.judgement().exit_code is Exit.OK
     why = ["all nodes were Ready for less than 60 s", LONGER]
     assert content["verdict_reasons"] == why
     lines = summary_text(run).splitlines()
@@ -201,7 +201,7 @@ def test_what_the_user_asked_for_and_nobody_could_judge_exits_with_4() -> None:
     run = held()
     asked = Expectation("PodStartupLatency p99 <= 5 s", is_met=None, detail="not measured")
     run.expectations = [*run.expectations, asked]
-    assert (run.verdict(), run.exit_code()) == ("not-judged", Exit.INVALID)
+    assert (run.judgement().outcome, run.judgement().exit_code) == ("not-judged", Exit.INVALID)
     assert summary(run)["verdict_reasons"] == [
         "not judged: PodStartupLatency p99 <= 5 s (not measured)",
         LONGER,
@@ -210,7 +210,7 @@ def test_what_the_user_asked_for_and_nobody_could_judge_exits_with_4() -> None:
     assert "\n  not judged: PodStartupLatency p99 <= 5 s (not measured)\n" in text
     assert (text.count("not judged: PodStartupLatency"), text.count(LONGER)) == (1, 1)
     run.expectations = [*run.expectations, Expectation("x", is_met=False)]
-    assert run.verdict() == "fail", "what was broken is graver than what is not known"
+    assert run.judgement().outcome == "fail", "what was broken is graver than what is not known"
 
 
 @pytest.mark.parametrize(
@@ -222,21 +222,21 @@ def test_lag_is_judged_over_ten_seconds_and_enough_timers(
 ) -> None:
     run = held()
     run.wall_s, run.process.timer_lag = wall_s, histogram(*[150_000] * timers)
-    assert run.verdict() == verdict
+    assert run.judgement().outcome == verdict
 
 
 @pytest.mark.parametrize(("wall_s", "verdict"), [(9.0, "pass"), (20.0, "invalid")])
 def test_a_standstill_needs_one_timer_but_no_short_run(wall_s: float, verdict: str) -> None:
     run = held()
     run.wall_s, run.process.timer_lag = wall_s, histogram(5_000_000)
-    assert run.verdict() == verdict
+    assert run.judgement().outcome == verdict
 
 
 def test_an_expectation_that_was_not_met_fails() -> None:
     run = figures()
     run.expectations = [Expectation("ready in 1 s", is_met=False, detail="took 2 s")]
-    assert run.verdict() == "fail"
-    assert run.exit_code() is Exit.EXPECTATION_FAILED
+    assert run.judgement().outcome == "fail"
+    assert run.judgement().exit_code is Exit.EXPECTATION_FAILED
     assert summary(run)["valid"] is True
     assert "NOT MET: ready in 1 s (took 2 s)" in summary_text(run)
 
@@ -255,7 +255,7 @@ def test_a_run_whose_instrument_lagged_is_invalid_and_says_so_first(trouble: str
     assert (content["verdict"], content["valid"]) == ("invalid", False)
     assert content["invalid_reasons"] == run.all_invalid_reasons()
     assert len(run.all_invalid_reasons()) == 1
-    assert run.exit_code() is Exit.INVALID
+    assert run.judgement().exit_code is Exit.INVALID
     first, second = summary_text(run).splitlines()[:2]
     assert first.endswith("INVALID: do not use these figures")
     assert second == f"  - {run.all_invalid_reasons()[0]}"
@@ -267,7 +267,7 @@ def test_an_interrupted_run_is_incomplete() -> None:
     content = summary(run)
     assert (content["verdict"], content["valid"]) == ("incomplete", False)
     assert content["invalid_reasons"] == ["interrupted before all nodes were Ready"]
-    assert run.exit_code() is Exit.INVALID
+    assert run.judgement().exit_code is Exit.INVALID
 
 
 def test_run_ids_sort_by_time_and_tell_it() -> None:

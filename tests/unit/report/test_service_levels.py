@@ -187,7 +187,7 @@ def test_a_slow_server_fails_the_run_and_says_which_call(period: Exposition) -> 
     assert not found.is_met
     assert found.name == "MutatingApiCallLatency p99 <= 1 s"
     assert found.detail == "2 s, PUT leases, 400 samples"
-    assert (figures.verdict(), figures.exit_code()) == ("fail", 1)
+    assert (figures.judgement().outcome, figures.judgement().exit_code) == ("fail", 1)
 
 
 @pytest.mark.parametrize(

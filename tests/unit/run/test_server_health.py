@@ -165,7 +165,7 @@ def test_the_reason_is_the_verdicts_and_the_clean_up_is_gentle() -> None:
         "it is sick (--stop-if)",
         "the scenario did not come to its end: load",
     ]
-    assert figures.exit_code() == 4
+    assert figures.judgement().exit_code == 4
 
 
 @pytest.mark.parametrize(
