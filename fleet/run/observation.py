@@ -9,23 +9,19 @@ process of a run looks at the control plane: the others would ask the same again
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from fleet.background import Background
-from fleet.cluster.api_client import Cluster
-from fleet.controlplane.options import SCHEDULER, ControlPlaneInfo
+from fleet.controlplane.options import SCHEDULER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
-from fleet.profile.settings import Settings
 from fleet.report.control_plane import ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures, clock
 from fleet.report.meter import Meter
 from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
-from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import Evidence, Objective, expectations, measure, tell_scheduling
 from fleet.run.control_socket import Json
-from fleet.run.fault_control import reach_words
+from fleet.run.fault_control import FaultControl, reach_words
 from fleet.run.scenario_player import ScenarioPlayer
 
 LAST_SAMPLE_S = 5.0
@@ -56,39 +52,33 @@ class SteadyPart(NamedTuple):
 class Observation:
     """See the top of this file. `objectives` are what the run is held to."""
 
-    def __init__(self, objectives: tuple[Objective, ...]) -> None:
+    def __init__(
+        self,
+        objectives: tuple[Objective, ...],
+        node_host: NodeHost,
+        meter: Meter,
+        faults: FaultControl,
+        player: ScenarioPlayer | None,
+        sampler: ControlPlaneSampler | None,
+        asked: Mapping[str, int],
+    ) -> None:
+        """`sampler` is None in a process that leaves the control plane to another one.
+
+        `asked` counts the requests that fleet makes for itself, by purpose.
+        """
+        self._asked = asked
         self._objectives = objectives
-        self._sampler: ControlPlaneSampler | None = None
-        self._cluster: Cluster | None = None
-        self._meter: Meter | None = None
-        self._node_host: NodeHost | None = None
+        self._node_host = node_host
+        self._meter = meter
+        self._faults = faults
+        self._player = player
+        self._sampler = sampler
         self._steady_s: float | None = None  # since when the present part is
         self._over_s: float | None = None
         self._told: Sample | None = None  # by the API server, last before that part
         self._before: Snapshots = {}
         self._part: SteadyPart | None = None  # the longest that is over
         self._live = LiveFigures()
-        self.faults: Callable[[], list[Phase]] = list  # what was on when
-        self.faults_on: Callable[[], list[Json]] = list
-        self.player: ScenarioPlayer | None = None
-
-    def begin(
-        self,
-        cluster: Cluster,
-        local: ControlPlaneInfo | None,
-        settings: Settings,
-        node_host: NodeHost,
-        meter: Meter,
-        directory: RunDirectory,
-        background: Background,
-    ) -> None:
-        """Look on from now on."""
-        self._cluster, self._meter, self._node_host = cluster, meter, node_host
-        if settings.shared is None and settings.shard in {None, 0}:
-            self._sampler = ControlPlaneSampler(
-                cluster, local, meter.elapsed_s, directory.keep_control_plane
-            )
-            background.keep("the look at the control plane", self._sampler.run)
 
     async def begun(self) -> None:
         """Wait for the first look at the control plane: what nodes do is measured from there."""
@@ -99,9 +89,9 @@ class Observation:
     def tell(self, live: LiveFigures) -> None:
         """Add what is on, and what is played, to what the terminal shows."""
         self._live = live
-        live.faults = [_fault_words(each) for each in self.faults_on()]
-        if self.player is not None:
-            live.scenario = self.player.progress(live.elapsed_s)
+        live.faults = [_fault_words(each) for each in self._faults.on()]
+        if self._player is not None:
+            live.scenario = self._player.progress(live.elapsed_s)
 
     async def follow(self) -> None:
         """Begin and end steady parts as a dashboard changes the number of nodes."""
@@ -117,8 +107,6 @@ class Observation:
 
     async def steady(self) -> None:
         """Note that all nodes are Ready: from here on the run is what it is for."""
-        if self._meter is None or self._node_host is None:
-            return
         await self._sample()
         self._steady_s = self._meter.elapsed_s()
         self._told = self._sampler.apiserver.last if self._sampler is not None else None
@@ -130,7 +118,7 @@ class Observation:
 
     async def unsteady(self) -> None:
         """Note that the steady part is over, if there is one; the longest is judged."""
-        if self._steady_s is None or self._meter is None or self._node_host is None:
+        if self._steady_s is None:
             return
         from_s, until_s = self._steady_s, self._meter.elapsed_s()
         self._steady_s = None
@@ -150,8 +138,6 @@ class Observation:
 
     async def over(self) -> None:
         """Note that the run is over, before its nodes fall silent."""
-        if self._meter is None or self._node_host is None:
-            return
         self._over_s = self._meter.elapsed_s()
         is_steady = self._steady_s is not None
         await (self.unsteady() if is_steady else self._sample())
@@ -165,13 +151,14 @@ class Observation:
 
     def judge(self, figures: RunFigures) -> None:
         """Write into the figures, of all processes, what was seen and how the run did."""
-        played = self.player.phases() if self.player is not None else []
-        figures.phases = [*self._phases(), *played, *self.faults()]
+        player = self._player
+        played = player.phases() if player is not None else []
+        figures.phases = [*self._phases(), *played, *self._faults.phases()]
         figures.controlplane = self._cost()
         evidence = self._evidence()
         tell_scheduling(figures, evidence.scheduler)
         figures.slis = measure(figures, evidence, self._objectives)
-        waited = self.player.expectations() if self.player is not None else []
+        waited = player.expectations() if player is not None else []
         figures.expectations = [*expectations(figures.slis), *waited]
 
     def _phases(self) -> list[Phase]:
@@ -184,7 +171,7 @@ class Observation:
         return found
 
     def _cost(self) -> ControlPlaneFigures:
-        asked = dict(sorted(self._cluster.requests.items())) if self._cluster is not None else {}
+        asked = dict(sorted(self._asked.items()))
         if self._sampler is None:
             return ControlPlaneFigures(asked_by_fleet=asked)
         listed, apiserver = self._sampler.components, self._sampler.apiserver

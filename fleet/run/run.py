@@ -36,6 +36,7 @@ from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
 from fleet.profile.loader import NodeMix, mix_of
 from fleet.profile.settings import ServeMode, Settings
+from fleet.report.control_plane import ControlPlaneSampler
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
 from fleet.report.meter import Meter
@@ -109,9 +110,8 @@ class Run:
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
         )
         self._player = player  # of a scenario, if the run has one
-        objectives = player.objectives() if player else load_objectives(settings.slo)
-        self._observation = Observation(objectives)
-        self._observation.player = player
+        self._objectives = player.objectives() if player else load_objectives(settings.slo)
+        self._observation: Observation  # made with the nodes
         self._has_begun = False  # something was created in the cluster
         self._run_directory = Path()
 
@@ -298,10 +298,18 @@ class Run:
         )
         pids = self._target.local.pids if self._target.local else {}
         meter = Meter(self._figures, node_host.counts, node_host.state, pids)
-        self._background.keep("the time series", lambda: self._sample(meter, directory))
-        self._observation.begin(
-            cluster, self._target.local, settings, node_host, meter, directory, self._background
+        faults = FaultControl(
+            node_host,
+            meter.elapsed_s,
+            self._display.tell,
+            lambda: self._siblings,
+            lambda: self._target.plane,
         )
+        sampler = self._sampler(cluster, meter, directory)
+        self._observation = Observation(
+            self._objectives, node_host, meter, faults, self._player, sampler, cluster.requests
+        )
+        self._background.keep("the time series", lambda: self._sample(meter, directory))
         start_background_tasks(
             self._background,
             node_host,
@@ -317,14 +325,6 @@ class Run:
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         self._interrupts.is_preparing = False
         node_host.start()
-        faults = FaultControl(
-            node_host,
-            meter.elapsed_s,
-            self._display.tell,
-            lambda: self._siblings,
-            lambda: self._target.plane,
-        )
-        self._observation.faults, self._observation.faults_on = faults.phases, faults.on
         try:
             # The first process of a run answers for all of them.
             known = Listed(self._run_directory, self._run_id, self._whole.nodes)
@@ -355,6 +355,17 @@ class Run:
             self._ending.judge(node_host, failures(self._background, cluster))
             await node_host.close()
             gc.unfreeze()
+
+    def _sampler(
+        self, cluster: Cluster, meter: Meter, directory: RunDirectory
+    ) -> ControlPlaneSampler | None:
+        """Look at the control plane, in the first process of a run: the others would ask again."""
+        if self._settings.shared is not None or self._settings.shard not in {None, 0}:
+            return None
+        local, keep_line = self._target.local, directory.keep_control_plane
+        sampler = ControlPlaneSampler(cluster, local, meter.elapsed_s, keep_line)
+        self._background.keep("the look at the control plane", sampler.run)
+        return sampler
 
     def _stop_early(self, cluster: Cluster, reason: str) -> None:
         """End the run in order: the API server is sick."""

@@ -9,12 +9,14 @@ from typing import cast
 import pytest
 
 from fleet.controlplane.options import APISERVER
+from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts
 from fleet.report.control_plane import REQUESTS, ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures
 from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
 from fleet.report.service_levels import DEFAULTS
+from fleet.run.fault_control import FaultControl
 from fleet.run.observation import Observation
 
 BOUNDS = [0.1, 1.0, 2.0, math.inf]
@@ -48,10 +50,15 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
         self._turn = asyncio.Event()
-        self.seen = Observation(DEFAULTS)
-        self.seen._meter = cast("Meter", SimpleNamespace(elapsed_s=lambda: self.now_s))
-        self.seen._node_host = SimpleNamespace(counts=FleetCounts())  # type: ignore[assignment]
-        self.seen._sampler = cast("ControlPlaneSampler", Server(lambda: self.now_s))
+        self.seen = Observation(
+            DEFAULTS,
+            cast("NodeHost", SimpleNamespace(counts=FleetCounts())),
+            cast("Meter", SimpleNamespace(elapsed_s=lambda: self.now_s)),
+            cast("FaultControl", SimpleNamespace(on=list, phases=list)),
+            None,
+            cast("ControlPlaneSampler", Server(lambda: self.now_s)),
+            {},
+        )
 
         async def rest(_seconds: float) -> None:
             self._turn.clear()
@@ -104,7 +111,7 @@ def test_a_run_on_a_dashboard_has_a_steady_part_and_is_judged(
     assert steady == [(20.0, 110.0)]
     [level] = [each for each in figures.slis if each.sli == "MutatingApiCallLatency"]
     assert (level.samples, level.judged, level.met) == (150, True, False)
-    assert figures.verdict() == "fail"
+    assert figures.judgement().outcome == "fail"
 
 
 def test_the_longest_of_several_numbers_of_nodes_is_judged(
@@ -133,4 +140,4 @@ def test_a_dashboard_that_is_never_still_is_not_judged(monkeypatch: pytest.Monke
 
     figures = run.play(acts)
     assert [each.name for each in figures.phases] == ["bring-up"]
-    assert figures.verdict() == "not-judged"
+    assert figures.judgement().outcome == "not-judged"
