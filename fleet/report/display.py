@@ -1,8 +1,8 @@
 """What a run shows while it lasts: a live block on a terminal, plain lines anywhere else.
 
 All of it goes to stderr; stdout is for the result. Whoever runs the nodes calls `update` as often
-as they like: the figures carry their own time, and what comes too soon is not drawn. Only lines
-whose text changed are built anew, and a block that did not change at all is not written.
+as they like: the figures carry their own time, and what comes too soon is not drawn. A block that
+did not change is not written.
 """
 
 import asyncio
@@ -121,8 +121,7 @@ class Display:
         self._phase = "starting"
         self._figures = LiveFigures()
         self._live: Live | None = None
-        self._lines: dict[str, tuple[str, Text]] = {}
-        self._drawn: tuple[str, ...] = ()
+        self._drawn: list[tuple[str, str]] = []
         self._next_frame_s = 0.0
         self._printed: tuple[object, ...] = ()
         self._printed_s = float("-inf")
@@ -139,7 +138,7 @@ class Display:
                 redirect_stderr=False,
                 vertical_overflow="crop",
             )
-            self._drawn = ()
+            self._drawn = []
             self._live.start()
             self._draw()
 
@@ -206,14 +205,13 @@ class Display:
 
     def _draw(self) -> None:
         assert self._live is not None, "only a started display draws"
-        block = self._block()
-        drawn = tuple(line.plain for line in block.renderables if isinstance(line, Text))
-        if drawn != self._drawn:
-            self._drawn = drawn
-            self._live.update(block, refresh=True)
+        rows = self._rows()
+        if rows != self._drawn:
+            self._drawn = rows
+            self._live.update(self._block(), refresh=True)
 
     def _block(self) -> Group:
-        return Group(*[self._line(label, text) for label, text in self._rows()])
+        return Group(*[_line_of(label, text) for label, text in self._rows()])
 
     def _rows(self) -> list[tuple[str, str]]:
         """Return the lines as markup by label; empty ones are left out."""
@@ -225,19 +223,6 @@ class Display:
             *((f"hint {i}", f"[dim]{escape(hint)}[/]") for i, hint in enumerate(self._hints)),
         ]
         return [row for row in rows if row[1]]
-
-    def _line(self, label: str, markup: str) -> Text:
-        """Return the line, built anew only if its markup changed."""
-        cached = self._lines.get(label)
-        if cached is not None and cached[0] == markup:
-            return cached[1]
-        is_row = label and not label.startswith("hint ")
-        shown = "" if label.startswith(MORE_FAULTS) else label
-        prefix = f"  [dim]{shown:<{LABEL_COLUMNS}}[/]" if is_row else ""
-        line = Text.from_markup(prefix + markup)
-        line.no_wrap, line.overflow = True, "ellipsis"
-        self._lines[label] = (markup, line)
-        return line
 
     def _nodes(self, now: LiveFigures) -> str:
         if not now.nodes_requested:
@@ -303,6 +288,15 @@ class Display:
         line = f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else "")
         # Logs are cut by whoever reads them, not by a width that nobody set.
         self.console.print(Text(line), soft_wrap=True)
+
+
+def _line_of(label: str, markup: str) -> Text:
+    is_row = label and not label.startswith("hint ")
+    shown = "" if label.startswith(MORE_FAULTS) else label
+    prefix = f"  [dim]{shown:<{LABEL_COLUMNS}}[/]" if is_row else ""
+    line = Text.from_markup(prefix + markup)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def clock(seconds: float) -> str:

@@ -16,6 +16,7 @@ from fleet.report.service_levels import (
     STEADY,
     WATCH_DELAY,
     calls_of,
+    level_words,
     slowest,
     words,
 )
@@ -130,12 +131,10 @@ def first_broken(run: RunRecord) -> Break | None:
 
 def _words(level: Json) -> str:
     sli = str(level["sli"])
-    known = INDICATORS.get(sli)
-    what = known.words if known is not None else sli
+    what = INDICATORS[sli].words if sli in INDICATORS else sli
     of = f", {level['worst']}" if level["worst"] else ""
-    percentile = f" p{level['percentile']:g}" if known is not None and known.has_percentile else ""
-    measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
-    return f"{sli}{percentile} was {measured}{of}, over its limit of {limit} ({what})"
+    name, measured = level_words(sli, level["percentile"]), of_unit(sli, level["measured"])
+    return f"{name} was {measured}{of}, over its limit of {of_unit(sli, level['limit'])} ({what})"
 
 
 def _first_s(run: RunRecord, level: Json) -> float | None:

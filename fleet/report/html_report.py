@@ -35,7 +35,7 @@ from fleet.report.findings import (
 )
 from fleet.report.report import Outcome
 from fleet.report.run_directory import RunRecord
-from fleet.report.service_levels import INDICATORS
+from fleet.report.service_levels import INDICATORS, level_words
 from fleet.report.summary_text import duration, size
 
 ASSETS = Path(__file__).parent / "assets"
@@ -272,16 +272,13 @@ def _levels(run: RunRecord) -> str:
     rows = []
     for level in levels:
         sli = str(level["sli"])
-        known = INDICATORS.get(sli)
-        words = known.words if known is not None else ""
+        words = INDICATORS[sli].words if sli in INDICATORS else ""
         if level["worst"]:
             words += f" ({level['worst']})"
-        percentile = (
-            f" p{level['percentile']:g}" if known is not None and known.has_percentile else ""
-        )
+        name = f"<b>{escaped(sli)}</b>{level_words(sli, level['percentile']).removeprefix(sli)}"
         rows.append(
             (
-                f"<b>{escaped(sli)}</b>{percentile} {tag(MEASURED)}<small>{escaped(words)}</small>",
+                f"{name} {tag(MEASURED)}<small>{escaped(words)}</small>",
                 escaped(of_unit(sli, level["measured"])),
                 escaped(of_unit(sli, level["client"])) if level["client"] is not None else "",
                 escaped(of_unit(sli, level["limit"])) if level["limit"] is not None else "",

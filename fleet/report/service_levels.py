@@ -326,7 +326,7 @@ def expectations(levels: Iterable[ServiceLevel]) -> list[Expectation]:
     found = []
     for level in levels:
         if level.judged or (level.unjudged and is_asked(level.source)):
-            name = f"{level.sli}{percentile_words(level)} <= {words(level.sli, level.limit)}"
+            name = f"{level_words(level.sli, level.percentile)} <= {words(level.sli, level.limit)}"
             is_met = bool(level.met) if level.judged else None
             found.append(Expectation(name, is_met, detail(level)))
     return found
@@ -342,9 +342,10 @@ def detail(level: ServiceLevel) -> str:
     return f"{text}; {level.note}" if level.note else text
 
 
-def percentile_words(level: ServiceLevel) -> str:
-    """Return ` p99`, nothing for a single figure."""
-    return f" p{level.percentile:g}" if INDICATORS[level.sli].has_percentile else ""
+def level_words(sli: str, percentile: object) -> str:
+    """Return an indicator with its percentile, if it has one and this version knows it."""
+    known = INDICATORS.get(sli)
+    return f"{sli} p{percentile:g}" if known is not None and known.has_percentile else sli
 
 
 def words(sli: str, value: float | None) -> str:

@@ -8,7 +8,7 @@ from fleet.metrics import Histogram, is_failure, is_refused_renewal, merged
 from fleet.report.figures import AgentFigures, RequestFigures
 from fleet.report.report import Outcome, RunFigures
 from fleet.report.run_directory import SUMMARY
-from fleet.report.service_levels import is_asked, percentile_words, words
+from fleet.report.service_levels import is_asked, level_words, words
 
 TOP_ROWS = 12
 LABEL_COLUMNS = 10
@@ -77,7 +77,7 @@ def _unjudged(figures: RunFigures) -> list[str]:
         side = "within" if level.met else "over"
         measured, limit = words(level.sli, level.measured), words(level.sli, level.limit)
         why = level.note or "not judged: fleet shows it only"
-        name = f"{level.sli}{percentile_words(level)}"
+        name = level_words(level.sli, level.percentile)
         shown.append(f"  {name} {measured}, {side} {limit} ({why})")
     return shown
 

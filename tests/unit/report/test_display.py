@@ -192,16 +192,6 @@ def test_at_most_four_frames_a_second_and_none_without_change(terminal: Terminal
     assert size < size_of_change == len(terminal.getvalue())
 
 
-def test_only_changed_lines_are_built_anew(terminal: Terminal) -> None:
-    display = Display(stream=terminal)
-    display.start()
-    display.update(rising(1.0))
-    before = {label: line for label, (_markup, line) in display._lines.items()}
-    display.update(rising(2.0, ready=4))
-    after = {label: line for label, (_markup, line) in display._lines.items()}
-    assert {label for label in after if after[label] is not before[label]} == {"", "nodes"}
-
-
 def test_it_starts_again_after_something_else_had_the_terminal(terminal: Terminal) -> None:
     display = Display(stream=terminal)
     display.start()
