@@ -6,21 +6,23 @@ They may on a local control plane that nobody else uses: ranges of pods that two
 meet. A run that begins while another lives, or where any Node is, leaves it to the controllers.
 """
 
+import asyncio
 import gc
 import ipaddress
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import psutil
 
 from fleet.background import Background
-from fleet.cluster.api_client import Cluster
+from fleet.cluster.api_client import Cluster, Sleep
 from fleet.cluster.ownership import NODES
 from fleet.cluster.runs import find_holders
 from fleet.controlplane.options import CONTROLLER_MANAGER, ControlPlaneInfo
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
+from fleet.k8s.effects import NodeId
 from fleet.profile.addresses import ClusterRange, ControllerPreset
 from fleet.profile.settings import Fidelity, Settings
 from fleet.report.display import Display
@@ -84,6 +86,31 @@ async def bring_up(
     took_s = (readiness.ready_at_ns - node_host.started_ns) / 1e9
     display.tell(f"all {wanted} nodes are Ready after {took_s:.1f} s")
     return ""
+
+
+UNREGISTERED_LOOK_S = 5.0
+REASONS_MAX = 10
+
+
+async def tell_unregistered(
+    node_host: NodeHost, note: Callable[[str], None], sleep: Sleep = asyncio.sleep
+) -> None:
+    """Say why nodes cannot register, once for each reason, until cancelled.
+
+    What is over at the next look was an API server that had just begun, or was busy.
+    """
+    before: dict[NodeId, str] = {}
+    told: set[str] = set()
+    while True:
+        await sleep(UNREGISTERED_LOOK_S)
+        now = node_host.unregistered()
+        lasting = Counter(why for node, why in now.items() if before.get(node) == why)
+        for why, count in lasting.most_common():
+            if why not in told and len(told) < REASONS_MAX:
+                told.add(why)
+                nodes = "1 node" if count == 1 else f"{count:,} nodes"
+                note(f"{nodes} cannot register so far: {why}")
+        before = now
 
 
 NODE_MASKS = {4: 24, 6: 64}

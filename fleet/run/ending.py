@@ -216,11 +216,13 @@ class Ending:
             self._display.note(f"still there: {path}; go on with: {self._clean_command}")
         return True
 
-    def judge(self, node_host: NodeHost, failures: list[str]) -> None:
+    def judge(self, node_host: NodeHost, cluster: Cluster, failures: list[str]) -> None:
         """Write down what makes the run worth less than it seems."""
         counts, invalidate = node_host.counts, self.invalidate
         for reason in failures:
             invalidate(reason)
+        if cluster.renewal.has_failed:
+            invalidate("fleet had no valid credentials for some time, see the log")
         if counts.foreign and not self._settings.manage:  # they go, and others come by that name
             names = ", ".join(counts.foreign_names[:SHOWN_MAX])
             invalidate(f"{counts.foreign} nodes exist that are not this run's: {names}")

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from fleet.background import Background
 from fleet.controlplane.options import SCHEDULER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
@@ -208,3 +209,25 @@ def _fault_words(fault: Json) -> str:
     left_s = fault["left_s"]
     left = "until it is healed" if left_s is None else f"{clock(left_s)} left"
     return f"{fault['fault']}{reach_words(fault['nodes'], fault['of'])}, {left}"
+
+
+async def serve_metrics(background: Background, node_host: NodeHost) -> None:
+    """Answer scrapes and probes.
+
+    Ready means that all nodes once were, or that a dashboard says how many there are.
+    """
+    from fleet.report.prometheus import FleetCollector, MetricsServer  # noqa: PLC0415 - 3 MB
+
+    settings, all_ready = node_host.settings, node_host.readiness.all_ready
+    server = MetricsServer(
+        [
+            FleetCollector(
+                node_host.counts, node_host.state, node_host.reactor.kubelets.pods_by_phase
+            )
+        ],
+        settings.metrics_host,
+        settings.metrics_port,
+        is_ready=lambda: settings.is_on_dashboard or all_ready.is_set(),
+    )
+    await server.start()
+    background.keep("the metrics server", server.serve)

@@ -30,6 +30,7 @@ from fleet.cluster.runs import RunLease, claim_addresses
 from fleet.cluster.statefulset import check
 from fleet.controlplane.options import KUBECTL, ComponentDeath
 from fleet.errors import FleetError, RunInterruptedError, SetupError
+from fleet.faults.injector import attach_problem
 from fleet.host.machine import check_memory, check_ports, raise_descriptors
 from fleet.host.node_certificates import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
@@ -43,25 +44,27 @@ from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import load_objectives
-from fleet.run.adoption import adopt_nodes, remove_applied
+from fleet.run.adoption import adopt_nodes, clear_lost_shards, remove_applied
 from fleet.run.applied import Applied
-from fleet.run.background_tasks import failures, serve_metrics, start_background_tasks
-from fleet.run.bring_up import bring_up, find_preset
+from fleet.run.bring_up import bring_up, find_preset, tell_unregistered
 from fleet.run.control_socket import Listed, open_socket
 from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_longer, report_of
 from fleet.run.fault_control import FaultControl
 from fleet.run.interrupts import Interrupts
-from fleet.run.observation import Observation
+from fleet.run.observation import Observation, serve_metrics
 from fleet.run.permission import may_load
 from fleet.run.scenario_player import ScenarioPlayer, Stage
+from fleet.run.server_health import watch_health
 from fleet.run.target import Target
 from fleet.run.user_command import check_command, environment_of, run_command
 from fleet.runtime.programs import load_programs
 from fleet.server.kubelet_servers import KubeletServers
-from fleet.storage.csi_controller import check_drivers
+from fleet.storage.csi_controller import check_drivers, simulate_csi
 from fleet.wire.sockets.connection import connection_health
 
 FRAME_S = 1.0
+LEASE_TRIES_MAX = 4
+"""Within seven seconds: whoever cannot renew a Lease must end before another fleet takes it."""
 GC_THRESHOLD = (
     50_000  # a fleet makes few cycles: 700 would look at every node's objects for nothing
 )
@@ -310,18 +313,7 @@ class Run:
             self._objectives, node_host, meter, faults, self._player, sampler, cluster.requests
         )
         self._background.keep("the time series", lambda: self._sample(meter, directory))
-        start_background_tasks(
-            self._background,
-            node_host,
-            cluster,
-            lease,
-            self._mix.models,
-            self._whole,
-            stop=self._stop.set,
-            stop_early=partial(self._stop_early, cluster),
-            is_shared=facts.is_shared,
-            note=self._display.note,
-        )
+        self._start_background_tasks(node_host, cluster, lease, is_shared=facts.is_shared)
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         self._interrupts.is_preparing = False
         node_host.start()
@@ -352,7 +344,7 @@ class Run:
             servers.stop()
             node_host.silence()
             await self._background.stop()
-            self._ending.judge(node_host, failures(self._background, cluster))
+            self._ending.judge(node_host, cluster, self._background.reasons())
             await node_host.close()
             gc.unfreeze()
 
@@ -367,10 +359,37 @@ class Run:
         self._background.keep("the look at the control plane", sampler.run)
         return sampler
 
-    def _stop_early(self, cluster: Cluster, reason: str) -> None:
-        """End the run in order: the API server is sick."""
-        self._ending.stop_early(reason, cluster)
-        self._stop.set()
+    def _start_background_tasks(
+        self, node_host: NodeHost, cluster: Cluster, lease: RunLease, *, is_shared: bool
+    ) -> None:
+        """Begin what goes on beside the nodes; see `Background` for what becomes of a failure."""
+        settings, keep, note = self._settings, self._background.keep, self._display.note
+
+        async def keep_lease() -> None:
+            """Hold the names; without them the run must end and delete nothing."""
+            await lease.keep()
+            self._stop.set()
+
+        def stop_early(reason: str) -> None:
+            self._ending.stop_early(reason, cluster)
+            self._stop.set()
+
+        keep("the renewal of credentials", node_host.refresh_credentials)
+        keep("the Lease of the run", keep_lease, tries_max=LEASE_TRIES_MAX)
+        keep("what keeps nodes from registering", lambda: tell_unregistered(node_host, note))
+        keep("static pods", node_host.read_static_sources)
+        if (labels := node_host.admin_labels) is not None:
+            api = cluster.api("labels", patience_s=60.0)
+            keep("labels of Nodes", lambda: labels.run(api, note))
+        csi = (cluster, self._mix.models, settings, self._background, self._run_id)
+        problem = partial(attach_problem, node_host.reactor)
+        keep("simulated CSI", lambda: simulate_csi(*csi, problem))
+        rules = settings.stop_rules(is_shared=is_shared)
+        if rules.are_on and settings.shared is None:  # the first process looks for all of a run
+            health = (cluster.api("health"), node_host, rules, stop_early)
+            now_s = asyncio.get_running_loop().time
+            keep("the look at the server's health", lambda: watch_health(*health, now_s))
+        keep("the search for lost shards", lambda: clear_lost_shards(cluster, self._whole, note))
 
     async def _ready_then_work(
         self,

@@ -78,5 +78,5 @@ def test_a_run_whose_credentials_ran_out_says_so_and_cleans_up_with_new_ones(
         run.interrupt()
         printed, _ = run.process.communicate(timeout=240)
     assert run.process.returncode == 4, run.log
-    assert "for some time no valid credentials were to be had" in printed
+    assert "fleet had no valid credentials for some time" in printed
     world.assert_nothing_left(PREFIX)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from fleet.host.node_host import NodeHost
-from fleet.run.background_tasks import REASONS_MAX, tell_unregistered
+from fleet.run.bring_up import REASONS_MAX, tell_unregistered
 
 
 def told(*looks: dict[int, str]) -> list[str]:
