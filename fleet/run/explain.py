@@ -5,24 +5,23 @@ started, and asked when they end. Nothing is sent anywhere.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.k8s.effects import NodeId
-from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
+from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.k8s.well_known import OWN_PREFIX
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import ProbeBehavior, ProbeKind
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
-from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, PodBehavior
+from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, Outcome, PodBehavior
 from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER, Container, RunState
-from fleet.runtime.program import Program, Role, Run, role_of, unknown_from
+from fleet.runtime.program import Program, Role, role_of, unknown_from
 from fleet.runtime.programs import CommandProgram, program_of
 from fleet.runtime.runtime import Runtime
 from fleet.scenario.placement import TEMPLATES, at_path, group_of
@@ -37,18 +36,6 @@ _ROLES = {
     Role.BATCH: "batch",
     Role.SERVER: "server",
 }
-
-
-class Played(NamedTuple):
-    """A container that was started, with what is around it."""
-
-    pod: Pod
-    spec: ContainerSpec
-    behavior: PodBehavior
-    env: Environment
-    runtime: Runtime
-    container: Container
-    program: Program
 
 
 def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) -> str:
@@ -134,36 +121,42 @@ def _explained(title: str, pod: Pod, env: Environment) -> Iterator[str]:
         for spec in specs:
             is_sidecar = bool(kind) and spec.restart_policy == "Always"
             yield f"  {'sidecar' if is_sidecar else kind or 'container'} {spec.name}"
-            played = _play(pod, spec, behavior, env)
-            for label, text in _lines(played):
+            for label, text in _lines(pod, spec, behavior, env):
                 yield f"    {label:<12}{text}"
 
 
-def _play(pod: Pod, spec: ContainerSpec, behavior: PodBehavior, env: Environment) -> Played:
-    run_times = env.model.run_times
+def _lines(
+    pod: Pod, spec: ContainerSpec, behavior: PodBehavior, env: Environment
+) -> Iterator[tuple[str, str]]:
+    """Start a container, and yield what will become of it."""
+    run_times, started_s = env.model.run_times, _STARTED_NS // NS_PER_S
     runtime = Runtime(NodeId(0), _HOST_IP, "10.0.0.0/24", env.draws, run_times=run_times)
     runtime.create_sandbox(pod)
-    started_s = _STARTED_NS // NS_PER_S
     container = runtime.start_container(pod, spec, behavior, _STARTED_NS, started_s)
-    return Played(pod, spec, behavior, env, runtime, container, program_of(pod, spec))
-
-
-def _lines(played: Played) -> Iterator[tuple[str, str]]:
-    spec = played.spec
-    if played.container.state is RunState.EXITED:
-        yield "start", f"fails: {played.container.message}"
+    if container.state is RunState.EXITED:
+        yield "start", f"fails: {container.message}"
         return
-    process = played.runtime.process(played.pod, spec, played.container, _STARTED_NS)
-    program, run = played.program, played.program.run(process)
+    program, chosen = program_of(pod, spec), behavior.container(spec.name)
+    unknown_ns = unknown_from(
+        pod, spec, program.run(runtime.process(pod, spec, container, _STARTED_NS))
+    )
+    role = role_of(pod, spec, program)
     is_named = bool(spec.command) or (isinstance(program, CommandProgram) and bool(program.words))
     args = f" with {_shown(spec.args)}" if spec.args else ""
     words = _shown(spec.command + spec.args)
     yield "program", words if is_named else f"the entry point of {spec.image}{args}"
-    yield "taken as", _taken_as(played, run)
-    yield "ends", _ends(played, run)
+    yield (
+        "taken as",
+        _declared(pod, spec, behavior) if chosen.outcomes else _taken_as(program, role, unknown_ns),
+    )
+    run_time = None if unknown_ns is None else role.run_time(run_times)
+    yield "ends", _ends(container, chosen.outcomes, unknown_ns or 0, run_time)
     for kind, probe in enumerate((spec.startup_probe, spec.readiness_probe, spec.liveness_probe)):
         if probe is not None:
-            yield KIND_TEXTS[kind].lower(), _probe(played, probe, ProbeKind(kind))
+            found = behavior_of(pod, spec, probe, ProbeKind(kind), chosen)
+            where = _shown(probe.command) if probe.handler == "exec" else f"port {probe.port}"
+            told = probe.error or _phases(found)
+            yield KIND_TEXTS[kind].lower(), f"{probe.handler} {where}: {told}"
 
 
 def _shown(words: tuple[str, ...]) -> str:
@@ -171,52 +164,38 @@ def _shown(words: tuple[str, ...]) -> str:
     return shlex.join(words).replace("\n", "\\n")
 
 
-def _took(takes_ns: int) -> str:
-    return "at once" if takes_ns < NS_PER_S // 10 else f"after {format_duration(takes_ns)}"
+def _declared(pod: Pod, spec: ContainerSpec, behavior: PodBehavior) -> str:
+    keys = {key.removesuffix(f".{spec.name}") for key, _ in pod.annotations}
+    if keys & _DECLARING:
+        return "declared: by annotations of the pod"
+    return f"declared: by PodBehavior {behavior.name}"
 
 
-def _taken_as(played: Played, run: Run) -> str:
-    pod, spec = played.pod, played.spec
-    if played.behavior.container(spec.name).outcomes:
-        keys = {key.removesuffix(f".{spec.name}") for key, _ in pod.annotations}
-        if keys & _DECLARING:
-            return "declared: by annotations of the pod"
-        return f"declared: by PodBehavior {played.behavior.name}"
-    if not isinstance(played.program, CommandProgram):
-        return f"program {type(played.program).__name__} of a plug-in"
-    unknown_ns = unknown_from(pod, spec, run)
+def _taken_as(program: Program, role: Role, unknown_ns: int | None) -> str:
+    if not isinstance(program, CommandProgram):
+        return f"program {type(program).__name__} of a plug-in"
     if unknown_ns is None:
         return "understood: fleet follows its command"
-    role = _ROLES[role_of(pod, spec, played.program)]
-    if unknown_ns:
-        return f"understood up to {format_duration(unknown_ns)}, then by role: {role}"
-    return f"by role: {role}"
+    first = f"understood up to {format_duration(unknown_ns)}, then " if unknown_ns else ""
+    return f"{first}by role: {_ROLES[role]}"
 
 
-def _ends(played: Played, run: Run) -> str:
-    spec, container = played.spec, played.container
-    outcomes = played.behavior.container(spec.name).outcomes
+def _ends(
+    container: Container, outcomes: Sequence[Outcome], unknown_ns: int, run_time: object
+) -> str:
+    """Say when it ends; `run_time` is that of its role, after `unknown_ns` that are understood."""
     if len(outcomes) > 1:
         texts = (f"with {each.exit_code} after {each.after}" for each in outcomes)
         return f"one of: {'; '.join(texts)}"
     if container.exit_ns == NEVER:
         return "never: it runs until it is stopped"
-    after = _took(container.exit_ns - _STARTED_NS)
-    unknown_ns = unknown_from(played.pod, spec, run)
+    takes_ns = container.exit_ns - _STARTED_NS
+    after = "at once" if takes_ns < NS_PER_S // 10 else f"after {format_duration(takes_ns)}"
     if outcomes:
         after = f"after {outcomes[0].after}"
-    elif unknown_ns is not None:
-        run_time = role_of(played.pod, spec, played.program).run_time(played.env.model.run_times)
-        first = f"{format_duration(unknown_ns)} and " if unknown_ns else ""
-        after = f"after {first}{run_time}"
+    elif run_time is not None:
+        after = f"after {f'{format_duration(unknown_ns)} and ' if unknown_ns else ''}{run_time}"
     return f"with {container.exit_code} {after}"
-
-
-def _probe(played: Played, probe: ProbeSpec, kind: ProbeKind) -> str:
-    chosen = played.behavior.container(played.spec.name)
-    found = behavior_of(played.pod, played.spec, probe, kind, chosen)
-    where = _shown(probe.command) if probe.handler == "exec" else f"port {probe.port}"
-    return f"{probe.handler} {where}: {probe.error or _phases(found)}"
 
 
 def _phases(found: ProbeBehavior) -> str:
