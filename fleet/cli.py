@@ -468,10 +468,9 @@ def report(
 
     Of one run it is RUN_DIR/report.html, one file that needs no network.
     """
-    from fleet.report.report_command import Request, make_report  # noqa: PLC0415
+    from fleet.report.report_command import make_report  # noqa: PLC0415
 
-    request = Request(runs, baseline, tolerance, form, out)
-    text, code = make_report(request, note=_note)
+    text, code = make_report(runs, baseline, tolerance, form, out, note=_note)
     if text:
         click.echo(text, nl=False)
     return code

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 import orjson
@@ -211,35 +210,32 @@ def compared_junit(compared: Comparison) -> str:
     return _counted(suite)
 
 
-class Request(NamedTuple):
-    """What was asked on the command line."""
-
-    runs: tuple[Path, ...]
-    baseline: Path | None
-    tolerance: str
-    form: str | None
-    out: Path | None
-
-
-def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, Exit]:
+def make_report(
+    paths: tuple[Path, ...],
+    baseline: Path | None,
+    tolerance: str,
+    form: str | None,
+    out: Path | None,
+    *,
+    note: Callable[[str], None],
+) -> tuple[str, Exit]:
     """Return what to print and the exit code. Raises UsageError and SetupError.
 
     With a baseline: 1 if a run is worse than it, 4 if not all of them can be compared.
     """
-    share = margin("--tolerance", request.tolerance)
-    paths = request.runs if request.baseline is None else (request.baseline, *request.runs)
-    runs = [read_run(path) for path in paths]
+    share = margin("--tolerance", tolerance)
+    runs = [read_run(path) for path in (paths if baseline is None else (baseline, *paths))]
     if len(runs) == 1:
-        return _one(runs[0], request), Exit.OK
+        return _one(runs[0], form or "html", out), Exit.OK
     compared = compare(runs, share)
     code = Exit.OK
-    if request.baseline is not None:
+    if baseline is not None:
         if compared.is_worse:
             code = Exit.EXPECTATION_FAILED
         elif compared.differences:
             code = Exit.INVALID
         note(conclusion(compared))
-    match request.form or "markdown":
+    match form or "markdown":
         case "html":
             raise UsageError("--format html is the page of one run; compare runs as markdown")
         case "json":
@@ -248,20 +244,20 @@ def make_report(request: Request, *, note: Callable[[str], None]) -> tuple[str, 
             text = compared_junit(compared)
         case _:
             text = compared_markdown(compared)
-    return _written(text, request.out), code
+    return _written(text, out), code
 
 
-def _one(run: RunRecord, request: Request) -> str:
-    match request.form or "html":
+def _one(run: RunRecord, form: str, out: Path | None) -> str:
+    match form:
         case "html":
-            return f"{write_report(run, request.out)}\n"
+            return f"{write_report(run, out)}\n"
         case "json":
             text = _json(as_json(run))
         case "junit":
             text = junit(run)
         case _:
             text = markdown(run)
-    return _written(text, request.out)
+    return _written(text, out)
 
 
 def _json(content: object) -> str:

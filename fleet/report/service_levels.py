@@ -33,8 +33,8 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fleet.errors import UsageError
 from fleet.metrics import Histogram, merged
+from fleet.profile.loader import read_text, yaml_mappings
 from fleet.profile.schema import API_VERSION, Metadata, Spec, explain
-from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.quantity import parse_duration
 from fleet.report.control_plane import REQUESTS, SEPARATOR, Exposition, added, quantile
 from fleet.report.figure import Json
@@ -190,20 +190,14 @@ def load_objectives(path: Path | None) -> tuple[Objective, ...]:
     if path is None:
         return DEFAULTS
     try:
-        text = path.read_text("utf-8")
-        if len(text) > FILE_BYTES_MAX:
-            raise UsageError(f"--slo {path}: is over {FILE_BYTES_MAX >> 20} MiB")
-        content = read_document(text)
-    except OSError as error:
-        raise UsageError(f"--slo {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--slo {path}: is not UTF-8 text") from error
-    except YAMLTextError as error:
-        raise UsageError(f"--slo {path}{error.where}: is not YAML: {error.problem}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"--slo {path}: no {KIND} (apiVersion: {API_VERSION}) is in it")
+        text = read_text(path, FILE_BYTES_MAX, f"is over {FILE_BYTES_MAX >> 20} MiB")
+        found = list(yaml_mappings(text, str(path)))
+    except UsageError as error:
+        raise UsageError(f"--slo {error}") from error
+    if len(found) != 1:
+        raise UsageError(f"--slo {path}: it must hold one {KIND} (apiVersion: {API_VERSION})")
     try:
-        spec = ObjectivesManifest.model_validate(content, by_name=False).spec
+        spec = ObjectivesManifest.model_validate(found[0], by_name=False).spec
     except ValidationError as error:
         raise UsageError(f"--slo {path}: {explain(error, ObjectivesManifest)}") from error
     return objectives_of(spec.expectations, str(path), with_defaults=spec.defaults)

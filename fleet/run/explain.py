@@ -15,10 +15,9 @@ from fleet.k8s.well_known import OWN_PREFIX
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import ProbeBehavior, ProbeKind
-from fleet.profile.loader import load_mix
+from fleet.profile.loader import load_mix, yaml_mappings
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, Outcome, PodBehavior
-from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import format_duration
 from fleet.runtime.containers import NEVER, Container, RunState
 from fleet.runtime.program import Program, Role, role_of, unknown_from
@@ -56,11 +55,7 @@ def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) 
 
 
 def _pods(text: str, origin: str) -> Iterator[tuple[str, Pod]]:
-    try:
-        documents = [each for each in read_documents(text) if each is not None]
-    except YAMLTextError as error:
-        raise UsageError(f"{origin}{error.where}: is not YAML: {error.problem}") from error
-    for document in documents:
+    for document in yaml_mappings(text, origin):
         for obj in _objects(document, origin):
             found = _template(obj)
             if found is not None:

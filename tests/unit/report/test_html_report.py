@@ -26,7 +26,7 @@ from fleet.report.figures import RequestFigures
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
 from fleet.report.report import LONGER, Expectation, Outcome
-from fleet.report.report_command import Request, make_report
+from fleet.report.report_command import make_report
 from fleet.report.run_directory import RunDirectory, RunRecord, read_run
 from fleet.report.service_levels import Evidence, Objective, expectations, measure
 from fleet.report.summary_text import summary_text
@@ -279,7 +279,7 @@ def test_an_hour_is_told_within_ten_seconds_and_without_losing_a_spike(tmp_path:
 def asked(*runs: Path, **given: object) -> tuple[str, int]:
     fields = {"baseline": None, "tolerance": "10%", "form": None, "out": None, **given}
     notes: list[str] = []
-    text, code = make_report(Request(runs, **fields), note=notes.append)  # type: ignore[arg-type]
+    text, code = make_report(runs, **fields, note=notes.append)  # type: ignore[arg-type]
     return "\n".join([*notes, text]), code
 
 

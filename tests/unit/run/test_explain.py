@@ -135,7 +135,8 @@ spec: {{defaults: {{initContainerRunTime: {given}}}}}
     ("text", "words"),
     [
         ("a: [", "x:1:5: is not YAML"),
-        ("[1]", "x: a document is not a Kubernetes object: it has no kind"),
+        ("[1]", "x: a document is a mapping, not list"),
+        ("a: 1", "x: a document is not a Kubernetes object: it has no kind"),
         ("kind: ConfigMap", "x: holds no Pod and no object with a pod template"),
         ("{kind: Pod, metadata: {name: p}}", "x: Pod p: its pod spec cannot be read"),
         ("{kind: Pod, spec: {containers: [3]}}", "x: Pod unnamed: its pod spec cannot be read"),
