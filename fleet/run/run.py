@@ -15,7 +15,6 @@ import os
 import platform
 import time
 from functools import partial
-from pathlib import Path
 
 from fleet.background import Background
 from fleet.cluster.agent_access import prepare_agents
@@ -114,9 +113,16 @@ class Run:
         )
         self._player = player  # of a scenario, if the run has one
         self._objectives = player.objectives() if player else load_objectives(settings.slo)
-        self._observation: Observation  # made with the nodes
         self._has_begun = False  # something was created in the cluster
-        self._run_directory = Path()
+        # Made one after the other, as the run goes on.
+        self._directory: RunDirectory
+        self._cluster: Cluster
+        self._facts: TargetFacts
+        self._lease: RunLease
+        self._node_host: NodeHost
+        self._meter: Meter
+        self._faults: FaultControl
+        self._observation: Observation
 
     async def run(self) -> RunOutcome:
         """Play the whole run. Raises FleetError when it cannot begin, or may not any more."""
@@ -125,8 +131,7 @@ class Run:
         self._check_machine(is_local=is_local)
         if not is_local or settings.command[:1] != (KUBECTL,):  # which the control plane brings
             check_command(settings.command, os.environ)
-        directory = RunDirectory(self._run_id, settings.run_dir)
-        self._run_directory = directory.path
+        self._directory = directory = RunDirectory(self._run_id, settings.run_dir)
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
         directory.describe(about_run(self._whole, is_local=is_local))
         self._display.start()
@@ -135,7 +140,7 @@ class Run:
                 self._display.note(line)
         try:
             with self._interrupts.taken():
-                code = await self._run_in(directory)
+                code = await self._run_in()
         except (FleetError, OSError):
             if not self._has_begun:
                 directory.discard()
@@ -172,14 +177,14 @@ class Run:
         check_ports(whole.most, fidelity, agents, own_watches=own_watches)
         check_memory(whole.most, fidelity, agents, is_local=is_local, own_watches=own_watches)
 
-    async def _run_in(self, directory: RunDirectory) -> int | None:
+    async def _run_in(self) -> int | None:
         """Run on the cluster that is meant; return the command's exit code, if there was one."""
         try:
             async with (
                 self._target.open() as selection,
-                await Cluster.connect(selection) as cluster,
+                await Cluster.connect(selection) as self._cluster,
             ):
-                return await self._run_on(cluster, directory)
+                return await self._run_on()
         except asyncio.CancelledError:
             if not self._interrupts.is_early:
                 raise
@@ -210,10 +215,10 @@ class Run:
 
     # ---- the run ----
 
-    async def _run_on(self, cluster: Cluster, directory: RunDirectory) -> int | None:
+    async def _run_on(self) -> int | None:
         """Run on a cluster that was reached; return the command's exit code, if there was one."""
-        settings = self._settings
-        environment = environment_of(self._target, self._run_directory, self._run_id)
+        settings, cluster = self._settings, self._cluster
+        environment = environment_of(self._target, self._directory.path, self._run_id)
         check_command(settings.command, environment)
         self._figures.server_version = cluster.version
         self._figures.etcd_fsync = self._target.etcd_fsync
@@ -225,14 +230,16 @@ class Run:
         await prepare_agents(api, identity, self._mix, names[0], note, is_local=is_local)
         if settings.statefulset is not None:
             await check(settings.statefulset)
-        facts = await may_load(
+        self._facts = facts = await may_load(
             cluster, self._whole, self._mix, self._run_id, self._display, self._ask, self._player
         )
         # Of Nodes that a fleet has served the drivers are simulated ones.
         machines = facts.foreign_names - facts.managed_names
         await check_drivers(api, self._mix.models, machines)
         holder = settings.holder or f"{platform.node()}-{os.getpid()}"
-        lease = RunLease(cluster.api(RUN), settings.lease_prefix, self._run_id, holder=holder)
+        api_of_run = cluster.api(RUN)
+        lease = RunLease(api_of_run, settings.lease_prefix, self._run_id, holder=holder)
+        self._lease = lease
         try:
             await lease.acquire()
         except BaseException:
@@ -252,9 +259,7 @@ class Run:
                     address_shift=claim.shift,
                 )
                 try:
-                    return await self._keep_nodes(
-                        cluster, identity, facts, lease, directory, found, servers, claim.shift
-                    )
+                    return await self._keep_nodes(identity, found, servers, claim.shift)
                 finally:
                     servers.stop()
         finally:
@@ -262,17 +267,13 @@ class Run:
 
     async def _keep_nodes(
         self,
-        cluster: Cluster,
         identity: Identity,
-        facts: TargetFacts,
-        lease: RunLease,
-        directory: RunDirectory,
         bootstrap: Bootstrap | None,
         servers: KubeletServers,
         address_shift: int,
     ) -> int | None:
         """Bring the nodes up, do what the run is for, and let them fall silent."""
-        settings = self._settings
+        settings, cluster, facts = self._settings, self._cluster, self._facts
         if settings.manage and facts.is_shared:
             settings = settings.model_copy(update={"manage": opted_in(settings.manage)})
         servers.open(self._mix.models)
@@ -282,17 +283,17 @@ class Run:
             serving=servers.serving,
             address_shift=address_shift,
         )
-        await remove_applied(cluster, lease, self._display)
+        await remove_applied(cluster, self._lease, self._display)
         adopted, taint = 0, None
         if not settings.manage:
-            adopted = await adopt_nodes(cluster, facts, settings, lease, self._display)
+            adopted = await adopt_nodes(cluster, facts, settings, self._lease, self._display)
             taint = FAKE_TAINT if facts.is_shared and not settings.no_taint else None
-        node_host = NodeHost(
+        self._node_host = node_host = NodeHost(
             settings,
             cluster,
             identity,
             self._mix,
-            lease,
+            self._lease,
             is_shared=facts.is_shared,
             fake_taint=taint,
             bootstrap=bootstrap,
@@ -300,41 +301,42 @@ class Run:
             health=self._health,
         )
         pids = self._target.local.pids if self._target.local else {}
-        meter = Meter(self._figures, node_host.counts, node_host.state, pids)
-        faults = FaultControl(
+        self._meter = meter = Meter(self._figures, node_host.counts, node_host.state, pids)
+        self._faults = faults = FaultControl(
             node_host,
             meter.elapsed_s,
             self._display.tell,
             lambda: self._siblings,
             lambda: self._target.plane,
         )
-        sampler = self._sampler(cluster, meter, directory)
+        sampler, asked = self._sampler(), cluster.requests
         self._observation = Observation(
-            self._objectives, node_host, meter, faults, self._player, sampler, cluster.requests
+            self._objectives, node_host, meter, faults, self._player, sampler, asked
         )
-        self._background.keep("the time series", lambda: self._sample(meter, directory))
-        self._start_background_tasks(node_host, cluster, lease, is_shared=facts.is_shared)
+        self._background.keep("the time series", self._sample)
+        self._start_background_tasks()
         gc.set_threshold(GC_THRESHOLD, 20, 50)
         self._interrupts.is_preparing = False
         node_host.start()
         try:
             # The first process of a run answers for all of them.
-            known = Listed(self._run_directory, self._run_id, self._whole.nodes)
+            directory = self._directory.path
+            known = Listed(directory, self._run_id, self._whole.nodes)
             is_first = settings.shared is None
-            async with open_socket(self._run_directory, faults.answer, known if is_first else None):
+            async with open_socket(directory, faults.answer, known if is_first else None):
                 await servers.start(
                     node_host, cluster, self._background, bootstrap.store if bootstrap else None
                 )
                 if settings.metrics_port:
                     await serve_metrics(self._background, node_host)
                 if settings.is_on_dashboard:
-                    await self._serve_dashboard(node_host, cluster, facts, lease, adopted, faults)
+                    await self._serve_dashboard(adopted)
                     return None
-                await self._start_siblings(self._whole, facts)
-                return await self._ready_then_work(node_host, meter, faults, cluster, lease)
+                await self._start_siblings(self._whole)
+                return await self._ready_then_work()
         finally:
             await faults.close()
-            self._display.update(self._live(meter))
+            self._display.update(self._live())
             self._display.phase("draining")
             if self._siblings is not None:
                 await self._siblings.stop()
@@ -348,26 +350,23 @@ class Run:
             await node_host.close()
             gc.unfreeze()
 
-    def _sampler(
-        self, cluster: Cluster, meter: Meter, directory: RunDirectory
-    ) -> ControlPlaneSampler | None:
+    def _sampler(self) -> ControlPlaneSampler | None:
         """Look at the control plane, in the first process of a run: the others would ask again."""
         if self._settings.shared is not None or self._settings.shard not in {None, 0}:
             return None
-        local, keep_line = self._target.local, directory.keep_control_plane
-        sampler = ControlPlaneSampler(cluster, local, meter.elapsed_s, keep_line)
+        local, keep_line = self._target.local, self._directory.keep_control_plane
+        sampler = ControlPlaneSampler(self._cluster, local, self._meter.elapsed_s, keep_line)
         self._background.keep("the look at the control plane", sampler.run)
         return sampler
 
-    def _start_background_tasks(
-        self, node_host: NodeHost, cluster: Cluster, lease: RunLease, *, is_shared: bool
-    ) -> None:
+    def _start_background_tasks(self) -> None:
         """Begin what goes on beside the nodes; see `Background` for what becomes of a failure."""
         settings, keep, note = self._settings, self._background.keep, self._display.note
+        node_host, cluster = self._node_host, self._cluster
 
         async def keep_lease() -> None:
             """Hold the names; without them the run must end and delete nothing."""
-            await lease.keep()
+            await self._lease.keep()
             self._stop.set()
 
         def stop_early(reason: str) -> None:
@@ -384,27 +383,20 @@ class Run:
         csi = (cluster, self._mix.models, settings, self._background, self._run_id)
         problem = partial(attach_problem, node_host.reactor)
         keep("simulated CSI", lambda: simulate_csi(*csi, problem))
-        rules = settings.stop_rules(is_shared=is_shared)
+        rules = settings.stop_rules(is_shared=self._facts.is_shared)
         if rules.are_on and settings.shared is None:  # the first process looks for all of a run
             health = (cluster.api("health"), node_host, rules, stop_early)
             now_s = asyncio.get_running_loop().time
             keep("the look at the server's health", lambda: watch_health(*health, now_s))
         keep("the search for lost shards", lambda: clear_lost_shards(cluster, self._whole, note))
 
-    async def _ready_then_work(
-        self,
-        node_host: NodeHost,
-        meter: Meter,
-        faults: FaultControl,
-        cluster: Cluster,
-        lease: RunLease,
-    ) -> int | None:
+    async def _ready_then_work(self) -> int | None:
         settings = self._settings
         self._tell_use()
         await self._interrupts.until_stopped(self._observation.begun())
         lacking = await bring_up(
-            node_host,
-            cluster,
+            self._node_host,
+            self._cluster,
             self._whole,
             self._siblings,
             self._interrupts,
@@ -414,36 +406,30 @@ class Run:
         if lacking:
             self._figures.incomplete_reasons = self._figures.incomplete_reasons or [lacking]
             return None
-        self._display.update(self._live(meter))
+        self._display.update(self._live())
         await self._interrupts.until_stopped(self._observation.steady())
         self._display.phase("running")
         if settings.command:
             return await self._command()
         if self._player is not None:
-            await self._play(self._player, meter, faults, cluster, lease)
+            await self._play(self._player)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
 
-    async def _play(
-        self,
-        player: ScenarioPlayer,
-        meter: Meter,
-        faults: FaultControl,
-        cluster: Cluster,
-        lease: RunLease,
-    ) -> None:
+    async def _play(self, player: ScenarioPlayer) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
+        api = self._cluster.api("scenario", patience_s=PATIENCE_S)
         stage = Stage(
-            faults,
-            meter.elapsed_s,
-            lambda: self._live(meter).nodes_ready,
+            self._faults,
+            self._meter.elapsed_s,
+            lambda: self._live().nodes_ready,
             self._whole.nodes,
             self._display.tell,
             self._display.phase,
-            Applied(cluster.api("scenario", patience_s=PATIENCE_S), self._run_id, lease.note),
+            Applied(api, self._run_id, self._lease.note),
         )
         try:
             await self._interrupts.until_stopped(player.play(stage))
@@ -454,52 +440,45 @@ class Run:
         if unplayed := player.unplayed():
             self._ending.lacks(unplayed)
 
-    async def _serve_dashboard(
-        self,
-        node_host: NodeHost,
-        cluster: Cluster,
-        facts: TargetFacts,
-        lease: RunLease,
-        adopted: int,
-        faults: FaultControl,
-    ) -> None:
+    async def _serve_dashboard(self, adopted: int) -> None:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
         settings = self._settings
         run = DashboardRun(
-            node_host,
-            cluster,
+            self._node_host,
+            self._cluster,
             self._whole,
-            self._run_directory,
+            self._directory.path,
             self._target.kubeconfig,
             self._target.private_file,
             adopted,
             self._background,
             self._run_id,
-            faults if settings.shared is None else None,
+            self._faults if settings.shared is None else None,
         )
         self._display.phase("following the dashboard")
         self._background.keep("the look for a steady part", self._observation.follow)
         self._tell_use()
         address = await run.start(self._display.note)
         await self._start_siblings(
-            self._whole.model_copy(update={"locust_master": address, "dashboard": False}), facts
+            self._whole.model_copy(update={"locust_master": address, "dashboard": False})
         )
-        leaves_nodes = partial(self._ending.leaves_nodes, lease)
+        leaves_nodes = partial(self._ending.leaves_nodes, self._lease)
         await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 
-    async def _start_siblings(self, settings: Settings, facts: TargetFacts) -> None:
+    async def _start_siblings(self, settings: Settings) -> None:
         """Start the other processes of the run, if it has any."""
         if settings.processes == 1:
             return
         kubeconfig = self._target.local.token_kubeconfig if self._target.local else None
-        confirmation = facts.confirmation if facts.is_shared else ""
+        confirmation = self._facts.confirmation if self._facts.is_shared else ""
         commands = [
             sibling_arguments(settings, number, self._run_id, kubeconfig, confirmation)
             for number in range(1, settings.processes)
         ]
-        self._siblings = Siblings(commands, self._run_directory, self._display.note, self._give_up)
+        directory, note = self._directory.path, self._display.note
+        self._siblings = Siblings(commands, directory, note, self._give_up)
         await self._siblings.start(self._background)
 
     def _tell_use(self) -> None:
@@ -508,9 +487,9 @@ class Run:
             self._display.tell(f"export KUBECONFIG={self._target.kubeconfig}")
         self._display.hint("Ctrl-C ends the run")
 
-    def _live(self, meter: Meter) -> LiveFigures:
+    def _live(self) -> LiveFigures:
         """Return how the run stands, all of its processes."""
-        live = meter.live()
+        live = self._meter.live()
         if self._siblings is not None:
             live = combined([live, *self._siblings.live()])
             if not self._settings.is_on_dashboard:  # though some have not begun
@@ -522,7 +501,7 @@ class Run:
         """Run the user's command once; return its exit code, 128 + N if a signal N ended it."""
         self._display.stop()
         environment = environment_of(
-            self._target, self._run_directory, "" if self._settings.manage else self._run_id
+            self._target, self._directory.path, "" if self._settings.manage else self._run_id
         )
         code = await run_command(self._settings.command, environment, self._stop)
         self._display.start()
@@ -530,16 +509,16 @@ class Run:
 
     # ---- beside the run ----
 
-    async def _sample(self, meter: Meter, directory: RunDirectory) -> None:
+    async def _sample(self) -> None:
         """Draw the display and write one line of the time series, once a second."""
         while True:
             await asyncio.sleep(FRAME_S)
-            live = self._live(meter)
+            live = self._live()
             self._display.update(live)
             if self._settings.run_id:
                 with contextlib.suppress(OSError):  # the time series tells of a full disk
-                    keep_live(directory.path, live)
-            if news := directory.sample(meter.figures()):
+                    keep_live(self._directory.path, live)
+            if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)
 
     @property
