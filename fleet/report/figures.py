@@ -96,7 +96,7 @@ class PodFigures:
     )
     start_scheduler_p50_ms: float | None = figure(
         None,
-        "a pod's way through the scheduler, as that tells itself "
+        "a pod's way through the scheduler, as the scheduler measures it "
         "(`scheduler_pod_scheduling_sli_duration_seconds`)",
         kind=Kind.DERIVED,
         key="start_scheduler_ms.p50",

@@ -82,7 +82,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- min (int .Values.nodes) (int .Values.nodesPerPod) -}}
 {{- end -}}
 
-{{- /* Whether the nodes of a process answer at one port, told apart by the path. */ -}}
+{{- /* Whether the nodes of a process answer at one port, under different paths. */ -}}
 {{- define "fleet.servesByPath" -}}
 {{- and .Values.serve.enabled (eq .Values.serve.mode "path") -}}
 {{- end -}}
