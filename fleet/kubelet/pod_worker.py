@@ -254,11 +254,9 @@ class PodWorker:
         if is_reconcile:
             return False
         if self.state is WorkerState.SYNC:
-            if not pod.deleting and pod.status.phase not in {"Succeeded", "Failed"}:
+            if not pod.deleting and pod.status.phase not in TERMINAL_PHASES:
                 return False
-            self.state = WorkerState.TERMINATING
-            self.grace_s = effective_grace_s(0, pod)
-            return True
+            return self._terminate()
         if self.state is WorkerState.TERMINATING:
             return self._shorten()
         return False
@@ -271,9 +269,7 @@ class PodWorker:
         """
         if self.state is not WorkerState.SYNC or self.pod.status.phase not in TERMINAL_PHASES:
             return False
-        self.state = WorkerState.TERMINATING
-        self.grace_s = effective_grace_s(0, self.pod)
-        return True
+        return self._terminate()
 
     def kill(self, killed: PodKill | None = None) -> bool:
         """Begin to end the pod; return whether the running sync must be looked at again.
@@ -286,6 +282,9 @@ class PodWorker:
         if self.state is not WorkerState.SYNC:
             return False
         self.killed = killed
+        return self._terminate(override_s)
+
+    def _terminate(self, override_s: int | None = None) -> bool:
         self.state = WorkerState.TERMINATING
         self.grace_s = effective_grace_s(0, self.pod, override_s)
         return True
@@ -327,8 +326,7 @@ class PodWorker:
     def complete_sync(self) -> None:
         """Go on to the end, now that all containers ended by themselves."""
         assert self.state is WorkerState.SYNC, self.state
-        self.state = WorkerState.TERMINATING
-        self.grace_s = effective_grace_s(0, self.pod)
+        self._terminate()
 
     def complete_terminating(self) -> None:
         """Note that nothing runs any more."""

@@ -19,7 +19,6 @@ watch: slices are replaced once, and not looked after.
 
 import enum
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import orjson
 
@@ -165,16 +164,6 @@ FAILED_TEXT = "Failed to prepare dynamic resources: prepare dynamic resources: %
 _REGISTER_STREAM = 0xD2A9E6
 
 
-class Prepared(NamedTuple):
-    """How far the preparation of a pod has come."""
-
-    is_done: bool = False
-    error: str = ""
-
-
-WAITS = Prepared()
-
-
 @dataclass(slots=True, eq=False)
 class _Pod:
     """The claims of one pod: what was read so far, and what is still to be read."""
@@ -185,12 +174,16 @@ class _Pod:
 
 @dataclass(slots=True, eq=False)
 class DRAManager:
-    """The claims of one node's pods; made with the first of them."""
+    """The claims of one node's pods.
+
+    A step of a pod's preparation returns None while an answer is awaited, "" once it is prepared,
+    else the error.
+    """
 
     _pods: dict[PodUid, _Pod] = field(default_factory=dict)
     _looked_ns: int = 0  # when the health of devices was compared last
 
-    def prepare(self, pod: Pod, turn: Turn) -> Prepared:
+    def prepare(self, pod: Pod, turn: Turn) -> str | None:
         """Begin to read the claims of a pod, one after another."""
         claims = tuple(each for each in pod.spec.admission.claims if not each.is_needless)
         self._pods[pod.uid] = _Pod(claims)
@@ -198,21 +191,19 @@ class DRAManager:
 
     def on_reply(
         self, pod: Pod, reply: Reply, registered: tuple[DraDriver, ...], turn: Turn
-    ) -> Prepared:
+    ) -> str | None:
         """Take a claim; `registered` are the drivers that are there now."""
         entry = self._pods.get(pod.uid)
         if entry is None or not entry.left:
-            return WAITS
+            return None
         wanted = entry.left[0]
         if not reply.ok:
-            return Prepared(
-                is_done=True, error=f"fetch ResourceClaim {wanted.claim}: {reply.message}"
-            )
+            return f"fetch ResourceClaim {wanted.claim}: {reply.message}"
         view = reply.record
         assert isinstance(view, ResourceClaimView), reply
         error = _refused(pod, wanted, view, registered)
         if error:
-            return Prepared(is_done=True, error=error)
+            return error
         entry.found[wanted.name] = view
         entry.left = entry.left[1:]
         return self._next(pod, entry, turn)
@@ -221,16 +212,15 @@ class DRAManager:
         """Let the claims of a pod go. Source: UnprepareResources."""
         self._pods.pop(uid, None)
 
-    def _next(self, pod: Pod, entry: _Pod, turn: Turn) -> Prepared:
+    def _next(self, pod: Pod, entry: _Pod, turn: Turn) -> str | None:
         if not entry.left:
-            return Prepared(is_done=True)
+            return ""
         claim = entry.left[0].claim
         if not claim:
-            text = f'pod "{pod.namespace}/{pod.name}": ResourceClaim not created yet'
-            return Prepared(is_done=True, error=text)
+            return f'pod "{pod.namespace}/{pod.name}": ResourceClaim not created yet'
         target = PodTarget(pod.namespace, claim)
         turn.call(Op.GET_RESOURCE_CLAIM, pod.uid, target)
-        return WAITS
+        return None
 
     def with_health(self, pod: Pod, status: PodStatus, turn: Turn) -> PodStatus:
         """Return a status that names the devices of each container's claims."""

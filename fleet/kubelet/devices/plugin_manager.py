@@ -8,15 +8,14 @@ Differs: the sockets themselves are not simulated; CSI drivers register with the
 
 from collections.abc import Iterator
 
-from fleet.clock import Draws
 from fleet.k8s.admission import ResourceSliceView
-from fleet.k8s.effects import ApiCall, NodeId, Reply, Timer, WatchEvent
+from fleet.k8s.effects import ApiCall, Reply, Timer, WatchEvent
 from fleet.k8s.pods import PodUid
 from fleet.kubelet.devices.container_manager import Wanted
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAPlugin, PluginState, registration_ns
 from fleet.kubelet.turn import Turn
-from fleet.profile.machine import DraDriver, outage_begin_ns
+from fleet.profile.machine import outage_begin_ns
 from fleet.profile.node_model import NodeModel
 
 
@@ -37,7 +36,10 @@ class PluginManager:
         self.devices = DeviceManager(turn)
         drivers = env.model.dra_drivers
         self._plugins = tuple(DRAPlugin(driver) for driver in drivers)
-        self._registered_ns = _registrations(drivers, node, env.draws, now_ns)
+        self._registered_ns = tuple(
+            registration_ns(driver, index, node, env.draws, now_ns)
+            for index, driver in enumerate(drivers)
+        )
 
     def start(self, turn: Turn) -> None:
         """Wait for the first plugin."""
@@ -100,12 +102,3 @@ class PluginManager:
                 yield begin_ns
                 if outage.duration_ns:
                     yield begin_ns + outage.duration_ns
-
-
-def _registrations(
-    drivers: tuple[DraDriver, ...], node: NodeId, draws: Draws, start_ns: int
-) -> tuple[int, ...]:
-    return tuple(
-        registration_ns(driver, index, node, draws, start_ns)
-        for index, driver in enumerate(drivers)
-    )

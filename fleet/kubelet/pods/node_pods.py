@@ -185,8 +185,8 @@ class NodePods:
                 assert owner is Owner.DRA, owner
                 if worker is not None:
                     drivers = registered_drivers(turn)
-                    prepared = syncer.dra.on_reply(worker.pod, reply, drivers, turn)
-                    syncer.on_prepared(worker, prepared, turn)
+                    error = syncer.dra.on_reply(worker.pod, reply, drivers, turn)
+                    syncer.on_prepared(worker, error, turn)
         self._send_statuses(turn)
 
     def _on_volume_reply(

@@ -35,7 +35,7 @@ from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
-from fleet.kubelet.devices.dra import DRAManager, Prepared
+from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.runtime_state import RuntimeState
@@ -434,24 +434,24 @@ class PodSyncer:
         claims = pod.spec.admission.claims
         if not claims or has_sandbox or not turn.env.fidelity.prepares_claims:
             return SyncStage.RUNTIME
-        prepared = self.dra.prepare(pod, turn)
-        if not prepared.is_done:
+        error = self.dra.prepare(pod, turn)
+        if error is None:
             return None
-        if not prepared.error:
+        if not error:
             return SyncStage.RUNTIME
-        self._on_unprepared(worker, prepared, turn)
+        self._on_unprepared(worker, error, turn)
         return SyncStage.COMPLETE
 
-    def on_prepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
+    def on_prepared(self, worker: PodWorker, error: str | None, turn: Turn) -> None:
         """Go on with a pod whose claims are ready, or leave it to its next resync."""
-        if worker.stage is not SyncStage.PREPARE or not prepared.is_done:
+        if worker.stage is not SyncStage.PREPARE or error is None:
             return
-        if prepared.error:
-            self._on_unprepared(worker, prepared, turn)
-        self.advance(worker, Happened.FAILED if prepared.error else Happened.DONE, turn)
+        if error:
+            self._on_unprepared(worker, error, turn)
+        self.advance(worker, Happened.FAILED if error else Happened.DONE, turn)
 
-    def _on_unprepared(self, worker: PodWorker, prepared: Prepared, turn: Turn) -> None:
-        turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % prepared.error)
+    def _on_unprepared(self, worker: PodWorker, error: str, turn: Turn) -> None:
+        turn.event(worker.pod, OpenReason(PREPARE_FAILED), PREPARE_TEXT % error)
         worker.fail(turn.now_ns + turn.env.model.kubelet.sync_frequency_ns)
 
     def _sync_runtime(self, worker: PodWorker, turn: Turn) -> SyncStage | None:

@@ -36,7 +36,7 @@ from fleet.k8s.pods import (
     WaitingState,
 )
 from fleet.k8s.static_pods import StaticPod
-from fleet.kubelet.containers.allocation_manager import limited_json
+from fleet.kubelet.containers.allocation_manager import amounts, limited_json, rendered
 from fleet.kubelet.containers.pod_actions import (
     ALL_RESTARTING,
     could_restart_all,
@@ -442,11 +442,6 @@ def with_sandbox_ready(status: PodStatus, generation: int) -> PodStatus:
     return status._replace(conditions=conditions)
 
 
-def with_container_started(status: PodStatus, name: str, *, started: bool) -> PodStatus:
-    """Return a status in which one container started, or not. Source: SetContainerStartup."""
-    return _with_container(status, name, "started", value=started)
-
-
 def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool) -> PodStatus:
     """Return a status in which one container became ready, or ceased to be.
 
@@ -478,7 +473,7 @@ def apply_updates(
     for kind, name, result in updates:
         good = result is ProbeResult.SUCCESS
         if kind is ProbeKind.STARTUP:
-            status = with_container_started(status, name, started=good)
+            status = _with_container(status, name, "started", value=good)  # SetContainerStartup
         elif kind is ProbeKind.READINESS:
             status = with_container_ready(pod, status, name, ready=good)
         needs_sync = not good or kind is ProbeKind.STARTUP
@@ -554,22 +549,6 @@ def _ended(status: ContainerStatus) -> ContainerStatus:
 RESTARTING_ALL = "RestartingAllContainers"
 
 
-class _Inits(NamedTuple):
-    pending: int  # regular ones that have not ended
-    failed: int  # regular ones that failed for good
-    sidecars_pending: int  # not started yet
-    sidecars_waiting: int  # that never ran
-    sidecars_running: int
-
-
-class _Counts(NamedTuple):
-    running: int
-    waiting: int
-    stopped: int
-    final: int  # stopped for good
-    succeeded: int
-
-
 def pod_phase(
     pod: Pod,
     containers: tuple[ContainerStatus, ...],
@@ -579,24 +558,27 @@ def pod_phase(
     has_run: bool,
 ) -> str:
     """Return the phase; `has_run`: a regular container was started in this sandbox."""
-    begun = _count_inits(pod, inits)
-    if begun.failed:
+    failed, pending, unstarted, waits, runs = _count_inits(pod, inits)
+    if failed:
         return "Failed"
-    counts = _count(pod, containers)
-    starting = begun.sidecars_pending and not has_run
-    if begun.pending or starting or counts.waiting + begun.sidecars_waiting:
+    running, waiting, stopped, final, succeeded = _count(pod, containers)
+    if pending or (unstarted and not has_run) or waiting or waits:
         return "Pending"
-    if counts.running + begun.sidecars_running:
+    if running or runs:
         return "Running"
-    if not counts.stopped:
+    if not stopped:
         return "Pending"
     ends = is_terminal and not isinstance(pod, StaticPod)  # upstream's TODO(#116484)
-    if not ends and counts.stopped != counts.final:
+    if not ends and stopped != final:
         return "Running"  # at least one will be restarted
-    return "Succeeded" if counts.stopped == counts.succeeded else "Failed"
+    return "Succeeded" if stopped == succeeded else "Failed"
 
 
-def _count_inits(pod: Pod, inits: Iterable[ContainerStatus]) -> _Inits:
+def _count_inits(pod: Pod, inits: Iterable[ContainerStatus]) -> tuple[int, int, int, int, int]:
+    """Count the regular ones that failed for good, and that have not ended.
+
+    And the sidecars that have not started, that never ran, and that run.
+    """
     pending = failed = unstarted = waiting = running = 0
     for spec, status in zip(pod.spec.init_containers, inits, strict=True):
         state = status.state
@@ -611,10 +593,11 @@ def _count_inits(pod: Pod, inits: Iterable[ContainerStatus]) -> _Inits:
             failed += bool(ended.exit_code) and not _restarts(spec, pod, ended)
         else:
             pending += 1
-    return _Inits(pending, failed, unstarted, waiting, running)
+    return failed, pending, unstarted, waiting, running
 
 
-def _count(pod: Pod, containers: Iterable[ContainerStatus]) -> _Counts:
+def _count(pod: Pod, containers: Iterable[ContainerStatus]) -> tuple[int, int, int, int, int]:
+    """Count those that run, wait, have stopped, stopped for good, and stopped well."""
     specs = {spec.name: spec for spec in pod.spec.containers}
     running = waiting = stopped = final = succeeded = 0
     for status in containers:
@@ -628,7 +611,7 @@ def _count(pod: Pod, containers: Iterable[ContainerStatus]) -> _Counts:
             running += 1
         else:
             waiting += 1
-    return _Counts(running, waiting, stopped, final, succeeded)
+    return running, waiting, stopped, final, succeeded
 
 
 def _restarts(spec: ContainerSpec, pod: Pod, ended: TerminatedState) -> bool:
@@ -662,22 +645,15 @@ def resources_shown(pod: Pod, in_cgroup: PodSpec, old: PodStatus) -> bytes:
 @lru_cache(maxsize=RESIZES_MAX)
 def _kept(running: bytes, ended: bytes, shown: bytes) -> bytes:
     """Return the resources after a resize. Source: preserveOldResourcesValue."""
-    new, cgroup, old = (_amounts(each) for each in (running, ended, shown))
+    new, cgroup, old = (amounts(each) for each in (running, ended, shown))
     limits, requests = new["limits"], new["requests"]
     for name in limits.keys() - cgroup["limits"]:
         limits[name] = old["limits"].get(name)
     requests["memory"] = old["requests"].get("memory", requests.get("memory"))
-    found = {
-        kind: {name: amount for name, amount in amounts.items() if amount is not None}
-        for kind, amounts in (("limits", limits), ("requests", requests))
-    }
-    told = {kind: amounts for kind, amounts in found.items() if amounts}
-    return bytes(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
-
-
-def _amounts(json: bytes) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = orjson.loads(json)
-    return {"limits": {}, "requests": {}, **found}
+    kinds = {"limits": limits, "requests": requests}
+    return rendered(
+        {kind: {k: v for k, v in each.items() if v is not None} for kind, each in kinds.items()}
+    )
 
 
 @lru_cache(maxsize=RESIZES_MAX)
@@ -691,7 +667,7 @@ def container_resources_shown(allocated: bytes, actuated: bytes) -> bytes:
     """
     if allocated == actuated:
         return allocated
-    told, had = orjson.loads(allocated), _amounts(actuated)
+    told, had = orjson.loads(allocated), amounts(actuated)
     limits, requests = had["limits"], had["requests"]
     if "limits" in told:
         _tell_cpu(told["limits"], limits.get("cpu"), QUOTA_MIN_MILLI)

@@ -44,6 +44,15 @@ _NO_MIRRORS: dict[PodUid, PodUid] = {}
 _NOTHING: dict[PodUid, PodStatus] = {}  # shared: it stays empty
 
 
+class _Update(NamedTuple):
+    """What one pod of a batch is to be reported as."""
+
+    uid: PodUid
+    version: int
+    status: PodStatus
+    finished: bool
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """The newest status of one pod, and how far the server knows it."""
@@ -55,17 +64,12 @@ class _Entry:
     finished: bool = False  # the pod worker is done: the object may go
     api: PodStatus | None = None  # our last patch, until the watch shows a newer one
 
-
-class _Update(NamedTuple):
-    """What one pod of a batch is to be reported as."""
-
-    uid: PodUid
-    version: int
-    status: PodStatus
-    finished: bool
+    def update(self, uid: PodUid) -> _Update:
+        return _Update(uid, self.version, self.status, self.finished)
 
 
 _NO_BATCH: list[_Update] = []  # shared: it stays empty
+_NO_UPDATE = _Update(PodUid(""), 0, PodStatus(), finished=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +83,7 @@ class StatusManager:
     _failed: dict[PodUid, None] = field(default_factory=dict)
     _suspects: dict[PodUid, None] = field(default_factory=dict)  # for the full pass
     _busy: PodUid | None = None  # the pod whose request is in flight
-    _version: int = 0  # what is in flight, as of its batch
-    _sending: PodStatus = field(default_factory=PodStatus)
-    _finished: bool = False
+    _sending: _Update = _NO_UPDATE  # what is in flight, as of its batch
     _deleting: bool = False
     # Of static pods: the status of the mirror that one finds, and the uid of its mirror.
     _inherited: dict[PodUid, PodStatus] = field(default_factory=lambda: _NOTHING)
@@ -145,27 +147,21 @@ class StatusManager:
             if not self._batch:
                 self._begin_batch()
                 continue
-            uid, self._version, self._sending, self._finished = self._batch.pop()
-            if uid in self._entries:
-                return uid
+            self._sending = self._batch.pop()
+            if self._sending.uid in self._entries:
+                return self._sending.uid
         return None
 
     def _begin_batch(self) -> None:
         known = ((uid, self._entries.get(uid)) for uid in reversed(self._queue))
-        self._batch = [
-            _Update(uid, entry.version, entry.status, entry.finished)
-            for uid, entry in known
-            if entry is not None
-        ]
+        self._batch = [entry.update(uid) for uid, entry in known if entry is not None]
         self._queue.clear()
 
     def send(self, uid: PodUid, pod: Pod | None, turn: Turn, *, may_run: bool) -> None:
         """Begin to send what `next` returned; `pod` is None once its object is gone."""
         entry = self._entries[uid]
         if not turn.env.fidelity.reads_before_patch:
-            self._version = entry.version
-            self._sending = entry.status
-            self._finished = entry.finished
+            self._sending = entry.update(uid)
         if turn.env.fidelity.reads_before_patch:
             self._busy, self._asked_ns = uid, turn.now_ns
             turn.call(Op.GET_POD, uid, _target(entry.pod))
@@ -325,7 +321,7 @@ class StatusManager:
         may_run: bool,
     ) -> None:
         """Send the merged status, or go on when the server has it already."""
-        new = merge_pod_status(old, self._sending, turn.wall_s, may_run=may_run)
+        new = merge_pod_status(old, self._sending.status, turn.wall_s, may_run=may_run)
         if new == old:
             self._patched(uid, entry, old_phase, turn)
             return
@@ -338,8 +334,8 @@ class StatusManager:
 
     def _patched(self, uid: PodUid, entry: _Entry, phase: str, turn: Turn) -> None:
         """Note what the server has, and delete the object if that was the last of it."""
-        entry.sent = self._version
-        is_last = self._deleting and self._finished and phase in TERMINAL_PHASES
+        entry.sent = self._sending.version
+        is_last = self._deleting and self._sending.finished and phase in TERMINAL_PHASES
         if is_last and uid not in self.mirrors:
             self._delete(uid, entry, turn)
 

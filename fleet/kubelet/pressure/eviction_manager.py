@@ -26,6 +26,7 @@ from fleet.kubelet.containers.stats_provider import (
     PodTerms,
     pod_stats,
 )
+from fleet.kubelet.pod_worker import KILL_TIMEOUT_MIN_S
 from fleet.kubelet.pressure.preemption import is_critical_pod
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
@@ -283,7 +284,6 @@ PERIOD_NS = 10 * NS_PER_S
 """Source: pkg/kubelet/kubelet.go, evictionMonitoringPeriod."""
 CLEANUP_TIMEOUT_NS = 30 * NS_PER_S  # podCleanupTimeout
 CLEANUP_POLL_NS = 1 * NS_PER_S  # podCleanupPollFreq
-KILL_TIMEOUT_MIN_S = 10
 IMMEDIATE_GRACE_S = 1  # immediateEvictionGracePeriodSeconds: 0 would be forced
 MEMORY_PRESSURE_TAINT = "node.kubernetes.io/memory-pressure"
 _NODE_CONDITION = "The node had condition: [%s]. "
