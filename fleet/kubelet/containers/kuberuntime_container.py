@@ -21,7 +21,6 @@ fails unless a PodBehavior says so.
 """
 
 import dataclasses
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import orjson
@@ -129,14 +128,6 @@ _STREAM_POST_START = 0x9057
 _STREAM_PRE_STOP = 0x94E5
 
 
-class Stops(NamedTuple):
-    """The end of some containers."""
-
-    end_ns: int
-    failed_hooks: tuple[tuple[int, str], ...] = ()  # when, and of which container
-    survivors: tuple[Survivor, ...] = ()
-
-
 def kill_grace_s(pod: Pod, kill: ContainerKill) -> int:
     """Return the grace period of one container that is killed while its pod goes on.
 
@@ -167,11 +158,14 @@ def post_start(place: HookPlace, spec: ContainerSpec, behavior: PodBehavior) -> 
     return run_hook(hook, declared, spec, u, place)
 
 
-def stop_containers(
-    runtime: Runtime, pod: Pod, containers: Iterable[Container], grace_s: int, turn: Turn
-) -> Stops:
-    """Stop containers of a pod: sidecars wait for the others, and end last started first."""
-    now_ns, behavior = turn.now_ns, turn.behavior(pod)
+def stop(
+    runtime: Runtime, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn
+) -> None:
+    """Stop some containers of a pod, and wait for the first thing that is to be reported of it.
+
+    Sidecars wait for the others, and end last started first.
+    """
+    pod, now_ns, behavior = worker.pod, turn.now_ns, turn.behavior(worker.pod)
     order = [spec.name for spec in reversed(pod.spec.init_containers) if is_sidecar(spec)]
     running = [each for each in containers if each.state is RunState.RUNNING]
     running.sort(key=lambda each: order.index(each.name) if each.name in order else -1)
@@ -202,7 +196,10 @@ def stop_containers(
         spec = pod.find(each.name)
         if spec is None or spec in pod.spec.containers or is_sidecar(spec):
             turn_ns = max(turn_ns, stopped_ns)
-    return Stops(end_ns, tuple(sorted(failed)), tuple(survivors))
+    worker.kills = worker.kills._replace(
+        failed_hooks=tuple(sorted(failed)), survivors=tuple(survivors), sandbox_ns=0
+    )
+    _wait(worker, end_ns, turn)
 
 
 def problem_of(container: Container, behavior: PodBehavior, turn: Turn) -> str:
@@ -239,39 +236,22 @@ ORPHAN_GRACE_S = 1
 """Of pods that run and have no worker: kubelet_pods.go, HandlePodCleanups."""
 
 
-def kill_containers(runtime: Runtime, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
-    """Stop every container of a pod that runs."""
-    _tell(worker.pod, sandbox, turn)
-    grace_s = worker.grace_s or effective_grace_s(0, worker.pod)
-    stop(runtime, worker, sandbox.containers, grace_s, turn)
+def kill_containers(
+    runtime: Runtime, worker: PodWorker, sandbox: Sandbox, turn: Turn, *, is_orphan: bool = False
+) -> None:
+    """Stop every container of a pod that runs.
 
-
-def kill_orphan(runtime: Runtime, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
-    """Stop what runs of a pod that has no worker.
-
-    What is known of the pod then is what the runtime has as labels: no version of the object.
+    What is known of an orphan is what the runtime has as labels: no version of the object.
     Source: HandlePodCleanups, SyncTerminatingRuntimePod, restoreSpecsFromContainerLabels.
     """
-    _tell(dataclasses.replace(worker.pod, resource_version=""), sandbox, turn)
-    stop(runtime, worker, sandbox.containers, ORPHAN_GRACE_S, turn)
-
-
-def _tell(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
+    pod, grace_s = worker.pod, worker.grace_s or effective_grace_s(0, worker.pod)
+    if is_orphan:
+        pod, grace_s = dataclasses.replace(pod, resource_version=""), ORPHAN_GRACE_S
     for each in sandbox.containers:
         if each.state is RunState.RUNNING:
             message = f"Stopping container {each.name}"
             turn.event(pod, Reason.KILLING, message, pod.find(each.name))
-
-
-def stop(
-    runtime: Runtime, worker: PodWorker, containers: tuple[Container, ...], grace_s: int, turn: Turn
-) -> None:
-    """Stop some containers of a pod, and wait for the first thing that is to be reported of it."""
-    stops = stop_containers(runtime, worker.pod, containers, grace_s, turn)
-    worker.kills = worker.kills._replace(
-        failed_hooks=stops.failed_hooks, survivors=stops.survivors, sandbox_ns=0
-    )
-    _wait(worker, stops.end_ns, turn)
+    stop(runtime, worker, sandbox.containers, grace_s, turn)
 
 
 def _wait(worker: PodWorker, end_ns: int, turn: Turn) -> None:

@@ -266,7 +266,7 @@ class KubeRuntimeManager:
                 worker.stage = SyncStage.PULL
                 turn.wait(worker, ensured.due_ns)
                 return None
-            if self._create_first(worker, turn):
+            if self._create_first(worker, turn) is None:
                 return None
         return SyncStage.COMPLETE
 
@@ -279,38 +279,28 @@ class KubeRuntimeManager:
         done = self._images.finish(worker.pod.uid, turn)
         if worker.image_volumes:
             self._take_volume(worker, done, turn)
-        elif self._take_image(worker, done, turn) and self._create_first(worker, turn):
-            return None
+        elif self._take_image(worker, done, turn):
+            return self._create_first(worker, turn)
         return SyncStage.NEXT
 
-    def on_environment(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
-        """Create the first container of the plan, once what its environment needs was read."""
-        return None if self._create_if_known(worker, turn) else SyncStage.NEXT
-
-    def on_created(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
-        """Start the first container of the plan, which was created."""
-        return None if self._start_first(worker, turn) else SyncStage.NEXT
-
-    def _create_first(self, worker: PodWorker, turn: Turn) -> bool:
-        """Begin to create the first container of the plan; return whether that takes time."""
+    def _create_first(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         if turn.env.fidelity.reads_objects:
             env_sources = worker.plan[0].env_sources
             self._volumes.objects.ask_environment(worker.pod, env_sources, turn)
-        return self._create_if_known(worker, turn)
+        return self.on_environment(worker, turn)
 
-    def _create_if_known(self, worker: PodWorker, turn: Turn) -> bool:
+    def on_environment(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Create the first container of the plan, once what its environment needs was read.
 
-        Return whether something is waited for: an answer, or the start. What the runtime takes
-        lies between Created and Started, so that the status that says running follows Started.
-        Source: kuberuntime_container.go, startContainer.
+        What the runtime takes lies between Created and Started, so that the status that says
+        running follows Started. Source: kuberuntime_container.go, startContainer.
         """
         pod, spec = worker.pod, worker.plan[0]
         if self._volumes.objects.is_asking(pod.uid):
             worker.stage = SyncStage.CREATE
             worker.due_ns = turn.now_ns + ANSWER_POLL_NS
             turn.arm(worker.due_ns, Timer.RUNTIME, pod.uid)
-            return True
+            return None
         behavior = turn.behavior(pod)
         failure = behavior.container(spec.name).life.failure(self._runtime.attempt(pod, spec))
         error = self._config_error(pod, spec, turn)
@@ -323,13 +313,15 @@ class KubeRuntimeManager:
             texts = texts_of(turn.env.model.kubelet_version)
             turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
         if failure is not None:
-            self._fail_first(worker, failure, turn)
-            return False
+            if failure.reason == RUN_ERROR:
+                now_ns, wall_s = turn.now_ns, turn.wall_s
+                self._runtime.fail_container(pod, spec, failure.text, now_ns, wall_s)
+            return self._fail_first(worker, failure, turn)
         if worker.had_actions and not turn.env.fidelity.starts_in_steps:
-            return self._start_first(worker, turn)  # the wait for the sandbox covered it
+            return self.on_created(worker, turn)  # the wait for the sandbox covered it
         worker.stage = SyncStage.START
         turn.wait(worker, turn.now_ns + self._runtime.start_delay_ns(pod, spec, behavior))
-        return True
+        return None
 
     def _skip_first(self, worker: PodWorker) -> None:
         """Leave out a container; without a regular init container nothing after it may start."""
@@ -457,8 +449,8 @@ class KubeRuntimeManager:
         self._skip_first(worker)
         return False
 
-    def _start_first(self, worker: PodWorker, turn: Turn) -> bool:
-        """Start the first container of the plan; return whether its postStart hook is waited for.
+    def on_created(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
+        """Start the first container of the plan; its postStart hook is waited for.
 
         Source: kuberuntime_container.go, startContainer.
         """
@@ -470,8 +462,7 @@ class KubeRuntimeManager:
         container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
         if container.state is RunState.EXITED:  # over the budget of a command
             failure = StartFailure(reason=RUN_ERROR, message=container.message)
-            self._report_failed(worker, failure, turn)
-            return False
+            return self._fail_first(worker, failure, turn)
         worker.plan = worker.plan[1:]
         worker.had_actions = True
         self._allocations.actuate(pod.uid, spec.name)
@@ -479,7 +470,7 @@ class KubeRuntimeManager:
         turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)
         if spec.life.post_start is None:
             worker.forget_reason(spec.name)
-            return False
+            return SyncStage.NEXT
         place = kuberuntime_container.HookPlace(
             self._runtime, turn.env, pod, container, turn.now_ns, sources
         )
@@ -487,7 +478,7 @@ class KubeRuntimeManager:
         worker.kills = Kills(hook_error=hook.error, hook_dies=hook.dies)
         worker.stage = SyncStage.POST_START
         turn.wait(worker, turn.now_ns + hook.takes_ns)
-        return True
+        return None
 
     def _config_error(self, pod: Pod, spec: ContainerSpec, turn: Turn) -> str:
         """Return why the configuration of a container cannot be made, "" if it can.
@@ -508,25 +499,16 @@ class KubeRuntimeManager:
             has_env_files=env.model.has_gate("EnvFiles", since=(1, 35)),
         )
 
-    def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
-        """Report why the first container of the plan could not be created or started."""
-        pod = worker.pod
-        spec = worker.plan[0]
-        if failure.reason == RUN_ERROR:
-            message = failure.text
-            self._runtime.fail_container(pod, spec, message, turn.now_ns, turn.wall_s)
-        self._report_failed(worker, failure, turn)
-
-    def _report_failed(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> None:
-        """Report about the first container of the plan, which has failed, and leave it out."""
-        pod = worker.pod
-        spec = worker.plan[0]
+    def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> SyncStage:
+        """Report why the first container of the plan could not be made or run; leave it out."""
+        pod, spec = worker.pod, worker.plan[0]
         if failure.reason == RUN_ERROR:
             worker.had_actions = True
         turn.event(pod, Reason.FAILED, f"Error: {failure.text}", spec)
         worker.note_reason(spec.name, WaitingState(failure.reason, failure.text))
         worker.fail()
         self._skip_first(worker)
+        return SyncStage.NEXT
 
     def on_post_start(self, worker: PodWorker, turn: Turn) -> SyncStage:
         """Go on after the hook of the container that was started last."""

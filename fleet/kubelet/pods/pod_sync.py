@@ -674,7 +674,9 @@ class PodSyncer:
         if not worker.had_actions:
             worker.had_actions = True
             self.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
-            kuberuntime_container.kill_orphan(self.runtime, worker, sandbox, turn)
+            kuberuntime_container.kill_containers(
+                self.runtime, worker, sandbox, turn, is_orphan=True
+            )
             return
         error = kuberuntime_container.outcome(self.runtime, worker, turn)
         if error:
