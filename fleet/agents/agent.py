@@ -12,6 +12,7 @@ makeEvent; kubernetes/node-problem-detector pkg/exporters/k8sexporter/problemcli
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import orjson
@@ -154,19 +155,17 @@ class Open(NamedTuple):
 AgentEffect = Send | Wake | Open
 
 
+@dataclass(slots=True, eq=False)
 class Agent:
     """What differs by node. `seed` keeps its draws apart from other agents' and the kubelet's."""
 
-    __slots__ = ("_said_ns", "_started_ns", "model", "name", "node", "reflectors", "seed")
-
-    def __init__(self, node: int, name: str, model: AgentModel, seed: int) -> None:
-        self.node = node
-        self.name = name  # of the node
-        self.model = model
-        self.seed = seed
-        self.reflectors: tuple[AgentReflector, ...] = ()
-        self._said_ns = 0
-        self._started_ns = 0
+    node: int
+    name: str  # of the node
+    model: AgentModel
+    seed: int
+    reflectors: tuple[AgentReflector, ...] = ()
+    _said_ns: int = 0
+    _started_ns: int = 0
 
     @staticmethod
     def runs_on(node: int, model: AgentModel, seed: int, draws: Draws) -> bool:

@@ -7,6 +7,7 @@ has a wire (its user agent and encoding are one for all nodes), each agent a poo
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from fleet.agents.agent import (
@@ -56,18 +57,16 @@ class AgentWire(Wire, Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class AgentCounts:
     """What the agents of one kind did; bytes are counted by their wire."""
 
-    __slots__ = ("agents", "rejected", "requests", "watch_events", "watch_restarts", "watches_open")
-
-    def __init__(self) -> None:
-        self.agents = 0  # that run now
-        self.requests = Requests()
-        self.watches_open = 0
-        self.watch_restarts = 0
-        self.watch_events = 0
-        self.rejected: Counter[str] = Counter()
+    agents: int = 0  # that run now
+    requests: Requests = field(default_factory=Requests)
+    watches_open: int = 0
+    watch_restarts: int = 0
+    watch_events: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
 
 
 class AgentKind(NamedTuple):

@@ -204,14 +204,12 @@ class SeenEvents:
         self._records += _SEEN.pack(key, first_ns, min(count, COUNT_MAX))
 
 
+@dataclass(slots=True, eq=False)
 class _Bucket:
     """Tokens of the spam filter."""
 
-    __slots__ = ("filled_ns", "tokens")
-
-    def __init__(self, now_ns: int) -> None:
-        self.tokens = SPAM_BURST
-        self.filled_ns = now_ns
+    filled_ns: int
+    tokens: int = SPAM_BURST
 
 
 @dataclass(slots=True, eq=False)

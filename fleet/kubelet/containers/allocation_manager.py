@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.effects import SetTimer, Timer
+from fleet.k8s.effects import Timer
 from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
@@ -340,19 +340,11 @@ class Refusal(NamedTuple):
     reason: str = DEFERRED  # as admission has it: the event says it, the condition does not
 
 
-class _Resize(NamedTuple):
-    """A condition of a resize; it is probed each time that it is found to hold."""
-
-    generation: int
-    probe_s: int
-    since_s: int
-    reason: str = ""
-    message: str = ""
-
-    def again(self, now_s: int, reason: str, message: str) -> "_Resize":
-        """Return it as it is found to hold now. Source: updatedPodResizeCondition."""
-        since_s = self.since_s if self.reason == reason else now_s
-        return _Resize(self.generation, now_s, since_s, reason, message)
+def _condition(
+    kind: str, generation: int, now_s: int, reason: str = "", message: str = ""
+) -> PodCondition:
+    """Return a condition of a resize; it is probed each time that it is found to hold."""
+    return PodCondition(kind, "True", reason, message, now_s, generation, now_s)
 
 
 class ResizeActions(NamedTuple):
@@ -373,8 +365,8 @@ Check = Callable[[PodWorker, Pod], Refusal | None]
 class AllocationManager:
     """The resizes of one node's pods; made with the first of them."""
 
-    _pending: dict[PodUid, _Resize] = field(default_factory=dict)
-    _progress: dict[PodUid, _Resize] = field(default_factory=dict)
+    _pending: dict[PodUid, PodCondition] = field(default_factory=dict)
+    _progress: dict[PodUid, PodCondition] = field(default_factory=dict)
     # of pending ones: what the API asks for
     _desired: dict[PodUid, Pod] = field(default_factory=dict)
     # what containers still have
@@ -416,11 +408,10 @@ class AllocationManager:
         for each in pod.status.conditions:
             known = {PENDING: self._pending, IN_PROGRESS: self._progress}.get(each.type)
             if known is not None and (known is self._progress or given is not None):
-                generation = each.observed_generation
-                known[pod.uid] = _Resize(generation, now_s, now_s, each.reason, each.message)
+                known[pod.uid] = each._replace(transition_s=now_s, probe_s=now_s)
         if given is not None:
             self._desired[pod.uid] = pod
-            self._pending.setdefault(pod.uid, _Resize(pod.generation, now_s, now_s))
+            self._pending.setdefault(pod.uid, _condition(PENDING, pod.generation, now_s))
             self._found = (*self._found, pod.uid)
             self._arm(FIRST_RETRY_NS, turn)
             worker.pod = given
@@ -431,22 +422,23 @@ class AllocationManager:
         refusal = check(worker, pod)
         if refusal is not None:
             reason = INFEASIBLE if refusal.is_final else DEFERRED
-            before = self._pending.get(pod.uid)
-            since_s = before.since_s if before and before.reason == reason else turn.wall_s
-            self._pending[pod.uid] = _Resize(
-                pod.generation, turn.wall_s, since_s, reason, refusal.message
-            )
+            before, now_s = self._pending.get(pod.uid), turn.wall_s
+            found = _condition(PENDING, pod.generation, now_s, reason, refusal.message)
+            if before and before.reason == reason:
+                found = found._replace(transition_s=before.transition_s)
+            self._pending[pod.uid] = found
             self._desired[pod.uid] = pod
-            if before is None or (before.reason, before.generation) != (reason, pod.generation):
+            told = (reason, pod.generation)
+            if before is None or (before.reason, before.observed_generation) != told:
                 event = Reason.RESIZE_INFEASIBLE if refusal.is_final else Reason.RESIZE_DEFERRED
                 text = _summary(pod, pod.generation, refusal.message)
-                told = reason if refusal.is_final else refusal.reason
-                turn.event(pod, event, f"Pod resize {told}: {text}")
+                why = reason if refusal.is_final else refusal.reason
+                turn.event(pod, event, f"Pod resize {why}: {text}")
             self._arm(RETRY_NS, turn)
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)
         self._desired.pop(pod.uid, None)
-        self._progress[pod.uid] = _Resize(pod.generation, turn.wall_s, turn.wall_s)
+        self._progress[pod.uid] = _condition(IN_PROGRESS, pod.generation, turn.wall_s)
         self._before.setdefault(pod.uid, worker.pod)
         has = self._actuated.setdefault(pod.uid, {})
         own, updated = worker.pod.spec, self._updated.get(pod.uid, NOTHING)
@@ -490,7 +482,7 @@ class AllocationManager:
             pod, pending = worker.pod, self._pending[worker.pod.uid]
             grows = asks_more(pod, self._desired[pod.uid])
             lesser = pod.spec.qos_class != "Guaranteed"
-            return grows, -pod.spec.priority, lesser, pending.since_s
+            return grows, -pod.spec.priority, lesser, pending.transition_s
 
         return sorted(workers, key=key)
 
@@ -549,13 +541,17 @@ class AllocationManager:
             self._updated = {**self._updated, pod.uid: known}
 
     def fail(self, pod: Pod, message: str, turn: Turn) -> None:
-        """Note that the runtime could not apply a resize. Source: SyncPod, ResizePodInPlace."""
-        begun = _Resize(pod.generation, turn.wall_s, turn.wall_s)
+        """Note that the runtime could not apply a resize.
+
+        Source: SyncPod, ResizePodInPlace; updatedPodResizeCondition.
+        """
+        begun = _condition(IN_PROGRESS, pod.generation, turn.wall_s)
         before = self._progress.get(pod.uid, begun)
-        now = before.again(turn.wall_s, "Error", message)
-        self._progress[pod.uid] = now
-        if (now.reason, now.message) != (before.reason, before.message):
-            text = _summary(pod, now.generation, message)
+        is_known = before.reason == "Error"
+        now = before._replace(reason="Error", message=message, probe_s=turn.wall_s)
+        self._progress[pod.uid] = now if is_known else now._replace(transition_s=turn.wall_s)
+        if not is_known or message != before.message:
+            text = _summary(pod, before.observed_generation, message)
             turn.event(pod, Reason.RESIZE_ERROR, f"Pod resize error: {text}")
 
     def look(self, pod: Pod, sandbox: Sandbox | None, turn: Turn) -> None:
@@ -569,7 +565,7 @@ class AllocationManager:
         left = NO_ACTIONS if sandbox is None else self.actions(pod, sandbox)
         progress = self._progress.get(pod.uid)
         if left.kill or left.update or (left.whole and has[WHOLE]):
-            begun = progress or _Resize(pod.generation, turn.wall_s, turn.wall_s)
+            begun = progress or _condition(IN_PROGRESS, pod.generation, turn.wall_s)
             self._progress[pod.uid] = begun._replace(probe_s=turn.wall_s)
             return
         if not left.whole:
@@ -578,24 +574,14 @@ class AllocationManager:
             self._ended = (*self._ended, pod.uid)
         if progress is not None:
             del self._progress[pod.uid]
-            text = _summary(pod, progress.generation)
+            text = _summary(pod, progress.observed_generation)
             turn.event(pod, Reason.RESIZE_COMPLETED, f"Pod resize completed: {text}")
 
     def conditions(self, uid: PodUid) -> tuple[PodCondition, ...]:
         """Return what the status says of the resize of a pod."""
-        return tuple(
-            PodCondition(
-                kind,
-                "True",
-                found.reason,
-                found.message,
-                found.since_s,
-                found.generation,
-                found.probe_s,
-            )
-            for kind, known in ((PENDING, self._pending), (IN_PROGRESS, self._progress))
-            if (found := known.get(uid)) is not None and (found.reason or known is self._progress)
-        )
+        pending, progress = self._pending.get(uid), self._progress.get(uid)
+        shown = (pending if pending and pending.reason else None, progress)
+        return tuple(each for each in shown if each is not None)
 
     def actuated(self, uid: PodUid) -> Mapping[str, bytes]:
         """Return what the containers of a pod still have, where it is not what they shall have."""
@@ -632,7 +618,7 @@ class AllocationManager:
     def _arm(self, delay_ns: int, turn: Turn) -> None:
         if self._due_ns <= turn.now_ns:  # not set, or of what waits no more
             self._due_ns = turn.now_ns + delay_ns
-            turn.out.append(SetTimer(turn.node, self._due_ns, Timer.RESIZE))
+            turn.arm(self._due_ns, Timer.RESIZE)
 
 
 def _summary(pod: Pod, generation: int, error: str = "") -> str:

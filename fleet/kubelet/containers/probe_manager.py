@@ -52,10 +52,8 @@ class _Probes:
     annotations: tuple[tuple[str, str], ...] | None = None  # that the workers follow
 
     def find(self, kind: ProbeKind, name: str) -> ProbeWorker | None:
-        for worker in self.workers:
-            if worker.kind is kind and worker.spec.name == name:
-                return worker
-        return None
+        found = (each for each in self.workers if each.kind is kind and each.spec.name == name)
+        return next(found, None)
 
 
 class ProbeCount(NamedTuple):
@@ -371,11 +369,8 @@ def _probed_containers(pod: Pod) -> tuple[ContainerSpec, ...]:
 
 
 def _status_of(status: PodStatus, name: str) -> ContainerStatus | None:
-    for statuses in (status.containers, status.init_containers):
-        for each in statuses:
-            if each.name == name:
-                return each
-    return None
+    statuses = (*status.containers, *status.init_containers)
+    return next((each for each in statuses if each.name == name), None)
 
 
 def _view_of(status: PodStatus, name: str) -> View | None:

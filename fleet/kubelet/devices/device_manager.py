@@ -229,10 +229,8 @@ class DeviceManager:
         return "", (*chosen, *free[:needed])
 
     def _given(self, uid: PodUid, container: str, resource: str) -> tuple[int, ...] | None:
-        for grant in self._grants.get(uid, ()):
-            if (grant.container, grant.resource) == (container, resource):
-                return grant.devices
-        return None
+        wanted, grants = (container, resource), self._grants.get(uid, ())
+        return next((each.devices for each in grants if each[:2] == wanted), None)
 
     def _in_use(self, resource: str) -> set[int]:
         return {

@@ -14,6 +14,7 @@ Differs: a watch that ends is opened again with its initial events, not resumed.
 """
 
 import enum
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
@@ -80,33 +81,20 @@ class CertificateTurn(NamedTuple):
     out: Actions
 
 
+@dataclass(slots=True, eq=False)
 class CertificateManager:
     """One certificate of one node."""
 
-    __slots__ = (
-        "_attempts",
-        "_due_ns",
-        "_failures",
-        "_limit_ns",
-        "_name",
-        "_rotates",
-        "_uid",
-        "kind",
-        "node",
-        "state",
-    )
-
-    def __init__(self, node: int, kind: CertificateKind, *, rotates: bool = True) -> None:
-        self.node = node
-        self._rotates = rotates
-        self.kind = kind
-        self.state = CertificateState.BACKING_OFF
-        self._attempts = 0  # in all, for the draws
-        self._failures = 0  # since the last certificate
-        self._due_ns = 0
-        self._limit_ns = 0
-        self._name = ""
-        self._uid = ""
+    node: int
+    kind: CertificateKind
+    rotates: bool = True
+    state: CertificateState = CertificateState.BACKING_OFF
+    _attempts: int = 0  # in all, for the draws
+    _failures: int = 0  # since the last certificate
+    _due_ns: int = 0
+    _limit_ns: int = 0
+    _name: str = ""  # of the signing request, and its uid
+    _uid: str = ""
 
     def start(self, held: Validity | None, turn: CertificateTurn) -> None:
         """Begin with the certificate of an earlier process, or with none."""
@@ -182,7 +170,7 @@ class CertificateManager:
         """Wait until 70 to 90 % of the certificate's life are over."""
         self.state = CertificateState.HOLDING
         self._name = self._uid = ""
-        if not self._rotates:
+        if not self.rotates:
             return
         life_s = held.not_after_s - held.not_before_s
         share = ROTATE_FROM + ROTATE_SPREAD * turn.draws.uniform(

@@ -309,10 +309,8 @@ def _last_good(
 
 
 def _active(windows: tuple[Window, ...], kind: OutageKind, at_ns: int) -> Outage | None:
-    for window in windows:
-        if window.outage.kind is kind and window.start_ns <= at_ns < window.end_ns:
-            return window.outage
-    return None
+    found = (each for each in windows if each.start_ns <= at_ns < each.end_ns)
+    return next((each.outage for each in found if each.outage.kind is kind), None)
 
 
 def _condition(kind: str, outage: Outage) -> str:

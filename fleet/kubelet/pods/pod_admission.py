@@ -157,9 +157,9 @@ class PodAdmission:
         return any(each is not _TURN for each in held)
 
     def _still_runs(self, victims: tuple[PodUid, ...]) -> bool:
-        """Return whether the pod that is being killed now still counts."""
+        """Return whether the pod that is being killed now still counts. Source: isPodInactive."""
         victim = self._workers.get(victims[0]) if victims else None
-        return victim is not None and is_active(victim)
+        return victim is not None and victim.state < WorkerState.TERMINATED
 
     def _kill_first(self, uid: PodUid, victims: tuple[PodUid, ...], turn: Turn) -> None:
         """Kill the first of the pods that a critical pod waits for; without one it starts.
@@ -310,11 +310,6 @@ class PodAdmission:
 def _runs(worker: PodWorker) -> bool:
     """Return whether a kubelet before us has started a pod."""
     return worker.seen_ns < 0
-
-
-def is_active(worker: PodWorker) -> bool:
-    """Return whether a pod still counts on its node. Source: kubelet_pods.go, isPodInactive."""
-    return worker.state < WorkerState.TERMINATED
 
 
 def adopt(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:

@@ -195,10 +195,8 @@ class ClaimVolumes:
         return each.is_exhausted or not self.is_asking(pod.uid)
 
     def _find(self, uid: PodUid, volume: str) -> ClaimVolume | None:
-        for each in self._pods.get(uid, ()):
-            if each.volume.name == volume:
-                return each
-        return None
+        found = (each for each in self._pods.get(uid, ()) if each.volume.name == volume)
+        return next(found, None)
 
     def _on_claim(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> None:
         """Source: getPVCExtractPV, VolumeIsForPod."""

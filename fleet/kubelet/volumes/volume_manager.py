@@ -347,9 +347,8 @@ class VolumeManager:
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
         """Take that Secret; return whether its volume may go on."""
-        mount = self._mounts.get(pod.uid)
-        for volume in mount.volumes if mount is not None else ():
-            if volume.spec.name == target.volume and volume.spec.secret and volume.secret > 0:
+        for volume in self._waiting(pod.uid, target.volume):
+            if volume.spec.secret and volume.secret > 0:
                 volume.secret, volume.due_ns = 0, AT_ONCE
                 if not reply.ok:
                     ref = (target.namespace, target.name)
@@ -413,14 +412,19 @@ class VolumeManager:
 
     # ---- answers ----
 
+    def _waiting(self, uid: PodUid, name: str) -> list[PendingVolume]:
+        """Return the volumes of a pod that are being mounted, of a name if there is one."""
+        mount = self._mounts.get(uid)
+        found = mount.volumes if mount is not None else ()
+        return [each for each in found if name in {"", each.spec.name}]
+
     def on_token(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
         """Take the answer to a token request; return whether a volume waited for it."""
         request = call.payload
         assert isinstance(request, TokenRequest), call
         self.tokens.on_reply(pod, request, reply, turn)
-        mount = self._mounts.get(pod.uid)
-        for volume in mount.volumes if mount is not None else ():
-            if volume.tokens > 0 and volume.spec.name == (request.volume or volume.spec.name):
+        for volume in self._waiting(pod.uid, request.volume):
+            if volume.tokens > 0:
                 if not reply.ok:
                     volume.error = f"failed to fetch token: {reply.message}"
                 volume.tokens -= 1
@@ -450,12 +454,10 @@ class VolumeManager:
     def _on_csi_token(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> bool:
         """Take a token that a CSI driver wants; return whether its volume may go on."""
         error = None if self.claims is None else self.claims.on_token(pod, request, reply, turn)
-        mount = self._mounts.get(pod.uid)
-        for volume in mount.volumes if mount is not None else ():
-            if error is not None and volume.spec.name == request.volume:
-                volume.due_ns = AT_ONCE
-                volume.error = error
-        return mount is not None
+        for volume in self._waiting(pod.uid, request.volume):
+            if error is not None:
+                volume.due_ns, volume.error = AT_ONCE, error
+        return pod.uid in self._mounts
 
     def _publish_again(self, pod: Pod, name: str, turn: Turn) -> None:
         """Publish a volume of a pod that runs once more. Source: MarkRemountRequired."""
@@ -488,12 +490,11 @@ class VolumeManager:
             for volume in lacking:
                 volume.reads, volume.due_ns = 0, AT_ONCE
             return bool(lacking)
-        mount = self._mounts.get(pod.uid)
-        for volume in mount.volumes if mount is not None else ():
-            if volume.reads > 0 and volume.spec.name == target.volume:
+        for volume in self._waiting(pod.uid, target.volume):
+            if volume.reads > 0:
                 volume.reads -= 1
                 volume.due_ns = 0 if volume.reads or volume.tokens else AT_ONCE
-        return mount is not None
+        return pod.uid in self._mounts
 
     def on_node(self, attached: tuple[str, ...], in_use: tuple[str, ...]) -> list[PodUid]:
         """Take what the informer shows of the Node; return the pods that may go on.

@@ -385,11 +385,7 @@ def references(pod: Pod) -> Iterator[ObjectKey]:
 
 def read_often(pod: Pod) -> frozenset[ObjectKey]:
     """Return what a pod reads at each sync: its pull secrets, and what its volumes show."""
-    found = {(WatchKind.SECRET, pod.namespace, name) for name in pod.spec.pull_secrets}
-    for volume in pod.spec.volumes:
-        if volume.mounted:
-            found.update(key for key, _ in sources_of(volume, pod.namespace))
-    return frozenset(found)
+    return frozenset(reads_of(pod))
 
 
 def reads_of(pod: Pod) -> Iterator[ObjectKey]:
