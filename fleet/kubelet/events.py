@@ -19,6 +19,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import COMBINED, ApiCall, EventObject, Milestone, Op, Reply, ReplyKind, Timer
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.pods import ContainerSpec, Pod
+from fleet.quantity import format_duration
 
 if TYPE_CHECKING:
     from fleet.kubelet.turn import Turn  # which holds the recorder
@@ -164,8 +165,7 @@ def field_path(pod: Pod, spec: ContainerSpec) -> str:
 def back_off_texts(pod: Pod, spec: ContainerSpec, delay_ns: int) -> tuple[str, str]:
     """Return what the event and the waiting state say of a container in back-off."""
     where = f"{pod.full_name}({pod.uid})"
-    minutes, seconds = divmod(delay_ns // NS_PER_S, 60)
-    delay = f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+    delay = format_duration(delay_ns // NS_PER_S * NS_PER_S)
     return (
         f"Back-off restarting failed container {spec.name} in pod {where}",
         f"back-off {delay} restarting failed container={spec.name} pod={where}",

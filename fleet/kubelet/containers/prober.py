@@ -18,6 +18,7 @@ from fleet.profile.container_behavior import (
     attempt,
 )
 from fleet.profile.pod_behavior import ContainerBehavior
+from fleet.quantity import format_duration
 from fleet.runtime.programs import probe_of, program_of
 
 KIND_TEXTS = ("Startup", "Readiness", "Liveness")
@@ -81,7 +82,7 @@ def probe_event(
 def _output(probe: ProbeSpec, found: ProbeAttempt, pod_ip: str) -> str:
     """Return what a handler says of a failed attempt."""
     timed_out = found.answer is ProbeAnswer.TIMEOUT
-    within = _go_seconds(probe.timeout_s)
+    within = format_duration(probe.timeout_s * NS_PER_S)
     if probe.handler == "exec":
         command = " ".join(probe.command)
         timeout = f'command timed out: "{command}" timed out after {within}'
@@ -111,12 +112,3 @@ def _grpc_output(found: ProbeAttempt, address: str, within: str) -> str:
 def _join_host_port(host: str, port: int) -> str:
     """Source: Go's net.JoinHostPort."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _go_seconds(seconds: int) -> str:
-    """Return a duration of whole seconds as Go prints it."""
-    minutes, rest = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes}m{rest}s"
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"

@@ -66,16 +66,13 @@ class ContainerStats(NamedTuple):
     """One container that runs. Source: stats/v1alpha1 ContainerStats."""
 
     name: str
-    cpu_milli: int
     memory: int  # working set, bytes
     ephemeral: int  # writable layer and logs, bytes
-    inodes: int
 
 
 class PodStats(NamedTuple):
     """One pod. Source: stats/v1alpha1 PodStats."""
 
-    cpu_milli: int
     memory: int
     ephemeral: int
     inodes: int
@@ -195,15 +192,12 @@ def pod_stats(terms: PodTerms, now_ns: int) -> PodStats:
     containers = tuple(
         ContainerStats(
             name,
-            usage.cpu_milli.at(now_ns - start_ns),
             usage.memory.at(now_ns - start_ns),
             usage.ephemeral.at(now_ns - start_ns),
-            usage.inodes.at(now_ns - start_ns),
         )
         for name, usage, start_ns in terms.running
     )
     return PodStats(
-        cpu_milli=sum(each.cpu_milli for each in containers),
         memory=sum(each.memory for each in containers),
         ephemeral=sum_at(tuple(terms.ephemeral()), 0, now_ns),
         inodes=sum_at(tuple(terms.inodes()), 0, now_ns),

@@ -10,8 +10,9 @@ nodeshutdown_manager_linux.go, start, processShutdownEvent; kubelet_pods.go, kil
 Differs: what systemd does after the inhibitor's lock is released is one delay.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import PowerOff, Timer
@@ -49,7 +50,6 @@ class NodeShutdown:
         "_members",
         "_off_after_ns",
         "_off_ns",
-        "_pods",
     )
 
     def __init__(self, workers: Iterable[PodWorker], turn: Turn) -> None:
@@ -58,7 +58,6 @@ class NodeShutdown:
         assert groups, "without grace periods no kubelet takes part in a shutdown"
         schedule = env.model.shutdown
         delay = POWER_OFF_DELAY if schedule is None else schedule.power_off_delay
-        self._groups: Groups = groups
         self._off_after_ns = delay.sample(env.draws.uniform(turn.node, _STREAM_OFF, 0))
         self._cancel_ns = 0  # when it is cancelled
         if schedule is not None and schedule.cancel_after is not None:
@@ -68,10 +67,12 @@ class NodeShutdown:
         self._off_ns = 0  # when the power is off, once every group was dealt with
         self._deadline_ns = 0
         self._members: tuple[PodUid, ...] = ()  # of the group that is being ended
-        self._pods: list[list[PodUid]] = [[] for _ in groups]
+        # The seconds of each group that is left, and its pods.
+        self._groups: list[tuple[int, list[PodUid]]] = [(seconds, []) for _, seconds in groups]
         for worker in workers:
             if worker.state < WorkerState.TERMINATED:
-                self._pods[group_of(groups, worker.pod.spec.priority)].append(worker.pod.uid)
+                _, members = self._groups[group_of(groups, worker.pod.spec.priority)]
+                members.append(worker.pod.uid)
 
     def is_off(self, now_ns: int) -> bool:
         """Return whether the machine is off."""
@@ -97,9 +98,7 @@ class NodeShutdown:
         cancelled. A cancellation that came sooner is heard then: one goroutine hears and kills.
         """
         while self._groups:
-            (_, seconds), *groups = self._groups
-            members, *pods = self._pods
-            self._groups, self._pods = tuple(groups), pods
+            seconds, members = self._groups.pop(0)
             if members:
                 self._members = tuple(members)
                 self._deadline_ns = turn.now_ns + seconds * NS_PER_S
@@ -138,10 +137,7 @@ def power_off(turn: Turn) -> PowerOff:
 
 def group_of(groups: Groups, priority: int) -> int:
     """Return which group a priority belongs to: the highest that is not above it."""
-    index = bisect_left(groups, (priority,))
-    if index == len(groups):
-        return index - 1
-    return index - 1 if index and groups[index][0] > priority else index
+    return max(bisect_right(groups, priority, key=itemgetter(0)) - 1, 0)
 
 
 def _kill(worker: PodWorker, seconds: int) -> PodKill:

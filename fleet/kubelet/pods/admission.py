@@ -19,6 +19,7 @@ from typing import NamedTuple
 from fleet.k8s.admission import AdmissionSpec, HostPort, NodeState, is_extended
 from fleet.k8s.pods import Pod
 from fleet.k8s.selectors import selects
+from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.well_known import ALL_ADDRESSES, OS_LABEL
 from fleet.kubelet.devices import container_manager
 from fleet.kubelet.devices.container_manager import UNEXPECTED, static_refusal
@@ -80,7 +81,6 @@ class AdmissionInputs(NamedTuple):
     state: NodeState
     pressure: str = ""  # why the eviction manager refuses the pod
     is_shutting_down: bool = False
-    is_static: bool = False  # the pod is: taints do not count
 
 
 class Devices(NamedTuple):
@@ -243,7 +243,7 @@ def _failed_predicates(
         yield "NodeAffinity", NODE_AFFINITY_FAILED
     if spec.ports and _has_port_conflict(spec.ports, others):
         yield "NodePorts", PORTS_FAILED
-    if inputs.state.taints and not inputs.is_static:
+    if inputs.state.taints and not isinstance(pod, StaticPod):
         for key, value, effect in inputs.state.taints:
             if not any(each.tolerates(key, value, effect) for each in pod.spec.tolerations):
                 yield "TaintToleration", TAINTS_FAILED

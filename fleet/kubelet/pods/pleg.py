@@ -7,6 +7,7 @@ Differs: the alpha gate EventedPLEG changes nothing.
 """
 
 import zlib
+from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pods import PodUid
@@ -51,10 +52,6 @@ class Pleg:
         self._records.pop(uid, None)
 
 
-_SHAPES_MAX = 1024
-_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
-
-
 def _shape(sandbox: Sandbox) -> tuple[int, ...]:
     return tuple(
         [
@@ -64,8 +61,7 @@ def _shape(sandbox: Sandbox) -> tuple[int, ...]:
     )
 
 
+@lru_cache(maxsize=1024)
 def _share(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the one tuple of this shape: most pods of a fleet look the same."""
-    if len(_shapes) > _SHAPES_MAX:
-        _shapes.clear()
-    return _shapes.setdefault(shape, shape)
+    return shape

@@ -29,7 +29,6 @@ from fleet.clock import NS_PER_MS
 from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import ApiCall, Op, Reply
 from fleet.k8s.pods import NodeView, Pod, PodUid
-from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers.allocation_manager import Refusal, asks_other, has_other_resources
 from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.devices.device_manager import DeviceManager
@@ -198,7 +197,6 @@ class PodAdmission:
             state=turn.facts.state if self._state is None else self._state,
             pressure=admits_under_pressure(pod, self._monitor.pressures),
             is_shutting_down=self.shutdown is not None,
-            is_static=isinstance(pod, StaticPod),
         )
 
     def take_version(self, worker: PodWorker, pod: Pod, turn: Turn) -> Pod:

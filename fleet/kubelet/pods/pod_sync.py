@@ -157,13 +157,7 @@ class PodSyncer:
         """Report that a pod may not run; housekeeping ends what runs of it. Source: rejectPod."""
         pod = worker.pod
         turn.event(pod, OpenReason(rejection.reason), rejection.message)
-        status = PodStatus(
-            phase="Failed",
-            reason=rejection.reason,
-            message=f"Pod was rejected: {rejection.message}",
-            qos_class=pod.spec.qos_class,
-            observed_generation=pod.generation,
-        )
+        status = _failed(pod, rejection.reason, f"Pod was rejected: {rejection.message}")
         turn.facts.counts().on_rejection(rejection.reason)
         sandbox = self.runtime.sandbox(pod.uid)
         if sandbox is not None and sandbox.is_running():
@@ -191,13 +185,7 @@ class PodSyncer:
         self._forget(pod, turn)
         message = f"fleet cannot run this pod because of a bug in fleet: {why}"[:MESSAGE_MAX]
         turn.event(pod, Reason.FAILED, message)
-        status = PodStatus(
-            phase="Failed",
-            reason=BUG_REASON,
-            message=message,
-            qos_class=pod.spec.qos_class,
-            observed_generation=pod.generation,
-        )
+        status = _failed(pod, BUG_REASON, message)
         self.reports.set_status(worker, status, turn, finished=True)
         turn.report(Milestone.POD_FAILED)
 
@@ -763,6 +751,16 @@ class PodSyncer:
         (_At.ORPHAN, _On.DUE): _Row(_end_orphan),
         (_At.ORPHAN, _On.ENDED): _Row(_leave_orphan, _SYNCS),
     }
+
+
+def _failed(pod: Pod, reason: str, message: str) -> PodStatus:
+    return PodStatus(
+        phase="Failed",
+        reason=reason,
+        message=message,
+        qos_class=pod.spec.qos_class,
+        observed_generation=pod.generation,
+    )
 
 
 def _tells_end(worker: PodWorker, turn: Turn) -> bool:

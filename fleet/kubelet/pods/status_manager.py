@@ -18,6 +18,7 @@ deleted is left out unless somebody waits for it: one DELETE ends it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
@@ -384,15 +385,10 @@ def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
     )
 
 
-_SHARED_MAX = 4096
-_shared: dict[tuple[PodCondition, ...], tuple[PodCondition, ...]] = {}
-
-
+@lru_cache(maxsize=4096)
 def share_conditions(conditions: tuple[PodCondition, ...]) -> tuple[PodCondition, ...]:
     """Return the one tuple of these conditions: pods that start together share it."""
-    if len(_shared) > _SHARED_MAX:
-        _shared.clear()
-    return _shared.setdefault(conditions, conditions)
+    return conditions
 
 
 def is_equal_by_kubelet(old: PodStatus, new: PodStatus) -> bool:

@@ -46,6 +46,7 @@ TTL_NS = 60 * NS_PER_S  # defaultTTL, of Nodes without the annotation
 _STREAM_RECYCLE = 0x0B1EC7
 NOT_SYNCED = "failed to sync %s cache: timed out waiting for the condition"
 NAMES = {WatchKind.CONFIG_MAP: "configmap", WatchKind.SECRET: "secret"}
+KINDS = {"ConfigMap": WatchKind.CONFIG_MAP, "Secret": WatchKind.SECRET}
 _KEY_MISSING = {
     WatchKind.CONFIG_MAP: "configmap references non-existent config key: %s",
     WatchKind.SECRET: "references non-existent secret key: %s",
@@ -214,7 +215,7 @@ class ObjectManager:
         Source: kubelet_pods.go, makeEnvironmentVariables.
         """
         for source in sources:
-            kind = WatchKind.SECRET if source.kind == "Secret" else WatchKind.CONFIG_MAP
+            kind = KINDS[source.kind]
             found = self._read((kind, pod.namespace, source.name), pod.uid, turn)
             if not found.synced:
                 return found.error or NOT_SYNCED % NAMES[kind]
@@ -268,8 +269,7 @@ class ObjectManager:
 
     def ask_environment(self, pod: Pod, sources: tuple[EnvSource, ...], turn: Turn) -> None:
         """Ask for what the environment of a container needs, each object once."""
-        kinds = {"Secret": WatchKind.SECRET, "ConfigMap": WatchKind.CONFIG_MAP}
-        keys = ((kinds[each.kind], pod.namespace, each.name) for each in sources)
+        keys = ((KINDS[each.kind], pod.namespace, each.name) for each in sources)
         self.ask(dict.fromkeys(keys), pod.uid, "", turn)
 
     def is_asking(self, uid: PodUid) -> bool:
@@ -312,8 +312,7 @@ class ObjectManager:
 
     def texts(self, kind: str, namespace: str, name: str) -> Mapping[str, str] | None:
         """Return what a ConfigMap or Secret holds as it was seen last, None if it was not."""
-        watch = WatchKind.SECRET if kind == "Secret" else WatchKind.CONFIG_MAP
-        key = (watch, namespace, name)
+        key = (KINDS[kind], namespace, name)
         found = self._objects.get(key)
         if found is not None:
             data = found.data if found.exists else None

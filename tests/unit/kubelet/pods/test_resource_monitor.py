@@ -121,7 +121,6 @@ def test_what_is_measured_of_a_pod_and_its_node() -> None:
     assert terms is not None
     stats = pod_stats(terms, 2 * NS_PER_S)
     assert stats.memory == 350 * MI  # b uses half of its request
-    assert stats.cpu_milli == 750
     assert stats.pids == 7 + 1 + 1  # and the pause process
     assert 3 * GI < stats.ephemeral < 3 * GI + MI
     assert dict(stats.volumes) == {"scratch": 2 * GI}  # the other is in memory
