@@ -10,6 +10,7 @@ from fleet.k8s.effects import (
     ApiCall,
     Milestone,
     NodeId,
+    NodeObject,
     NodeStatusPatch,
     Op,
     Outbox,
@@ -134,6 +135,7 @@ class VirtualKubelet:
     def _start(self, turn: Turn) -> None:
         node, model = turn.node, turn.env.model
         self.status.start(turn)
+        image_gc_manager.on_kubelet_start(turn)
         if model.outages:
             self._runtime_state = RuntimeState(node, model, turn.env.draws, turn.now_ns)
             self._on_runtime_state(turn)
@@ -280,7 +282,7 @@ class VirtualKubelet:
             case Owner.NODE_STATUS:
                 self._on_status_reply(call, reply, turn)
             case Owner.REGISTRATION:
-                self._on_register_reply(reply, turn)
+                self._on_register_reply(call, reply, turn)
             case Owner.CSI_NODE:
                 self._on_csi_reply(call, reply, turn)
             case Owner.RESOURCE_SLICES:
@@ -461,7 +463,9 @@ class VirtualKubelet:
             text = "Updated Node Allocatable limit across pods"
             turn.node_event(Reason.NODE_ALLOCATABLE_ENFORCED, text)
 
-    def _on_register_reply(self, reply: Reply, turn: Turn) -> None:
+    def _on_register_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        if reply.ok and isinstance(call.payload, NodeObject):
+            image_gc_manager.on_images_reported(call.payload.images_json, turn)
         if not self.status.on_register_reply(reply, turn):
             return
         if not turn.env.fidelity.registers_in_steps:

@@ -7,6 +7,7 @@ from world.api_server import SimApiServer
 from world.simulation import Simulation, default_model
 from world.strategic_merge import Object
 
+from fleet.k8s.effects import NodeId
 from fleet.profile.distribution import constant
 from fleet.profile.image_behavior import ImagePulls
 from fleet.profile.node_model import NodeModel
@@ -161,6 +162,47 @@ def test_a_new_image_is_reported_once_within_40_seconds() -> None:
     sim.server.delete_pod("two")
     sim.run_for(seconds=100)
     assert "docker.io/library/nginx:1" in images(sim)  # its pods went, the image stays
+
+
+NGINX = "docker.io/library/nginx:1"
+
+
+def test_a_kubelet_that_comes_back_reports_the_images_that_are_there() -> None:
+    sim = started()
+    sim.create_pod("one")
+    sim.run_for(seconds=45)
+    before = images(sim)
+    assert NGINX in before
+    sim.reactor.restart([NodeId(0)])
+    for _ in range(120):
+        sim.run_for(seconds=1)
+        assert images(sim) == before
+
+
+def test_a_node_that_is_made_again_has_the_images_that_were_pulled() -> None:
+    sim = started()
+    sim.create_pod("one")
+    sim.run_for(seconds=5)  # it is pulled, and not reported yet
+    assert NGINX not in images(sim)
+    sim.server.remove(("nodes", "", "n-0"))
+    sim.reactor.restart([NodeId(0)])
+    while sim.server.find("nodes", "n-0") is None:
+        sim.run_for(seconds=0.01)
+    assert NGINX in images(sim)
+    sim.run_for(seconds=120)
+    assert NGINX in images(sim)
+
+
+def test_an_image_that_is_pulled_after_a_restart_is_reported() -> None:
+    """What the kubelet before was about to look at is not waited for."""
+    sim = started()
+    sim.create_pod("one")
+    sim.run_for(seconds=5)
+    sim.reactor.restart([NodeId(0)])
+    sim.run_for(seconds=1)
+    sim.create_pod("two", containers=[container("other:1")])
+    sim.run_for(seconds=60)
+    assert "docker.io/library/other:1" in images(sim)
 
 
 def test_serial_pulls_of_one_node_wait_for_each_other() -> None:

@@ -40,6 +40,18 @@ class Collected(NamedTuple):
     error: str = ""
 
 
+def on_kubelet_start(turn: Turn) -> None:
+    """Read the images that are there, and plan the next look at the disk.
+
+    What the kubelet before this one had planned ended with it. Source: Start.
+    """
+    entry = turn.env.images.node(turn.node)
+    if entry is not None:
+        entry.listed = entry.present
+        entry.list_due_ns = entry.gc_due_ns = 0
+        arm_image_gc(turn)
+
+
 def arm_image_gc(turn: Turn, *, is_watched: bool = False) -> None:
     """Have the images collected at the kubelet's next look, if there may be a reason to.
 

@@ -128,10 +128,9 @@ class NodeStatus:
         looks = LOOKS_BEFORE if self.is_first_try and not turn.facts.uid else 0
         self._delay_ns = min(self._delay_ns * 2, REGISTER_MAX_NS)
         conditions, events = compute_conditions((), inputs, turn.wall_s)
-        images = turn.env.images.status_json() if _lists_images(turn.env) else b""
         if turn.env.registers:
             self.phase = RegistrationPhase.CREATING
-            turn.call(Op.CREATE_NODE, "", NodeObject(conditions, images))
+            turn.call(Op.CREATE_NODE, "", NodeObject(conditions, _images_json(turn)))
         else:
             self.phase = RegistrationPhase.GETTING
             turn.call(Op.GET_NODE_EXISTING)
@@ -335,8 +334,8 @@ class NodeStatus:
         self._draw_delay(turn, changed=changed)
         env, images = turn.env, inputs.images_json
         resources = differing_resources(turn.facts.state, inputs.extended, env.model.capacity)
-        if not (images or self._reported_ns or self._created) and _lists_images(env):
-            images = env.images.status_json()  # the Node may have another list
+        if not (images or self._reported_ns or self._created):
+            images = _images_json(turn)  # the Node may have another list
         patch = NodeStatusPatch(
             conditions=pairs,
             status_json=b",".join(part for part in (images, resources) if part),
@@ -425,10 +424,14 @@ def _held(patch: NodeStatusPatch, turn: Turn) -> NodeStatusPatch:
     return patch if hold is None else patch._replace(version=hold.version)
 
 
-def _lists_images(env: Environment) -> bool:
-    """Return whether the Node says which images it has from its creation on.
+def _images_json(turn: Turn) -> bytes:
+    """Return the `images` of a Node's status as a kubelet that starts says them, b"" if none.
 
     The image list is read when the kubelet starts, before its first try to register.
     Source: image_gc_manager.go, Start.
     """
-    return bool(env.model.images_preloaded) and env.fidelity.pulls_images
+    env = turn.env
+    entry = env.images.node(turn.node)
+    if not env.fidelity.pulls_images or (entry is None and not env.model.images_preloaded):
+        return b""
+    return env.images.status_json(None if entry is None else entry.listed)
