@@ -4,6 +4,7 @@ A trace that has nothing which a mutation could change stays the same object.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +15,7 @@ from normalisation import Leaf, is_time
 from oracle_limits import LIMITS
 from orders import is_watch_of_certificates
 from request_streams import BACK_OFF, SILENT, is_renewal
-from totals import BIAS
+from totals import BIAS, IDLE_DEVIATIONS, LEAST, READS, counted
 
 Mutation = Callable[[Trace], Trace]
 MORE = 500
@@ -289,14 +290,21 @@ def without_a_read(trace: Trace) -> Trace:
 
 
 def biased(trace: Trace) -> Trace:
-    """Read each pod once or twice more, as its row allows: few pods make no bias beyond chance."""
+    """Read each pod once or twice more, as its row allows.
+
+    Few pods make no bias that is sure to lie beyond chance: before it, one node may have read a
+    deviation less.
+    """
     last = {
         (each.scene, each.name): each
         for each in trace.exchanges
         if (each.verb, each.resource, each.code) == ("get", "pods", 200)
     }
     more = int(LIMITS["idle_gets_of_a_pod"][0])
-    if len(last) * more < 2 * LIMITS["bias_min"][0]:
+    counts = counted(trace.exchanges)
+    both = 2 * (counts[READS] - counts["patch pods/status"])
+    chance = IDLE_DEVIATIONS * math.sqrt(both + len(last) * more) + math.sqrt(both)
+    if len(last) * more <= max(2 * LEAST, chance):
         return trace
     return with_exchanges(trace, [*trace.exchanges, *[*last.values()] * more])
 

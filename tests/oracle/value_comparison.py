@@ -267,10 +267,11 @@ class Comparison:
             (count, sent, codes), (other, other_sent, other_codes) = ours[key], theirs[key]
             is_of_a_pod = scene != NODE_SCOPE or is_told_by_syncs(one)
             repeats_max = REPEATS_MAX if is_of_a_pod else 0
+            if scene == NODE_SCOPE and is_of_fresh_node(one):
+                repeats_max = LOOKS_MAX
             if abs(count - other) > repeats_max:
                 self._add(scene, f"event count: {key}: real {count}, fleet {other}")
-            looks = LOOKS_MAX if scene == NODE_SCOPE and is_of_fresh_node(one) else 0
-            if abs(sent - other_sent) > max(repeats_max, looks):
+            if abs(sent - other_sent) > repeats_max:
                 self._add(scene, f"event requests: {key}: real {sent}, fleet {other_sent}")
             if sent != other_sent:  # one of them may have been repeated
                 codes, other_codes = ([*filter(is_failure, each)] for each in (codes, other_codes))
