@@ -20,12 +20,14 @@ from virtual_node import VirtualNode, manifests_of
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.options import ControlPlaneInfo
+from fleet.k8s.effects import NodeId
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.option_types import ProfileChoice
 from fleet.wire.api.codec import JSON
 
 [REPLAYS_MAX] = LIMITS["replays_of_a_scene"]
+QUOTED = re.compile(r'"([^"]+)"')
 MEASURE = re.compile(r"[+-]?\d+\.\d+ s")
 ENCODING = ("accept", "content-type")
 """The headers that say in which encoding a node speaks."""
@@ -204,6 +206,8 @@ def played(
     hold_s = recorded.hold_s if recorded else HOLD_S
     node = VirtualNode(model, encoding, began_s, hold_s=hold_s, seed=seed)
     node.run_for(begun_s - began_s)
+    for image, size_bytes in left_images(recording.events if recording else (), model):
+        node.environment.images.add(NodeId(0), image, size_bytes, node.clock.now_ns())
     for left in manifests_of(model).iterdir():  # by a scene that failed
         left.unlink()
     stage = VirtualStage(node, manifests_of(model), outages_s)
@@ -212,6 +216,27 @@ def played(
     if recorded:
         node.run_for(max(recorded.ended_s - found.ended_s, 0))
     return found, node
+
+
+def left_images(events: Sequence[Json], model: NodeModel) -> list[tuple[str, int]]:
+    """Return the images that scenes before this one had left on the real node, with their sizes.
+
+    A kubelet that comes back reads all that are there, and says so when it tries to register; the
+    scene itself has pulled none of them before.
+    """
+    known = {name for each in model.images_preloaded for name in each.names}
+    found: dict[str, int] = {}
+    for event in events:
+        made = event.get("requestObject") or {}
+        resource = event["objectRef"]["resource"]
+        if resource == "events" and made.get("reason") == "Pulled":
+            known.update(QUOTED.findall(made["message"]))
+        elif (event["verb"], resource, event["responseStatus"]["code"]) == ("create", "nodes", 409):
+            for image in made["status"].get("images", ()):
+                name = image["names"][-1]
+                if name not in known:
+                    found[name] = image["sizeBytes"]
+    return [*found.items()]
 
 
 def changes(recorded: Sequence[Step], taken: Sequence[Step]) -> str:

@@ -38,6 +38,7 @@ from scene import FLEET, REAL, Scene
 from value_comparison import Comparison
 from world.encodings import ENCODINGS
 
+from fleet.profile.image_behavior import digest_name
 from fleet.profile.node_model import NodeModel
 
 HALVES = (test_oracle, test_oracle_long, test_oracle_nodes, test_oracle_pods)
@@ -205,6 +206,25 @@ def test_a_step_comes_when_the_live_judge_took_it(model: NodeModel) -> None:
     recording.plays["plain"] = dataclasses.replace(recording.plays["plain"], steps=later)
     late = replayed(recording, SCENES["plain"], model, "json")
     assert any("fleet later by 7" in line for line in lines(late, "plain"))
+
+
+def test_a_node_has_the_images_that_scenes_before_had_left(model: NodeModel) -> None:
+    """The kubelet that comes back in this scene reads them; the node does not begin with them."""
+    recording = recorded("kubelet_restarts")
+    name = "registry.k8s.io/oracle/left:1"
+    left = {"names": [digest_name(name), name], "sizeBytes": 12345}
+    for event in recording.events:
+        if event["objectRef"]["resource"] != "nodes":
+            continue
+        if event["responseStatus"]["code"] == 409:
+            event["requestObject"]["status"]["images"].append(left)
+        elif event["verb"] == "patch":  # it was there all the time
+            event["responseObject"]["status"]["images"].append(left)
+    replay = replayed(recording, SCENES["kubelet_restarts"], model, "json")
+    _, fleet = replay.traces()
+    having = [str(each.code) for each in fleet.exchanges if name in str(each.body)]
+    assert having[0] == "409"
+    assert not any("oracle/left" in line for line in lines(replay, "kubelet_restarts"))
 
 
 def test_what_is_recorded_is_what_was_loaded(tmp_path: Path, model: NodeModel) -> None:

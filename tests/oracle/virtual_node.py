@@ -218,7 +218,7 @@ class VirtualNode:
         self.world = World(self.clock, self.reactor, [self.wire])
         self.server.create(("services", "default", "kubernetes"), {"spec": {}})
         TaintEviction(self.world, self.server)
-        env = Environment(model, draws)
+        self.environment = env = Environment(model, draws)
         self.reactor.environments.add(env)
         self._static = StaticSource(env, self.reactor.static_pods_changed)
         template = RenderedProfile(model, extra_labels={})
