@@ -49,6 +49,7 @@ def tainted(scene: Scene) -> None:
     scene.create(pod("comes", tolerations=tolerates))
     scene.until_running("comes")
     scene.until(lambda side: scene.get(side, "pods", "leaves") is None, "it leaves")
-    scene.patch_node({"spec": {"taints": [{"$patch": "delete", **TAINT}]}})
+    scene.patch_node({"spec": {"taints": None}})
+    scene.until(lambda side: not scene.node(side)["spec"].get("taints"), "it has no taint")
     scene.pause()
     scene.delete("stays", "comes")

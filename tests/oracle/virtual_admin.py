@@ -201,11 +201,10 @@ def merged(old: object, change: object, field: str = "") -> object:
         return found
     if not isinstance(change, list):
         return change
-    kept = [each for each in change if not (isinstance(each, dict) and "$patch" in each)]
     key = ITEM_KEYS.get(field)
     if key is None or not isinstance(old, list):
-        return kept
+        return change
     items = {each[key]: each for each in old}
-    for each in kept:
+    for each in change:
         items[each[key]] = merged(items.get(each[key]), each)
     return [*items.values()]
