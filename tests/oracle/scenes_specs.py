@@ -319,7 +319,7 @@ def own_grace(scene: Scene) -> None:
     )
     scene.wait("lives", lambda each: restarts(each) >= 1, "restarts", limit_s=60)
     scene.until_over("starts")
-    scene.pause()
+    scene.pause(1)  # before the next probe fails
     scene.delete("lives", "starts")
 
 
