@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from exchange import Exchange
+from exchange import ENDED, FIRST, Exchange
 from left_out import (
     LEASE_IN_AN_OUTAGE,
     READ_OF_A_GONE_POD,
@@ -235,6 +235,16 @@ def tells_new_mirror(before: Exchange, each: Exchange) -> bool:
     """Tell whether a mirror that was made anew is told what its pod came to long ago."""
     is_made = before.verb == "create" and each.resource == "pods/status" and each.is_of_mirror
     return is_made and each.state.get("status.phase") != "Pending"
+
+
+def waits_for_a_look(before: Exchange, each: Exchange) -> bool:
+    """Return whether a pod is deleted that had ended before anybody asked to delete it.
+
+    Its status says nothing new then, so that the kubelet finds at its next look that it may go.
+    """
+    is_last = before.resource == "pods/status" and before.state.get("status.phase") in ENDED
+    is_over = is_last and before.state.get("status.observedGeneration") == FIRST
+    return is_over and each.verb == "delete" and not each.is_of_mirror
 
 
 def without_late_deletions(

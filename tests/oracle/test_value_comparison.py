@@ -101,6 +101,29 @@ def test_deletions_of_a_mirror_that_is_gone_have_a_limit() -> None:
     assert lines(deleting(1, 200), fleet)
 
 
+def test_the_deletion_of_a_pod_that_had_ended_before_has_a_limit() -> None:
+    """That of a pod which ends because it is deleted has none."""
+    real, _ = traces()
+    patch = next(each for each in real.exchanges if each.resource == "pods/status")
+    [look_s], [offset_s] = LIMITS["deletion_of_an_ended_pod_s"], LIMITS["offset_s"]
+
+    def deleted(after_s: float, phase: str, generation: int) -> Trace:
+        state = {"status.phase": phase, "status.observedGeneration": generation}
+        last = dataclasses.replace(patch, name="held", body=state, state=state)
+        read = dataclasses.replace(last, verb="get", resource="pods", body={}, state={})
+        gone = dataclasses.replace(read, verb="delete", at_s=last.at_s + after_s)
+        return real._replace(exchanges=[*real.exchanges, read, last, gone])
+
+    def is_found(late_s: float, phase: str = "Failed", generation: int = 1) -> bool:
+        found = lines(deleted(1, phase, generation), deleted(1 + late_s, phase, generation))
+        return any("time:" in line for line in found)
+
+    assert not is_found(look_s + offset_s - 0.1)
+    assert is_found(look_s + offset_s + 0.1)
+    assert is_found(offset_s + 0.1, "Running")
+    assert is_found(offset_s + 0.1, generation=2)
+
+
 def test_the_status_of_a_mirror_that_was_made_anew_has_a_limit() -> None:
     """Of one that was made for a new pod it has none, nor has that of a pod."""
     real, _ = traces()

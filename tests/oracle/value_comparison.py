@@ -40,6 +40,7 @@ from request_streams import (
     told_in_patch,
     told_of,
     unread,
+    waits_for_a_look,
     without_chance,
     without_images,
     without_late_deletions,
@@ -57,6 +58,7 @@ from request_streams import (
 [RETRY_MAX_S] = LIMITS["retry_max_s"]
 [MERGED_MAX_S] = LIMITS["merged_s"]
 [MERGED_OF_OBJECT_MAX] = LIMITS["merged_of_an_object"]
+[LOOK_S] = LIMITS["deletion_of_an_ended_pod_s"]
 [MIRROR_STATUS_S] = LIMITS["mirror_status_s"]
 [GONE_MIRRORS_MAX] = LIMITS["deletions_of_a_gone_mirror"]
 [GETS_MAX] = LIMITS["idle_gets_of_a_pod"]
@@ -550,6 +552,9 @@ class Comparison:
         if any(abs(late_s - drift_s) <= limit_s for drift_s in drifts_s):
             return
         if tells_back_off(real) and abs(late_s) <= RETRY_MAX_S:
+            return
+        is_over = before is not None and waits_for_a_look(before[0], real)
+        if is_over and abs(late_s) <= limit_s + LOOK_S:
             return
         if before is not None:
             gaps = real.at_s - before[0].at_s, fleet.at_s - before[1].at_s
