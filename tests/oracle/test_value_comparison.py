@@ -108,7 +108,7 @@ def test_the_deletion_of_a_pod_that_had_ended_before_has_a_limit() -> None:
     [look_s], [offset_s] = LIMITS["deletion_of_an_ended_pod_s"], LIMITS["offset_s"]
 
     def deleted(after_s: float, phase: str, generation: int) -> Trace:
-        state = {"status.phase": phase, "status.observedGeneration": generation}
+        state: dict[str, Leaf] = {"status.phase": phase, "status.observedGeneration": generation}
         last = dataclasses.replace(patch, name="held", body=state, state=state)
         read = dataclasses.replace(last, verb="get", resource="pods", body={}, state={})
         gone = dataclasses.replace(read, verb="delete", at_s=last.at_s + after_s)
