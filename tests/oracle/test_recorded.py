@@ -63,8 +63,10 @@ NODES = [NODE_SCOPE, *(node_name(each.told) for each in VARIANTS)]
 COMPARED = [name for name in RECORDED if name not in NODES]
 LISTED = read_listed(PAGE)
 OTHER_SEED = 11
-MUTATED = ("plain", "crash_loop", "completes", "pulls", "readiness", NODE_SCOPE)
+MUTATED = ("plain", "crash_loop", "completes", "pulls", "readiness", "host_paths", NODE_SCOPE)
 """Scenes of which one has what a mutation changes."""
+OF_EACH_KIND = ("plain", "jobs", "claims", "static", "tainted", "kubelet_restarts")
+"""Scenes with what a recording must keep: generated names, volumes, mirrors, Nodes, and starts."""
 
 
 @pytest.fixture(scope="module")
@@ -235,10 +237,8 @@ def test_what_is_recorded_is_what_was_loaded(tmp_path: Path, model: NodeModel) -
     assert path_of(NODE_SCOPE, tmp_path).exists()
 
 
-@pytest.mark.parametrize("name", SCENES)
-def test_each_scene_can_be_recorded_and_replayed(
-    name: str, model: NodeModel, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", sorted({*SCENES} - {*COMPARED} | {*OF_EACH_KIND}))
+def test_a_scene_can_be_recorded_and_replayed(name: str, model: NodeModel, tmp_path: Path) -> None:
     """A node of fleet takes the part of the real kubelet, with draws of its own."""
     assert record(taken_for_real(name, model), tmp_path) == [name]
     recording = recorded(name, tmp_path)

@@ -109,12 +109,20 @@ class AuditedServer(SimApiServer):
         return super()._patch(key, sub, patch)
 
     def remove(self, key: Key) -> Stored:
-        """Let an object be gone; a pod with finalizers stays until they are taken from it."""
+        """Let an object be gone; a pod is marked before, and stays while it has finalizers.
+
+        Source: registry/generic/registry/store.go, Delete; registry/rest/delete.go, BeforeDelete.
+        """
         pod = self.objects[key].obj
-        if key[0] != "pods" or not pod["metadata"].get("finalizers"):
-            return super().remove(key)
-        meta = {"deletionTimestamp": self.now(), **pod["metadata"], "deletionGracePeriodSeconds": 0}
-        return self.replace(key, {**pod, "metadata": meta})
+        meta = pod["metadata"]
+        if key[0] == "pods" and meta.get("deletionGracePeriodSeconds") != 0:
+            is_first = "deletionTimestamp" not in meta
+            marks = {"deletionGracePeriodSeconds": 0, "generation": meta["generation"] + is_first}
+            meta = {"deletionTimestamp": self.now(), **meta, **marks}
+            marked = self.replace(key, {**pod, "metadata": meta})
+            if meta.get("finalizers"):
+                return marked
+        return super().remove(key)
 
     def finish(self, key: Key) -> None:
         """Let a pod be gone that only waited for its finalizers."""
