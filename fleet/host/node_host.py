@@ -57,6 +57,7 @@ LOOK_S = 5.0  # for refusals, and whether credentials run out
 NO_CERTIFICATE = "nobody has approved and signed its request for a certificate"
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
+SETTLED_STEP_S = 0.1
 NOT_READY_NS_MAX = 60 * NS_PER_S
 """A node that has registered and does not become Ready is not waited for: its profile may be so."""
 
@@ -85,6 +86,7 @@ class NodeHost:
         self.wanted = settings.nodes  # for now; a dashboard changes its mind
         self.readiness = Readiness(settings.nodes)
         self.started_ns = 0
+        self._time_to_settled_s: float | None = None
         self._cluster = cluster
         self._identity = identity
         self._mix = mix
@@ -186,6 +188,7 @@ class NodeHost:
             ready=len(readiness.ready),
             ever_not_ready=len(readiness.ever_not_ready),
             time_to_ready_s=took_ns / 1e9 if took_ns is not None else None,
+            time_to_settled_s=self._time_to_settled_s,
             held_by=self._held_by(own_limits),
             own_limits=own_limits,
             connections=stats,
@@ -272,6 +275,15 @@ class NodeHost:
                 self.start_next()
             await asyncio.sleep(STEP_S)
 
+    async def note_settled(self) -> None:
+        """Note when each of the first nodes has had all its watches open."""
+        slot = 0
+        while slot < self.settings.nodes:
+            await asyncio.sleep(SETTLED_STEP_S)
+            while slot < self.size and self.reactor.watches.are_open(self._running[slot]):
+                slot += 1
+        self._time_to_settled_s = (time.monotonic_ns() - self.started_ns) / 1e9
+
     @property
     def size(self) -> int:
         """Return how many nodes run here."""
@@ -311,11 +323,17 @@ class NodeHost:
             return StartStage.SETTLED
         if self._is_light:
             return StartStage.SETTLED if kubelet.lease.renewed_ns else StartStage.STARTING
-        if kubelet.is_ready:
+        if kubelet.status.is_settled:
+            is_through = bool(kubelet.lease.renewed_ns) and (
+                self._shares_watches or self.reactor.watches.are_open(node)
+            )
+        elif kubelet.is_ready:
             return StartStage.SETTLED if kubelet.name in self.readiness.ready else StartStage.SAID
+        else:
+            is_through = False
         age_ns = self.reactor.clock.now_ns() - kubelet.facts.started_ns
         is_late = age_ns > NOT_READY_NS_MAX and kubelet.status.phase is RegistrationPhase.REGISTERED
-        return StartStage.SETTLED if is_late else StartStage.STARTING
+        return StartStage.SETTLED if is_through or is_late else StartStage.STARTING
 
     def start_next(self) -> None:
         """Start the kubelet of the lowest free slot."""
@@ -465,6 +483,7 @@ class NodeHost:
                 own_watches=not self._shares_watches,
                 is_ours=self._is_ours,
                 registers=self.managed is None,
+                starts_settled=self.settings.makes_settled,
                 position_of=self._index_of,
             )
             self.reactor.environments.add(env)

@@ -65,6 +65,7 @@ class Environment:
     fidelity: Fidelity = KUBELET
     own_watches: bool = True  # each node opens its own; else the nodes of the run share some
     registers: bool = True  # creates its Node; else it serves one that others make
+    starts_settled: bool = False  # a new node begins as if it had been up for long
     is_ours: Callable[[NodeView], bool] = lambda _view: True
     """Of a Node that exists: whether this run may be its kubelet."""
     position_of: Callable[[str, str], int] | None = None

@@ -16,6 +16,7 @@ from fleet.k8s.effects import (
     Outbox,
     Owner,
     Reply,
+    ReplyKind,
     StartWatch,
     Timer,
     WatchEvent,
@@ -123,9 +124,14 @@ class VirtualKubelet:
         """Return the name of the Node."""
         return self.facts.name
 
-    def start(self, now_ns: int, out: Outbox) -> None:
-        """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1."""
+    def start(self, now_ns: int, out: Outbox, *, is_settled: bool = False) -> None:
+        """Do what a kubelet does in its first moment. Source: kubelet-reference 1.1.
+
+        A settled kubelet begins as if it had been up for long: its Node is created Ready, then
+        its Lease, its CSINode and its watches, and nothing is read or reported on the way.
+        """
         begin, turn = len(out), self._turn(now_ns, out)
+        self.status.is_settled = is_settled and self.env.fidelity.registers_in_steps
         self._start(turn)
         self._withhold(begin, turn)
 
@@ -147,24 +153,47 @@ class VirtualKubelet:
             self.plugins.start(turn)
         if is_always_needed(model):
             self._pod_side().monitor.watch(turn)
+        if self.status.is_settled:
+            return  # the rest follows once the Node is there
         if isinstance(self._csi, CSINode):
-            self._csi.start(turn)
-            turn.out.append(StartWatch(node, WatchKind.NODE))
-            turn.out.append(StartWatch(node, WatchKind.SERVICES))
-            turn.out.append(StartWatch(node, WatchKind.CSI_DRIVERS))
-            self.lease.start(turn)
-            turn.out.append(StartWatch(node, WatchKind.RUNTIME_CLASSES))
-            if model.may_swap_volumes:
-                turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
-            turn.node_event(Reason.STARTING, "Starting kubelet.")
-            turn.node_event(Reason.INVALID_DISK_CAPACITY, "invalid capacity 0 on image filesystem")
-            if problem := resolver_file_problem(model.dns):
-                turn.node_event(Reason.RESOLVER_FILE, problem)
+            self._start_clients(self._csi, turn)
         elif turn.env.own_watches:
             turn.out.extend(StartWatch(node, kind) for kind in BASE_WATCHES)
         else:
             return
         turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
+
+    def _start_clients(self, csi: CSINode, turn: Turn) -> None:
+        """Begin what a kubelet does beside its registration, and report that it starts."""
+        node = turn.node
+        csi.start(turn)
+        turn.out.append(StartWatch(node, WatchKind.NODE))
+        turn.out.append(StartWatch(node, WatchKind.SERVICES))
+        turn.out.append(StartWatch(node, WatchKind.CSI_DRIVERS))
+        self.lease.start(turn)
+        turn.out.append(StartWatch(node, WatchKind.RUNTIME_CLASSES))
+        if turn.env.model.may_swap_volumes:
+            turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
+        turn.node_event(Reason.STARTING, "Starting kubelet.")
+        turn.node_event(Reason.INVALID_DISK_CAPACITY, "invalid capacity 0 on image filesystem")
+        if problem := resolver_file_problem(turn.env.model.dns):
+            turn.node_event(Reason.RESOLVER_FILE, problem)
+
+    def _start_cold(self, turn: Turn) -> None:
+        """Begin as a kubelet that starts: the Node exists, or the server refuses to create it."""
+        self.status = NodeStatus()
+        self.status.start(turn)
+        assert isinstance(self._csi, CSINode), self._csi
+        self._start_clients(self._csi, turn)
+        turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
+
+    def _settle(self, node_uid: str, turn: Turn) -> None:
+        """Open the watches and create the CSINode: the Node of a settled kubelet is there."""
+        self._node_synced = self._saw_node = True
+        if isinstance(self._csi, CSINode):
+            self._csi.create(node_uid, turn)
+        turn.out.extend(StartWatch(turn.node, kind) for kind in BASE_WATCHES)
+        turn.out.append(StartWatch(turn.node, WatchKind.PODS))
 
     def _withhold(self, begin: int, turn: Turn) -> None:
         """Keep back what is written while it is not known that the Node is ours.
@@ -408,7 +437,7 @@ class VirtualKubelet:
     def _not_ready(self, now_ns: int) -> tuple[str, ...]:
         """Return why the node is not ready. Source: kubelet_node_status.go, ReadyCondition."""
         causes = HEALTHY if self._runtime_state is None else self._runtime_state.causes(now_ns)
-        csi_missing = self._csi is not None and not self._csi.is_initialized
+        csi_missing = not (self._csi is None or self._csi.is_initialized or self.status.is_settled)
         storage = (STORAGE_ERROR,) if csi_missing else ()
         shutdown = () if self._shutdown is None else (ERROR,)
         return (*causes.runtime, *causes.network, *storage, *shutdown)
@@ -458,20 +487,28 @@ class VirtualKubelet:
     def _on_register_timer(self, turn: Turn) -> None:
         is_first = self.status.is_first_try
         events = self.status.on_register_timer(self._inputs(turn), turn)
+        if self.status.is_settled:
+            return
         self._record(events, turn)
         if events and is_first:  # the container manager starts once
             text = "Updated Node Allocatable limit across pods"
             turn.node_event(Reason.NODE_ALLOCATABLE_ENFORCED, text)
 
     def _on_register_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        is_settled = self.status.is_settled
+        if is_settled and reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
+            self._start_cold(turn)
+            return
         if reply.ok and isinstance(call.payload, NodeObject):
             image_gc_manager.on_images_reported(call.payload.images_json, turn)
         if not self.status.on_register_reply(reply, turn):
             return
-        if not turn.env.fidelity.registers_in_steps:
+        if is_settled or not turn.env.fidelity.registers_in_steps:
             assert isinstance(reply.record, NodeView), reply
             self.status.on_node(reply.record, self.facts)
-            self.lease.start_light(reply.record.uid, turn)
+            self.lease.start_created(reply.record.uid, turn)
+            if is_settled:
+                self._settle(reply.record.uid, turn)
             self.status.report_created(self._inputs(turn), turn)
         else:
             self._record(self.status.sync(self._inputs(turn), turn), turn)

@@ -79,6 +79,13 @@ class Fidelity(enum.StrEnum):
     LIGHT = "light"
 
 
+class StartMode(enum.StrEnum):
+    """How nodes come to be."""
+
+    SETTLED = "settled"
+    COLD = "cold"
+
+
 class Encoding(enum.StrEnum):
     """How objects travel."""
 
@@ -149,6 +156,9 @@ class Settings(BaseModel):
     """A plug-in that says what the programs of containers do: docs/how-to/programs.md."""
     fidelity: Fidelity = Fidelity.KUBELET
     """All requests of a kubelet (default), or the fewest."""
+    start: StartMode = StartMode.SETTLED
+    """Make nodes as if they had been up for long (default settled), or send all that a kubelet
+    sends when it starts (cold)."""
     encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
     """How objects travel (default protobuf; json with light)."""
     watches: WatchMode | None = None  # None: see `has_own_watches`
@@ -386,6 +396,12 @@ class Settings(BaseModel):
             raise ValueError(
                 "--load, --api-users, --dashboard-port and --dashboard-host need --dashboard"
             )
+
+    @property
+    def makes_settled(self) -> bool:
+        """Whether a Node is complete when it is created; in light it always is."""
+        is_quick = self.start is StartMode.SETTLED or self.fidelity is Fidelity.LIGHT
+        return is_quick and not self.manage
 
     @property
     def has_own_watches(self) -> bool:

@@ -214,7 +214,7 @@ class Reactor:
         kubelet = self.entries[node].kubelet
         if kubelet is not None:
             out: Outbox = []
-            kubelet.start(self.clock.now_ns(), out)
+            kubelet.start(self.clock.now_ns(), out, is_settled=kubelet.env.starts_settled)
             self._deliver(self.watches.kept_for(kubelet), self.clock.now_ns(), out)
             self._execute(out)
 

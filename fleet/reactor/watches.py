@@ -21,7 +21,7 @@ from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView, Pod
 from fleet.k8s.volumes import CSIDriverView
 from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
-from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.kubelet import BASE_WATCHES, VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.reactor.process import NOBODY, Entry, Process
 from fleet.reactor.watch_delays import WatchDelays
@@ -256,6 +256,12 @@ class Watches:
             for kind in (WatchKind.NODE, WatchKind.PODS)
             for event in self.subscriptions.claim(kind, kubelet.name)
         ]
+
+    def are_open(self, node: NodeId) -> bool:
+        """Return whether a node has opened the watches of its own that every kubelet has."""
+        reflectors = self._process.kubelets.entries[node].reflectors
+        is_complete = len(reflectors) > len(BASE_WATCHES)  # its pods follow
+        return is_complete and all(each.phase is WatchPhase.STREAM for each in reflectors)
 
     # ---- what happened ----
 

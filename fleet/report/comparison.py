@@ -60,6 +60,7 @@ class Compared(NamedTuple):
 FIGURES = (
     Compared("nodes.ready", "nodes Ready", "", "more"),
     Compared("nodes.time_to_ready_s", "until all were Ready", "s", "less", 1.0),
+    Compared("nodes.time_to_settled_s", "until all watches were open", "s", "less", 1.0),
     Compared("nodes.ever_not_ready", "nodes Ready, then not", "", "less", needs=COUNTED),
     Compared(
         *("lease.late_ms.p99", "lateness of Leases p99", "ms", "less", 20.0),
@@ -202,7 +203,8 @@ def differences(first: RunRecord, run: RunRecord) -> dict[Alike, list[str]]:
     look(Alike.SERVER, "etcd_fsync", first.get("etcd_fsync"), run.get("etcd_fsync"))
     for key in ("fidelity", "identity", "encoding", "watches"):
         look(Alike.NODE, key, first.get(key), run.get(key))
-    look(Alike.PACE, "pace", first.get("pace"), run.get("pace"))
+    for key in ("pace", "start"):
+        look(Alike.PACE, key, first.get(key), run.get(key))
     nodes = "nodes.requested"
     look(Alike.NODES, "nodes", first.number(nodes), run.number(nodes))
     look(Alike.LOAD, "phases", _phases(first), _phases(run))

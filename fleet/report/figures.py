@@ -32,6 +32,12 @@ class NodeFigures:
     time_to_ready_s: float | None = figure(
         None, "from the first kubelet's start until all were", kind=Kind.MOMENT
     )
+    time_to_settled_s: float | None = figure(
+        None,
+        "from the first kubelet's start until every node had all its watches open; `null` where "
+        "nodes share watches",
+        kind=Kind.MOMENT,
+    )
     ever_not_ready: int = figure(
         0, "nodes that were Ready and whose condition then was not", kind=Kind.STATE
     )
@@ -368,6 +374,7 @@ class HostState:
     ready: int
     ever_not_ready: int  # Ready once, then not
     time_to_ready_s: float | None  # None before all were
+    time_to_settled_s: float | None  # None before all had their watches open
     held_by: str  # what keeps nodes from starting, "" for nothing
     connections: TransportStats
     closed_slow: int  # watches that ended because we read too slowly

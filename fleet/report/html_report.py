@@ -429,6 +429,7 @@ def about(run: RunRecord) -> str:
         "identity": run.get("identity"),
         "encoding": run.get("encoding"),
         "watches": run.get("watches"),
+        "start": run.get("start"),
         "etcd fsync": {True: "on", False: "off"}.get(
             cast("bool", run.get("etcd_fsync")), "unknown"
         ),

@@ -71,6 +71,7 @@ class Meter:
         run.nodes.requested = state.requested
         run.nodes.ready = state.ready
         run.nodes.time_to_ready_s = state.time_to_ready_s
+        run.nodes.time_to_settled_s = state.time_to_settled_s
         run.nodes.ever_not_ready = state.ever_not_ready
         run.lease = filled(LeaseFigures, counts)
         run.pods = filled(PodFigures, counts)

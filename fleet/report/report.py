@@ -197,6 +197,11 @@ class RunFigures:
         "how nodes were started: `adaptive` (as the API server took them), `max` (all at once), or "
         "at a rate such as `50/s`",
     )
+    start: str = figure(
+        "settled",
+        "how nodes came to be: `settled` (as if they had been up for long) or `cold` (with all "
+        "that a kubelet sends when it starts)",
+    )
     nodes: NodeFigures = made(NodeFigures)
     lease: LeaseFigures = made(LeaseFigures)
     pods: PodFigures = made(PodFigures)

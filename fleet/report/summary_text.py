@@ -119,8 +119,12 @@ def _node_words(figures: RunFigures) -> str:
         words += duration(nodes.time_to_ready_s)
         if nodes.time_to_ready_s > 0:
             words += f" ({nodes.requested / nodes.time_to_ready_s:,.0f}/s)"
+        if nodes.time_to_settled_s is not None:
+            words += f", watches open after {duration(nodes.time_to_settled_s)}"
     elif nodes.registered < nodes.requested:
         words += f", {nodes.registered:,} registered"
+    if figures.start == "cold":
+        words += ", started cold"
     if figures.pace != "adaptive":
         words += f", started at {figures.pace}"
     if nodes.ever_not_ready:

@@ -24,7 +24,7 @@ from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 from fleet.k8s.effects import NodeId
 from fleet.profile.addresses import ClusterRange, ControllerPreset
-from fleet.profile.settings import Fidelity, Settings
+from fleet.profile.settings import Settings
 from fleet.report.display import Display
 from fleet.run.interrupts import Interrupts
 from fleet.run.node_keeper import NodeKeeper
@@ -60,6 +60,8 @@ async def bring_up(
         await interrupts.until_stopped(keeper.is_settled.wait())
     else:
         display.phase(f"bringing {whole.nodes:,} nodes up")
+        if settings.has_own_watches:
+            background.keep("the time until all watches are open", node_host.note_settled)
         await interrupts.until_stopped(node_host.bring_up())
     stalled_s = READY_STALLED_S if settings.until_ready or settings.command else None
     await interrupts.until_stopped(readiness.wait(stalled_s))
@@ -121,7 +123,7 @@ async def find_preset(
     cluster: Cluster, local: ControlPlaneInfo | None, settings: Settings, run_id: str
 ) -> ControllerPreset | None:
     """Return what the controllers would do, None where it is theirs. The run holds its Lease."""
-    if local is None or settings.fidelity is not Fidelity.LIGHT or settings.shard is not None:
+    if local is None or not settings.makes_settled or settings.shard is not None:
         return None
     preset = _preset_of(local.pids.get(CONTROLLER_MANAGER, 0))
     if preset is None:

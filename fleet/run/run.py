@@ -98,6 +98,7 @@ class Run:
             run_id=self._run_id,
             fidelity=settings.fidelity,
             pace=settings.pace,
+            start="settled" if settings.makes_settled else "cold",
             identity=settings.identity,
             encoding=settings.wire_encoding,
             watches="per-node" if settings.has_own_watches else "shared",

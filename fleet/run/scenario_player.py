@@ -323,6 +323,7 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
     options.setdefault("nodes", scenario.nodes)
     options.setdefault("profile", scenario.profiles(path))
     options.setdefault("seed", scenario.spec.seed)
+    options.setdefault("start", scenario.spec.start)
     settings = Settings.from_options(**options)
     if scenario.cuts_off and not settings.has_own_watches:
         raise UsageError(

@@ -18,6 +18,7 @@ from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType
 from fleet.profile.loader import is_path, read_text, schema_of, shipped_directory, unknown_name
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
+from fleet.profile.settings import StartMode
 from fleet.profile.yaml_text import YAMLTextError, read_document, read_documents
 from fleet.quantity import format_duration
 from fleet.report.service_levels import ExpectationSpec
@@ -253,6 +254,7 @@ class ScenarioSpec(Spec):
     """The nodes, what happens, and what is expected."""
 
     seed: Annotated[int, Field(ge=0, le=2**64 - 1)] = 0
+    start: StartMode = StartMode.SETTLED
     node_pools: Annotated[tuple[NodePool, ...], Field(min_length=1)]
     phases: Annotated[tuple[PhaseSpec, ...], Field(min_length=1)]
     defaults: bool = True  # hold it to SIG Scalability's SLOs as well

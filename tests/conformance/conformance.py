@@ -133,6 +133,7 @@ def run(
     suite += ["--provider=skeleton", "--disable-log-dump=true"]
     suite += [f"--kubectl-path={cached_kubectl()}"]
     spawn = [sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={options.nodes}"]
+    spawn += ["--start=cold"]  # as the kubelets of a new cluster
     spawn += [f"--programs={HERE / 'programs'}"]
     run_dir = Path(tempfile.mkdtemp(prefix="fleet-", dir=out))
     spawn += [f"--profile={HERE / 'cluster.yaml'}", f"--run-dir={run_dir}", "--", *suite]

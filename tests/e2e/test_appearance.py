@@ -48,7 +48,7 @@ def has_csi_node(world: World, node: str) -> bool:
 
 
 def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
-    with world.spawn("look", 3) as run:
+    with world.spawn("look", 3, "--start=cold") as run:
         run.until_ready()
         eventually(lambda: has_pod_cidr(world, "look", "look-00001"), "the controller's pod CIDR")
         node = world.nodes("look")["look-00001"]

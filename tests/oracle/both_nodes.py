@@ -246,7 +246,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
         served = ("--serve=loopback",) if told.serves else ()
         named = (f"--kubeconfig={stage.own_kubeconfig()}", *DEDICATED, "--zone-labels", *served)
         with world.spawn(
-            OWN_PREFIX, 1, f"--profile={own_profile}", f"--seed={SEED}", *named
+            OWN_PREFIX, 1, "--start=cold", f"--profile={own_profile}", f"--seed={SEED}", *named
         ) as own:
             eventually(lambda: is_ready(world, OWN), "fleet's node is Ready", limit_s=limit_s)
             yield BothNodes(stage, real, own)

@@ -167,7 +167,7 @@ def _record(stage: Stage, kubemark: Path) -> Recording:
     named = (f"--kubeconfig={kubeconfig}", *DEDICATED, "--zone-labels")
     with hollow_node(stage, kubemark):
         eventually(lambda: has_lease(world, HOLLOW), "the hollow node's Lease")  # renewals in step
-        with world.spawn("parity", 1, f"--profile={profile}", *named) as run:
+        with world.spawn("parity", 1, "--start=cold", f"--profile={profile}", *named) as run:
             eventually(lambda: all(is_ready(world, node) for node in NODES.values()), "Ready")
             play(script)
             events = world.audit()

@@ -106,9 +106,11 @@ class Simulation:
         is_ours: Callable[[NodeView], bool] = lambda _view: True,
         registers: bool = True,
         hold: Callable[[SimApiServer], Hold] | None = None,
+        settled: bool = False,
     ) -> None:
         self.seed = seed
         self._hold = hold
+        self._settled = settled
         self._is_ours = is_ours
         self._registers = registers
         self.model = model or default_model()
@@ -152,6 +154,7 @@ class Simulation:
             own_watches=self._own_watches,
             is_ours=self._is_ours,
             registers=self._registers,
+            starts_settled=self._settled,
         )
         self.reactor.environments.add(self.env)
         if self._hold is not None:

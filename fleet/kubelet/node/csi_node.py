@@ -80,6 +80,12 @@ class CSINode:
         self.state = CSINodeState.PROBE
         turn.call(Op.PROBE_CSINODE)
 
+    def create(self, node_uid: str, turn: Turn) -> None:
+        """Create it, owned by its Node. A refusal is looked into at the next try."""
+        self._node_uid, self._probed = node_uid, True
+        self.state = CSINodeState.CREATE
+        turn.call(Op.CREATE_CSINODE, "", CSINodeObject(node_uid))
+
     def on_timer(self, turn: Turn, key: str = "") -> None:
         """Try again once the back-off is over; a `key` is not for us."""
         del key
@@ -118,9 +124,7 @@ class CSINode:
 
     def _on_got(self, reply: Reply, turn: Turn) -> None:
         if reply.kind is ReplyKind.NOT_FOUND:
-            self.state = CSINodeState.CREATE
-            payload = CSINodeObject(self._node_uid)
-            turn.call(Op.CREATE_CSINODE, "", payload)
+            self.create(self._node_uid, turn)
         elif not reply.ok:
             self._back_off(turn)
         else:

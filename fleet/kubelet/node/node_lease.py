@@ -117,8 +117,8 @@ class NodeLease:
         """Look for the Lease; runs from the kubelet's first moment."""
         self._ensure(turn)
 
-    def start_light(self, node_uid: str, turn: Turn) -> None:
-        """Create the Lease without looking first. Differs: a kubelet GETs it, in fidelity light."""
+    def start_created(self, node_uid: str, turn: Turn) -> None:
+        """Create the Lease of a Node that was just created. Differs: a kubelet looks first."""
         self._create(node_uid, turn)
 
     def stop(self) -> None:

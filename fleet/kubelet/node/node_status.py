@@ -6,6 +6,9 @@
        ^ |refused: 100 ms doubling to 7 s, slept before each try    |not of this run
        +-+                                                          +--> FOREIGN, silent for ever
 
+The POST of a settled node says all that the first patch would. If that Node exists, or the server
+refuses it, the kubelet begins a cold start.
+
 Once registered, a tick every 10 s compares the status with the Node as it was read last; it is
 patched when something but a heartbeat changed, or when the report is due. A tick that would find
 nothing is not armed: the next one that matters is computed from the phase.
@@ -82,6 +85,7 @@ class NodeStatus:
 
     phase: RegistrationPhase = RegistrationPhase.STARTING
     conditions: tuple[NodeCondition, ...] = ()
+    is_settled: bool = False  # began as if it had been up for long
     _cidr_applied: str = ""
     _created: bool = False  # the Node is as we have made it
     _schedulable: bool = True  # as the last computation left it
@@ -106,7 +110,8 @@ class NodeStatus:
     def start(self, turn: Turn) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
         turn.facts.started_ns = turn.now_ns
-        waits_ns = self._delay_ns if turn.env.fidelity.registers_in_steps else 0
+        is_quick = self.is_settled or not turn.env.fidelity.registers_in_steps
+        waits_ns = 0 if is_quick else self._delay_ns
         self._register_at(turn.now_ns + waits_ns, turn)
 
     def _register_at(self, due_ns: int, turn: Turn) -> None:
@@ -187,6 +192,8 @@ class NodeStatus:
         facts.state = view.state
         self.conditions = view.conditions
         facts.pod_cidrs = ",".join(view.pod_cidrs)
+        if self.is_settled and not self._cidr_applied:
+            self._cidr_applied = facts.pod_cidrs  # a kubelet that is up for long has used it
 
     def is_lost(self, view: NodeView, turn: Turn) -> bool:
         """Fall silent if another kubelet reports the Node, which others made; return whether.
@@ -224,7 +231,7 @@ class NodeStatus:
             env.outdated[turn.node] = patch
 
     def report_created(self, inputs: NodeInputs, turn: Turn) -> None:
-        """Count the POST as the first report. Differs: only in fidelity light."""
+        """Count the POST as the first report. Differs: of settled nodes and in fidelity light."""
         self._fast_due_ns = _SLOW
         if self._finds_change(inputs, turn):  # it existed already
             self.sync(inputs, turn)

@@ -30,6 +30,7 @@ GIVEN: dict[str, object] = {
     "profile": ("gpu=3", "default"),
     "programs": (Path("one.py"), Path("two.py")),
     "fidelity": "light",
+    "start": "cold",
     "encoding": "protobuf",
     "watches": "per-node",
     "identity": "csr",

@@ -99,8 +99,8 @@ class NotedKubelet(VirtualKubelet):
         self.got: list[object] = []
         self.wants: Outbox = []
 
-    def start(self, now_ns: int, out: Outbox) -> None:
-        del now_ns
+    def start(self, now_ns: int, out: Outbox, *, is_settled: bool = False) -> None:
+        del now_ns, is_settled
         self._give(out)
 
     def on_timer(self, timer: Timer, key: str, now_ns: int, out: Outbox) -> None:

@@ -19,6 +19,7 @@ STATE = HostState(
     ready=2,
     ever_not_ready=1,
     time_to_ready_s=1.5,
+    time_to_settled_s=2.5,
     held_by="the API server",
     own_limits=Counter({"open files": 3}),
     connections=TransportStats(dials=7, closed_slow=1),

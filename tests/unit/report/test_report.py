@@ -36,6 +36,7 @@ FIXED_KEYS = [
     "encoding",
     "watches",
     "pace",
+    "start",
     "nodes",
     "lease",
     "pods",
@@ -55,7 +56,7 @@ FIXED_KEYS = [
     "controlplane",
 ]
 FIXED_INNER_KEYS = {
-    "nodes": "requested registered ready time_to_ready_s ever_not_ready",
+    "nodes": "requested registered ready time_to_ready_s time_to_settled_s ever_not_ready",
     "lease": "renewals interval_max_s late_ms missed",
     "pods": "started deleted started_per_s_max start_ms start_sli_ms start_scheduler_ms "
     "start_api_ms start_fleet_ms start_simulated_ms failed",

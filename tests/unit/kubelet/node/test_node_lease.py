@@ -221,11 +221,11 @@ def test_in_light_renewals_fall_due_together() -> None:
     assert len(set(dues[False])) == 200
 
 
-def test_light_creates_without_a_look() -> None:
+def test_a_lease_of_a_created_node_is_created_without_a_look() -> None:
     env = environment(light=True)
     lease = NodeLease()
     effects: Outbox = []
-    lease.start_light("uid-1", turn(env, 0, effects))
+    lease.start_created("uid-1", turn(env, 0, effects))
     assert effects == [creation(0)]
     effects.clear()
     lease.on_reply(creation(0), EXISTS, turn(env, 0, effects))
