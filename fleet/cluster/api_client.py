@@ -488,8 +488,6 @@ def _hint(error: BaseException) -> str:
 class Tries:
     """How often one request is sent: a number of times, or for some time since it first failed."""
 
-    __slots__ = ("_now_s", "_patience_s", "_until_s")
-
     def __init__(self, patience_s: float, now_s: Callable[[], float]) -> None:
         self._patience_s = patience_s
         self._now_s = now_s

@@ -152,11 +152,6 @@ class ClusterSelection:
 class Credentials:
     """One cluster's address and the right to speak to it; refreshed for as long as a run lasts."""
 
-    __slots__ = (
-        *("_configuration", "_environ", "_loader", "context", "host", "is_verified", "port"),
-        *("proxy", "proxy_url", "source"),
-    )
-
     def __init__(
         self,
         context: str,

@@ -116,8 +116,6 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
 class RefusalWatch:
     """Tells from the answers to nodes whether the server has come to take them for others."""
 
-    __slots__ = ("_requests", "_seen")
-
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._seen = (0, 0)

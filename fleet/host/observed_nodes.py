@@ -26,17 +26,6 @@ NOT_READY_TAINT = "node.kubernetes.io/not-ready"
 class Readiness:
     """Which nodes another client's watch shows Ready, without the not-ready taint."""
 
-    __slots__ = (
-        "_clock_ns",
-        "_unseen",
-        "all_ready",
-        "ever_not_ready",
-        "present",
-        "ready",
-        "ready_at_ns",
-        "wanted",
-    )
-
     def __init__(self, wanted: int, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock_ns = clock_ns
         self.wanted = wanted
@@ -126,10 +115,6 @@ ever, and the run waits for the labels."""
 
 class AdminLabels:
     """Made for a run whose profiles have such labels. `labels_of` returns those of a Node."""
-
-    __slots__ = (
-        *("_is_idle", "_is_refused", "_labels_of", "_problem", "_seen", "_waiting", "_wake"),
-    )
 
     def __init__(self, labels_of: Callable[[str], Labels]) -> None:
         self._labels_of = labels_of

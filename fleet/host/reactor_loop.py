@@ -23,17 +23,6 @@ AFTER_S = 0.002
 class ReactorLoop:
     """Binds one reactor to the running loop until `stop`."""
 
-    __slots__ = (
-        "_edge",
-        "_is_behind",
-        "_is_running",
-        "_loop",
-        "_reactor",
-        "_soon",
-        "_started_s",
-        "_ticks",
-    )
-
     def __init__(self, reactor: Reactor, loop: asyncio.AbstractEventLoop) -> None:
         self._reactor = reactor
         self._loop = loop

@@ -70,8 +70,6 @@ def connections_of(nodes: int, *, own_watches: bool) -> int:
 class LightPools:
     """The numbers of the pools. `nodes` is the most that there will be."""
 
-    __slots__ = ("_calls", "_nodes", "_user_agents", "_watches")
-
     def __init__(self, nodes: int, user_agents: int, *, own_watches: bool) -> None:
         self._nodes = nodes
         self._user_agents = user_agents

@@ -53,8 +53,6 @@ UNLIMITED = frozenset((Client.HEARTBEAT, Client.DRIVER))
 class ClientLimits:
     """The buckets of all nodes of a process that are not full."""
 
-    __slots__ = ("_full_ns",)
-
     def __init__(self) -> None:
         self._full_ns: dict[int, int] = {}  # by node and client
 
@@ -124,8 +122,6 @@ class Unsent(NamedTuple):
 
 class Calls:
     """Sends the calls of the kubelets of one process, as client-go's REST client does."""
-
-    __slots__ = ("_numbers", "_process", "delayed", "delays", "hindrances", "limits")
 
     def __init__(self, process: Process) -> None:
         self._process = process

@@ -21,8 +21,6 @@ from fleet.wire.http2.messages import Response
 class Heartbeats:
     """Renews the Leases of one process as long as nothing out of the ordinary happens."""
 
-    __slots__ = ("_calls", "_malformed", "_process", "_row")
-
     def __init__(self, process: Process, calls: Calls) -> None:
         self._process = process
         self._calls = calls

@@ -45,8 +45,6 @@ HEARTBEATS = frozenset((Op.RENEW_LEASE, Op.GET_NODE_HEARTBEAT, Op.PATCH_NODE_STA
 class IdleDetector:
     """See the top of this file. One for a process."""
 
-    __slots__ = ("_busy_until_ns",)
-
     def __init__(self) -> None:
         self._busy_until_ns = 0
 
@@ -84,8 +82,6 @@ class RequestCounts:
 
 class RequestColumns:
     """What the numbers of all nodes of a process stand for."""
-
-    __slots__ = ("_columns",)
 
     def __init__(self) -> None:
         self._columns: dict[tuple[str, int], int] = {}
@@ -177,8 +173,6 @@ class KubeletRegistry:
 class Wires:
     """The connections of a process. They are set before the first kubelet starts."""
 
-    __slots__ = ("_nodes", "_observer", "all", "authority")
-
     def __init__(self) -> None:
         self.authority = ""  # the server's host and port
         self._nodes: Wire | None = None
@@ -217,11 +211,6 @@ class Wires:
 
 class Process:
     """What there is once in a process; each part of the reactor holds it."""
-
-    __slots__ = (
-        *("idle", "clients", "clock", "codec", "counts", "draws", "kubelets", "unregistered"),
-        *("wheel", "wires"),
-    )
 
     def __init__(self, clock: Clock, draws: Draws, codec: Codec) -> None:
         self.clock = clock

@@ -79,8 +79,6 @@ log = logging.getLogger(__name__)
 class Environments:
     """Those of the profiles, and of machines that are not as their profile says."""
 
-    __slots__ = ("_all", "_process", "_restarts", "_watches")
-
     def __init__(self, process: Process, watches: Watches, restarts: Restarts) -> None:
         self._process = process
         self._watches = watches

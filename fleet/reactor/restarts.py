@@ -19,8 +19,6 @@ _STREAM_RESTART = 0x4E57A47
 class Restarts:
     """The kubelets of one process that are about to start once more."""
 
-    __slots__ = ("_down_ns", "_held", "_process", "_waiting")
-
     def __init__(self, process: Process) -> None:
         self._process = process
         self._waiting: dict[NodeId, VirtualKubelet] = {}

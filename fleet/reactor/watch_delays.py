@@ -56,8 +56,6 @@ class _Sample:
 class WatchDelays:
     """The writes of one process whose events are looked for."""
 
-    __slots__ = ("_counts", "_writes", "looked_for")
-
     def __init__(self, counts: FleetCounts) -> None:
         self._counts = counts
         self._writes = 0

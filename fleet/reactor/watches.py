@@ -146,21 +146,6 @@ Deliveries = list[tuple[NodeId, WatchEvent]]
 class Watches:
     """Keeps the reflectors of one process going."""
 
-    __slots__ = (
-        "_bookmarks",
-        "_delays",
-        "_numbers",
-        "_process",
-        "_relisting",
-        "_shared",
-        "_waiting",
-        "are_shared",
-        "csi_drivers",
-        "runtime_classes",
-        "services",
-        "subscriptions",
-    )
-
     def __init__(self, process: Process, delays: WatchDelays) -> None:
         self._process = process
         self._delays = delays

@@ -121,8 +121,6 @@ class ExpiringCache(Generic[K, V]):
     Nothing is kept of a node that nobody asks: an entry costs about 300 bytes, until it expires.
     """
 
-    __slots__ = ("_entries", "_entries_max")
-
     def __init__(self, entries_max: int = CACHED_MAX) -> None:
         self._entries: OrderedDict[K, tuple[int, V]] = OrderedDict()
         self._entries_max = entries_max

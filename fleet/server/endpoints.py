@@ -62,8 +62,6 @@ NOT_EMULATED = (
 class ConcurrencyLimit:
     """How many of a kind may go on at once; `on_full` learns of each that is refused."""
 
-    __slots__ = ("_on_full", "in_use", "most", "refused")
-
     def __init__(self, most: int, on_full: Callable[[], object] = lambda: None) -> None:
         self._on_full = on_full
         self.most = most

@@ -96,20 +96,6 @@ Event = Opened | Data | Ended | Reset | GoneAway
 class SpdyServer:
     """One connection. What is to be sent gathers until `take`."""
 
-    __slots__ = (
-        "_buffer",
-        "_deflate",
-        "_ended",
-        "_heard",
-        "_inflate",
-        "_last",
-        "_out",
-        "_rest",
-        "_rest_fin",
-        "_rest_stream",
-        "_streams",
-    )
-
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._out = bytearray()

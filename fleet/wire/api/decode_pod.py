@@ -57,8 +57,6 @@ _intern = sys.intern
 class SpecTable:
     """Whole specs by their bytes, a few and not too much."""
 
-    __slots__ = ("_size", "_specs")
-
     def __init__(self) -> None:
         self._specs: dict[bytes, PodSpec] = {}
         self._size = 0

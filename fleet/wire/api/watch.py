@@ -17,6 +17,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
@@ -109,44 +110,27 @@ class Next(NamedTuple):
     expired: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class ListWatch(ABC):
     """Keeps one list-watch going; what it is about stands in the classes below.
 
     `kind` tells the requests of one client apart in seeded draws.
     """
 
-    __slots__ = (
-        "_backoff_ns",
-        "_backoffs",
-        "_events",
-        "_opened_ns",
-        "_partial",
-        "_retries",
-        "_token",
-        "is_open",
-        "kind",
-        "node",
-        "opens",
-        "phase",
-        "version",
-        "waits",
-    )
-
-    def __init__(self, node: int, kind: int) -> None:
-        self.node = node
-        self.kind = kind
-        self.phase = WatchPhase.IDLE
-        self.version = ""
-        self._partial: Partial = b""
-        self._token = ""
-        self.opens = 0
-        self.waits = 0  # the number of its wait for the next request, 0 while there is one
-        self._opened_ns = 0
-        self._events = 0  # of the stream; pages of a list
-        self.is_open = False  # the server has accepted the stream
-        self._backoffs = 0
-        self._backoff_ns = 0
-        self._retries = 0  # how often the newest request was repeated, as it was
+    node: int
+    kind: int
+    phase: WatchPhase = WatchPhase.IDLE
+    version: str = ""
+    opens: int = 0
+    waits: int = 0  # the number of its wait for the next request, 0 while there is one
+    is_open: bool = False  # the server has accepted the stream
+    _partial: Partial = b""
+    _token: str = ""
+    _opened_ns: int = 0
+    _events: int = 0  # of the stream; pages of a list
+    _backoffs: int = 0
+    _backoff_ns: int = 0
+    _retries: int = 0  # how often the newest request was repeated, as it was
 
     @property
     def begins(self) -> bool:
@@ -665,8 +649,6 @@ _NONE = (b"", b"")
 
 class Bookmarks:
     """The shapes of the bookmarks of one process, by the kind of what is watched."""
-
-    __slots__ = ("_shapes",)
 
     def __init__(self) -> None:
         self._shapes: dict[WatchKind, tuple[bytes, bytes]] = {}

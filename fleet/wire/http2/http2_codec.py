@@ -20,7 +20,7 @@ Source: RFC 9113; golang.org/x/net/http2/transport.go for what a Go client sends
 import enum
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.errors import LocalProtocolError, RemoteProtocolError
 from fleet.wire.http2 import hpack
@@ -193,35 +193,21 @@ def watch_s(path: bytes) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
+@dataclass(slots=True, eq=False)
 class Outbound:
     """What one connection has said, and what its peer lets it say."""
 
-    __slots__ = (
-        "_plan",
-        "_send_window",
-        "_stream_window",
-        "_table_bytes",
-        "_table_used",
-        "_tail",
-        "_user",
-        "frame_bytes_max",
-        "fresh",
-        "out",
-        "uploads",
-    )
-
-    def __init__(self, plan: hpack.HeaderPlan, user: bytes) -> None:
-        self.out = bytearray(OPENING)
-        self.fresh: list[Stream] | tuple[()] = ()  # whose bytes are in `out`
-        self.frame_bytes_max = FRAME_BYTES_DEFAULT
-        self._plan = plan
-        self._user = user
-        self._tail = b""  # the repeated fields by their indices; empty until the peer has them
-        self._table_bytes = hpack.TABLE_BYTES_DEFAULT
-        self._table_used = False
-        self._send_window = WINDOW_DEFAULT
-        self._stream_window = WINDOW_DEFAULT
-        self.uploads: dict[int, Upload] | None = None  # bodies that wait for a window
+    _plan: hpack.HeaderPlan
+    _user: bytes
+    out: bytearray = field(default_factory=lambda: bytearray(OPENING))
+    fresh: list[Stream] | tuple[()] = ()  # whose bytes are in `out`
+    frame_bytes_max: int = FRAME_BYTES_DEFAULT
+    uploads: dict[int, Upload] | None = None  # bodies that wait for a window
+    _tail: bytes = b""  # the repeated fields by their indices; empty until the peer has them
+    _table_bytes: int = hpack.TABLE_BYTES_DEFAULT
+    _table_used: bool = False
+    _send_window: int = WINDOW_DEFAULT
+    _stream_window: int = WINDOW_DEFAULT
 
     def write_request(self, stream: Stream, request: Request) -> None:
         """Append the frames of a request to `out`."""

@@ -77,8 +77,6 @@ NEVER = -1
 class Deadlines:
     """Numbers by the second in which they are due; see the top of this file."""
 
-    __slots__ = ("_buckets", "_seconds")
-
     def __init__(self) -> None:
         self._buckets: dict[int, list[int]] = {}
         self._seconds: list[int] = []  # heap of the buckets there are
@@ -323,16 +321,6 @@ UserAgent = bytes | Callable[[int], bytes]
 class HeaderPlans:
     """Makes the plan of a pool, and makes all anew once the token has rotated."""
 
-    __slots__ = (
-        "_accept",
-        "_authority",
-        "_group",
-        "_over",
-        "_plans",
-        "_user_agent",
-        "authorization",
-    )
-
     def __init__(
         self,
         authority: bytes,
@@ -407,8 +395,6 @@ def _seconds_ns(environ: Mapping[str, str], name: str, default_ns: int) -> int:
 
 class Descriptors:
     """Those of all connections of a transport, also of those that are being made."""
-
-    __slots__ = ("_deadlines", "by_fd", "poller")
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller

@@ -71,21 +71,6 @@ class Endpoint(NamedTuple):
 class Resolver:
     """Calls `resolved("")` once addresses are there, or with why they are not."""
 
-    __slots__ = (
-        "_addresses",
-        "_endpoint",
-        "_is_distrusted",
-        "_is_number",
-        "_look_up",
-        "_looked_ns",
-        "_loop",
-        "_now_ns",
-        "_resolved",
-        "_suspects",
-        "_task",
-        "_turn",
-    )
-
     def __init__(
         self,
         endpoint: Endpoint,
@@ -234,21 +219,6 @@ class TransportStats:
 
 class Dials:
     """Held by `Transport`, whose pools and descriptors these are; failures go to its inbox."""
-
-    __slots__ = (
-        "_cuts",
-        "_descriptors",
-        "_endpoint",
-        "_inbox",
-        "_now_ns",
-        "_on_ready",
-        "_plans",
-        "_pools",
-        "_resolver",
-        "_stats",
-        "_tunnel",
-        "streams_hint",
-    )
 
     def __init__(
         self,

@@ -31,22 +31,6 @@ WRITE = select.EPOLLOUT
 class Poller:
     """Calls `handle(fd, mask)` for what is ready, then `drained()` once."""
 
-    __slots__ = (
-        "_drained",
-        "_due_ns",
-        "_epoll",
-        "_gate",
-        "_handle",
-        "_is_asleep",
-        "_limited",
-        "_limited_since_ns",
-        "_loop",
-        "_now_ns",
-        "_sleeps",
-        "_timer",
-        "behind_ns",
-    )
-
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

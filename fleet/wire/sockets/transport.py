@@ -63,12 +63,6 @@ BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was
 class Transport:
     """See the top of this file. One per process and endpoint; used from the loop's thread."""
 
-    __slots__ = (
-        *("_buffer", "_by_fd", "_context", "_cuts", "_delayed", "_descriptors", "_dials", "_dirty"),
-        *("_fifos", "_idle_ns", "_inbox", "_now_ns", "_on_ready", "_ping_ns", "_plans", "_poller"),
-        *("_pools", "stats"),
-    )
-
     def __init__(
         self,
         endpoint: Endpoint,
