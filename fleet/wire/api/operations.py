@@ -109,15 +109,24 @@ Builder = Callable[[ApiCall, Caller], Request]
 Reader = Callable[[Any], object]
 
 
-class Operation(NamedTuple):
-    """One row: what there is to know of an API call, but why a manager makes it."""
+class _Row(NamedTuple):
+    """What a call is to the API server."""
 
-    owner: Owner
-    client: Client
     verb: str  # as the API server's own metrics name it, as is the next
     resource: str  # resource[/subresource]
     build: Builder
     read: Reader | None = None  # None: nobody reads the answer
+
+
+class Operation(NamedTuple):
+    """What there is to know of an API call, but why a manager makes it."""
+
+    owner: Owner
+    client: Client
+    verb: str
+    resource: str
+    build: Builder
+    read: Reader | None
 
 
 def _get_node(call: ApiCall, caller: Caller) -> Request:
@@ -316,147 +325,109 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     return Request(PUT, path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
+_ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
+    (Owner.NODE_STATUS, Client.HEARTBEAT): {
+        Op.GET_NODE_HEARTBEAT: _Row("GET", "nodes", _get_node_heartbeat, decode_node),
+        Op.PATCH_NODE_STATUS_HEARTBEAT: _Row("PATCH", "nodes/status", _patch_node_status_heartbeat),
+    },
+    (Owner.LEASE, Client.HEARTBEAT): {
+        Op.GET_LEASE: _Row("GET", "leases", _get_lease, decode_found_lease),
+        Op.GET_NODE_LEASE: _Row("GET", "nodes", _get_node_heartbeat, decode_node),
+        Op.CREATE_LEASE: _Row("POST", "leases", _create_lease, decode_lease),
+        Op.RENEW_LEASE: _Row("PUT", "leases", _renew_lease, decode_lease),
+    },
+    (Owner.REGISTRATION, Client.CORE): {
+        Op.CREATE_NODE: _Row("POST", "nodes", _create_node, decode_node),
+        Op.GET_NODE_EXISTING: _Row("GET", "nodes", _get_node, decode_existing_node),
+        Op.PATCH_NODE_STATUS: _Row("PATCH", "nodes/status", _patch_node_status),
+    },
+    (Owner.CSI_NODE, Client.STORAGE): {
+        Op.PROBE_CSINODE: _Row("GET", "csinodes", _probe_csinode),
+        Op.GET_CSINODE: _Row("GET", "csinodes", _get_csinode, decode_csinode),
+        Op.CREATE_CSINODE: _Row("POST", "csinodes", _create_csinode),
+        Op.DELETE_CSINODE: _Row("DELETE", "csinodes", _delete_csinode),
+        Op.UPDATE_CSINODE: _Row("PUT", "csinodes", _update_csinode),
+    },
+    (Owner.CSI_NODE, Client.CORE): {
+        Op.GET_NODE_CSI: _Row("GET", "nodes", _get_node, decode_node),
+        Op.PATCH_NODE_CSI: _Row("PATCH", "nodes/status", _patch_node_status),
+    },
+    (Owner.EVENTS, Client.EVENTS): {
+        Op.CREATE_EVENT: _Row("POST", "events", create_event),
+        Op.PATCH_EVENT: _Row("PATCH", "events", patch_event),
+    },
+    (Owner.RESOURCE_SLICES, Client.RESOURCE): {
+        Op.DELETE_RESOURCE_SLICES: _Row("DELETECOLLECTION", "resourceslices", _delete_slices),
+    },
+    (Owner.PLUGINS, Client.RESOURCE): {
+        Op.DELETE_DRIVER_SLICES: _Row("DELETECOLLECTION", "resourceslices", _delete_slices),
+    },
+    (Owner.PLUGINS, Client.DRIVER): {
+        Op.CREATE_RESOURCE_SLICE: _Row("POST", "resourceslices", _create_resource_slice),
+    },
+    (Owner.ADMISSION, Client.CORE): {
+        Op.GET_NODE_ADMISSION: _Row("GET", "nodes", _get_node, decode_node),
+    },
+    (Owner.POD_STATUS, Client.CORE): {
+        Op.GET_POD: _Row(
+            "GET", "pods", _get_named(b"/api/v1/namespaces/%b/pods/%b"), decode_pod_view
+        ),
+        Op.PATCH_POD_STATUS: _Row("PATCH", "pods/status", _patch_pod_status),
+        Op.DELETE_POD: _Row("DELETE", "pods", _delete_pod),
+    },
+    (Owner.MIRROR_PODS, Client.CORE): {
+        Op.CREATE_MIRROR_POD: _Row("POST", "pods", create_mirror_pod),
+        Op.DELETE_MIRROR_POD: _Row("DELETE", "pods", delete_mirror_pod),
+    },
+    (Owner.TOKENS, Client.CORE): {
+        Op.CREATE_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
+    },
+    (Owner.VOLUMES, Client.CORE): {
+        Op.CREATE_CSI_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
+        Op.GET_CLAIM: _Row("GET", "persistentvolumeclaims", _get_claim, decode_claim),
+        Op.PATCH_CLAIM_STATUS: _Row(
+            "PATCH", "persistentvolumeclaims/status", patch_claim_status, decode_claim
+        ),
+        Op.GET_VOLUME: _Row(
+            "GET",
+            "persistentvolumes",
+            _get_named(b"/api/v1/persistentvolumes/%b"),
+            decode_persistent_volume,
+        ),
+        Op.GET_CONFIG_MAP: _Row("GET", "configmaps", _get_object, decode_config_map),
+        Op.GET_SECRET: _Row("GET", "secrets", _get_object, decode_secret),
+        Op.GET_CSI_SECRET: _Row("GET", "secrets", _get_secret, decode_secret),
+        Op.GET_NODE_ATTACHED: _Row("GET", "nodes", _get_node, decode_node),
+    },
+    (Owner.IMAGES, Client.CORE): {
+        Op.GET_SERVICE_ACCOUNT: _Row(
+            "GET",
+            "serviceaccounts",
+            _get_named(b"/api/v1/namespaces/%b/serviceaccounts/%b"),
+            decode_service_account,
+        ),
+        Op.CREATE_PULL_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
+    },
+    (Owner.DRA, Client.RESOURCE): {
+        Op.GET_RESOURCE_CLAIM: _Row(
+            "GET", "resourceclaims", _get_named(CLAIM), decode_resource_claim
+        ),
+    },
+    (Owner.VOLUMES, Client.STORAGE): {
+        Op.GET_ATTACHMENT: _Row(
+            "GET",
+            "volumeattachments",
+            _get_named(b"/apis/storage.k8s.io/v1/volumeattachments/%b"),
+            decode_attachment,
+        ),
+    },
+}
+"""By who takes the answer, and which client sends the call."""
+
 OPERATIONS = {
-    Op.GET_NODE_HEARTBEAT: Operation(
-        Owner.NODE_STATUS, Client.HEARTBEAT, "GET", "nodes", _get_node_heartbeat, decode_node
-    ),
-    Op.PATCH_NODE_STATUS_HEARTBEAT: Operation(
-        Owner.NODE_STATUS, Client.HEARTBEAT, "PATCH", "nodes/status", _patch_node_status_heartbeat
-    ),
-    Op.GET_LEASE: Operation(
-        Owner.LEASE, Client.HEARTBEAT, "GET", "leases", _get_lease, decode_found_lease
-    ),
-    Op.GET_NODE_LEASE: Operation(
-        Owner.LEASE, Client.HEARTBEAT, "GET", "nodes", _get_node_heartbeat, decode_node
-    ),
-    Op.CREATE_LEASE: Operation(
-        Owner.LEASE, Client.HEARTBEAT, "POST", "leases", _create_lease, decode_lease
-    ),
-    Op.RENEW_LEASE: Operation(
-        Owner.LEASE, Client.HEARTBEAT, "PUT", "leases", _renew_lease, decode_lease
-    ),
-    Op.CREATE_NODE: Operation(
-        Owner.REGISTRATION, Client.CORE, "POST", "nodes", _create_node, decode_node
-    ),
-    Op.GET_NODE_EXISTING: Operation(
-        Owner.REGISTRATION, Client.CORE, "GET", "nodes", _get_node, decode_existing_node
-    ),
-    Op.PATCH_NODE_STATUS: Operation(
-        Owner.REGISTRATION, Client.CORE, "PATCH", "nodes/status", _patch_node_status
-    ),
-    Op.PROBE_CSINODE: Operation(Owner.CSI_NODE, Client.STORAGE, "GET", "csinodes", _probe_csinode),
-    Op.GET_NODE_CSI: Operation(Owner.CSI_NODE, Client.CORE, "GET", "nodes", _get_node, decode_node),
-    Op.GET_CSINODE: Operation(
-        Owner.CSI_NODE, Client.STORAGE, "GET", "csinodes", _get_csinode, decode_csinode
-    ),
-    Op.CREATE_CSINODE: Operation(
-        Owner.CSI_NODE, Client.STORAGE, "POST", "csinodes", _create_csinode
-    ),
-    Op.DELETE_CSINODE: Operation(
-        Owner.CSI_NODE, Client.STORAGE, "DELETE", "csinodes", _delete_csinode
-    ),
-    Op.PATCH_NODE_CSI: Operation(
-        Owner.CSI_NODE, Client.CORE, "PATCH", "nodes/status", _patch_node_status
-    ),
-    Op.UPDATE_CSINODE: Operation(
-        Owner.CSI_NODE, Client.STORAGE, "PUT", "csinodes", _update_csinode
-    ),
-    Op.CREATE_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "POST", "events", create_event),
-    Op.PATCH_EVENT: Operation(Owner.EVENTS, Client.EVENTS, "PATCH", "events", patch_event),
-    Op.DELETE_RESOURCE_SLICES: Operation(
-        Owner.RESOURCE_SLICES, Client.RESOURCE, "DELETECOLLECTION", "resourceslices", _delete_slices
-    ),
-    Op.DELETE_DRIVER_SLICES: Operation(
-        Owner.PLUGINS, Client.RESOURCE, "DELETECOLLECTION", "resourceslices", _delete_slices
-    ),
-    Op.CREATE_RESOURCE_SLICE: Operation(
-        Owner.PLUGINS, Client.DRIVER, "POST", "resourceslices", _create_resource_slice
-    ),
-    Op.GET_NODE_ADMISSION: Operation(
-        Owner.ADMISSION, Client.CORE, "GET", "nodes", _get_node, decode_node
-    ),
-    Op.GET_POD: Operation(
-        Owner.POD_STATUS,
-        Client.CORE,
-        "GET",
-        "pods",
-        _get_named(b"/api/v1/namespaces/%b/pods/%b"),
-        decode_pod_view,
-    ),
-    Op.PATCH_POD_STATUS: Operation(
-        Owner.POD_STATUS, Client.CORE, "PATCH", "pods/status", _patch_pod_status
-    ),
-    Op.DELETE_POD: Operation(Owner.POD_STATUS, Client.CORE, "DELETE", "pods", _delete_pod),
-    Op.CREATE_MIRROR_POD: Operation(
-        Owner.MIRROR_PODS, Client.CORE, "POST", "pods", create_mirror_pod
-    ),
-    Op.DELETE_MIRROR_POD: Operation(
-        Owner.MIRROR_PODS, Client.CORE, "DELETE", "pods", delete_mirror_pod
-    ),
-    Op.CREATE_TOKEN: Operation(
-        Owner.TOKENS, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
-    ),
-    Op.CREATE_CSI_TOKEN: Operation(
-        Owner.VOLUMES, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
-    ),
-    Op.GET_SERVICE_ACCOUNT: Operation(
-        Owner.IMAGES,
-        Client.CORE,
-        "GET",
-        "serviceaccounts",
-        _get_named(b"/api/v1/namespaces/%b/serviceaccounts/%b"),
-        decode_service_account,
-    ),
-    Op.CREATE_PULL_TOKEN: Operation(
-        Owner.IMAGES, Client.CORE, "POST", "serviceaccounts/token", _create_token, decode_token
-    ),
-    Op.GET_RESOURCE_CLAIM: Operation(
-        Owner.DRA,
-        Client.RESOURCE,
-        "GET",
-        "resourceclaims",
-        _get_named(CLAIM),
-        decode_resource_claim,
-    ),
-    Op.GET_CLAIM: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "persistentvolumeclaims", _get_claim, decode_claim
-    ),
-    Op.PATCH_CLAIM_STATUS: Operation(
-        Owner.VOLUMES,
-        Client.CORE,
-        "PATCH",
-        "persistentvolumeclaims/status",
-        patch_claim_status,
-        decode_claim,
-    ),
-    Op.GET_VOLUME: Operation(
-        Owner.VOLUMES,
-        Client.CORE,
-        "GET",
-        "persistentvolumes",
-        _get_named(b"/api/v1/persistentvolumes/%b"),
-        decode_persistent_volume,
-    ),
-    Op.GET_ATTACHMENT: Operation(
-        Owner.VOLUMES,
-        Client.STORAGE,
-        "GET",
-        "volumeattachments",
-        _get_named(b"/apis/storage.k8s.io/v1/volumeattachments/%b"),
-        decode_attachment,
-    ),
-    Op.GET_CONFIG_MAP: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "configmaps", _get_object, decode_config_map
-    ),
-    Op.GET_SECRET: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_object, decode_secret
-    ),
-    Op.GET_CSI_SECRET: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "secrets", _get_secret, decode_secret
-    ),
-    Op.GET_NODE_ATTACHED: Operation(
-        Owner.VOLUMES, Client.CORE, "GET", "nodes", _get_node, decode_node
-    ),
+    op: Operation(owner, client, *row)
+    for (owner, client), rows in _ROWS.items()
+    for op, row in rows.items()
 }
 
 

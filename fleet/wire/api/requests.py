@@ -6,7 +6,7 @@ Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6; query parameters sor
 """
 
 import base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -41,40 +41,20 @@ from fleet.wire.http2.messages import ContentType, Request
 CALL_TIMEOUT_NS = 90 * NS_PER_S  # the API server itself gives up after 60 s
 
 
+@dataclass(eq=False, kw_only=True)
 class RenderedProfile:
     """What the nodes of one profile share on the wire, rendered once."""
 
-    __slots__ = (
-        "extra_annotations",
-        "extra_labels",
-        "extra_taints",
-        "impersonate",
-        "model",
-        "preset",
-        "status",
-        "timeout",
-        "timeout_ns",
-        "withheld",
-    )
+    model: NodeModel = field(kw_only=False)
+    extra_labels: dict[str, str]
+    extra_annotations: dict[str, str] = field(default_factory=dict)
+    extra_taints: tuple[tuple[str, str, str], ...] = ()
+    impersonate: bool = False  # name the user in each request: shared connections
+    preset: ControllerPreset | None = None
+    withheld: frozenset[str] = frozenset()  # labels that a Node does not register with
 
-    def __init__(
-        self,
-        model: NodeModel,
-        *,
-        extra_labels: dict[str, str],
-        extra_annotations: dict[str, str] | None = None,
-        extra_taints: tuple[tuple[str, str, str], ...] = (),
-        impersonate: bool = False,
-        preset: ControllerPreset | None = None,
-        withheld: frozenset[str] = frozenset(),
-    ) -> None:
-        self.model = model
-        self.withheld = withheld  # labels that a Node does not register with
-        self.preset = preset
-        self.extra_labels = extra_labels
-        self.extra_annotations = extra_annotations or {}
-        self.extra_taints = extra_taints
-        self.impersonate = impersonate  # name the user in each request: shared connections
+    def __post_init__(self) -> None:
+        model = self.model
         # A kubelet registers before its first look at the runtime's images (they are cached for
         # 30 s); the image manager reports them later.
         status = {key: part for key, part in model.status_json().items() if key != "images"}
