@@ -26,8 +26,6 @@ KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
 FRONT_PROXY_USER = "front-proxy-client"
 TEMPORARY_PREFIX = "fleet-controlplane-"
 MARK = ".fleet-controlplane"
-BEFORE_MARKS = ("lock", "ports.json", "pki")
-"""What a control plane of an earlier version left, which marked nothing."""
 SOCKET_PATH_MAX = 107
 """Bytes that the path of a Unix socket may have; Linux, include/uapi/linux/un.h."""
 ETCD_SOCKET, PEER_SOCKET = "etcd.sock", "peer.sock"
@@ -185,8 +183,7 @@ def claim_directory(root: Path) -> None:
     written. What is refused keeps its mode.
     """
     _make(root)
-    found = {each.name for each in root.iterdir()}
-    if found and MARK not in found and not found.issuperset(BEFORE_MARKS):
+    if any(root.iterdir()) and not (root / MARK).exists():
         raise UsageError(
             f"--dir {root} is not empty, and no control plane of fleet is in it; name an empty or "
             "new directory"

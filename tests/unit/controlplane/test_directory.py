@@ -101,16 +101,10 @@ def test_a_directory_with_other_files_is_refused_and_left_as_it_is(
     assert mine.stat().st_mode & 0o777 == 0o755
 
 
-def test_an_empty_directory_and_one_of_an_earlier_version_are_taken(tmp_path: Path) -> None:
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir(mode=0o755)
     hold_directory(tmp_path / "empty").release()
     assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o700
-    old = tmp_path / "old"
-    for name in ("pki", "etcd", "logs"):
-        (old / name).mkdir(parents=True)
-    for name in ("lock", "ports.json"):
-        (old / name).write_text("")
-    hold_directory(old).release()
 
 
 def test_a_directory_of_another_user_or_a_link_is_refused(
