@@ -228,7 +228,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
     return Features(
         settings.fidelity,
         storage=any(model.csi_drivers for model in models),
-        static_pods=any(model.kubelet.has_static_pods for model in models),
+        static_pods=any(model.kubelet.static_pod_path for model in models),
         dynamic_resources=any(model.dra_drivers for model in models),
         polled_objects=any(model.kubelet.polls_objects for model in models),
         pull_tokens=any(model.credential_providers for model in models),

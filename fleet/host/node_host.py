@@ -519,7 +519,7 @@ class NodeHost:
 
     def _add_static_source(self, env: Environment) -> None:
         """Read the static pods of a profile before its first node starts."""
-        if env.model.kubelet.has_static_pods:
+        if env.model.kubelet.static_pod_path:
             source = StaticSource(env, self.reactor.static_pods_changed)
             source.read_file()
             self._static_sources.append(source)

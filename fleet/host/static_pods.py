@@ -1,38 +1,30 @@
-"""Static pods: the manifests of a directory and a URL per profile, read once for all its nodes.
+"""Static pods: the manifests of a directory per profile, read once for all its nodes.
 
     look -> what is there differs -> Environment.static -> each node looks within its own period
 
-Source: pkg/kubelet/config/common.go, tryDecodeSinglePod, tryDecodePodList; file.go, listConfig,
-extractFromDir; http.go, extractFromURL; pkg/api/pod/util.go, HasAPIObjectReference;
-pkg/apis/core/v1/defaults.go.
+Source: pkg/kubelet/config/common.go, tryDecodeSinglePod; file.go, listConfig, extractFromDir;
+pkg/api/pod/util.go, HasAPIObjectReference; pkg/apis/core/v1/defaults.go.
 Differs: a manifest has at most 1 MiB, not 10: no API server takes a larger mirror pod, and all
 nodes wait while it is read. What the API server would refuse is not found here, the mirror pod is
-just not made; only the defaults that a kubelet reads are set.
+just not made; only the defaults that a kubelet reads are set. staticPodURL has no effect.
 A real kubelet also gets inotify events; here every node sees a change at its own next look, as the
 nodes of a fleet do whose files are written one after the other. A profile is data, perhaps of
-somebody else: only files below its own directory are read, and a URL does not lead to another
-server than the one that was confirmed.
+somebody else: only files below its own directory are read.
 """
 
 import asyncio
-import http.client
 import logging
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, cast
-from urllib.parse import urlsplit
+from typing import Any, cast
 
 import orjson
 
-from fleet.clock import NS_PER_S
 from fleet.k8s.schema import without_nulls
-from fleet.k8s.static_pods import FILE, HTTP, StaticManifest, fnv128a
+from fleet.k8s.static_pods import StaticManifest, fnv128a
 from fleet.kubelet.environment import Environment
 from fleet.profile.loader import below
-from fleet.profile.node_model import NodeModel
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.api.decode_pod import decode_pod
 
@@ -60,35 +52,28 @@ class ManifestError(ValueError):
     """A manifest that cannot be used; says why, in upstream's words where there are some."""
 
 
-def parse_manifests(data: bytes, source: str, origin: str) -> tuple[StaticManifest, ...]:
-    """Return the pods of one file (exactly one) or of one URL (one, or a list).
+def parse_manifest(data: bytes, path: str) -> StaticManifest:
+    """Return the pod of a file, of which it has exactly one. Raises ManifestError.
 
-    Raises ManifestError.
+    What has not the form of a pod is refused without a word of it.
     """
     try:
         document = read_document(data)
     except YAMLTextError as error:
-        raise ManifestError(f"{origin}: couldn't parse as pod({error})") from error
+        raise ManifestError(f"{path}: couldn't parse as pod({error})") from error
     if not isinstance(document, dict):
-        raise ManifestError(f"{origin}: couldn't parse as pod, please check config file")
-    if document.get("kind") == "PodList" and source != FILE:
-        return tuple(_manifest(item, source, origin) for item in document.get("items") or ())
+        raise ManifestError(f"{path}: couldn't parse as pod, please check config file")
     if document.get("kind") != "Pod":
-        raise ManifestError(f"invalid pod: {origin} holds another kind than Pod")
-    return (_manifest(document, source, origin),)
-
-
-def _manifest(pod: object, source: str, origin: str) -> StaticManifest:
-    """Return one pod. What has not the form of a pod is refused without a word of it."""
+        raise ManifestError(f"invalid pod: {path} holds another kind than Pod")
     try:
-        return _read_pod(cast("dict[str, Any]", without_nulls(pod)), source, origin)
+        return _read_pod(cast("dict[str, Any]", without_nulls(document)), path)
     except ManifestError:
         raise
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
-        raise ManifestError(f"{origin}: couldn't parse as pod, please check its fields") from None
+        raise ManifestError(f"{path}: couldn't parse as pod, please check its fields") from None
 
 
-def _read_pod(pod: dict[str, Any], source: str, origin: str) -> StaticManifest:
+def _read_pod(pod: dict[str, Any], path: str) -> StaticManifest:
     meta, spec = dict(pod.get("metadata") or {}), dict(pod.get("spec") or {})
     if not meta.get("name"):
         raise ManifestError("invalid pod: name is needed for the pod")
@@ -100,13 +85,12 @@ def _read_pod(pod: dict[str, Any], source: str, origin: str) -> StaticManifest:
     meta.setdefault("namespace", "default")
     _set_defaults(spec)
     original = orjson.dumps({"metadata": meta, "spec": spec}, option=orjson.OPT_SORT_KEYS)
-    if source == FILE and NO_EXECUTE not in spec.get("tolerations", ()):
+    if NO_EXECUTE not in spec.get("tolerations", ()):
         spec["tolerations"] = [*spec.get("tolerations", ()), NO_EXECUTE]
     body = {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
     template = decode_pod({**body, "metadata": {**meta, "uid": meta.get("uid", "")}})
-    return StaticManifest(
-        source, origin, meta.get("uid", ""), fnv128a(original), template, orjson.dumps(body)
-    )
+    uid = meta.get("uid", "")
+    return StaticManifest(path, uid, fnv128a(original), template, orjson.dumps(body))
 
 
 def api_reference(spec: dict[str, Any]) -> str:
@@ -180,21 +164,18 @@ def _pull_policy(image: str) -> str:
 
 LOOK_S = 1.0
 """How often the process looks; a node acts on it at its own period."""
-HTTP_TIMEOUT_S = 10.0
 TOO_LONG = f"contents exceed the limit of {MANIFEST_BYTES_MAX >> 20} MiB"
 
 log = logging.getLogger(__name__)
 
 
 class StaticSource:
-    """The file and the URL of one profile."""
+    """The files of one profile."""
 
     def __init__(self, env: Environment, on_change: Callable[[Environment], None]) -> None:
         self._env = env
         self._on_change = on_change
         self._files: dict[Path, tuple[bytes, StaticManifest | None]] = {}
-        self._url_data = b""
-        self._url_due_s = 0.0
         self._complaints: set[str] = set()
 
     def read_file(self) -> None:
@@ -213,38 +194,8 @@ class StaticSource:
             found[path] = known if known and known[0] == data else (data, self._parse(data, path))
         self._files = found
         manifests = tuple(each for _, each in found.values() if each is not None)
-        if manifests != self._env.static.file:
-            self._env.static = self._env.static._replace(file=manifests)
-            self._on_change(self._env)
-
-    async def read_url(self, now_s: float) -> None:
-        """Ask the URL, if it is time to; what cannot be read changes nothing."""
-        model = self._env.model
-        if not model.kubelet.static_pod_url or now_s < self._url_due_s:
-            return
-        self._url_due_s = now_s + model.kubelet.http_check_frequency_ns / NS_PER_S
-        try:
-            data = await asyncio.to_thread(_fetch, model)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = str(error)
-            if isinstance(error, urllib.error.HTTPError):
-                reason = f"HTTP {error.code}"
-            elif isinstance(error, http.client.HTTPException):  # its text is the server's
-                reason = type(error).__name__
-            self._complain(f"failed to read pods from URL {model.kubelet.static_pod_url}: {reason}")
-            return
-        if data and data == self._url_data:
-            return
-        manifests: tuple[StaticManifest, ...] = ()
-        if data:
-            self._url_data = data
-            try:
-                manifests = parse_manifests(data, HTTP, model.kubelet.static_pod_url)
-            except ManifestError as error:
-                self._complain(f"failed to read pods from URL: {error}")
-                return
-        if manifests != self._env.static.http:
-            self._env.static = self._env.static._replace(http=manifests)
+        if manifests != self._env.static:
+            self._env.static = manifests
             self._on_change(self._env)
 
     def _manifest_paths(self) -> list[Path]:
@@ -262,7 +213,7 @@ class StaticSource:
 
     def _parse(self, data: bytes, path: Path) -> StaticManifest | None:
         try:
-            return parse_manifests(data, FILE, str(path))[0]
+            return parse_manifest(data, str(path))
         except ManifestError as error:
             self._complain(f"could not process manifest file {path}: {error}")
             return None
@@ -276,12 +227,10 @@ class StaticSource:
 
 async def run_static_sources(sources: list[StaticSource]) -> None:
     """Look at all sources again and again, until cancelled."""
-    loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(LOOK_S)
         for source in sources:
             source.read_file()
-            await source.read_url(loop.time())
 
 
 def _read(path: Path, directory: Path | None) -> bytes:
@@ -293,39 +242,4 @@ def _read(path: Path, directory: Path | None) -> bytes:
         data = file.read(MANIFEST_BYTES_MAX + 1)
     if len(data) > MANIFEST_BYTES_MAX:
         raise OSError(TOO_LONG)
-    return data
-
-
-class _SameServer(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within one server: another one was never confirmed."""
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """Return the next request, or raise ValueError."""
-        before, after = urlsplit(req.full_url), urlsplit(newurl)
-        if (before.scheme, before.netloc) != (after.scheme, after.netloc):
-            raise ValueError("it redirects to another server")
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _fetch(model: NodeModel) -> bytes:
-    kubelet = model.kubelet
-    request = urllib.request.Request(  # noqa: S310 - the profile's check allows http and https only
-        kubelet.static_pod_url,
-        headers={
-            name: values[-1] for name, values in kubelet.static_pod_url_header.items() if values
-        },
-    )
-    opener = urllib.request.build_opener(_SameServer)
-    with opener.open(request, timeout=HTTP_TIMEOUT_S) as answer:
-        data: bytes = answer.read(MANIFEST_BYTES_MAX + 1)
-    if len(data) > MANIFEST_BYTES_MAX:
-        raise ValueError(TOO_LONG)
     return data

@@ -14,14 +14,14 @@ from fleet.k8s.pods import Pod, PodUid
 FNV_PRIME = 0x1000000000000000000013B
 FNV_OFFSET = 0x6C62272E07BB014262B821756295C58D
 _FNV_MASK = (1 << 128) - 1
-FILE, HTTP = "file", "http"
+FILE = "file"
+"""The only source of static pods here. Source: pkg/kubelet/types/pod_update.go."""
 
 
 class StaticManifest(NamedTuple):
-    """One pod of a file or a URL, with defaults, before a node took it."""
+    """One pod of a file, with defaults, before a node took it."""
 
-    source: str  # FILE or HTTP
-    origin: str  # the path or the URL
+    path: str
     uid: str  # "" unless the manifest names one
     digest: int  # FNV-1a of the object
     template: Pod
@@ -31,12 +31,8 @@ class StaticManifest(NamedTuple):
         """Return the pod of one node, first seen at a wall time."""
         uid = self.uid
         if not uid:
-            digest = self.digest
-            if self.source == FILE:
-                digest = fnv128a(f"host:{node_name}".encode(), digest)
-                digest = fnv128a(f"file:{self.origin}".encode(), digest)
-            else:
-                digest = fnv128a(f"url:{self.origin}".encode(), digest)
+            digest = fnv128a(f"host:{node_name}".encode(), self.digest)
+            digest = fnv128a(f"file:{self.path}".encode(), digest)
             uid = f"{digest:032x}"
         return StaticPod(self, node_name, PodUid(uid), seen_ns)
 
@@ -55,20 +51,6 @@ class StaticPod(Pod):
         self.node_name = node_name
         self.manifest = manifest
         self.seen_ns = seen_ns  # wall
-
-
-class StaticPods(NamedTuple):
-    """What the sources of one profile say now. A source that was never read is None."""
-
-    file: tuple[StaticManifest, ...] | None = None
-    http: tuple[StaticManifest, ...] | None = None
-
-    def pods(self) -> tuple[StaticManifest, ...]:
-        """Return the manifests of both sources."""
-        return (*(self.file or ()), *(self.http or ()))
-
-
-NO_STATIC_PODS = StaticPods()
 
 
 def with_uid(pod: Pod, uid: PodUid) -> Pod:

@@ -11,7 +11,7 @@ from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView
-from fleet.k8s.static_pods import NO_STATIC_PODS, StaticPods
+from fleet.k8s.static_pods import StaticManifest
 from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.addresses import pod_cidrs as planned_pod_cidrs
 from fleet.profile.node_model import NodeModel
@@ -74,7 +74,7 @@ class Environment:
     csi_drivers: dict[str, CSIDriverView] = field(default_factory=dict)  # as any watch shows them
     services: dict[tuple[str, str], ServiceView] = field(default_factory=dict)  # the same
     runtime_classes: dict[str, RuntimeClassView] = field(default_factory=dict)  # the same
-    static: StaticPods = NO_STATIC_PODS  # as the profile's file and URL say
+    static: tuple[StaticManifest, ...] | None = None  # as the profile's files say, once read
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
     outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for a first status patch
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make

@@ -146,7 +146,7 @@ class VirtualKubelet:
             self._runtime_state = RuntimeState(node, model, turn.env.draws, turn.now_ns)
             self._on_runtime_state(turn)
         arm_shutdown(turn)
-        if model.kubelet.has_static_pods:
+        if model.kubelet.static_pod_path:
             self._pod_side().on_static_pods("", turn, is_first=True)
         if has_plugins(model):
             self.plugins = PluginManager(turn)

@@ -13,15 +13,13 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from ipaddress import ip_address
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_S
 from fleet.profile.schema import DurationNs, QuantityField, Spec, unknown_key
 from fleet.quantity import Quantity, QuantityFormat, parse_quantity, share_of, whole_quantity
 
-URL = re.compile(r"https?://[!-~]+")
 CPU_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
@@ -70,14 +68,15 @@ _OTHER_KEYS = """
     containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod cpuManagerReconcilePeriod
     enableContentionProfiling enableDebugFlagsHandler enableProfilingHandler
     enableSystemLogHandler enableSystemLogQuery failCgroupV1 hairpinMode healthzBindAddress
-    healthzPort imagePullCredentialsVerificationPolicy imageServiceEndpoint iptablesDropBit
-    iptablesMasqueradeBit kernelMemcgNotification kubeReservedCgroup kubeletCgroups logging
-    makeIPTablesUtilChains maxOpenFiles memorySwap memoryThrottlingFactor oomScoreAdj podCIDR
-    podLogsDir podPidsLimit preloadedImagesVerificationAllowlist protectKernelDefaults
-    qosReserved readOnlyPort registerNode runOnce seccompDefault showHiddenMetricsForVersion
-    singleProcessOOMKill streamingConnectionIdleTimeout systemCgroups systemReservedCgroup
-    tlsCipherSuites tlsCurvePreferences tlsMinVersion topologyManagerPolicyOptions
-    topologyManagerScope tracing userNamespaces volumePluginDir volumeStatsAggPeriod
+    healthzPort httpCheckFrequency imagePullCredentialsVerificationPolicy imageServiceEndpoint
+    iptablesDropBit iptablesMasqueradeBit kernelMemcgNotification kubeReservedCgroup
+    kubeletCgroups logging makeIPTablesUtilChains maxOpenFiles memorySwap memoryThrottlingFactor
+    oomScoreAdj podCIDR podLogsDir podPidsLimit preloadedImagesVerificationAllowlist
+    protectKernelDefaults qosReserved readOnlyPort registerNode runOnce seccompDefault
+    showHiddenMetricsForVersion singleProcessOOMKill staticPodURL staticPodURLHeader
+    streamingConnectionIdleTimeout systemCgroups systemReservedCgroup tlsCipherSuites
+    tlsCurvePreferences tlsMinVersion topologyManagerPolicyOptions topologyManagerScope tracing
+    userNamespaces volumePluginDir volumeStatsAggPeriod
 """
 KEYS_WITHOUT_EFFECT = frozenset(_OTHER_KEYS.split())
 """The other keys of upstream's KubeletConfiguration: accepted, without effect."""
@@ -357,12 +356,7 @@ class KubeletConfiguration(Spec):
     shutdown_grace_period_critical_pods_ns: DurationNs = 0
     shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = ()
     static_pod_path: str = ""
-    static_pod_url: Annotated[str, Field(alias="staticPodURL")] = ""
-    static_pod_url_header: Annotated[
-        dict[str, tuple[str, ...]], Field(alias="staticPodURLHeader")
-    ] = Field(default_factory=dict)
     file_check_frequency_ns: DurationNs = 20 * NS_PER_S
-    http_check_frequency_ns: DurationNs = 20 * NS_PER_S
     container_log_max_size: QuantityField = parse_quantity("10Mi")
     container_log_monitor_interval_ns: DurationNs = 10 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
@@ -370,15 +364,6 @@ class KubeletConfiguration(Spec):
     cluster_dns: Annotated[tuple[Address, ...], Field(alias="clusterDNS")] = DNSSettings().servers
     cluster_domain: str = DNSSettings().domain
     resolv_conf: str = DNSSettings().resolver_file
-
-    @field_validator("static_pod_url")
-    @classmethod
-    def _is_of_a_server(cls, url: str) -> str:
-        if url and (URL.fullmatch(url) is None or not urlsplit(url).hostname):
-            raise ValueError(f"{url!r} is no URL such as https://manifests.example/pods.yaml")
-        if url and "@" in urlsplit(url).netloc:
-            raise ValueError("a URL shows its password; give it in staticPodURLHeader")
-        return url
 
     @model_validator(mode="after")
     def _is_consistent(self) -> "KubeletConfiguration":
@@ -495,11 +480,6 @@ class KubeletConfiguration(Spec):
     def features_disabled(self) -> frozenset[str]:
         """Return the feature gates that are off."""
         return frozenset(gate for gate, is_on in self.feature_gates.items() if not is_on)
-
-    @property
-    def has_static_pods(self) -> bool:
-        """Whether a file or a URL is read for pods."""
-        return bool(self.static_pod_path or self.static_pod_url)
 
     @cached_property
     def static_policies(self) -> tuple[tuple[str, str], ...]:

@@ -114,15 +114,6 @@ class NodeMix:
         return found + [text for each in self.models for text in each.notices]
 
     @property
-    def static_pod_urls(self) -> list[str]:
-        """Return from where pods are fetched, one line for each profile that does."""
-        return [
-            f"profile {each.name}: its nodes run the static pods that {url} has"
-            for each in self.models
-            if (url := each.kubelet.static_pod_url)
-        ]
-
-    @property
     def agents_per_node(self) -> float:
         """How many agents a node has on average."""
         counts = [sum(agent.share for agent in model.agents) for model in self.models]

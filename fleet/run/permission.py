@@ -80,11 +80,7 @@ async def may_load(
         allowed = await matching_names(api, opted_in(selector))
         notice = managed_notice(facts, settings.most, opted_in(selector), len(allowed))
     if facts.is_shared:
-        notice += "".join(f"- {line}\n" for line in mix.static_pod_urls)
         notice += "".join(f"{line}\n" for line in _loads(settings, run_id, player))
-    elif settings.shared is None:  # nobody is asked, but it is said
-        for line in mix.static_pod_urls:
-            display.note(line)
     if facts.is_shared and (ask is None or settings.confirm_cluster):
         display.note(notice)
     if without := sorted(matching - allowed):

@@ -3,12 +3,7 @@
 import itertools
 import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -59,28 +54,6 @@ def running(world: World, app: str, count: int) -> bool:
     return len(pods) == count and all(condition(pod, "Ready") == "True" for pod in pods)
 
 
-@contextmanager
-def serving(body: bytes) -> Iterator[str]:
-    """Serve one document over HTTP."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: Any) -> None:
-            del arguments
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/pods"
-        finally:
-            server.shutdown()
-
-
 def check_counted(world: World, name: str) -> None:
     """What a crash loop repeats is one event of each kind, PATCHed."""
     about = f"--field-selector=involvedObject.name={name}"
@@ -99,76 +72,71 @@ def check_counted(world: World, name: str) -> None:
 
 
 def test_static_pods_are_mirrored_kept_in_step_and_removed(world: World, tmp_path: Path) -> None:
-    """From a directory and from a URL, under the identity of nodes: NodeRestriction is content."""
+    """Under the identity of nodes: NodeRestriction is content."""
     manifests = tmp_path / "manifests"
     manifests.mkdir()
     (manifests / "agent.yaml").write_text(manifest("agent"))
-    with serving(manifest("remote").encode()) as url:
-        option = profile(
-            tmp_path / "static.yaml",
-            kubeletConfiguration={
-                "staticPodPath": str(manifests),
-                "staticPodURL": url,
-                "fileCheckFrequency": "1s",
-                "httpCheckFrequency": "1s",
-            },
+    option = profile(
+        tmp_path / "static.yaml",
+        kubeletConfiguration={
+            "staticPodPath": str(manifests),
+            "fileCheckFrequency": "1s",
+        },
+    )
+    with world.spawn("stat", 2, option) as run:
+        run.until_ready()
+        crash = {"name": "c", "image": IMAGE, "command": ["false"]}
+        spec = {"containers": [crash], "nodeName": "stat-00001"}
+        world.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "crashes"}, "spec": spec}
         )
-        with world.spawn("stat", 2, option) as run:
-            run.until_ready()
-            crash = {"name": "c", "image": IMAGE, "command": ["false"]}
-            spec = {"containers": [crash], "nodeName": "stat-00001"}
-            world.apply(
-                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "crashes"}, "spec": spec}
-            )
-            eventually(lambda: running(world, "agent", 2), "both mirrors are Ready")
-            eventually(lambda: running(world, "remote", 2), "the URL's mirrors are Ready")
-            agent = mirrors(world, "agent")["agent-stat-00000"]
-            notes, meta = agent["metadata"]["annotations"], agent["metadata"]
-            assert notes[HASH] == notes[MIRROR]
-            assert notes["kubernetes.io/config.source"] == "file"
-            node = world.get("node", "stat-00000")
-            assert meta["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-            assert {"operator": "Exists", "effect": "NoExecute"} in agent["spec"]["tolerations"]
-            assert agent["spec"]["priority"] == 2000001000
-            described = world.kubectl("describe", "pod", "-n", "kube-system", "agent-stat-00000")
-            assert re.search(r"Controlled By: +Node/stat-00000\n", described)
-            eventually(
-                lambda: (
-                    "Container started"
-                    in world.kubectl("describe", "pod", "-n", "kube-system", "agent-stat-00000")
-                ),
-                "its events are found by its hash",
-            )
-            world.kubectl("delete", "pod", "-n", "kube-system", "agent-stat-00000", "--wait=false")
-            eventually(
-                lambda: (
-                    (again := mirrors(world, "agent").get("agent-stat-00000"))
-                    and again["metadata"]["uid"] != meta["uid"]
-                    and condition(again, "Ready") == "True"
-                ),
-                "the mirror is made again",
-            )
-            again = mirrors(world, "agent")["agent-stat-00000"]
-            ids = [pod["status"]["containerStatuses"][0]["containerID"] for pod in (agent, again)]
-            assert ids[0] == ids[1]
-            (manifests / "agent.yaml").write_text(manifest("agent", "registry.k8s.io/pause:3.9"))
-            eventually(
-                lambda: (
-                    all(
-                        pod["metadata"]["annotations"][HASH] != notes[HASH]
-                        and pod["spec"]["containers"][0]["image"].endswith("3.9")
-                        and condition(pod, "Ready") == "True"
-                        for pod in mirrors(world, "agent").values()
-                    )
-                    and running(world, "agent", 2)
-                ),
-                "both nodes run the new manifest",
-            )
-            (manifests / "agent.yaml").unlink()
-            eventually(lambda: not mirrors(world, "agent"), "the mirrors went with the file")
-            assert running(world, "remote", 2)
-            check_counted(world, "crashes")
-            run.end_well_or_late()
+        eventually(lambda: running(world, "agent", 2), "both mirrors are Ready")
+        agent = mirrors(world, "agent")["agent-stat-00000"]
+        notes, meta = agent["metadata"]["annotations"], agent["metadata"]
+        assert notes[HASH] == notes[MIRROR]
+        assert notes["kubernetes.io/config.source"] == "file"
+        node = world.get("node", "stat-00000")
+        assert meta["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+        assert {"operator": "Exists", "effect": "NoExecute"} in agent["spec"]["tolerations"]
+        assert agent["spec"]["priority"] == 2000001000
+        described = world.kubectl("describe", "pod", "-n", "kube-system", "agent-stat-00000")
+        assert re.search(r"Controlled By: +Node/stat-00000\n", described)
+        eventually(
+            lambda: (
+                "Container started"
+                in world.kubectl("describe", "pod", "-n", "kube-system", "agent-stat-00000")
+            ),
+            "its events are found by its hash",
+        )
+        world.kubectl("delete", "pod", "-n", "kube-system", "agent-stat-00000", "--wait=false")
+        eventually(
+            lambda: (
+                (again := mirrors(world, "agent").get("agent-stat-00000"))
+                and again["metadata"]["uid"] != meta["uid"]
+                and condition(again, "Ready") == "True"
+            ),
+            "the mirror is made again",
+        )
+        again = mirrors(world, "agent")["agent-stat-00000"]
+        ids = [pod["status"]["containerStatuses"][0]["containerID"] for pod in (agent, again)]
+        assert ids[0] == ids[1]
+        (manifests / "agent.yaml").write_text(manifest("agent", "registry.k8s.io/pause:3.9"))
+        eventually(
+            lambda: (
+                all(
+                    pod["metadata"]["annotations"][HASH] != notes[HASH]
+                    and pod["spec"]["containers"][0]["image"].endswith("3.9")
+                    and condition(pod, "Ready") == "True"
+                    for pod in mirrors(world, "agent").values()
+                )
+                and running(world, "agent", 2)
+            ),
+            "both nodes run the new manifest",
+        )
+        (manifests / "agent.yaml").unlink()
+        eventually(lambda: not mirrors(world, "agent"), "the mirrors went with the file")
+        check_counted(world, "crashes")
+        run.end_well_or_late()
     world.assert_nothing_left("stat")
 
 

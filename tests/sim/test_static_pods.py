@@ -9,8 +9,7 @@ from world.simulation import Simulation
 from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S
-from fleet.host.static_pods import parse_manifests
-from fleet.k8s.static_pods import FILE, HTTP, StaticPods
+from fleet.host.static_pods import parse_manifest
 
 pytest_plugins = ("sim_encodings",)
 
@@ -31,12 +30,10 @@ def manifest(name: str = "proxy", image: str = "proxy:1", **spec: object) -> byt
 
 def put(sim: Simulation, *manifests: bytes) -> None:
     """Let the directory of the profile hold these files."""
-    found = [
-        each
+    sim.env.static = tuple(
+        parse_manifest(data, PATH if not index else f"{PATH}.{index}")
         for index, data in enumerate(manifests)
-        for each in parse_manifests(data, FILE, PATH if not index else f"{PATH}.{index}")
-    ]
-    sim.env.static = sim.env.static._replace(file=tuple(found))
+    )
     sim.reactor.static_pods_changed(sim.env)
 
 
@@ -340,7 +337,7 @@ def test_a_crash_of_a_static_pod_brings_the_mirror_that_was_refused() -> None:
 
 
 def test_nothing_is_removed_before_every_source_was_read() -> None:
-    model = model_of(kubeletConfiguration={"staticPodURL": "http://127.0.0.1:1/pods"})
+    model = MODEL
     sim = Simulation(seed=6, model=model)
     sim.run_for(seconds=30)
     sim.create_pod("web")
@@ -350,14 +347,12 @@ def test_nothing_is_removed_before_every_source_was_read() -> None:
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
     assert kubelet.pods is not None  # it runs on
-    [found] = parse_manifests(manifest("agent"), HTTP, "http://127.0.0.1:1/pods")
-    sim.env.static = StaticPods(http=(found,))
+    sim.env.static = (parse_manifest(manifest("agent"), "/m/agent.yaml"),)
     sim.reactor.static_pods_changed(sim.env)
     sim.run_for(seconds=60)
     assert [worker.pod.name for worker in kubelet.pods.workers.values()] == ["agent-n-0"]
     pod = mirror(sim, "agent-n-0")
-    assert pod["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
-    assert "tolerations" not in pod["spec"]
+    assert pod["metadata"]["annotations"]["kubernetes.io/config.source"] == "file"
 
 
 def test_a_node_that_is_being_deleted_gets_no_mirror_and_its_successor_does() -> None:

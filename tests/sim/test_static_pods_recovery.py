@@ -7,8 +7,8 @@ from world.sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRe
 from world.simulation import Simulation, seeds
 
 from fleet.clock import Draws
-from fleet.host.static_pods import parse_manifests
-from fleet.k8s.static_pods import FILE, StaticManifest
+from fleet.host.static_pods import parse_manifest
+from fleet.k8s.static_pods import StaticManifest
 
 pytest_plugins = ("sim_encodings",)
 
@@ -35,8 +35,8 @@ def put(sim: Simulation, versions: dict[str, int]) -> None:
                 "metadata": {"name": name},
                 "spec": {"hostNetwork": True, "containers": [container]},
             }
-            found += parse_manifests(yaml.safe_dump(pod).encode(), FILE, f"/m/{name}.yaml")
-    sim.env.static = sim.env.static._replace(file=tuple(found))
+            found.append(parse_manifest(yaml.safe_dump(pod).encode(), f"/m/{name}.yaml"))
+    sim.env.static = tuple(found)
     sim.reactor.static_pods_changed(sim.env)
 
 

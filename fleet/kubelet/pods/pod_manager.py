@@ -16,14 +16,14 @@ fastStaticPodsRegistration; pod_workers.go, UpdatePodOptions, startPodSync, allo
 kubelet_pods.go, HandlePodCleanups.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, Op, Reply, Timer
 from fleet.k8s.pods import Pod, PodUid
-from fleet.k8s.static_pods import StaticPod, StaticPods
+from fleet.k8s.static_pods import FILE, StaticManifest, StaticPod
 from fleet.k8s.well_known import MIRROR_ANNOTATION
 from fleet.kubelet.pod_worker import BACKOFF_PERIOD_NS
 from fleet.kubelet.turn import Turn
@@ -72,21 +72,20 @@ class PodManager:
         return (each.static for each in self._entries.values() if each.static is not None)
 
     def take(
-        self, wanted: StaticPods, turn: Turn
+        self, wanted: Iterable[StaticManifest], turn: Turn
     ) -> tuple[list[StaticPod], list[StaticPod], list[StaticPod]]:
-        """Take what the sources say; return the pods that are gone, new, and named twice."""
+        """Take what the files say; return the pods that are gone, new, and named twice."""
         known = {each.uid: each for each in self}
         pods: dict[PodUid, StaticPod] = {}
         twice = []
-        for source in (wanted.file or (), wanted.http or ()):
-            names = set()
-            for manifest in source:
-                pod = manifest.pod_of(turn.facts.name, turn.wall_ns)
-                if pod.full_name in names:
-                    twice.append(pod)
-                    continue
-                names.add(pod.full_name)
-                pods[pod.uid] = known.get(pod.uid, pod)
+        names = set()
+        for manifest in wanted:
+            pod = manifest.pod_of(turn.facts.name, turn.wall_ns)
+            if pod.full_name in names:
+                twice.append(pod)
+                continue
+            names.add(pod.full_name)
+            pods[pod.uid] = known.get(pod.uid, pod)
         gone = [pod for uid, pod in known.items() if uid not in pods]
         added = [pod for uid, pod in pods.items() if uid not in known]
         for pod in gone:
@@ -310,7 +309,7 @@ class PodManager:
             static.manifest.json,
             static.name,
             static.uid,
-            static.manifest.source,
+            FILE,
             static.seen_ns,
             turn.facts.owner_uid,
         )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from fleet.k8s.effects import ApiCall, Reply, Timer
 from fleet.k8s.pods import Pod, PodUid
-from fleet.k8s.static_pods import StaticPod, with_uid
+from fleet.k8s.static_pods import FILE, StaticPod, with_uid
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import Happened, PodWorker, Workers, WorkerState
@@ -52,18 +52,14 @@ class StaticPodSync:
 
     def _look_ready(self, env: Environment) -> None:
         """Source: SeenAllSources. A source that was read once stays ready."""
-        model, static = env.model, env.static
-        self.is_ready = self.is_ready or (
-            self._api_listed
-            and (static.file is not None or not model.kubelet.static_pod_path)
-            and (static.http is not None or not model.kubelet.static_pod_url)
-        )
+        is_read = env.static is not None or not env.model.kubelet.static_pod_path
+        self.is_ready = self.is_ready or (self._api_listed and is_read)
 
     def take(self, update: Update, turn: Turn) -> None:
-        """Take what file and URL say now."""
+        """Take what the files say now."""
         env, manager = turn.env, self.manager
         self._look_ready(env)
-        gone, added, twice = manager.take(env.static, turn)
+        gone, added, twice = manager.take(env.static or (), turn)
         for pod in twice:
             turn.event(pod, Reason.FAILED_VALIDATION, _duplicate(pod))
         for pod in gone:
@@ -183,13 +179,7 @@ class StaticPodSync:
 
 def arm_look(turn: Turn) -> None:
     """Set the timer of a node's next look at what changed: each has a phase of its own."""
-    model = turn.env.model
-    kubelet = model.kubelet
-    period_ns = (
-        kubelet.file_check_frequency_ns
-        if kubelet.static_pod_path
-        else kubelet.http_check_frequency_ns
-    )
+    period_ns = turn.env.model.kubelet.file_check_frequency_ns
     phase_ns = int(period_ns * turn.env.draws.uniform(turn.node, _STREAM_LOOK, 0))
     due_ns = turn.now_ns + (phase_ns - turn.now_ns) % period_ns if period_ns else turn.now_ns
     turn.arm(due_ns, Timer.STATIC_PODS)
@@ -207,8 +197,5 @@ def is_over(worker: PodWorker) -> bool:
 def _duplicate(pod: StaticPod) -> str:
     """Source: config.go, filterInvalidPods; util/format/pod.go, Pod."""
     shown = f"{pod.name}_{pod.namespace}({pod.uid})"
-    source = pod.manifest.source
     name = pod.name
-    return (
-        f'Error validating pod {shown} from {source} due to duplicate pod name "{name}", ignoring'
-    )
+    return f'Error validating pod {shown} from {FILE} due to duplicate pod name "{name}", ignoring'

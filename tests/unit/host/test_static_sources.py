@@ -1,11 +1,6 @@
 """Manifests and where they come from: what is read, defaulted, refused, and noticed."""
 
-import asyncio
-import contextlib
 import logging
-import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +9,9 @@ import yaml
 
 from fleet.clock import Draws
 from fleet.errors import UsageError
-from fleet.host.static_pods import ManifestError, StaticSource, parse_manifests
+from fleet.host.static_pods import ManifestError, StaticSource, parse_manifest
 from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
-from fleet.k8s.static_pods import FILE, FNV_OFFSET, HTTP, fnv128a
+from fleet.k8s.static_pods import FILE, FNV_OFFSET, fnv128a
 from fleet.kubelet.environment import Environment
 from fleet.profile.loader import load_mix, load_source, parse_documents
 from fleet.profile.node_model import NodeModel
@@ -58,7 +53,7 @@ def environment(directory: Path | None = None, **configuration: object) -> Envir
 
 def names(env: Environment) -> list[str]:
     """Return the names of the pods that the directory holds."""
-    return [each.template.name for each in env.static.pods()]
+    return [each.template.name for each in env.static or ()]
 
 
 def test_fnv_is_the_one_that_everybody_knows() -> None:
@@ -69,17 +64,13 @@ def test_fnv_is_the_one_that_everybody_knows() -> None:
 
 def test_a_manifest_gets_the_defaults_that_kubelets_read() -> None:
     limits = {"resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}
-    [found] = parse_manifests(
-        text(pod(containers=[{"name": "c", "image": "proxy", **limits}])), FILE, PATH
-    )
+    found = parse_manifest(text(pod(containers=[{"name": "c", "image": "proxy", **limits}])), PATH)
     template = found.template
     assert (template.namespace, template.spec.restart_policy) == ("default", "Always")
     assert template.spec.termination_grace_s == 30
     assert template.spec.containers[0].pull_policy == "Always"  # no tag
     assert template.spec.qos_class == "Guaranteed"
     assert [each.effect for each in template.spec.tolerations] == ["NoExecute"]
-    [remote] = parse_manifests(text(pod()), HTTP, "http://x")
-    assert remote.template.spec.tolerations == ()
 
 
 def test_null_is_as_if_it_were_absent() -> None:
@@ -91,23 +82,21 @@ def test_null_is_as_if_it_were_absent() -> None:
         containers=[{"name": "c", "image": "proxy", "args": None, "ports": None, "stdin": None}],
     )
     empty["metadata"] |= dict.fromkeys(("uid", "namespace", "labels", "creationTimestamp"))
-    [wanted], [found] = (parse_manifests(text(each), FILE, PATH) for each in (plain, empty))
+    wanted, found = (parse_manifest(text(each), PATH) for each in (plain, empty))
     assert found.template.spec == wanted.template.spec
     assert found.pod_of("n-1", 0).uid == wanted.pod_of("n-1", 0).uid
 
 
 def test_the_uid_depends_on_node_path_and_content() -> None:
-    [one] = parse_manifests(text(pod()), FILE, PATH)
-    [moved] = parse_manifests(text(pod()), FILE, "/m/b.yaml")
-    [changed] = parse_manifests(text(pod(priority=1)), FILE, PATH)
+    one = parse_manifest(text(pod()), PATH)
+    moved = parse_manifest(text(pod()), "/m/b.yaml")
+    changed = parse_manifest(text(pod(priority=1)), PATH)
     uids = {each.pod_of(node, 0).uid for each in (one, moved, changed) for node in ("n-1", "n-2")}
     assert len(uids) == 6
     assert one.pod_of("N-1", 0).name == "a-n-1"
-    [remote] = parse_manifests(text(pod()), HTTP, "http://x")
-    assert remote.pod_of("n-1", 0).uid == remote.pod_of("n-2", 0).uid
     fixed = pod()
     fixed["metadata"] = {"name": "a", "uid": "my-own"}
-    [own] = parse_manifests(text(fixed), FILE, PATH)
+    own = parse_manifest(text(fixed), PATH)
     assert own.pod_of("n-1", 0).uid == "my-own"
 
 
@@ -135,17 +124,15 @@ def test_the_uid_depends_on_node_path_and_content() -> None:
 )
 def test_what_refers_to_api_objects_is_refused(spec: dict[str, Any], resource: str) -> None:
     with pytest.raises(ManifestError, match="static pods may not reference") as caught:
-        parse_manifests(text(pod(**spec)), FILE, PATH)
+        parse_manifest(text(pod(**spec)), PATH)
     assert resource in str(caught.value)
 
 
-def test_a_url_may_hold_a_list_a_file_may_not() -> None:
+def test_a_file_holds_exactly_one_pod() -> None:
     both: dict[str, Any] = {"apiVersion": "v1", "kind": "PodList", "items": [pod("a"), pod("b")]}
-    found = parse_manifests(text(both), HTTP, "http://x")
-    assert [each.template.name for each in found] == ["a", "b"]
     for data in (text(both), b"kind: ConfigMap", b"- a", b"{", b"kind: Pod"):
         with pytest.raises(ManifestError):
-            parse_manifests(data, FILE, PATH)
+            parse_manifest(data, PATH)
 
 
 def test_a_directory_is_read_again_when_it_changed(
@@ -155,7 +142,7 @@ def test_a_directory_is_read_again_when_it_changed(
     changes: list[Environment] = []
     source = StaticSource(env, changes.append)
     source.read_file()
-    assert env.static.file == ()  # it was read: it does not exist
+    assert env.static == ()  # it was read: it does not exist
     directory = tmp_path / "manifests"
     directory.mkdir()
     (directory / "a.yaml").write_bytes(text(pod("a")))
@@ -174,7 +161,7 @@ def test_a_directory_is_read_again_when_it_changed(
     )
     (directory / "a.yaml").unlink()
     source.read_file()
-    assert env.static.file == ()
+    assert env.static == ()
     assert len(changes) == 3
 
 
@@ -202,10 +189,10 @@ def test_only_files_below_the_directory_of_the_profile_are_read(
     for path in ("manifests", "../others", str(others), ".", "manifests/../../others"):
         env = environment(own, staticPodPath=path)
         StaticSource(env, lambda _: None).read_file()
-        assert env.static.file == (), path
+        assert env.static == (), path
     env = environment(staticPodPath="own/before")  # of a profile that has no file
     StaticSource(env, lambda _: None).read_file()
-    assert env.static.file == ()
+    assert env.static == ()
 
 
 @pytest.mark.parametrize(
@@ -235,70 +222,12 @@ def test_no_text_of_a_manifest_stands_in_a_complaint() -> None:
         b"kind: Pod\nmetadata: {name: [SECRET]}\nspec: {containers: [{name: a, image: {a: 1}}]}",
     ):
         with pytest.raises(ManifestError) as refused:
-            parse_manifests(content, FILE, PATH)
+            parse_manifest(content, PATH)
         assert "SECRET" not in str(refused.value), content
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["file:///etc/passwd", "ftp://x/y", "/etc/passwd", "http://", "http://x/ y", "https://a:b@c/"],
-)
-def test_a_url_is_of_a_web_server_and_shows_no_password(url: str) -> None:
-    with pytest.raises(UsageError, match="staticPodURL"):
-        environment(staticPodURL=url)
-
-
-@contextlib.contextmanager
-def serving(answer: bytes) -> Iterator[str]:
-    """Serve one raw answer again and again; yield the URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with connection:
-                        connection.recv(65536)
-                        connection.sendall(answer)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/pods"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-@pytest.mark.parametrize(
-    ("answer", "complaint"),
-    [
-        (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/x\r\n\r\n", "another server"),
-        (b"HTTP/1.1 302 Found\r\nLocation: file:///etc/passwd\r\n\r\n", "pods: HTTP 302"),
-        (b"SECRET\r\n\r\n", "BadStatusLine"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (1 << 21), "exceed the limit of 1 MiB"),
-    ],
-)
-def test_a_hostile_server_of_manifests_is_only_complained_about(
-    answer: bytes, complaint: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(answer) as url, caplog.at_level(logging.WARNING):
-        env = environment(staticPodURL=url)
-        asyncio.run(StaticSource(env, lambda _: None).read_url(100.0))
-    assert env.static.http is None
-    [record] = caplog.records
-    assert complaint in record.getMessage()
-    assert "SECRET" not in record.getMessage()
-
-
-def test_a_url_that_does_not_answer_is_not_ready() -> None:
-    env = environment(staticPodURL="http://127.0.0.1:9/pods")
-    changes: list[Environment] = []
-    asyncio.run(StaticSource(env, changes.append).read_url(100.0))
-    assert env.static.http is None
-    assert changes == []
-
-
 def test_the_requests_about_a_mirror() -> None:
-    [manifest] = parse_manifests(text(pod(priorityClassName="system-node-critical")), FILE, PATH)
+    manifest = parse_manifest(text(pod(priorityClassName="system-node-critical")), PATH)
     static = manifest.pod_of("Node-1", 1_767_225_600_120_000_000)
     payload = MirrorPodObject(
         manifest.json, static.name, static.uid, FILE, static.seen_ns, "node-uid"

@@ -15,7 +15,6 @@ from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import UsageError
 from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import mix_of
-from fleet.profile.option_types import ProfileChoice
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
 from fleet.run.permission import may_load, node_selector
@@ -71,18 +70,6 @@ def test_pods_of_a_scenario_stay_on_nodes_of_the_run_and_the_question_says_how_m
     assert "- Pods of the scenario run on nodes with fleet.emulator/run=r1 only." in question
     assert "    1 x Deployment train: 400 pods, each nvidia.com/gpu 1, together nv" in question
     assert {method for method, _ in api.log} == {"GET"}
-
-
-def test_the_question_names_the_servers_whose_pods_the_nodes_run(tmp_path: Path) -> None:
-    profile = tmp_path / "static.yaml"
-    profile.write_text(
-        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: static}\n"
-        "spec: {kubeletConfiguration: {staticPodURL: 'http://pods.example/all'}}\n"
-    )
-    question, _ = asked(None, profiles=(ProfileChoice(str(profile), 1),))
-    told = "- profile static: its nodes run the static pods that http://pods.example/all has\n"
-    assert told in question
-    assert "static pods" not in asked(None)[0]
 
 
 def test_real_nodes_are_given_to_them_only_by_that_name() -> None:

@@ -9,7 +9,7 @@ from world.admission_world import MODEL, container, look, make_pod, node
 
 from fleet.k8s.admission import PLAIN, NodeState
 from fleet.k8s.pods import Pod
-from fleet.k8s.static_pods import FILE, StaticManifest
+from fleet.k8s.static_pods import StaticManifest
 from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Shortage, Verdict
 from fleet.kubelet.pressure.preemption import Need, pods_to_preempt
 from fleet.profile.kubelet_configuration import KubeletConfiguration
@@ -197,7 +197,7 @@ def test_only_no_execute_taints_count() -> None:
         assert look(make_pod(tolerations=[toleration]), inputs=inputs) == Verdict()
     other = make_pod(tolerations=[{"key": "gone", "operator": "Exists", "effect": "NoSchedule"}])
     assert refusal(other, inputs=inputs)[0] == "TaintToleration"
-    static = StaticManifest(FILE, "/etc/pods/p.yaml", "", 0, make_pod(), b"{}").pod_of("n", 0)
+    static = StaticManifest("/etc/pods/p.yaml", "", 0, make_pod(), b"{}").pod_of("n", 0)
     assert look(static, inputs=inputs) == Verdict()
 
 
