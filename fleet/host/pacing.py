@@ -1,6 +1,7 @@
 """How many nodes may start now: a bring-up is preparation, not the experiment.
 
-    STARTING --its kubelet says Ready; in light it has a Lease--> SAID --others see it--> SETTLED
+    STARTING --its kubelet says Ready--> SAID --others see it--> SETTLED
+             --a settled node has its Lease and its watches, one of light its Lease-------^
     at most as many as `StartLimit` finds     at most UNSETTLED_MAX with those that start
 
 What a kubelet says and what others see part on a busy API server: the node-lifecycle controller has

@@ -1,4 +1,4 @@
-"""Nodes of `light` register with what the controllers of their own control plane would give."""
+"""Nodes of `light` and settled ones register with what the controllers of their own would give."""
 
 import ipaddress
 import json
@@ -44,13 +44,14 @@ def test_leases_lose_their_managers_with_the_first_renewal(world: World) -> None
         run.end_well_or_late()
 
 
-def test_what_is_given_at_once_is_given_to_nobody_else(world: World) -> None:
+@pytest.mark.parametrize("fidelity", [LIGHT, "--fidelity=kubelet"])
+def test_what_is_given_at_once_is_given_to_nobody_else(world: World, fidelity: str) -> None:
     last = list(ipaddress.ip_network(POD_CIDR).subnets(new_prefix=24))[-3:]
-    with world.spawn("preset", 3, LIGHT, world.quick()) as first:
+    with world.spawn("preset", 3, fidelity, world.quick()) as first:
         first.until_ready()
         names = set(world.nodes("preset"))
         assert cidrs(world.items("nodes")) == [str(each) for each in last]
-        with world.spawn("after", 3, LIGHT, world.quick()) as second:
+        with world.spawn("after", 3, fidelity, world.quick()) as second:
             second.until_ready()
             world.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": FOREIGN_NODE}})
             try:

@@ -35,6 +35,21 @@ def test_a_rate_is_a_number_or_all_at_once(rate: str, pace: str, passed_on: floa
     assert [share.rate for share in settings.shares()] == [passed_on] * 2
 
 
+@pytest.mark.parametrize(
+    ("options", "is_settled"),
+    [
+        ({}, True),
+        ({"start": "cold"}, False),
+        ({"start": "cold", "fidelity": "light"}, True),
+        ({"manage": "a=b"}, False),
+    ],
+)
+def test_nodes_are_complete_when_they_are_created_unless_they_start_cold(
+    *, options: dict[str, object], is_settled: bool
+) -> None:
+    assert Settings.from_options(**options).makes_settled is is_settled
+
+
 def test_options_are_read_as_click_hands_them_over() -> None:
     settings = Settings.from_options(
         nodes=5,

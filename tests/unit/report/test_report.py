@@ -351,6 +351,14 @@ def test_the_text_says_what_happened() -> None:
     assert text.endswith("  runs/r/summary.json\nTry next:\n  fleet spawn --nodes 20\n")
 
 
+def test_the_text_says_how_nodes_started_and_when_their_watches_were_open() -> None:
+    found = figures()
+    assert "cold" not in summary_text(found)
+    found.nodes.time_to_settled_s = 1.5
+    found.start = "cold"
+    assert "after 2.0 s (5/s), watches open after 1.5 s, started cold" in summary_text(found)
+
+
 def test_nodes_that_went_before_the_end_are_not_said_to_be_there() -> None:
     found = figures()
     found.nodes.ready = 0  # a dashboard has stopped them

@@ -13,6 +13,7 @@ from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultType
 from fleet.profile.loader import load_mix
+from fleet.profile.settings import StartMode
 from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
 from fleet.run.scenario_player import ScenarioPlayer, Stage, settings_of
@@ -279,6 +280,10 @@ def test_the_command_line_takes_the_place_of_the_file(tmp_path: Path) -> None:
     document["spec"]["nodePools"] = document["spec"]["nodePools"][:1]
     path.write_text(yaml.safe_dump(document))
     scenario = load(path)
+    assert settings_of(scenario, path, {}).start is StartMode.SETTLED
+    herd = find("thundering-herd")
+    assert settings_of(load(herd), herd, {}).start is StartMode.COLD
+    assert settings_of(load(herd), herd, {"start": "settled"}).start is StartMode.SETTLED
     settings = settings_of(scenario, path, {"nodes": 6, "seed": 3, "profile": ()})
     assert (settings.nodes, settings.seed) == (6, 3)
     with pytest.raises(UsageError, match="--duration: a scenario says itself"):
