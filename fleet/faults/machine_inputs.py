@@ -15,7 +15,7 @@ from fleet.kubelet.pressure.eviction_manager import threshold_amount, thresholds
 from fleet.profile.container_behavior import HANGS
 from fleet.profile.distribution import ZERO
 from fleet.profile.image_behavior import NoRegistry
-from fleet.profile.machine import Broken, Happening, OutageKind
+from fleet.profile.machine import Happening, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import Usage, constant_curve
 
@@ -25,28 +25,31 @@ OUTAGES = {
     FaultType.NETWORK_NOT_READY: OutageKind.NETWORK_NOT_READY,
     FaultType.PLEG_STALL: OutageKind.PLEG_STALL,
 }
-_SAYS = {
+_BREAKS: dict[FaultType, tuple[str, str | bool]] = {
     FaultType.SANDBOX_FAILURE: (
-        'plugin type="bridge" failed (add): failed to create bridge: resource busy'
+        "sandboxes",
+        'plugin type="bridge" failed (add): failed to create bridge: resource busy',
     ),
-    FaultType.KILL_FAILURE: HANGS,
+    FaultType.KILL_FAILURE: ("kills", HANGS),
     FaultType.SANDBOX_KILL_FAILURE: (
-        'plugin type="bridge" failed (delete): failed to delete bridge: resource busy'
+        "sandbox_kills",
+        'plugin type="bridge" failed (delete): failed to delete bridge: resource busy',
     ),
-    FaultType.MOUNT_FAILURE: "the device did not appear",
-    FaultType.ATTACH_FAILURE: "the machine is not in a state to attach volumes",
+    FaultType.MOUNT_FAILURE: ("mounts", "the device did not appear"),
+    FaultType.UNMOUNT_FAILURE: ("stuck_mounts", True),
+    FaultType.ATTACH_FAILURE: ("attachments", "the machine is not in a state to attach volumes"),
 }
-"""What is said where a fault has no message."""
-_BREAKING = frozenset((*_SAYS, FaultType.UNMOUNT_FAILURE, FaultType.DEVICE_FAILURE))
+"""What of a machine fails, and what is said where a fault has no message."""
 _PRESSURES = {
-    FaultType.MEMORY_PRESSURE: "memory.available",
-    FaultType.DISK_PRESSURE: "nodefs.available",
-    FaultType.PID_PRESSURE: "pid.available",
+    FaultType.MEMORY_PRESSURE: ("memory.available", "memory"),
+    FaultType.DISK_PRESSURE: ("nodefs.available", "ephemeral_storage"),
+    FaultType.PID_PRESSURE: ("pid.available", "pids"),
 }
+"""The signal, and what is used of a machine."""
 OF_MACHINE = frozenset(
     (
         *(FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, FaultType.OUT_OF_MEMORY),
-        *(*OUTAGES, *_PRESSURES, *_BREAKING),
+        *(*OUTAGES, *_PRESSURES, *_BREAKS, FaultType.DEVICE_FAILURE),
     )
 )
 """Faults that are an input of the machine itself."""
@@ -69,8 +72,8 @@ def check(spec: FaultSpec, model: NodeModel) -> None:
         )
     if spec.type is FaultType.ATTACH_FAILURE and not model.csi_drivers:
         raise UsageError(f"AttachFailure: profile {model.name} has no csiDrivers")
-    signal = _PRESSURES.get(spec.type)
-    if signal is not None and not _amounts(model, signal):
+    signal, _ = _PRESSURES.get(spec.type, ("", ""))
+    if signal and not _amounts(model, signal):
         raise UsageError(
             f"{spec.type.value}: profile {model.name} has no threshold {signal}; "
             "name one in its kubeletConfiguration.evictionHard"
@@ -99,8 +102,11 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
             outages.append(outage)
         elif spec.type is FaultType.CLOCK_SKEW:
             skew_ns += spec.by_ns or 0
-        elif spec.type in _BREAKING:
-            broken = _broken_by(spec, broken)
+        elif spec.type is FaultType.DEVICE_FAILURE:
+            broken = broken._replace(devices=(*broken.devices, (spec.resource, spec.count)))
+        elif spec.type in _BREAKS:
+            part, usual = _BREAKS[spec.type]
+            broken = broken._replace(**{part: spec.message or usual})  # type: ignore[arg-type]
         elif spec.type is FaultType.OUT_OF_MEMORY:
             memory = constant_curve(node_capacity(model).memory)
             usage = usage.model_copy(update={"memory": memory})
@@ -112,27 +118,6 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
         return origin
     model = replace(model, outages=tuple(outages), usage=usage, image_pulls=pulls, broken=broken)
     return origin.of_machine(model, skew_ns)
-
-
-def _broken_by(spec: FaultSpec, broken: Broken) -> Broken:
-    """Return what fails of a machine, by a fault more."""
-    kind, message = spec.type, spec.message or _SAYS.get(spec.type, "")
-    if kind is FaultType.SANDBOX_FAILURE:
-        broken = broken._replace(sandboxes=message)
-    elif kind is FaultType.KILL_FAILURE:
-        broken = broken._replace(kills=message)
-    elif kind is FaultType.SANDBOX_KILL_FAILURE:
-        broken = broken._replace(sandbox_kills=message)
-    elif kind is FaultType.MOUNT_FAILURE:
-        broken = broken._replace(mounts=message)
-    elif kind is FaultType.UNMOUNT_FAILURE:
-        broken = broken._replace(stuck_mounts=True)
-    elif kind is FaultType.ATTACH_FAILURE:
-        broken = broken._replace(attachments=message)
-    else:
-        assert kind is FaultType.DEVICE_FAILURE, spec
-        broken = broken._replace(devices=(*broken.devices, (spec.resource, spec.count)))
-    return broken
 
 
 def _amounts(model: NodeModel, signal: str) -> list[int]:
@@ -154,11 +139,6 @@ def _capacity(model: NodeModel, signal: str) -> int:
 
 def _pressed(kind: FaultType, usage: Usage, model: NodeModel) -> Usage:
     """Return a usage outside of pods that leaves half of what the threshold spares."""
-    signal = _PRESSURES[kind]
+    signal, used = _PRESSURES[kind]
     left = max(_amounts(model, signal), default=0) // 2
-    curve = constant_curve(_capacity(model, signal) - left)
-    if kind is FaultType.MEMORY_PRESSURE:
-        return usage.model_copy(update={"memory": curve})
-    if kind is FaultType.DISK_PRESSURE:
-        return usage.model_copy(update={"ephemeral_storage": curve})
-    return usage.model_copy(update={"pids": curve})
+    return usage.model_copy(update={used: constant_curve(_capacity(model, signal) - left)})

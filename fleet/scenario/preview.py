@@ -14,8 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType, words_of
+from fleet.k8s.admission import Demand, pod_resources
 from fleet.kubelet.node.node_lease import JITTER, RENEW_FRACTION
 from fleet.profile.loader import NodeMix
 from fleet.quantity import Quantity, format_duration, parse_quantity
@@ -197,48 +200,30 @@ def _pods_at_a_time(manifest: Manifest, nodes: int) -> int | None:
 
 
 def requests_of(spec: Json) -> dict[str, Quantity]:
-    """Return what a pod of a spec requests; where a request lacks, its limit counts.
-
-    Source: k8s.io/component-helpers/resource/helpers.go, PodRequests; pkg/apis/core/v1/defaults.go.
-    """
-    total: dict[str, Quantity] = {}
-    for container in _listed(spec.get("containers")):
-        _add(total, _asked(container))
-    first: dict[str, Quantity] = {}
-    for container in _listed(spec.get("initContainers")):
-        asked = _asked(container)
-        if container.get("restartPolicy") == "Always":
-            _add(total, asked)
-            continue
-        for name, amount in asked.items():
-            first[name] = max(first.get(name, amount), amount, key=lambda each: each.nano)
-    for name, amount in first.items():
-        total[name] = max(total.get(name, amount), amount, key=lambda each: each.nano)
-    return {**total, **_asked(spec)}  # those of the whole pod stand for its containers'
+    """Return what a pod of a spec requests; where a request lacks, its limit counts."""
+    first, main = (_demands(spec.get(name)) for name in ("initContainers", "containers"))
+    own = _demand(spec)
+    asked = pod_resources(main, first, {}, own if own.requests else None).allocated
+    return {name: parse_quantity(text) for name, text in orjson.loads(asked or b"{}").items()}
 
 
-def _add(total: dict[str, Quantity], more: Requests) -> None:
-    for name, amount in more.items():
-        before = total.get(name, Quantity(0, amount.format))
-        total[name] = Quantity(before.nano + amount.nano, before.format)
+def _demands(containers: object) -> list[Demand]:
+    listed = containers if isinstance(containers, list) else []
+    return [_demand(each) for each in listed if isinstance(each, dict)]
 
 
-def _asked(container: Json) -> dict[str, Quantity]:
+def _demand(container: Json) -> Demand:
     resources = _mapping(container.get("resources"))
     asked = {**_mapping(resources.get("limits")), **_mapping(resources.get("requests"))}
-    found = {}
+    found: dict[str, str] = {}
     for name, amount in asked.items():
         with contextlib.suppress(ValueError):  # the API server says what is wrong with it
-            found[str(name)] = parse_quantity(str(amount))
-    return found
+            found[str(name)] = str(parse_quantity(str(amount)))
+    return Demand(found, {}, container.get("restartPolicy") == "Always")
 
 
 def _mapping(value: object) -> Json:
     return value if isinstance(value, dict) else {}
-
-
-def _listed(value: object) -> list[Json]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 SAMPLED_MAX = 1_000
