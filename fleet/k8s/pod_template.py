@@ -15,14 +15,13 @@ from msgspec import convert
 from fleet.k8s.admission import Demand, admission_spec, pod_resources, qos_class
 from fleet.k8s.pods import (
     IMAGE_USER,
+    NO_SCRIPT,
     PLAIN_LIFE,
     READ_ONLY_MODE,
     ContainerLifecycle,
     ContainerSpec,
     DownwardFile,
-    EnvFrom,
     EnvRef,
-    EnvSource,
     Hook,
     MountSpec,
     ObjectSource,
@@ -142,7 +141,6 @@ def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) ->
         requests_json=share(render(requests)) if requests else b"",
         resources_json=share(render(resources)) if resources else b"{}",
         volume_mounts_json=render(mounts) if mounts else b"",
-        env_sources=share(_env_sources(obj)),
         life=share(container_lifecycle(obj)),
         startup_probe=decode_probe(obj, "startupProbe"),
         readiness_probe=decode_probe(obj, "readinessProbe"),
@@ -164,23 +162,6 @@ def _mount(obj: dict[str, Any]) -> dict[str, object]:
     return mount
 
 
-def _env_sources(obj: dict[str, Any]) -> tuple[EnvSource, ...]:
-    found = []
-    for each in obj.get("envFrom", ()):
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
-            if field in each:
-                ref = each[field]
-                found.append(EnvSource(kind, ref.get("name", ""), ref.get("optional", False)))
-    for each in obj.get("env", ()):
-        source = each.get("valueFrom", {})
-        for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
-            if field in source:
-                ref = source[field]
-                optional = ref.get("optional", False)
-                found.append(EnvSource(kind, ref.get("name", ""), optional, _intern(ref["key"])))
-    return tuple(found)
-
-
 MESSAGE_PATH = PLAIN_LIFE.message_path
 _FIELDS = frozenset(("restartPolicyRules", "lifecycle", "resizePolicy"))
 
@@ -193,7 +174,9 @@ def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
         return PLAIN_LIFE
     hooks = obj.get("lifecycle") or {}
     life = ContainerLifecycle(
-        restart_rules=tuple(map(_rule, obj.get("restartPolicyRules") or ())),
+        restart_rules=tuple(
+            read(RestartRule, each) for each in obj.get("restartPolicyRules") or ()
+        ),
         post_start=_hook(hooks.get("postStart"), obj),
         pre_stop=_hook(hooks.get("preStop"), obj),
         message_path=path,
@@ -205,13 +188,6 @@ def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
         ),
     )
     return PLAIN_LIFE if life == PLAIN_LIFE else life
-
-
-def _rule(obj: dict[str, Any]) -> RestartRule:
-    codes = obj.get("exitCodes") or {}
-    return RestartRule(
-        obj.get("action", ""), codes.get("operator", ""), tuple(codes.get("values", ()))
-    )
 
 
 def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> Hook | None:
@@ -288,12 +264,15 @@ def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> 
     found = ScriptSpec(
         tuple(map(_variable, obj.get("env", ()))),
         records(obj.get("volumeMounts"), MountSpec),
-        tuple(from_ for each in obj.get("envFrom", ()) for from_ in _env_from(each)),
+        tuple(
+            Variable(each.get("prefix", ""), source=env_reference(each))
+            for each in obj.get("envFrom", ())
+        ),
         has_service_links,
         obj.get("workingDir", ""),
         obj.get("stdin", False),
     )
-    return None if found == ScriptSpec() else found
+    return None if found == NO_SCRIPT else found
 
 
 def _variable(obj: dict[str, Any]) -> Variable:
@@ -303,11 +282,19 @@ def _variable(obj: dict[str, Any]) -> Variable:
     return Variable(obj["name"], source=env_reference(source))
 
 
+_OBJECTS = (
+    *(("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")),
+    *(("configMapRef", "ConfigMap"), ("secretRef", "Secret")),
+)
+
+
 def env_reference(source: dict[str, Any]) -> EnvRef:
-    """Return where a value comes from, of a variable or of a file of the downward API."""
-    for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
+    """Return where a value comes from: of a variable, of several, of a file that shows a field."""
+    for field, kind in _OBJECTS:
         if field in source:
-            return EnvRef(kind, source[field].get("key", ""), source[field].get("name", ""))
+            ref = source[field]
+            optional = ref.get("optional") or False
+            return EnvRef(kind, _intern(ref.get("key", "")), ref.get("name", ""), optional=optional)
     if "fieldRef" in source:
         return EnvRef("Field", source["fieldRef"].get("fieldPath", ""))
     if "resourceFieldRef" in source:
@@ -328,15 +315,6 @@ def env_reference(source: dict[str, Any]) -> EnvRef:
             optional=ref.get("optional") or False,
         )
     return EnvRef("")
-
-
-def _env_from(obj: dict[str, Any]) -> list[EnvFrom]:
-    prefix = obj.get("prefix", "")
-    return [
-        EnvFrom(kind, obj[field].get("name", ""), prefix)
-        for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret"))
-        if field in obj
-    ]
 
 
 def _windows_name(context: dict[str, Any]) -> str:

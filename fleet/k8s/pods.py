@@ -33,11 +33,12 @@ class EnvRef(NamedTuple):
     """Where the value of a variable comes from. Source: core/v1 EnvVarSource."""
 
     kind: str  # Field, Resource, ConfigMap, Secret, File, or "" for what is not read
-    key: str = ""  # the path of a field, the name of a resource, the key of an object or file
+    key: str = ""  # the path of a field, the name of a resource, the key of a file or an object:
+    # "" for all of its keys
     name: str = ""  # of the object, the volume, or the container whose resources are meant
     divisor: str = ""
     path: str = ""  # of the file in the volume
-    optional: bool = False  # of the key of a file
+    optional: bool = False
 
 
 class Variable(NamedTuple):
@@ -46,14 +47,6 @@ class Variable(NamedTuple):
     name: str
     value: str = ""
     source: EnvRef | None = None
-
-
-class EnvFrom(NamedTuple):
-    """An object all of whose keys become variables. Source: core/v1 EnvFromSource."""
-
-    kind: str  # ConfigMap or Secret
-    name: str
-    prefix: str = ""
 
 
 class UserSpec(NamedTuple):
@@ -79,12 +72,12 @@ RESTART = "Restart"
 RESTART_ALL = "RestartAllContainers"
 
 
-class RestartRule(NamedTuple):
+class RestartRule(Record, frozen=True):
     """Source: core/v1 ContainerRestartRule."""
 
-    action: str
-    operator: str  # In or NotIn
-    values: tuple[int, ...]
+    action: str = ""
+    operator: str = member("exitCodes/operator", "")  # In or NotIn
+    values: tuple[int, ...] = member("exitCodes/values", ())
 
     def matches(self, exit_code: int) -> bool:
         """Tell whether the rule speaks of an exit code."""
@@ -178,11 +171,13 @@ class ScriptSpec(NamedTuple):
 
     variables: tuple[Variable, ...] = ()
     mounts: tuple[MountSpec, ...] = ()
-    env_from: tuple[EnvFrom, ...] = ()
+    env_from: tuple[Variable, ...] = ()  # of all keys of an object: the name is their prefix
     has_service_links: bool = True
     working_dir: str = ""  # "" for the image's own
     stdin: bool = False
 
+
+NO_SCRIPT = ScriptSpec()
 
 PodUid = NewType("PodUid", str)
 
@@ -266,15 +261,6 @@ class ServiceAccountView(Record, frozen=True):
     annotations: Keys = member("metadata/annotations", frozenset())
 
 
-class EnvSource(NamedTuple):
-    """A ConfigMap or Secret that the environment of a container needs."""
-
-    kind: str  # "ConfigMap" or "Secret"
-    name: str
-    optional: bool
-    key: str = ""  # the one that is taken, "" for all
-
-
 class ProbeSpec(NamedTuple):
     """One probe of a container. Source: core/v1 Probe."""
 
@@ -313,7 +299,6 @@ class ContainerSpec(NamedTuple):
     requests_json: bytes  # resources.requests, b"" when empty
     resources_json: bytes  # the whole of resources, b"{}" when empty
     volume_mounts_json: bytes  # status form: name, mountPath, readOnly, recursiveReadOnly
-    env_sources: tuple[EnvSource, ...]
     life: ContainerLifecycle = PLAIN_LIFE
     startup_probe: ProbeSpec | None = None
     readiness_probe: ProbeSpec | None = None
@@ -322,6 +307,13 @@ class ContainerSpec(NamedTuple):
     script: ScriptSpec | None = None  # variables and mounts, None if there are none
     ports: tuple[PortSpec, ...] = ()  # that it declares
     target: str = ""  # targetContainerName of an ephemeral container
+
+    @property
+    def env_sources(self) -> tuple[EnvRef, ...]:
+        """Return the ConfigMaps and Secrets that its environment needs, as they are read."""
+        script = self.script or NO_SCRIPT
+        refs = (each.source for each in (*script.env_from, *script.variables))
+        return tuple(each for each in refs if each and each.kind in {"ConfigMap", "Secret"})
 
 
 class TokenSource(NamedTuple):

@@ -31,6 +31,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
+    EnvRef,
     EventType,
     ObjectSource,
     Pod,
@@ -39,8 +40,10 @@ from fleet.k8s.pods import (
     PodStatus,
     PodUid,
     PodView,
+    ScriptSpec,
     Token,
     TokenSource,
+    Variable,
     VolumeSpec,
 )
 from fleet.k8s.volumes import ObjectData
@@ -83,9 +86,13 @@ def container(name: str = "c", *command: str, **fields: object) -> ContainerSpec
         requests_json=b"",
         resources_json=b"{}",
         volume_mounts_json=b"",
-        env_sources=(),
     )
     return spec._replace(**fields)  # type: ignore[arg-type]
+
+
+def needs(*sources: EnvRef) -> ScriptSpec:
+    """Return the surroundings of a container whose environment needs objects."""
+    return ScriptSpec(env_from=tuple(Variable("", source=each) for each in sources))
 
 
 TOKEN_VOLUME = VolumeSpec(

@@ -29,7 +29,7 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.objects import service_variables
-from fleet.k8s.pods import EnvSource, EventType, ObjectSource, Pod, PodUid, TokenSource, VolumeSpec
+from fleet.k8s.pods import EnvRef, EventType, ObjectSource, Pod, PodUid, TokenSource, VolumeSpec
 from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.k8s.well_known import TTL_ANNOTATION
 from fleet.kubelet.environment import Environment
@@ -209,7 +209,7 @@ class ObjectManager:
                 return _KEY_MISSING[kind] % each, False
         return "", False
 
-    def missing(self, pod: Pod, sources: tuple[EnvSource, ...], turn: Turn) -> str:
+    def missing(self, pod: Pod, sources: tuple[EnvRef, ...], turn: Turn) -> str:
         """Return why the environment of a container cannot be built, "" when it can.
 
         Source: kubelet_pods.go, makeEnvironmentVariables.
@@ -267,7 +267,7 @@ class ObjectManager:
             self._awaited[uid] = self._awaited.get(uid, 0) + asked
         return asked
 
-    def ask_environment(self, pod: Pod, sources: tuple[EnvSource, ...], turn: Turn) -> None:
+    def ask_environment(self, pod: Pod, sources: tuple[EnvRef, ...], turn: Turn) -> None:
         """Ask for what the environment of a container needs, each object once."""
         keys = ((KINDS[each.kind], pod.namespace, each.name) for each in sources)
         self.ask(dict.fromkeys(keys), pod.uid, "", turn)

@@ -141,9 +141,10 @@ def environment(process: Process) -> dict[str, str]:
     own: dict[str, str] = {}
     room = STRINGS_MAX
     for each in script.env_from:
-        texts = process.sources.texts(each.kind, pod.namespace, each.name) or {}
+        assert each.source is not None, each
+        texts = process.sources.texts(each.source.kind, pod.namespace, each.source.name) or {}
         room = left_of(room, *texts.values())
-        own |= {each.prefix + key: text for key, text in texts.items()}
+        own |= {each.name + key: text for key, text in texts.items()}
     seen = ChainMap(own, dict(services or {}))
     text: str | None
     for variable in script.variables:

@@ -353,7 +353,7 @@ def _spec(config: Message, found: Application | None) -> ContainerSpec:
     memory = config.linux.resources.memory_limit_in_bytes
     resources = b'{"limits":{"memory":"%d"}}' % memory if memory else b"{}"
     name = config.metadata.name
-    return ContainerSpec(name, image, "IfNotPresent", command, args, "", b"", resources, b"", ())
+    return ContainerSpec(name, image, "IfNotPresent", command, args, "", b"", resources, b"")
 
 
 def _script(config: Message, spec: ContainerSpec) -> ScriptSpec | None:

@@ -16,6 +16,7 @@ from world.pod_world import (
     World,
     container,
     make_pod,
+    needs,
     replaced,
 )
 
@@ -33,7 +34,7 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.pods import (
-    EnvSource,
+    EnvRef,
     EventType,
     Pod,
     PodUid,
@@ -415,8 +416,8 @@ def test_a_refused_token_is_asked_for_again() -> None:
 
 def test_an_environment_that_is_missing_keeps_one_container_waiting() -> None:
     world = World()
-    source = EnvSource("Secret", "password", optional=False)
-    world.create(make_pod(container("c", env_sources=(source,)), container("d")))
+    source = EnvRef("Secret", name="password", optional=False)
+    world.create(make_pod(container("c", script=needs(source)), container("d")))
     world.run(14)
     waiting = world.container().state
     assert waiting == WaitingState("CreateContainerConfigError", 'secret "password" not found')

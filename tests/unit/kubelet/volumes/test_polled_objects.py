@@ -1,11 +1,11 @@
 """ObjectManager without watches: what is asked for, when it is good, and which answers count."""
 
 import pytest
-from world.pod_world import NODE, UID, World, container, make_pod, model_of, turn_of
+from world.pod_world import NODE, UID, World, container, make_pod, model_of, needs, turn_of
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, Outbox, Reply, ReplyKind, WatchKind
-from fleet.k8s.pods import EnvSource, ObjectSource, VolumeSpec
+from fleet.k8s.pods import EnvRef, ObjectSource, VolumeSpec
 from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.turn import Turn
@@ -116,8 +116,8 @@ def test_get_asks_each_time_and_believes_each_answer() -> None:
 
 
 def test_a_container_waits_for_every_answer() -> None:
-    sources = tuple(EnvSource("ConfigMap", name, optional=False) for name in ("a", "b", "a"))
-    pod = make_pod(volumes=(), containers=(container(env_sources=sources),))
+    sources = tuple(EnvRef("ConfigMap", name=name, optional=False) for name in ("a", "b", "a"))
+    pod = make_pod(volumes=(), containers=(container(script=needs(*sources)),))
     objects = ObjectManager()
     made, out = turn("Get")
     objects.register_pod(pod, made)

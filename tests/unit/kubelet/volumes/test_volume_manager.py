@@ -6,6 +6,7 @@ from world.pod_world import (
     World,
     container,
     make_pod,
+    needs,
     replaced,
     turn_of,
 )
@@ -26,7 +27,7 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.pods import (
-    EnvSource,
+    EnvRef,
     EventType,
     ObjectSource,
     Pod,
@@ -74,12 +75,12 @@ def attempt(volumes: VolumeManager, pod: Pod, now_ns: int) -> tuple[MountResult,
 
 def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
     sources = (
-        EnvSource("ConfigMap", "env", optional=True),
-        EnvSource("Secret", "s", optional=False),
+        EnvRef("ConfigMap", name="env", optional=True),
+        EnvRef("Secret", name="s", optional=False),
     )
     pod = make_pod(
-        container(env_sources=sources),
-        container("d", env_sources=sources),
+        container(script=needs(*sources)),
+        container("d", script=needs(*sources)),
         pull_secrets=("registry",),
     )
     assert list(references(pod)) == [
@@ -106,8 +107,8 @@ def test_pods_share_a_watch_until_the_last_is_gone() -> None:
 
 def test_an_ephemeral_container_may_add_a_reference() -> None:
     volumes = manager(PLAIN)
-    source = EnvSource("Secret", "s", optional=False)
-    new = replaced(PLAIN, ephemeral_containers=(container("e", env_sources=(source,)),))
+    source = EnvRef("Secret", name="s", optional=False)
+    new = replaced(PLAIN, ephemeral_containers=(container("e", script=needs(source)),))
     out: Outbox = []
     volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
     volumes.update_pod(new, new, turn_of(ENV, 0, out))
@@ -271,7 +272,7 @@ def test_several_errors_of_one_volume_are_joined() -> None:
 
 @pytest.mark.parametrize("optional", [True, False])
 def test_the_environment_of_a_container(optional: bool) -> None:  # noqa: FBT001
-    spec = container(env_sources=(EnvSource("ConfigMap", "cfg", optional),))
+    spec = container(script=needs(EnvRef("ConfigMap", name="cfg", optional=optional)))
     volumes = manager(PLAIN)
     tell(volumes, EventType.SYNCED)
     wanted = "" if optional else 'configmap "cfg" not found'

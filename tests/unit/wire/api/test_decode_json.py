@@ -9,7 +9,7 @@ from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView, Owner, RuntimeClassView, ServicePort, ServiceView
 from fleet.k8s.pods import (
     ContainerStatus,
-    EnvSource,
+    EnvRef,
     EventType,
     LeaseView,
     NodeCondition,
@@ -201,8 +201,8 @@ def test_spec_of_a_pod() -> None:
         ("1", "a,,b"),
     )
     assert spec.env_sources == (
-        EnvSource("ConfigMap", "all", optional=False),
-        EnvSource("Secret", "one", optional=True, key="k"),
+        EnvRef("ConfigMap", name="all"),
+        EnvRef("Secret", "k", "one", optional=True),
     )
     assert spec.requests_json == b'{"cpu":"500m","memory":"1Gi"}'
     assert spec.readiness_probe is not None
