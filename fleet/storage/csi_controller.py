@@ -137,10 +137,6 @@ class CSIController:
 
             await for_each(tuple(store.values()), let_go)
 
-    def _is_kept(self, path: str, obj: Json) -> bool:
-        """Return whether an object is any of our business; what decides it never changes."""
-        return path not in (VOLUMES, ATTACHMENTS) or driver_of(obj) in self._drivers
-
     def _our_finalizers(self, obj: Json) -> list[str]:
         """Return the finalizers that one of our drivers put on a volume or attachment."""
         driver = driver_of(obj)
@@ -157,7 +153,8 @@ class CSIController:
             self._api,
             ObjectWatch(number, path),
             self._draws,
-            keeps=lambda obj: self._is_kept(path, obj),
+            # What decides whether an object is any of our business never changes.
+            keeps=lambda obj: path in (CLASSES, CLAIMS) or driver_of(obj) in self._drivers,
             on_change=lambda key, before, now: self._on_change(path, key, before, now),
             on_synced=self._look_at_all,
         )

@@ -87,7 +87,8 @@ def _output(probe: ProbeSpec, found: ProbeAttempt, pod_ip: str) -> str:
         command = " ".join(probe.command)
         timeout = f'command timed out: "{command}" timed out after {within}'
         return timeout if timed_out else found.phase.output
-    address = _join_host_port(probe.host or pod_ip, probe.port)
+    host = probe.host or pod_ip
+    address = f"[{host}]:{probe.port}" if ":" in host else f"{host}:{probe.port}"  # JoinHostPort
     if probe.handler == "grpc":
         return _grpc_output(found, address, within)
     refused = f"dial tcp {address}: connect: connection refused"
@@ -107,8 +108,3 @@ def _grpc_output(found: ProbeAttempt, address: str, within: str) -> str:
         return _NOT_SERVING
     error = "context deadline exceeded"
     return f'timeout: failed to connect service "{address}" within {within}: {error}'
-
-
-def _join_host_port(host: str, port: int) -> str:
-    """Source: Go's net.JoinHostPort."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

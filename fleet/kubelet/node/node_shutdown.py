@@ -103,10 +103,11 @@ class NodeShutdown:
                 self._members = tuple(members)
                 self._deadline_ns = turn.now_ns + seconds * NS_PER_S
                 turn.arm(self._deadline_ns, Timer.SHUTDOWN)
+                found = [workers[uid] for uid in members if uid in workers]
+                graces = [min(seconds, each.pod.spec.termination_grace_s) for each in found]
                 return [
-                    (worker, _kill(worker, seconds))
-                    for uid in members
-                    if (worker := workers.get(uid)) is not None
+                    (each, PodKill(REASON, MESSAGE, grace_s, disruption_target(each.pod, MESSAGE)))
+                    for each, grace_s in zip(found, graces, strict=True)
                 ]
         off_ns = turn.now_ns + self._off_after_ns
         if self._cancel_ns and self._cancel_ns < off_ns:
@@ -138,8 +139,3 @@ def power_off(turn: Turn) -> PowerOff:
 def group_of(groups: Groups, priority: int) -> int:
     """Return which group a priority belongs to: the highest that is not above it."""
     return max(bisect_right(groups, priority, key=itemgetter(0)) - 1, 0)
-
-
-def _kill(worker: PodWorker, seconds: int) -> PodKill:
-    grace_s = min(seconds, worker.pod.spec.termination_grace_s)
-    return PodKill(REASON, MESSAGE, grace_s, disruption_target(worker.pod, MESSAGE))

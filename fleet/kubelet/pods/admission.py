@@ -197,7 +197,10 @@ def find_shortages(
         found.append(Shortage("pods", 1, len(others), capacity))
     if not spec.requests:
         return found
-    allocatable = _allocatable(inputs.model, inputs.state)
+    allocatable = _model_allocatable(inputs.model)
+    if inputs.state.extended:  # of extended resources the Node's object knows the newest
+        newest = {name: has for name, _, has in inputs.state.extended if has >= 0}
+        allocatable = allocatable | newest
     used: dict[str, int] = {}
     asked = [other.spec.admission for other in others]
     shared = {id(each): each.requests for each in asked}  # pods of one template have one record
@@ -211,27 +214,14 @@ def find_shortages(
         has = max(has or 0, allocated.get(name, 0))
         if amount > has - used.get(name, 0):
             found.append(Shortage(name, amount, used.get(name, 0), has))
-    return sorted(found, key=_resource_order)
-
-
-def _resource_order(shortage: Shortage) -> tuple[int, str]:
-    name = shortage.resource
-    first = _FIRST_RESOURCES
-    return (first.index(name) if name in first else len(first), name)
+    order = {name: at for at, name in enumerate(_FIRST_RESOURCES)}
+    return sorted(found, key=lambda each: (order.get(each.resource, len(order)), each.resource))
 
 
 @lru_cache(maxsize=64)
 def _model_allocatable(model: NodeModel) -> dict[str, int]:
     amounts = ((name, parse_quantity(text)) for name, text in model.allocatable.items())
     return {name: each.milli if name == "cpu" else each.value for name, each in amounts}
-
-
-def _allocatable(model: NodeModel, state: NodeState) -> dict[str, int]:
-    """Return the Node's allocatable; of extended resources its object knows the newest."""
-    allocatable = _model_allocatable(model)
-    if not state.extended:
-        return allocatable
-    return allocatable | {name: has for name, _, has in state.extended if has >= 0}
 
 
 def _failed_predicates(

@@ -237,7 +237,10 @@ class PodManager:
         if static is None:
             if isinstance(target, MirrorTarget) and reply.ok and entry.mirror is not None:
                 entry.mirror = entry.mirror if target.uid not in {"", entry.mirror.uid} else None
-            self._forget_or_arm(name, entry, turn)
+            if entry.mirror is None:
+                del self._entries[name]
+            else:
+                self.arm(turn)
             return None
         if call.op is Op.CREATE_MIRROR_POD:
             entry.posted = reply.ok and _captured(entry.mirror, static) is not None
@@ -294,12 +297,6 @@ class PodManager:
                 self.arm(turn)
             else:
                 self._delete(name, entry, entry.mirror, "", turn)
-
-    def _forget_or_arm(self, name: str, entry: _Entry, turn: Turn) -> None:
-        if entry.mirror is None:
-            del self._entries[name]
-        else:
-            self.arm(turn)
 
     def _create(self, name: str, entry: _Entry, static: StaticPod, turn: Turn) -> None:
         if entry.posted or not turn.facts.owner_uid:

@@ -65,8 +65,8 @@ from fleet.kubelet.pods.status_generate import (
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.pod_volume import MOUNT_POLL_NS, MountResult, mount_seen_ns
-from fleet.kubelet.volumes.volume_manager import LOOP_NS, VolumeManager
+from fleet.kubelet.volumes.pod_volume import LOOP_NS, MOUNT_POLL_NS, MountResult, mount_seen_ns
+from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.profile.container_behavior import ProbeKind
 from fleet.runtime.containers import NEVER

@@ -344,7 +344,10 @@ class EvictionManager:
         self._evicted = ()
         observations = observations_of(reclaim.use(), now_ns)
         thresholds = self._observe(model, observations, now_ns)
-        ranked = [_ranked(each, now_ns) for each in pods]
+        ranked: list[Ranked] = [
+            (each.pod, pod_stats(each, now_ns)) if isinstance(each, PodTerms) else (each, None)
+            for each in pods
+        ]
         over = tuple(_local_storage_evictions(ranked)) if _has_isolation(model) else ()
         if over:
             return self._evicting(Pass("", over), now_ns)
@@ -437,12 +440,6 @@ class Reclaim(NamedTuple):
 
     use: Callable[[], NodeUse]
     delete_unused: Callable[[], None]
-
-
-def _ranked(found: PodTerms | Pod, now_ns: int) -> Ranked:
-    if isinstance(found, PodTerms):
-        return found.pod, pod_stats(found, now_ns)
-    return found, None
 
 
 def _has_isolation(model: NodeModel) -> bool:

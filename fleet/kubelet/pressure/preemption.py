@@ -41,7 +41,9 @@ def pods_to_preempt(pod: Pod, others: list[Pod], needs: list[Need]) -> Preemptio
     """Choose the pods that must go for a critical pod."""
     ranks: dict[str, list[Pod]] = {"BestEffort": [], "Burstable": [], "Guaranteed": []}
     for other in others:
-        if _is_preemptable(pod, other):
+        # Source: Preemptable.
+        is_lesser = is_critical_pod(pod) and not is_critical_pod(other)
+        if is_lesser or pod.spec.priority > other.spec.priority:
             ranks[other.spec.qos_class or "BestEffort"].append(other)
     best_effort, burstable, guaranteed = ranks.values()
     lacking = _subtract(needs, [*best_effort, *burstable, *guaranteed])
@@ -51,13 +53,6 @@ def pods_to_preempt(pod: Pod, others: list[Pod], needs: list[Need]) -> Preemptio
     from_burstable = _closest(burstable, _subtract(needs, [*best_effort, *from_guaranteed]))
     from_best_effort = _closest(best_effort, _subtract(needs, [*from_burstable, *from_guaranteed]))
     return Preemption((*from_best_effort, *from_burstable, *from_guaranteed))
-
-
-def _is_preemptable(pod: Pod, other: Pod) -> bool:
-    """Source: Preemptable."""
-    if is_critical_pod(pod) and not is_critical_pod(other):
-        return True
-    return pod.spec.priority > other.spec.priority
 
 
 def _request(pod: Pod, resource: str) -> int:

@@ -21,7 +21,6 @@ Differs: a claim that a pod mounts read-only is not expanded, and nothing is sai
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fleet.clock import NS_PER_MS
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
 from fleet.k8s.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.k8s.volumes import (
@@ -38,6 +37,7 @@ from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.node_expander import NodeExpander
 from fleet.kubelet.volumes.pod_volume import (
     AT_ONCE,
+    LOOP_NS,
     ClaimVolume,
     Step,
     behavior_of,
@@ -51,7 +51,6 @@ from fleet.kubelet.volumes.pod_volume import (
 )
 from fleet.kubelet.volumes.token_cache import CSITokens
 
-RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
 QUIET = "-"
 """An operation failed without an event: it is tried again after its back-off."""
 _SECRET_STEPS = frozenset((Step.STAGE_SECRET, Step.PUBLISH_SECRET))
@@ -256,7 +255,7 @@ class ClaimVolumes:
             return None
         self._again += (each,)
         each.step = Step.MOUNT
-        each.due_ns = turn.now_ns + int(RECONCILE_NS * turn.draw(_STREAM_AGAIN, each.name)) + 1
+        each.due_ns = turn.now_ns + int(LOOP_NS * turn.draw(_STREAM_AGAIN, each.name)) + 1
         return each
 
     def on_token(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> str | None:

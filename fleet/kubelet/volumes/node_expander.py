@@ -17,7 +17,6 @@ Differs: only CSI volumes are expanded, none of the in-tree plug-in `local`.
 import enum
 from dataclasses import dataclass, field
 
-from fleet.clock import NS_PER_MS
 from fleet.k8s.effects import Op, Reply, Timer
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.pods import Pod, PodUid
@@ -33,8 +32,10 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.pod_volume import (
     AT_ONCE,
+    LOOP_NS,
     ClaimVolume,
     Step,
+    back_off_ns,
     behavior_of,
     expansion_failed,
     unread_secret,
@@ -42,9 +43,6 @@ from fleet.kubelet.volumes.pod_volume import (
 from fleet.profile.pod_behavior import RpcError
 from fleet.quantity import parse_quantity
 
-RECONCILE_NS = 100 * NS_PER_MS  # reconcilerLoopSleepPeriod
-RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
-RETRY_MAX_NS = 122_000 * NS_PER_MS  # maxDurationBeforeRetry
 INFEASIBLE = frozenset(("InvalidArgument", "NotFound", "OutOfRange"))
 """What ends an expansion for good, until its controller decides. Source: isInfeasibleError."""
 IN_USE = "FailedPrecondition"
@@ -130,7 +128,7 @@ class NodeExpander:
         if not view.driver or not known or name in self._refused or self._find(name) is not None:
             return
         if _is_less(known, view.capacity):
-            due_ns = turn.now_ns + int(RECONCILE_NS * turn.draw(_STREAM_LOOP, view.name))
+            due_ns = turn.now_ns + int(LOOP_NS * turn.draw(_STREAM_LOOP, view.name))
             self._begin(
                 _Expansion(pod.uid, each, view, view.capacity, is_mounting=False, due_ns=due_ns)
             )
@@ -142,7 +140,7 @@ class NodeExpander:
         assert view is not None, each.claim
         found = self._find(view.unique_name)  # another pod's is the same
         if found is not None and found.step is not ExpandStep.WAIT:
-            each.due_ns = turn.now_ns + RECONCILE_NS
+            each.due_ns = turn.now_ns + LOOP_NS
             return
         each.step = Step.EXPAND
         self._begin(
@@ -256,7 +254,7 @@ class NodeExpander:
             return self._end(each, "", turn)
         else:
             each.step, each.tries = ExpandStep.WAIT, 0
-            each.due_ns = turn.now_ns + RECONCILE_NS
+            each.due_ns = turn.now_ns + LOOP_NS
         return None
 
     def _call_driver(self, pod: Pod, each: _Expansion, turn: Turn) -> None:
@@ -367,7 +365,7 @@ class NodeExpander:
         if not error or each.is_mounting:
             return self._drop(each, error)
         each.step = ExpandStep.WAIT
-        each.due_ns = turn.now_ns + min(RETRY_FIRST_NS << min(each.tries, 8), RETRY_MAX_NS)
+        each.due_ns = turn.now_ns + back_off_ns(each.tries)
         each.tries += 1
         return error
 

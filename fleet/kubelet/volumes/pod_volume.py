@@ -17,6 +17,15 @@ from fleet.kubelet.turn import Turn
 from fleet.profile.pod_behavior import VolumeBehavior, volume_behavior
 
 AT_ONCE = -1  # due before any instant; 0 means that something is awaited
+LOOP_NS = 100 * NS_PER_MS  # populator; reconcilerLoopSleepPeriod
+RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
+RETRY_MAX_NS = 122_000 * NS_PER_MS  # maxDurationBeforeRetry: no multiple of the first
+_DOUBLINGS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS
+
+
+def back_off_ns(tries: int) -> int:
+    """Return how long an operation waits that has failed so often before."""
+    return min(RETRY_FIRST_NS << min(tries, _DOUBLINGS_MAX), RETRY_MAX_NS)
 
 
 def behavior_of(pod: Pod, each: "ClaimVolume", turn: Turn) -> VolumeBehavior:

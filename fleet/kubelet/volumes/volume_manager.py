@@ -21,7 +21,7 @@ is mounted once for all pods of a node (UnmountDevice) never fails to unmount.
 
 from dataclasses import dataclass, field
 
-from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, Reply, Timer, TokenRequest, WatchEvent, WatchKind
 from fleet.k8s.pods import Pod, PodUid, VolumeSpec
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
@@ -33,11 +33,13 @@ from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes
 from fleet.kubelet.volumes.pod_volume import (
     AT_ONCE,
     LIMIT_EXCEEDED,
+    LOOP_NS,
     MountResult,
     PendingVolume,
     PodMount,
     Step,
     VolumeEvent,
+    back_off_ns,
     failed,
     inline_problem,
     mapped_events,
@@ -45,23 +47,16 @@ from fleet.kubelet.volumes.pod_volume import (
     unread_publish_secret,
     volume_name,
 )
-from fleet.kubelet.volumes.token_cache import TokenCache
+from fleet.kubelet.volumes.token_cache import RESYNC_NS, TokenCache
 from fleet.profile.machine import types_by_path
 from fleet.profile.pod_behavior import volume_behavior
 from fleet.runtime.runtime import Runtime
 
-LOOP_NS = 100 * NS_PER_MS  # populator and reconciler
 MOUNT_TIMEOUT_NS = 123 * NS_PER_S  # podAttachAndMountTimeout: longer than one operation waits
-RETRY_FIRST_NS = 500 * NS_PER_MS  # exponentialbackoff: initialDurationBeforeRetry
-RETRY_MAX_NS = 122 * NS_PER_S  # maxDurationBeforeRetry: no multiple of the first
-RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_LOOP = 0x70101
 _STREAM_REMOUNT = 0x70105
 _STREAM_POLL = 0x70106
-
-
 _STREAM_UNMOUNT = 0x70107
-_STEPS_MAX = 8  # RETRY_FIRST_NS << 8 is above RETRY_MAX_NS
 
 
 @dataclass(slots=True, eq=False)
@@ -249,9 +244,7 @@ class VolumeManager:
                 continue
             error = self._attempt_one(pod, volume, turn)
             if error:
-                task.due_ns = turn.now_ns + min(
-                    RETRY_FIRST_NS << min(volume.tries, 8), RETRY_MAX_NS
-                )
+                task.due_ns = turn.now_ns + back_off_ns(volume.tries)
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
@@ -550,9 +543,8 @@ def _tear_down(pod: Pod, mounted: _Mounted, turn: Turn) -> bool:
     if not _is_stuck(pod, mounted.spec, turn):
         return True
     turn.facts.counts().on_volumes((mounted.spec,), UNMOUNT_FAILED)
-    wait_ns = min(RETRY_FIRST_NS << min(mounted.tries, _STEPS_MAX), RETRY_MAX_NS)
     loop_ns = int(LOOP_NS * turn.draw(_STREAM_UNMOUNT, f"{pod.uid}/{mounted.spec.name}"))
-    mounted.due_ns = turn.now_ns + wait_ns + loop_ns
+    mounted.due_ns = turn.now_ns + back_off_ns(mounted.tries) + loop_ns
     mounted.tries += 1
     return False
 

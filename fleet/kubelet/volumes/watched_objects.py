@@ -103,7 +103,8 @@ class ObjectManager:
 
     def unregister_pod(self, pod: Pod, turn: Turn) -> bool:
         """Stop the watches that no other pod needs; return whether its log depends on them."""
-        often, is_read = read_often(pod), _is_read(pod)
+        often = read_often(pod)
+        is_read = any(program_of(pod, each).reads_files for each in pod.spec.all_containers)
         for key in references(pod):
             found = self._objects[key]
             found.refs -= 1
@@ -338,11 +339,6 @@ def _tick_after(wanted_ns: int, turn: Turn) -> int:
     """Return the first full minute of the kubelet after an instant."""
     phase_ns = int(RECYCLE_NS * turn.env.draws.uniform(turn.node, _STREAM_RECYCLE, 0))
     return wanted_ns + RECYCLE_NS - (wanted_ns - phase_ns) % RECYCLE_NS
-
-
-def _is_read(pod: Pod) -> bool:
-    """Return whether the program of a container looks at what its pod refers to."""
-    return any(program_of(pod, each).reads_files for each in pod.spec.all_containers)
 
 
 def _strategy(turn: Turn) -> str:
