@@ -106,17 +106,7 @@ class AgentReflector(ListWatch):
         return super().open(draws, now_ns)
 
 
-class Condition(NamedTuple):
-    """A condition of the Node as an agent sees it now; the transition is wall time."""
-
-    type: str
-    status: str
-    reason: str
-    message: str
-    transition_ns: int
-
-
-NO_PROBLEMS: Mapping[str, Condition] = {}
+NO_PROBLEMS: Mapping[str, NodeCondition] = {}
 
 
 class Turn(NamedTuple):
@@ -126,7 +116,7 @@ class Turn(NamedTuple):
     now_ns: int
     wall_ns: int
     out: "list[AgentEffect]"
-    problems: Mapping[str, Condition] = NO_PROBLEMS
+    problems: Mapping[str, NodeCondition] = NO_PROBLEMS
     """Conditions that are otherwise than the profile says, by type."""
 
 
@@ -270,8 +260,9 @@ class Agent:
                 conditions.append(turn.problems[each.type])
                 continue
             said, since_ns, _ = self._state(at, turn)
+            since_s = (since_ns + offset_ns) // NS_PER_S
             conditions.append(
-                Condition(each.type, said.status, said.reason, said.message, since_ns + offset_ns)
+                NodeCondition(each.type, said.status, 0, since_s, said.reason, said.message)
             )
             if each.problem is not None and since_ns > self._said_ns:
                 self._send_event(_turned(each, said), f"{TURNED}{at}/0", turn)
@@ -319,19 +310,13 @@ def _turned(condition: AgentCondition, said: AgentCondition | AgentProblem) -> A
     return AgentEvent(reason=said.reason, message=message, component=COMPONENT, api_version="v1")
 
 
-def patch_conditions(node: bytes, conditions: Sequence[Condition], wall_ns: int) -> Request:
+def patch_conditions(node: bytes, conditions: Sequence[NodeCondition], wall_ns: int) -> Request:
     """Return the patch that says all conditions again, without a look at those of others."""
-    now_s = wall_ns // NS_PER_S
-    seen = [
-        NodeCondition(
-            each.type, each.status, now_s, each.transition_ns // NS_PER_S, each.reason, each.message
-        )
-        for each in conditions
-    ]
+    seen = [shown(each._replace(heartbeat_s=wall_ns // NS_PER_S)) for each in conditions]
     return Request(
         b"PATCH",
         b"/api/v1/nodes/%b/status" % node,
-        orjson.dumps({"status": {"conditions": list(map(shown, seen))}}),
+        orjson.dumps({"status": {"conditions": seen}}),
         ContentType.STRATEGIC_MERGE_PATCH,
         timeout_ns=CALL_TIMEOUT_NS,
     )

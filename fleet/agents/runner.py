@@ -15,7 +15,6 @@ from fleet.agents.agent import (
     WATCH,
     Agent,
     AgentReflector,
-    Condition,
     Open,
     Send,
     Turn,
@@ -24,7 +23,7 @@ from fleet.agents.agent import (
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Timer
-from fleet.k8s.pods import EventType
+from fleet.k8s.pods import EventType, NodeCondition
 from fleet.metrics import Requests
 from fleet.profile.agent_behavior import NODE, AgentEncoding, AgentModel
 from fleet.wire.api.codec import JSON, Codec, protobuf
@@ -104,7 +103,7 @@ class Agents:
         self._clock = clock
         self._draws = draws
         self.kinds: dict[str, AgentKind] = {}
-        self.problems: dict[int, Mapping[str, Condition]] = {}  # by node: what faults turned
+        self.problems: dict[int, Mapping[str, NodeCondition]] = {}  # by node: what faults turned
         self._wheel = wheel
         self._new_wire = new_wire
         self._impersonates = impersonates

@@ -13,10 +13,11 @@ is down.
 
 from dataclasses import dataclass, field
 
-from fleet.agents.agent import Condition, patch_conditions
+from fleet.agents.agent import patch_conditions
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import ConditionStatus, FaultSpec, FaultType
 from fleet.k8s.effects import NodeId, Timer
+from fleet.k8s.pods import NodeCondition
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
@@ -34,7 +35,7 @@ _NETWORK_FINE = ("RouteCreated", "RouteController created a route")
 class Saying:
     """What is to be said of one Node."""
 
-    conditions: dict[str, Condition] = field(default_factory=dict)
+    conditions: dict[str, NodeCondition] = field(default_factory=dict)
     well: set[str] = field(default_factory=set)  # of those: said once more, then forgotten
     due_ns: int = 0
     is_new: bool = False  # differs from what was sent last
@@ -60,7 +61,7 @@ class ProblemDetector:
         kind = condition_of(spec)
         status, reason, message = _bad(spec) if is_on else _fine(spec, env.model)
         now_ns = self._reactor.clock.now_ns()
-        found = Condition(kind, status, reason, message, env.wall_ns(now_ns))
+        found = NodeCondition(kind, status, 0, env.wall_s(now_ns), reason, message)
         saying.conditions[kind] = found
         saying.well.discard(kind) if is_on else saying.well.add(kind)
         saying.is_new = True

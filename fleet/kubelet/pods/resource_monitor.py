@@ -9,7 +9,7 @@ filterOutInactivePods; pkg/kubelet/pod_workers.go, killPodNow.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
@@ -44,7 +44,6 @@ from fleet.kubelet.pressure.eviction_manager import (
     EVICTED,
     Eviction,
     EvictionManager,
-    Reclaim,
     is_met,
     observations_of,
     threshold_amount,
@@ -263,8 +262,8 @@ class ResourceMonitor:
             for uid, worker in self._workers.items()
             if _is_active(worker)
         ]
-        reclaim = Reclaim(lambda: self._use(pods, turn), lambda: self._delete_unused_images(turn))
-        found = evictions.synchronize(turn.env.model, active, reclaim, turn.now_ns)
+        use, delete = partial(self._use, pods, turn), partial(self._delete_unused_images, turn)
+        found = evictions.synchronize(turn.env.model, active, use, delete, turn.now_ns)
         if found.starved:
             turn.node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved)
         for eviction in found.evictions:

@@ -334,15 +334,20 @@ class EvictionManager:
         return self._evicted
 
     def synchronize(
-        self, model: NodeModel, pods: Sequence[PodTerms | Pod], reclaim: "Reclaim", now_ns: int
+        self,
+        model: NodeModel,
+        pods: Sequence[PodTerms | Pod],
+        use: Callable[[], NodeUse],
+        delete_unused: Callable[[], None],
+        now_ns: int,
     ) -> Pass:
         """Run one pass over the active pods: those that should run, with curves if they do.
 
-        Source: synchronize.
+        `use` measures the node, `delete_unused` frees what no pod needs. Source: synchronize.
         """
         self._last_ns = now_ns
         self._evicted = ()
-        observations = observations_of(reclaim.use(), now_ns)
+        observations = observations_of(use(), now_ns)
         thresholds = self._observe(model, observations, now_ns)
         ranked: list[Ranked] = [
             (each.pod, pod_stats(each, now_ns)) if isinstance(each, PodTerms) else (each, None)
@@ -356,8 +361,8 @@ class EvictionManager:
         first = thresholds[0]
         starved = SIGNALS[first.signal].resource
         if starved not in {"memory", "pids"}:
-            reclaim.delete_unused()
-            after = observations_of(reclaim.use(), now_ns)
+            delete_unused()
+            after = observations_of(use(), now_ns)
             if not any(is_met(each, after, reclaim=True) for each in thresholds_of(model)):
                 return Pass(starved, ())
         for pod, stats in rank(ranked, starved):
@@ -433,13 +438,6 @@ class EvictionManager:
 
     def _next_tick(self, wanted_ns: int) -> int:
         return wanted_ns + (self._last_ns - wanted_ns) % PERIOD_NS
-
-
-class Reclaim(NamedTuple):
-    """How the manager measures the node, and frees what no pod needs."""
-
-    use: Callable[[], NodeUse]
-    delete_unused: Callable[[], None]
 
 
 def _has_isolation(model: NodeModel) -> bool:

@@ -14,7 +14,6 @@ from fleet.agents.agent import (
     Agent,
     AgentEffect,
     AgentReflector,
-    Condition,
     Open,
     Send,
     Turn,
@@ -22,7 +21,7 @@ from fleet.agents.agent import (
 )
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
-from fleet.k8s.pods import EventType
+from fleet.k8s.pods import EventType, NodeCondition
 from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.option_types import ProfileChoice
@@ -50,7 +49,7 @@ class Play:
     def __init__(self, model: AgentModel) -> None:
         self.agent = Agent(3, "n", model, 1 << 16)
         self.now_ns = 0
-        self.problems: dict[str, Condition] = {}
+        self.problems: dict[str, NodeCondition] = {}
         self.due: list[Wake] = []
         self.sent: list[tuple[float, Send]] = []
         self.opened: list[AgentReflector] = []
@@ -61,7 +60,7 @@ class Play:
     def turn(self) -> Turn:
         return Turn(DRAWS, self.now_ns, WALL_NS + self.now_ns, [], self.problems)
 
-    def find(self, *problems: Condition) -> None:
+    def find(self, *problems: NodeCondition) -> None:
         self.problems = {each.type: each for each in problems}
 
     def take(self, out: list[AgentEffect]) -> None:
@@ -103,7 +102,8 @@ CONDITION = {"type": "Deadlock", "reason": "None", "message": "fine"}
 
 def test_a_condition_that_a_fault_turned_is_said_instead() -> None:
     play = Play(model_of(conditions=[CONDITION, {**CONDITION, "type": "B"}], conditionPeriod="5m"))
-    play.find(Condition("Deadlock", "True", "Hung", "task x", WALL_NS + 60 * NS_PER_S))
+    since_s = WALL_NS // NS_PER_S + 60
+    play.find(NodeCondition("Deadlock", "True", 0, since_s, "Hung", "task x"))
     play.run(310)
     for _, sent in play.sent:
         found = orjson.loads(sent.request.body)["status"]["conditions"]

@@ -12,7 +12,6 @@ from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodTerms, 
 from fleet.kubelet.pressure.eviction_manager import (
     EvictionManager,
     Pass,
-    Reclaim,
     admits_under_pressure,
     local_storage_message,
     observations_of,
@@ -82,8 +81,8 @@ class Node:
         self.free_disk += self.freed
 
     def run(self, at_s: int, *pods: PodTerms | Pod) -> Pass:
-        host = Reclaim(self.use, self.reclaim)
-        return self.manager.synchronize(self.model, pods, host, at_s * NS_PER_S)
+        now_ns = at_s * NS_PER_S
+        return self.manager.synchronize(self.model, pods, self.use, self.reclaim, now_ns)
 
 
 def names(ranked: Sequence[tuple[Pod, object]]) -> list[str]:
