@@ -25,7 +25,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import EventType, NodeView, PodUid
 from fleet.kubelet.containers import image_gc_manager
 from fleet.kubelet.devices.dra import wipe_again
-from fleet.kubelet.devices.plugin_manager import PluginManager, has_plugins
+from fleet.kubelet.devices.plugin_manager import PluginManager
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.node.csi_node import (
@@ -148,9 +148,8 @@ class VirtualKubelet:
         arm_shutdown(turn)
         if model.kubelet.static_pod_path:
             self._pod_side().on_static_pods("", turn, is_first=True)
-        if has_plugins(model):
+        if model.devices or model.dra_drivers:
             self.plugins = PluginManager(turn)
-            self.plugins.start(turn)
         if is_always_needed(model):
             self._pod_side().monitor.watch(turn)
         if self.status.is_settled:
@@ -430,7 +429,7 @@ class VirtualKubelet:
             pressures=() if pods is None else pods.monitor.pressures,
             not_ready=self._not_ready(turn.now_ns),
             volumes_in_use=None if pods is None else pods.volumes_to_report(),
-            extended=() if plugins is None else plugins.resources(turn),
+            extended=() if plugins is None else plugins.devices.resources(turn),
             images_json=image_gc_manager.changed_images(turn),
         )
 

@@ -11,17 +11,10 @@ from collections.abc import Iterator
 from fleet.k8s.admission import ResourceSliceView
 from fleet.k8s.effects import ApiCall, Reply, Timer, WatchEvent
 from fleet.k8s.pods import PodUid
-from fleet.kubelet.devices.container_manager import Wanted
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import DRAPlugin, PluginState, registration_ns
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import outage_begin_ns
-from fleet.profile.node_model import NodeModel
-
-
-def has_plugins(model: NodeModel) -> bool:
-    """Return whether the nodes of a profile have anything to manage here."""
-    return bool(model.devices or model.dra_drivers)
 
 
 class PluginManager:
@@ -40,9 +33,6 @@ class PluginManager:
             registration_ns(driver, index, node, env.draws, now_ns)
             for index, driver in enumerate(drivers)
         )
-
-    def start(self, turn: Turn) -> None:
-        """Wait for the first plugin."""
         self._arm(turn)
 
     def on_timer(self, turn: Turn) -> list[PodUid] | None:
@@ -80,10 +70,6 @@ class PluginManager:
             if plugin.driver.driver == call.key:
                 plugin.on_reply(call, reply, turn.now_ns)
         self._arm(turn)
-
-    def resources(self, turn: Turn) -> Wanted:
-        """Return capacity and allocatable of what the device plugins offer now."""
-        return self.devices.resources(turn)
 
     def _arm(self, turn: Turn) -> None:
         due_ns = min((each for each in self._changes(turn) if each > turn.now_ns), default=0)

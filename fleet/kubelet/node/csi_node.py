@@ -23,7 +23,6 @@ What a driver's NodeGetInfo would say comes from the profile; the node's ID is i
 that is gone is created, then read.
 """
 
-import enum
 from dataclasses import dataclass, field
 
 import orjson
@@ -48,60 +47,38 @@ STORAGE_ERROR = "CSINode is not yet initialized"
 """Why a node is not Ready before its CSINode is there. Source: csi_plugin.go, initializeCSINode."""
 
 
-class CSINodeState(enum.IntEnum):
-    """What the initialisation waits for."""
-
-    PROBE = 0
-    NODE = 1
-    GET = 2
-    CREATE = 3
-    DELETE = 4
-    WAIT = 5
-    DONE = 6
-
-
 @dataclass(slots=True, eq=False)
 class CSINode:
     """Make the CSINode of one node exist, owned by its Node."""
 
     _node_uid: str = ""
     _tries: int = 0
-    _due_ns: int = 0
+    _due_ns: int = 0  # of the next try, 0 while an answer is awaited
     _probed: bool = False
-    state: CSINodeState = CSINodeState.PROBE
-
-    @property
-    def is_initialized(self) -> bool:
-        """Return whether the node may become Ready."""
-        return self.state is CSINodeState.DONE
+    is_initialized: bool = False  # the node may become Ready
 
     def start(self, turn: Turn) -> None:
         """Ask until the API server answers at all. Source: waitForAPIServerForever."""
-        self.state = CSINodeState.PROBE
         turn.call(Op.PROBE_CSINODE)
 
     def create(self, node_uid: str, turn: Turn) -> None:
         """Create it, owned by its Node. A refusal is looked into at the next try."""
         self._node_uid, self._probed = node_uid, True
-        self.state = CSINodeState.CREATE
         turn.call(Op.CREATE_CSINODE, "", CSINodeObject(node_uid))
 
     def on_timer(self, turn: Turn, key: str = "") -> None:
         """Try again once the back-off is over; a `key` is not for us."""
         del key
-        if self.state is not CSINodeState.WAIT or turn.now_ns < self._due_ns:
-            return
-        if self._probed:
-            self._try(turn)
-        else:
-            self.start(turn)
+        if self._due_ns and turn.now_ns >= self._due_ns:
+            self._due_ns = 0
+            turn.call(Op.GET_NODE_CSI if self._probed else Op.PROBE_CSINODE)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our calls."""
         if call.op is Op.PROBE_CSINODE:
             if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
                 self._probed = True
-                self._try(turn)
+                turn.call(Op.GET_NODE_CSI)
             else:
                 self._wait(turn.now_ns + PROBE_NS, turn)
         elif call.op is Op.GET_NODE_CSI:
@@ -109,7 +86,7 @@ class CSINode:
         elif call.op is Op.GET_CSINODE:
             self._on_got(reply, turn)
         elif call.op is Op.CREATE_CSINODE and reply.ok:
-            self.state = CSINodeState.DONE
+            self.is_initialized = True
         else:  # a refused create, or a delete: the next try looks again
             self._back_off(turn)
 
@@ -119,7 +96,6 @@ class CSINode:
             return
         assert isinstance(reply.record, NodeView), reply
         self._node_uid = reply.record.uid
-        self.state = CSINodeState.GET
         turn.call(Op.GET_CSINODE)
 
     def _on_got(self, reply: Reply, turn: Turn) -> None:
@@ -130,14 +106,9 @@ class CSINode:
         else:
             assert isinstance(reply.record, CSINodeView), reply
             if reply.record.owner_uid == self._node_uid:
-                self.state = CSINodeState.DONE
+                self.is_initialized = True
             else:
-                self.state = CSINodeState.DELETE
                 turn.call(Op.DELETE_CSINODE)
-
-    def _try(self, turn: Turn) -> None:
-        self.state = CSINodeState.NODE
-        turn.call(Op.GET_NODE_CSI)
 
     def _back_off(self, turn: Turn) -> None:
         """Wait as the two nested wait.ExponentialBackoff do."""
@@ -151,7 +122,6 @@ class CSINode:
         self._wait(turn.now_ns + int(delay_ns * (1 + jitter)), turn)
 
     def _wait(self, due_ns: int, turn: Turn) -> None:
-        self.state = CSINodeState.WAIT
         self._due_ns = due_ns
         turn.arm(due_ns, Timer.CSI_NODE)
 

@@ -22,7 +22,7 @@ from fleet.k8s.effects import (
     Timer,
 )
 from fleet.k8s.objects import CSINodeView, Owner
-from fleet.kubelet.node.csi_node import CSINode, CSINodeState
+from fleet.kubelet.node.csi_node import CSINode
 
 ENV = environment()
 PROBE = ApiCall(NODE, Op.PROBE_CSINODE)
@@ -73,7 +73,7 @@ def test_ones_own_is_taken_over() -> None:
     step(csi, PROBE, OK)
     step(csi, GET_NODE, node_reply())
     assert step(csi, GET, owned_by("uid-1")) == []
-    assert csi.state is CSINodeState.DONE
+    assert csi.is_initialized
 
 
 def test_anothers_is_deleted_and_the_next_try_makes_it() -> None:
@@ -111,5 +111,5 @@ def test_a_refused_create_is_tried_again() -> None:
         step(csi, GET, NOT_FOUND)
         [timer] = step(csi, CREATE, refusal)
         assert isinstance(timer, SetTimer)
-        assert csi.state is CSINodeState.WAIT
+        assert not csi.is_initialized
     assert step(csi, GET, REFUSED) != []
