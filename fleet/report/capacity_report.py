@@ -169,9 +169,9 @@ def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
     found: dict[str, dict[int, float]] = {}
     for probe in probes:
         run = runs[probe.directory]
-        for level in run.rows("slis") if run is not None else ():
+        for level in run.levels if run is not None else ():
             if (share := share_of_limit(level)) is not None:
-                found.setdefault(str(level["sli"]), {})[probe.nodes] = share
+                found.setdefault(level.sli, {})[probe.nodes] = share
     highest = sorted(found, key=lambda name: -max(found[name].values()))[:LEVELS_SHOWN]
     lines = {
         name: [(float(nodes), share) for nodes, share in sorted(found[name].items())]

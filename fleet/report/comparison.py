@@ -121,14 +121,15 @@ def compare(runs: Sequence[RunRecord], tolerance: float) -> Comparison:
         values = [run.number(each.path) for run in runs]
         samples = [run.number(each.samples) if each.samples else None for run in runs]
         rows.append(_row(each, values, samples, unlike, tolerance))
-    for level in first.rows("slis"):
-        name = str(level["sli"])
+    for level in first.levels:
+        name = level.sli
         if name in {"TimeToNodesReady", "FalseNotReadyNodes", "LeaseLateness"}:
             continue  # they are above
         least = WATCH_LEAST_S if name == WATCH_DELAY else LEVEL_LEAST_S
-        figure = Compared("", f"{name} p{level['percentile']:g}", "s", "less", least)
-        values = [_of_level(run, name, "measured") for run in runs]
-        samples = [_of_level(run, name, "samples") for run in runs]
+        figure = Compared("", f"{name} p{level.percentile:g}", "s", "less", least)
+        same = [next((each for each in run.levels if each.sli == name), None) for run in runs]
+        values = [each.measured if each else None for each in same]
+        samples = [float(each.samples) if each else None for each in same]
         rows.append(_row(figure, values, samples, unlike, tolerance))
     found = [row for row in rows if any(value is not None for value in row.values)]
     unsound = [f"{run.name} is {run.verdict.words}" for run in runs if not run.get("valid")]
@@ -140,14 +141,6 @@ def compare(runs: Sequence[RunRecord], tolerance: float) -> Comparison:
         for each in listed
     ]
     return Comparison(runs, list(dict.fromkeys([*unsound, *words])), found, tolerance)
-
-
-def _of_level(run: RunRecord, name: str, key: str) -> float | None:
-    for level in run.rows("slis"):
-        value = level[key]
-        if level["sli"] == name and isinstance(value, int | float):
-            return float(value)
-    return None
 
 
 def _row(
@@ -231,7 +224,7 @@ def _part(run: RunRecord, name: str) -> Json:
 
 def _phases(run: RunRecord) -> str:
     """Return the phases and faults of a run in their order."""
-    return ", ".join(str(each["name"]) for each in run.rows("phases"))
+    return ", ".join(each.name for each in run.phases)
 
 
 def _said(value: object) -> str:

@@ -7,8 +7,7 @@ from fleet.metrics import is_refused_renewal
 from fleet.report.control_plane import REQUESTS
 from fleet.report.curves import periods, series
 from fleet.report.display import clock
-from fleet.report.figure import Json
-from fleet.report.report import Outcome
+from fleet.report.report import Outcome, Phase, ServiceLevel
 from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import (
     INDICATORS,
@@ -50,9 +49,9 @@ class Recovery(NamedTuple):
     """Until as many nodes were Ready as before; None if that was not seen."""
 
 
-def of_unit(sli: str, value: object) -> str:
+def of_unit(sli: str, value: float | None) -> str:
     """Say a value of the summary in the unit of its indicator."""
-    return words(sli, value) if isinstance(value, int | float) else "-"
+    return "-" if value is None else words(sli, value)
 
 
 def sentence(run: RunRecord) -> str:
@@ -101,10 +100,8 @@ def _peak_of_dashboard(run: RunRecord) -> float | None:
     options = run.about.get("options")
     if not isinstance(options, dict) or not options.keys() & {"dashboard", "locust_master"}:
         return None
-    parts = [each for each in run.rows("phases") if each["name"] == STEADY]
-    if not parts:
-        return None
-    from_s, until_s = cast("float", parts[0]["from_s"]), cast("float", parts[0]["until_s"])
+    [steady] = [each for each in run.phases if each.name == STEADY] or [Phase(until_s=-1.0)]
+    from_s, until_s = steady.from_s, steady.until_s or run.wall_s
     ready = (value for at_s, value in series(run, "nodes.ready") if from_s <= at_s <= until_s)
     return max(ready, default=None)
 
@@ -114,32 +111,30 @@ def _of(ready: float, wanted: float) -> str:
 
 
 def _steady_s(run: RunRecord) -> float:
-    for each in run.rows("phases"):
-        if each["name"] == STEADY and isinstance(each["until_s"], int | float):
-            return float(each["until_s"]) - cast("float", each["from_s"])
-    return 0.0
+    steady = (each for each in run.phases if each.name == STEADY and each.until_s is not None)
+    return next((cast("float", each.until_s) - each.from_s for each in steady), 0.0)
 
 
 def first_broken(run: RunRecord) -> Break | None:
     """Return which judged objective was seen broken first, None unless the run failed by one."""
     if run.verdict is not Outcome.FAIL:
         return None
-    broken = [each for each in run.rows("slis") if each["judged"] and each["met"] is False]
-    found = [Break(str(each["sli"]), _first_s(run, each), _words(each)) for each in broken]
+    broken = [each for each in run.levels if each.judged and each.met is False]
+    found = [Break(each.sli, _first_s(run, each), _words(each)) for each in broken]
     return min(found, key=lambda each: (each.at_s is None, each.at_s or 0.0), default=None)
 
 
-def _words(level: Json) -> str:
-    sli = str(level["sli"])
+def _words(level: ServiceLevel) -> str:
+    sli = level.sli
     what = INDICATORS[sli].words if sli in INDICATORS else sli
-    of = f", {level['worst']}" if level["worst"] else ""
-    name, measured = level_words(sli, level["percentile"]), of_unit(sli, level["measured"])
-    return f"{name} was {measured}{of}, over its limit of {of_unit(sli, level['limit'])} ({what})"
+    of = f", {level.worst}" if level.worst else ""
+    name, measured = level_words(sli, level.percentile), of_unit(sli, level.measured)
+    return f"{name} was {measured}{of}, over its limit of {of_unit(sli, level.limit)} ({what})"
 
 
-def _first_s(run: RunRecord, level: Json) -> float | None:
+def _first_s(run: RunRecord, level: ServiceLevel) -> float | None:
     """Return the first moment at which an indicator was over its limit."""
-    sli, limit = str(level["sli"]), cast("float", level["limit"])
+    sli, limit = level.sli, level.limit or 0.0
     path = {
         POD_STARTUP: ("pods.start_sli_ms.p99", 1e3),
         "LeaseLateness": ("lease.late_ms.p99", 1e3),
@@ -151,8 +146,8 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
         return next(over, None)
     if sli == "TimeToNodesReady":
         return limit
-    since_s = (run.steady_from_s or 0.0) if level["phase"] == STEADY else 0.0
-    share = cast("float", level["percentile"])
+    since_s = (run.steady_from_s or 0.0) if level.phase == STEADY else 0.0
+    share = level.percentile
     lone_s = None  # the first moment at which a rare call was slow, the worst of all
     for at_s, span_s, period in periods(run, APISERVER):
         if at_s - span_s / 2 < since_s:  # most of it was before
@@ -162,7 +157,7 @@ def _first_s(run: RunRecord, level: Json) -> float | None:
         bounds = period.bounds.get(REQUESTS, [])
         if (slowest(calls, bounds, share, SAMPLES_LEAST).seconds or 0.0) > limit:
             return from_s
-        worst = [each for each in calls if str(each) == level["worst"]]
+        worst = [each for each in calls if str(each) == level.worst]
         if lone_s is None and (slowest(worst, bounds, share, 1).seconds or 0.0) > limit:
             lone_s = from_s
     return lone_s
@@ -172,18 +167,18 @@ def recoveries(run: RunRecord) -> list[Recovery]:
     """Return what became of the nodes after each fault."""
     known = [(at_s, int(count)) for at_s, count in series(run, "nodes.ready")]
     found = []
-    for each in run.rows("phases"):
-        if each["kind"] != "fault":
+    for each in run.phases:
+        if each.kind != "fault":
             continue
-        from_s = cast("float", each["from_s"])
-        until_s = cast("float", each["until_s"] if each["until_s"] is not None else run.wall_s)
+        from_s = each.from_s
+        until_s = each.until_s if each.until_s is not None else run.wall_s
         before = max((count for at_s, count in known if at_s <= from_s), default=0)
         during = [count for at_s, count in known if at_s >= from_s]
         back = (at_s for at_s, count in known if at_s >= until_s and count >= before)
         at_s = next(back, None)
         took_s = None if at_s is None else max(0.0, at_s - until_s)
         lost = max(0, before - min(during, default=before))
-        found.append(Recovery(str(each["name"]), from_s, until_s, lost, took_s))
+        found.append(Recovery(each.name, from_s, until_s, lost, took_s))
     return found
 
 
@@ -213,11 +208,7 @@ def not_proven(run: RunRecord) -> list[str]:
     if steady < 300:
         told = f"{duration(steady)} with all nodes Ready" if steady else "no time with all Ready"
         found.append(f"Endurance: there was {told}; SIG Scalability looks at 5 minutes at a time.")
-    unjudged = [
-        str(each["sli"])
-        for each in run.rows("slis")
-        if each["limit"] is not None and not each["judged"]
-    ]
+    unjudged = [each.sli for each in run.levels if each.limit is not None and not each.judged]
     if unjudged:
         found.append(f"{', '.join(unjudged)}: not judged, see the table.")
     if run.get("controlplane.problem"):

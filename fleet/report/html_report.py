@@ -13,6 +13,7 @@ import base64
 import hashlib
 import html
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from typing import cast
@@ -33,7 +34,7 @@ from fleet.report.findings import (
     refused,
     sentence,
 )
-from fleet.report.report import Outcome
+from fleet.report.report import Outcome, Phase, ServiceLevel
 from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import INDICATORS, level_words
 from fleet.report.summary_text import duration, size
@@ -137,7 +138,7 @@ def tiles(shown: Iterable[tuple[str, str, str]]) -> str:
     return f'<div class="tiles">{boxes}</div>'
 
 
-def plotted(plots: Sequence[Plot], phases: Sequence[Json] = (), until_s: float = 0.0) -> str:
+def plotted(plots: Sequence[Plot], phases: Sequence[Phase] = (), until_s: float = 0.0) -> str:
     """Return a figure for each plot, and the JSON that the script of the page draws.
 
     Phases and faults are marked on each axis of time.
@@ -157,15 +158,7 @@ def plotted(plots: Sequence[Plot], phases: Sequence[Json] = (), until_s: float =
         ]
         shown = {key: getattr(plot, key) for key in ("name", "unit", "kind", "is_log")}
         found.append(shown | {"series": series})
-    marks = [
-        {
-            "name": _short(str(each["name"])),
-            "kind": each.get("kind"),
-            "from_s": each["from_s"],
-            "until_s": each.get("until_s"),
-        }
-        for each in phases
-    ]
+    marks = [replace(each, name=_short(each.name)) for each in phases]
     content = orjson.dumps({"plots": found, "phases": marks, "until_s": until_s}).decode()
     figures = "".join(
         f'<figure id="plot-{plot.name}"><figcaption>{escaped(plot.title)}'
@@ -265,41 +258,38 @@ def _tiles(run: RunRecord) -> str:
 
 
 def _levels(run: RunRecord) -> str:
-    levels = run.rows("slis")
-    if not levels:
+    if not run.levels:
         return ""
     names = ("indicator", "measured", "as nodes saw it", "limit", "by", "samples", "")
     rows = []
-    for level in levels:
-        sli = str(level["sli"])
+    for level in run.levels:
+        sli = level.sli
         words = INDICATORS[sli].words if sli in INDICATORS else ""
-        if level["worst"]:
-            words += f" ({level['worst']})"
-        name = f"<b>{escaped(sli)}</b>{level_words(sli, level['percentile']).removeprefix(sli)}"
+        if level.worst:
+            words += f" ({level.worst})"
+        name = f"<b>{escaped(sli)}</b>{level_words(sli, level.percentile).removeprefix(sli)}"
         rows.append(
             (
                 f"{name} {tag(MEASURED)}<small>{escaped(words)}</small>",
-                escaped(of_unit(sli, level["measured"])),
-                escaped(of_unit(sli, level["client"])) if level["client"] is not None else "",
-                escaped(of_unit(sli, level["limit"])) if level["limit"] is not None else "",
-                escaped(level["source"]),
-                f"{level['samples']:,}",
+                escaped(of_unit(sli, level.measured)),
+                escaped(of_unit(sli, level.client)) if level.client is not None else "",
+                escaped(of_unit(sli, level.limit)) if level.limit is not None else "",
+                escaped(level.source),
+                f"{level.samples:,}",
                 _mark(level),
             )
         )
     return f"<h2>Service levels</h2>{table(names, rows, (1, 2, 3, 5), reflows=True)}"
 
 
-def _mark(level: Json) -> str:
-    note = f"<small>{escaped(level['note'])}</small>" if level["note"] else ""
-    if level["met"] is None:
+def _mark(level: ServiceLevel) -> str:
+    note = f"<small>{escaped(level.note)}</small>" if level.note else ""
+    if level.met is None:
         return note or "<small>no limit</small>"
-    if not level["judged"]:
-        side = "within its limit" if level["met"] else "over its limit"
+    if not level.judged:
+        side = "within its limit" if level.met else "over its limit"
         return f'<span class="unjudged">{side}</span>{note or "<small>not judged</small>"}'
-    mark = (
-        '<span class="met">✓ met</span>' if level["met"] else '<span class="broken">✗ broken</span>'
-    )
+    mark = '<span class="met">✓ met</span>' if level.met else '<span class="broken">✗ broken</span>'
     return f"<span>{mark}{note}</span>"
 
 
@@ -358,13 +348,13 @@ def _recovery(run: RunRecord) -> str:
 
 
 def _plots(run: RunRecord) -> str:
-    marks = list(run.rows("phases"))
+    marks = list(run.phases)
     broken = first_broken(run)
     if broken is not None and broken.at_s is not None:
-        marks.append({"name": "first over its limit", "kind": "broken", "from_s": broken.at_s})
+        marks.append(Phase(name="first over its limit", kind="broken", from_s=broken.at_s))
     parts = ", ".join(
-        f"{escaped(each['name'])} {clock(cast('float', each['from_s']))}"
-        + (f" to {clock(cast('float', each['until_s']))}" if each.get("until_s") else "")
+        f"{escaped(each.name)} {clock(each.from_s)}"
+        + (f" to {clock(each.until_s)}" if each.until_s else "")
         for each in marks
     )
     legend = "A dashed line is the begin of a phase, a shaded band a fault"

@@ -12,6 +12,7 @@ from fleet.report.comparison import Comparison, Row, compare
 from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.html_report import write_report
+from fleet.report.report import ServiceLevel
 from fleet.report.run_directory import RunRecord, read_run
 from fleet.report.service_levels import INDICATORS, is_asked
 
@@ -25,13 +26,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     return lines + [f"| {' | '.join(map(_cell, row))} |" for row in rows]
 
 
-def _mark(level: Json) -> str:
-    if level["met"] is None:
-        return str(level["note"] or "no limit")
-    if not level["judged"]:
-        side = "within its limit" if level["met"] else "over its limit"
-        return f"{side}; {level['note'] or 'not judged'}"
-    mark, note = "met" if level["met"] else "BROKEN", level["note"]
+def _mark(level: ServiceLevel) -> str:
+    if level.met is None:
+        return level.note or "no limit"
+    if not level.judged:
+        side = "within its limit" if level.met else "over its limit"
+        return f"{side}; {level.note or 'not judged'}"
+    mark, note = "met" if level.met else "BROKEN", level.note
     return f"{mark}; {note}" if note else mark
 
 
@@ -41,14 +42,14 @@ def markdown(run: RunRecord) -> str:
     lines += [f"- {each}" for each in filter(None, (refused(run), *run.reasons))]
     rows = [
         (
-            f"{level['sli']} p{level['percentile']:g}",
-            of_unit(str(level["sli"]), level["measured"]),
-            of_unit(str(level["sli"]), level["limit"]) if level["limit"] is not None else "",
-            level["source"],
-            level["samples"],
+            f"{level.sli} p{level.percentile:g}",
+            of_unit(level.sli, level.measured),
+            of_unit(level.sli, level.limit) if level.limit is not None else "",
+            level.source,
+            level.samples,
             _mark(level),
         )
-        for level in run.rows("slis")
+        for level in run.levels
     ]
     if rows:
         lines += ["", *_table(("SLI", "measured", "limit", "by", "samples", ""), rows)]
@@ -79,15 +80,15 @@ def junit(run: RunRecord) -> str:
     case = ET.SubElement(suite, "testcase", classname="fleet.run", name="valid")
     if not run.get("valid"):
         ET.SubElement(case, "error", message=run.verdict.value).text = "\n".join(run.reasons)
-    for level in run.rows("slis"):
-        sli = str(level["sli"])
+    for level in run.levels:
+        sli = level.sli
         case = ET.SubElement(suite, "testcase", classname="fleet.slo", name=sli)
-        if level["judged"]:
-            if not level["met"]:
-                measured, limit = of_unit(sli, level["measured"]), of_unit(sli, level["limit"])
+        if level.judged:
+            if not level.met:
+                measured, limit = of_unit(sli, level.measured), of_unit(sli, level.limit)
                 message = f"{measured}, and {limit} is the limit"
-                ET.SubElement(case, "failure", message=message).text = str(level["worst"])
-        elif level["limit"] is not None and is_asked(str(level["source"])):
+                ET.SubElement(case, "failure", message=message).text = level.worst
+        elif level.limit is not None and is_asked(level.source):
             ET.SubElement(case, "error", message=_mark(level))
         else:
             ET.SubElement(case, "skipped", message=_mark(level))

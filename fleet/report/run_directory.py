@@ -15,20 +15,18 @@ import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast, get_type_hints
+from typing import TypeVar, cast
 
+import msgspec
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from fleet.errors import SetupError, UsageError
-from fleet.profile.schema import explain
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.report import (
-    Expectation,
     Outcome,
     Phase,
     RunFigures,
@@ -40,6 +38,7 @@ from fleet.report.report import (
     summary,
 )
 
+T = TypeVar("T")
 RUNS_DIRECTORY = Path("runs")
 SUMMARY = "summary.json"
 TIMESERIES = "timeseries.jsonl"
@@ -206,23 +205,11 @@ class RunDirectory:
             self._controlplane.close()
 
 
-Figures = dict[str, Any]
 Number = int | float  # in this order: a count stays one
 Shares = dict[str, Number | None]
-_ANY_MORE = ConfigDict(extra="allow", allow_inf_nan=False)
 
 
-def _model_of(record: type[ServiceLevel | Phase | Expectation]) -> type[BaseModel]:
-    """Return a model with the fields of a record, so that what a record gains is checked, too."""
-    hints = get_type_hints(record)
-    members: dict[str, Any] = {
-        each.name: (hints[each.name], each.default) for each in fields(record)
-    }
-    return create_model(record.__name__, __config__=_ANY_MORE, **members)
-
-
-class _Request(BaseModel):
-    model_config = _ANY_MORE
+class _Request(msgspec.Struct):
     verb: str
     resource: str
     code: int
@@ -230,26 +217,23 @@ class _Request(BaseModel):
     ms: Shares
 
 
-class _Summary(BaseModel):
-    model_config = _ANY_MORE
-    verdict: Literal[*map(str, Outcome)] = "incomplete"  # type: ignore[valid-type]
+class _Summary(msgspec.Struct):
+    verdict: Outcome = Outcome.INCOMPLETE
     valid: bool = False
     invalid_reasons: list[str] = []
     verdict_reasons: list[str] = []
-    expectations: list[_model_of(Expectation)] = []  # type: ignore[valid-type]
-    slis: list[_model_of(ServiceLevel)] = []  # type: ignore[valid-type]
-    phases: list[_model_of(Phase)] = []  # type: ignore[valid-type]
+    expectations: list[Json] = []
+    slis: list[ServiceLevel] = []
+    phases: list[Phase] = []
     requests: list[_Request] = []
 
 
-class _About(BaseModel):
-    model_config = _ANY_MORE
-    machine: Figures = {}
-    options: Figures = {}
+class _About(msgspec.Struct):
+    machine: Json = {}
+    options: Json = {}
 
 
-class _Line(BaseModel):
-    model_config = _ANY_MORE
+class _Line(msgspec.Struct):
     wall_s: Number
     nodes: dict[str, Number | None] | None = None
     lease: dict[str, Shares | Number | None] | None = None
@@ -259,17 +243,12 @@ class _Line(BaseModel):
     requests_total: Number = 0
 
 
-class _Histograms(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, dict[int, int]] = Field(init=False)
-
-
-def _checked(model: type[BaseModel], content: object, path: Path) -> Json:
-    """Return the content of a file with the keys that reports read. Raises UsageError."""
+def _checked(kind: type[T], content: object, path: Path) -> T:
+    """Return the keys of a file that reports read. Raises UsageError."""
     try:
-        return model.model_validate(content, strict=model is not _Histograms).model_dump()
-    except ValidationError as error:
-        raise UsageError(f"{path}: {explain(error, model)}") from error
+        return msgspec.convert(content, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: is not as fleet writes it: {error}") from error
 
 
 Buckets = dict[str, dict[int, int]]
@@ -289,6 +268,9 @@ class RunRecord:
     samples: Samples
     histograms: Buckets = field(default_factory=dict)
     """Microseconds (the lower end of each bucket) and counts, by figure."""
+    levels: list[ServiceLevel] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
+    """Of the summary."""
 
     @property
     def name(self) -> str:
@@ -298,7 +280,7 @@ class RunRecord:
     @property
     def verdict(self) -> Outcome:
         """Return what the run was worth when it ended."""
-        return Outcome(str(self.summary["verdict"]))
+        return Outcome(str(self.summary.get("verdict", Outcome.INCOMPLETE)))
 
     @property
     def reasons(self) -> list[str]:
@@ -333,8 +315,7 @@ class RunRecord:
     @property
     def steady_from_s(self) -> float | None:
         """When all nodes were Ready."""
-        found = [each for each in self.rows("phases") if each["name"] == "steady"]
-        return cast("float", found[0]["from_s"]) if found else None
+        return next((each.from_s for each in self.phases if each.name == "steady"), None)
 
 
 def read_run(path: Path) -> RunRecord:
@@ -349,14 +330,10 @@ def read_run(path: Path) -> RunRecord:
             samples = Samples.read(_raw_lines(path / CONTROLPLANE))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise UsageError(f"{path / CONTROLPLANE}: is not as fleet writes it") from error
-        return RunRecord(
-            path,
-            _checked(_Summary, told, path / SUMMARY),
-            _checked(_About, _json(path / RUN), path / RUN),
-            lines,
-            samples,
-            cast("Buckets", _checked(_Histograms, _json(path / HISTOGRAMS), path / HISTOGRAMS)),
-        )
+        found, about = _checked(_Summary, told, path / SUMMARY), _json(path / RUN)
+        _checked(_About, about, path / RUN)
+        buckets = _checked(Buckets, _json(path / HISTOGRAMS), path / HISTOGRAMS)
+        return RunRecord(path, told, about, lines, samples, buckets, found.slis, found.phases)
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
 
@@ -409,4 +386,5 @@ def _lines(path: Path) -> Iterator[Json]:
             content = orjson.loads(line)
         except orjson.JSONDecodeError:  # cut off by a crash
             return
-        yield _checked(_Line, content, path)
+        _checked(_Line, content, path)
+        yield content

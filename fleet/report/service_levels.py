@@ -37,7 +37,6 @@ from fleet.profile.loader import read_text, yaml_mappings
 from fleet.profile.schema import API_VERSION, Metadata, Spec, explain
 from fleet.quantity import parse_duration
 from fleet.report.control_plane import REQUESTS, SEPARATOR, Exposition, added, quantile
-from fleet.report.figure import Json
 from fleet.report.report import Expectation, RunFigures, ServiceLevel
 
 KIND = "ServiceLevelObjectives"
@@ -336,7 +335,7 @@ def detail(level: ServiceLevel) -> str:
     return f"{text}; {level.note}" if level.note else text
 
 
-def level_words(sli: str, percentile: object) -> str:
+def level_words(sli: str, percentile: float) -> str:
     """Return an indicator with its percentile, if it has one and this version knows it."""
     known = INDICATORS.get(sli)
     return f"{sli} p{percentile:g}" if known is not None and known.has_percentile else sli
@@ -351,12 +350,11 @@ def words(sli: str, value: float | None) -> str:
     return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
 
 
-def share_of_limit(level: Json) -> float | None:
-    """Return how much of its limit a level of a summary used, None if it has none: 1 is all."""
-    limit, measured = level["limit"], level["measured"]
-    if not isinstance(limit, int | float) or not isinstance(measured, int | float):
+def share_of_limit(level: ServiceLevel) -> float | None:
+    """Return how much of its limit a level used, None if it has none: 1 is all."""
+    if level.limit is None or level.measured is None:
         return None
-    return measured / limit if limit else float(measured > 0)
+    return level.measured / level.limit if level.limit else float(level.measured > 0)
 
 
 def _level(

@@ -352,10 +352,10 @@ async def _all_ready(directory: Path, nodes: int) -> None:
 def nearest(run: RunRecord) -> tuple[str, float | None, str]:
     """Return which service level came nearest to its limit, how near, and that in words."""
     found: tuple[str, float | None, str] = ("", None, "")
-    for level in run.rows("slis"):
-        share, name = share_of_limit(level), str(level["sli"])
+    for level in run.levels:
+        share, name = share_of_limit(level), level.sli
         if share is not None and (found[1] is None or share > found[1]):
-            told = f"{of_unit(name, level['measured'])} of {of_unit(name, level['limit'])}"
+            told = f"{of_unit(name, level.measured)} of {of_unit(name, level.limit)}"
             found = name, round(share, 3), f"{name} {told}"
     return found
 

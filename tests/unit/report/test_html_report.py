@@ -55,8 +55,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_few_slow_calls_stand_out_at_a_moment_too(slow: Path) -> None:
     """None of a kind was called often between two samples; all of the run together were slow."""
     run = read_run(slow)
-    [level] = [each for each in run.rows("slis") if each["met"] is False]
-    level["worst"] = "PATCH nodes/status"
+    [level] = [each for each in run.levels if each.met is False]
+    run.levels = [replace(level, worst="PATCH nodes/status")]
     bounds = slow_writes(1, 1.5).bounds
     row = bounds[REQUESTS]
 
@@ -105,7 +105,9 @@ def test_phases_and_what_broke_first_are_marked(slow: Path) -> None:
 def test_a_sample_before_all_were_ready_hides_no_moment(slow: Path) -> None:
     """On a busy machine nothing was sampled between 45 s and 60 s; all were Ready at 49 s."""
     run = read_run(slow)
-    next(each for each in run.rows("phases") if each["name"] == "steady")["from_s"] = 49.0
+    run.phases = [
+        replace(each, from_s=49.0) if each.name == "steady" else each for each in run.phases
+    ]
     broken = first_broken(run)
     assert broken is not None
     assert broken.at_s == 49.0
@@ -127,12 +129,12 @@ def test_a_slow_server_is_said_in_one_sentence(slow: Path) -> None:
 def test_what_broke_first_is_never_what_is_only_shown(slow: Path) -> None:
     """Nodes were lost before the writes were slow, but that decides no verdict by default."""
     run = read_run(slow)
-    [lost] = [each for each in run.rows("slis") if each["sli"] == "FalseNotReadyNodes"]
-    lost |= {"measured": 3.0, "met": False}
+    [lost] = [each for each in run.levels if each.sli == "FalseNotReadyNodes"]
+    run.levels[run.levels.index(lost)] = replace(lost, measured=3.0, met=False)
     cast("dict[str, int]", run.lines[0]["nodes"])["ever_not_ready"] = 3
     broken = first_broken(run)
     assert broken is not None
-    assert (broken.sli, lost["judged"]) == ("MutatingApiCallLatency", False)
+    assert (broken.sli, lost.judged) == ("MutatingApiCallLatency", False)
 
 
 def test_a_good_run_says_that_nothing_broke(good: Path) -> None:
