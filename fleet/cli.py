@@ -144,7 +144,7 @@ def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     if is_dry:
         click.echo(scenario_player.dry_run(scenario, path, settings))
         return Exit.OK
-    return _play(settings, scenario_player.player_of(scenario, path))
+    return _play(settings, scenario_player.ScenarioPlayer(scenario, path))
 
 
 @cli.command(cls=SettingsCommand, without=NOT_OF_CAPACITY, context_settings=VARIABLES)

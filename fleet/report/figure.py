@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, TypedDict, TypeGuard, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 from fleet.metrics import Histogram, Requests, merged
 
@@ -32,20 +32,12 @@ class Kind(enum.Enum):
     DERIVED = enum.auto()  # made of others when the summary is
 
 
-class Marks(TypedDict, total=False):
-    """What is said of a figure by name. A figure that says nothing is a counter in the series."""
-
-    kind: Kind
-    key: str  # in summary.json within its record, if not the field's name; `a.b` is b within a
-    labels: tuple[str, ...]  # in Prometheus
-    locust: tuple[str, str]  # type and name of its row on the dashboard
-    has_max: bool
-    in_series: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure. Units end the key: `_s`, `_ms`, `_bytes`; a metric has seconds and bytes."""
+    """One figure. Units end the key: `_s`, `_ms`, `_bytes`; a metric has seconds and bytes.
+
+    A figure that says nothing else is a counter in the series.
+    """
 
     words: str = ""
     counter: str = ""
@@ -53,30 +45,21 @@ class Figure:
     metric: str = ""
     """The name in Prometheus, without `fleet_` and a counter's `_total`."""
     kind: Kind = Kind.COUNTER
-    key: str = ""
-    labels: tuple[str, ...] = ()
-    locust: tuple[str, str] | None = None
+    key: str = ""  # in summary.json, if not the field's name; `a.b` is b within a
+    labels: tuple[str, ...] = ()  # in Prometheus
+    locust: tuple[str, str] | None = None  # type and name of its row on the dashboard
     has_max: bool = False
     in_series: bool = True
 
 
-def figure(
-    default: T, words: str = "", counter: str = "", metric: str = "", **marks: Unpack[Marks]
-) -> T:
-    """Make a field of a record."""
-    return field(default=default, metadata={FIGURE: Figure(words, counter, metric, **marks)})
+def figure(default: T, *said: str, **marks: Any) -> T:
+    """Make a field of a record; what is said of it is that of `Figure`."""
+    return field(default=default, metadata={FIGURE: Figure(*said, **marks)})
 
 
-def made(
-    factory: Callable[[], T],
-    words: str = "",
-    counter: str = "",
-    metric: str = "",
-    **marks: Unpack[Marks],
-) -> T:
-    """Make a field whose default is made anew for each record, such as a record within it."""
-    mark = Figure(words, counter, metric, **marks)
-    return field(default_factory=factory, metadata={FIGURE: mark})
+def made(factory: Callable[[], T], *said: str, **marks: Any) -> T:
+    """Make a field whose default is a new one for each record, such as a record within it."""
+    return field(default_factory=factory, metadata={FIGURE: Figure(*said, **marks)})
 
 
 @functools.cache

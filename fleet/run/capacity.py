@@ -105,10 +105,7 @@ Note = Callable[[str], None]
 class CapacityOptions:
     """What is searched, and how."""
 
-    first: int
-    most: int
-    precision: float  # a share
-    tries: int
+    sizes: CapacitySearch
     ready_within_ns: int
     directory: Path
 
@@ -145,10 +142,7 @@ def options_of(
         raise UsageError(f"--ready-within: {error}") from error
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     return CapacityOptions(
-        first=first,
-        most=most,
-        precision=share,
-        tries=tries,
+        sizes=CapacitySearch(first, most, share, tries),
         ready_within_ns=ready_within_ns,
         directory=directory or Path("runs") / f"capacity-{stamp}",
     )
@@ -203,7 +197,7 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
     except FileExistsError as error:
         raise UsageError(f"--run-dir: {options.directory} exists already") from error
     began_s = time.monotonic()
-    sizes = CapacitySearch(options.first, options.most, options.precision, options.tries)
+    sizes = options.sizes
     probes: list[Probe] = []
     problem = ""
     while (nodes := sizes.next()) and not problem:

@@ -73,8 +73,8 @@ class NodeKeeper:
         self._host = node_host
         self._served = node_host.managed
         self._note = note
-        self._informer = self._new_informer()
-        self._leases = self._lease_informer()
+        self._informer: Informer  # made by `run`, as the next one
+        self._leases: Informer
         node_host.managed.on_lost = self._on_lost
         self._known: dict[str, str] = {}  # uid by name, of Nodes that are or were looked at
         self._new: dict[str, None] = {}  # names, to be looked at
@@ -85,8 +85,23 @@ class NodeKeeper:
 
     async def run(self) -> None:
         """Follow the Nodes until cancelled; once more after a failure, as if nothing had been."""
-        self._informer = self._new_informer()
-        self._leases = self._lease_informer()
+        settings = self._host.settings
+        self._informer = Informer(
+            self._api,
+            MatchingNodes(settings.manage),
+            Draws(settings.seed),
+            keeps=lambda _node: True,
+            on_change=self._on_change,
+            on_synced=self._on_synced,
+        )
+        self._leases = Informer(
+            self._api,
+            ObjectWatch(1, NODE_LEASES),
+            Draws(settings.seed),
+            keeps=lambda lease: self._served.get(lease["metadata"]["name"]) is not None,
+            on_change=self._on_lease,
+            on_synced=lambda: None,
+        )
         self._known = {name: node.uid for name, node in self._served.items()}
         self._new.clear()
         self._waiting.clear()
@@ -99,27 +114,6 @@ class NodeKeeper:
                 group.create_task(self._tell_of_lost())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-
-    def _new_informer(self) -> Informer:
-        settings = self._host.settings
-        return Informer(
-            self._api,
-            MatchingNodes(settings.manage),
-            Draws(settings.seed),
-            keeps=lambda _node: True,
-            on_change=self._on_change,
-            on_synced=self._on_synced,
-        )
-
-    def _lease_informer(self) -> Informer:
-        return Informer(
-            self._api,
-            ObjectWatch(1, NODE_LEASES),
-            Draws(self._host.settings.seed),
-            keeps=lambda lease: self._served.get(lease["metadata"]["name"]) is not None,
-            on_change=self._on_lease,
-            on_synced=lambda: None,
-        )
 
     # ---- what there is ----
 

@@ -344,8 +344,3 @@ def dry_run(scenario: Scenario, path: Path, settings: Settings) -> str:
     is_light = settings.fidelity == "light"
     told = forecast(scenario, path, settings.nodes, mix, light=is_light)
     return f"{time_line(scenario, settings.nodes, settings.seed)}\n{told}"
-
-
-def player_of(scenario: Scenario, path: Path) -> ScenarioPlayer:
-    """Return who plays a scenario."""
-    return ScenarioPlayer(scenario, path)

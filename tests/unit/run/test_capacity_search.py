@@ -172,7 +172,7 @@ def probe(nodes: int, verdict: Outcome, exit_code: int) -> Probe:
 
 def test_the_first_size_is_never_over_the_most() -> None:
     good = {"precision": "0.1", "tries": 1, "ready_within": "1m", "directory": None}
-    found = [options_of(None, most, **good).first for most in (50, 5_000)]  # type: ignore[arg-type]
+    found = [options_of(None, most, **good).sizes.next() for most in (50, 5_000)]  # type: ignore[arg-type]
     assert found == [50, 100]
 
 
