@@ -51,7 +51,7 @@ def test_a_share_of_the_kubelets_begins_anew(world: World) -> None:
         world.apply(workload("Deployment", PREFIX, 9))
         eventually(lambda: len(world.ready_pods(PREFIX)) == 9, "pods are Ready")
         before, nodes = containers(world, PREFIX), world.nodes(PREFIX)
-        began = restart(run, 2, share="67%")
+        began = restart(run, 2, share=0.67)
 
         def missing() -> dict[str, set[str]]:
             since = {
