@@ -11,7 +11,7 @@ import traceback
 import types
 from collections.abc import Container, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 import orjson
@@ -409,26 +409,14 @@ def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
 
 @cli.command(cls=SettingsCommand, fields=CLUSTER, context_settings=VARIABLES)
 @clean_options
-def clean(
-    kubeconfig: Path | None,
-    context: str | None,
-    run_id: str,
-    statefulset: str | None,
-    *,
-    in_cluster: bool,
-    all_runs: bool,
-    expired: bool,
-    yes: bool,
-    is_dry: bool,
-) -> int:
+def clean(statefulset: str | None, **given: Any) -> int:
     """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
     from fleet.cluster.credentials import ClusterSelection  # noqa: PLC0415
     from fleet.report.display import ask_on_terminal  # noqa: PLC0415
     from fleet.run import clean_command  # noqa: PLC0415
 
-    named = ClusterSelection(kubeconfig=kubeconfig, context=context, in_cluster=in_cluster)
-    is_gone_fine = statefulset is not None
-    choice = clean_command.Choice(run_id, all_runs, expired, is_gone_fine, is_dry, yes)
+    named = ClusterSelection(**{name: given.pop(name) for name in CLUSTER})
+    choice = clean_command.Choice(**given, is_gone_fine=statefulset is not None)
     ask = ask_on_terminal if sys.stdin.isatty() else None
     done = clean_command.clean_cluster(
         named, choice, statefulset or "", ask=ask, say=click.echo, note=_note

@@ -52,14 +52,16 @@ class Figure:
     in_series: bool = True
 
 
-def figure(default: T, *said: str, **marks: Any) -> T:
+def figure(default: T, words: str = "", counter: str = "", metric: str = "", **marks: Any) -> T:
     """Make a field of a record; what is said of it is that of `Figure`."""
-    return field(default=default, metadata={FIGURE: Figure(*said, **marks)})
+    return field(default=default, metadata={FIGURE: Figure(words, counter, metric, **marks)})
 
 
-def made(factory: Callable[[], T], *said: str, **marks: Any) -> T:
+def made(factory: Callable[[], T], *texts: str, **marks: Any) -> T:
     """Make a field whose default is a new one for each record, such as a record within it."""
-    return field(default_factory=factory, metadata={FIGURE: Figure(*said, **marks)})
+    words, counter, metric = (*texts, "", "", "")[:3]
+    mark = Figure(words, counter, metric, **marks)
+    return field(default_factory=factory, metadata={FIGURE: mark})
 
 
 @functools.cache

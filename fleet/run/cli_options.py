@@ -180,7 +180,7 @@ scenario_options = click.option(
     "--dry-run", "is_dry", is_flag=True, help="Print the time line and a forecast, and do nothing."
 )
 clean_options = join(
-    click.option("--run", "run_id", default="", help="Remove this run."),
+    click.option("--run", default="", help="Remove this run."),
     click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too."),
     click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone."),
     click.option("--yes", is_flag=True, help="Ask nothing; --all and --expired ask otherwise."),

@@ -80,6 +80,12 @@ class _Fault:
     turn: asyncio.TimerHandle | None = None
     is_on: bool = True
 
+    def stop_timers(self) -> None:
+        """Have it neither end nor turn by itself."""
+        for handle in (self.end, self.turn):
+            if handle is not None:
+                handle.cancel()
+
     @property
     def words(self) -> str:
         """Name it and what it hits, for people."""
@@ -206,9 +212,7 @@ class FaultControl:
         fault = self._faults.pop(number, None)
         if fault is None:
             return
-        for handle in (fault.end, fault.turn):
-            if handle is not None:
-                handle.cancel()
+        fault.stop_timers()
         if fault.spec.component is None:
             self._injector.heal(number)
         elif fault.is_on and self._plane() is not None:
@@ -224,13 +228,10 @@ class FaultControl:
     async def close(self) -> None:
         """Let faults end with the run: what is to be cleaned up needs the control plane."""
         for fault in self._faults.values():
-            for handle in (fault.end, fault.turn):
-                if handle is not None:
-                    handle.cancel()
+            fault.stop_timers()
         for number in self._in_order():
-            if number not in self._faults:  # another order has already healed it
-                continue
-            if self._faults[number].spec.component is None:
+            left = self._faults.get(number)  # None: another order has already healed it
+            if left is None or left.spec.component is None:
                 continue
             try:
                 await self.heal(number)
@@ -255,7 +256,7 @@ class FaultControl:
         self._faults[number] = fault
         if for_ns is not None:
             fault.end = asyncio.get_running_loop().call_later(
-                for_ns / 1e9, lambda: self._soon(self.heal(number))
+                for_ns / 1e9, lambda: self.soon(self.heal(number))
             )
         if spec.every_ns and spec.component is None:
             self._turn_at(fault, self._injector.first_turn_ns(number))
@@ -271,7 +272,7 @@ class FaultControl:
         if fault.spec.component is None:
             self._turn_at(fault, self._injector.turn(fault.number))
         else:
-            self._soon(self._turn_component(fault))
+            self.soon(self._turn_component(fault))
 
     async def _turn_component(self, fault: _Fault) -> None:
         if fault.number not in self._faults:
@@ -285,7 +286,8 @@ class FaultControl:
     def _now_ns(self) -> int:
         return self._node_host.reactor.clock.now_ns()
 
-    def _soon(self, work: Coroutine[object, object, None]) -> None:
+    def soon(self, work: Coroutine[object, object, None]) -> None:
+        """Do something outside of the caller's turn; what it raises is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -411,7 +413,6 @@ class FaultNotes:
         self._reactor = reactor
         self._control = control
         self._taken: dict[str, _Taken] = {}  # by node
-        self._tasks: set[asyncio.Task[None]] = set()
         self._next = reactor.on_observed
         reactor.on_observed = self.on_event
 
@@ -428,9 +429,7 @@ class FaultNotes:
         taken = self._taken.get(view.name, _Taken())
         if text != taken.text or not taken.is_whole:
             # Outside of the reactor's turn: a fault may end the kubelet that it is at.
-            task = asyncio.get_running_loop().create_task(self._take(view.name, text))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._control.soon(self._take(view.name, text))
 
     async def _take(self, name: str, text: str) -> None:
         """Heal what an annotation names no more, and begin what it names and did not before.

@@ -1,6 +1,7 @@
 """Annotations of Nodes as fleet's own watch shows them, and faults that come and go with them."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import cast
 
 import pytest
@@ -23,6 +24,10 @@ class Noted:
         self.told: list[str] = []
         self.absent: set[str] = set()
         self.numbers = 0
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def soon(self, work: Coroutine[object, object, None]) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     def inject_here(self, spec: FaultSpec, for_ns: int | None) -> int:
         [node] = spec.nodes
