@@ -30,6 +30,7 @@ SEEDED = (
     "test_injected_faults.py",
 )
 """Of tests/sim: they draw their story from a seed."""
+REAL = ("tests/e2e", "tests/chart", "tests/parity")
 MINUTE_S = 60
 WELL, NO_PROGRAMS, NOTHING_COLLECTED = 0, 3, 5
 
@@ -63,7 +64,7 @@ def steps() -> list[Step]:
         Step(
             "slow end-to-end tests",
             180,
-            ((*PYTEST, "--numprocesses=2", *WORKERS, "-m", "slow", "tests/e2e", "tests/chart"),),
+            ((*PYTEST, "--numprocesses=2", *WORKERS, "-m", "slow", *REAL),),
         ),
         Step(
             "live judge",

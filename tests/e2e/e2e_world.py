@@ -6,6 +6,7 @@ The fixtures are in e2e_fixtures.py, what ends with the session in guard.py.
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from e2e_api import api_of, audit_log
-from lateness import assert_done
+from lateness import assert_ended
 
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane.options import APISERVER, ControlPlaneInfo
@@ -94,14 +96,14 @@ class Running:
         return self.process.wait(limit_s)
 
     def end_well_or_late(self) -> str:
-        """End it with Ctrl-C, well or late; return what it printed."""
+        """End it with Ctrl-C, as the stage of a test; return what it printed."""
         self.interrupt()
         return self.ended_well_or_late()
 
     def ended_well_or_late(self) -> str:
-        """Wait until it has ended, well or late; return what it printed."""
+        """Wait until it has ended, as the stage of a test; return what it printed."""
         printed, _ = self.process.communicate(timeout=2 * WAIT_MAX_S)
-        assert_done(self.process.returncode, printed, self.log)
+        assert_ended(self.process.returncode, printed, self.log)
         assert "\x1b" not in printed + self.log  # neither is a terminal
         return printed
 
@@ -299,3 +301,28 @@ def workload(kind: str, name: str, replicas: int = 0, **spec: object) -> Json:
         return {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": name}, "spec": outer}
     outer |= {"replicas": replicas, "selector": {"matchLabels": {"app": name}}}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": outer}
+
+
+def children(run: Running, word: str) -> list[psutil.Process]:
+    """Return the processes of a run in whose command a word stands."""
+    return [each for each in psutil.Process(run.process.pid).children() if word in each.cmdline()]
+
+
+def assert_killed_and_adopted(run: Running, nodes: int) -> None:
+    """Kill the second process of a run; the one in its place has its nodes again."""
+    [killed] = children(run, "spawn")
+    os.kill(killed.pid, signal.SIGKILL)
+    log = run.directory / "process-0001" / "log"
+    adopted = f"adopted {nodes} nodes that an earlier run left"
+    eventually(lambda: adopted in log.read_text(), adopted)
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """Return what is shown until some text is."""
+    said = b""
+    until_s = time.monotonic() + WAIT_MAX_S
+    while wanted not in said:
+        assert time.monotonic() < until_s, said
+        if select.select([terminal], [], [], 1)[0]:
+            said += os.read(terminal, 4096)
+    return said

@@ -18,8 +18,7 @@ PREFIX = "named"
 DEAD = "127.0.0.2"
 
 
-@pytest.mark.parametrize("listed", [f"{DEAD} 127.0.0.1", f"127.0.0.1 {DEAD}"])
-def test_a_dead_address_does_not_stop_a_fleet(world: World, tmp_path: Path, listed: str) -> None:
+def test_a_dead_address_does_not_stop_a_fleet(world: World, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     document = yaml.safe_load(world.info.token_kubeconfig.read_text())
     cluster = document["clusters"][0]["cluster"]
@@ -34,7 +33,7 @@ def test_a_dead_address_does_not_stop_a_fleet(world: World, tmp_path: Path, list
     done = subprocess.run(
         command,
         cwd=world.root,
-        env={**os.environ, named_fleet.ADDRESSES: listed},
+        env={**os.environ, named_fleet.ADDRESSES: f"{DEAD} 127.0.0.1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 import pytest
 from e2e_world import DEDICATED, FLEET, WAIT_MAX_S, Json, World
-from lateness import lack_of_cores
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -45,14 +44,10 @@ def searched(world: World, name: str, *arguments: str, no_report: str = "1") -> 
 
 def test_what_holds_is_the_most_that_was_asked(world: World) -> None:
     code, found = searched(world, "holds")
-    verdicts = {probe["nodes"]: probe["verdict"] for probe in found["probes"]}
-    if set(verdicts.values()) == {"not-judged"}:  # a size is held for a second
-        assert found["verdict"] == "not-judged"
-        assert (code, found["held"], found["broke"]) == (0, 6, None)
-        assert list(verdicts) == [3, 6]
-    else:  # on a machine that was short of cores, and the run knows it
-        assert "invalid" in verdicts.values()
-        assert lack_of_cores()
+    assert [probe["nodes"] for probe in found["probes"]] == [3, 6]
+    # A size is held for a second, which is too short for service levels.
+    assert {probe["verdict"] for probe in found["probes"]} == {"not-judged"}
+    assert (code, found["verdict"], found["held"], found["broke"]) == (0, "not-judged", 6, None)
 
 
 def test_nothing_holds_what_cannot_be_kept(world: World, tmp_path: Path) -> None:
@@ -67,13 +62,13 @@ def test_nothing_holds_what_cannot_be_kept(world: World, tmp_path: Path) -> None
     assert (code, found["held"], found["broke"]) == (1, 0, 1)
     assert [probe["nodes"] for probe in found["probes"]] == [3, 1]
     for probe in found["probes"]:
-        assert probe["verdict"] in {"fail", "invalid"}
+        assert probe["verdict"] == "fail"
         assert probe["nearest"] == "TimeToNodesReady"
         assert probe["share"] > 1
-    if found["probes"][-1]["verdict"] == "fail":
-        assert "TimeToNodesReady" in found["what_broke"]
+    assert "TimeToNodesReady" in found["what_broke"]
 
 
+@pytest.mark.slow
 def test_variables_are_passed_on_and_a_token_is_on_no_command_line(
     world: World, tmp_path: Path
 ) -> None:

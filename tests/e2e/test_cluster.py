@@ -381,6 +381,7 @@ def test_clean_up_removes_a_run_and_spares_the_rest(run: Run, target: ControlPla
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_clean_up_outlasts_a_restart_of_the_server(run: Run) -> None:
     """It is killed and away for seconds: connections break, are refused, then roles are unread."""
     plane = ControlPlane(ControlPlaneOptions())

@@ -225,6 +225,7 @@ def is_allowed(info: ControlPlaneInfo, kubeconfig: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_etcd_and_an_apiserver_alone_are_enough(tmp_path: Path) -> None:
     """As with KUBEBUILDER_ASSETS: a warning, and pods that nothing would schedule are admitted."""
     full = find_binaries()
@@ -291,7 +292,7 @@ uvloop.run(main())
 """
 
 
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize("loop", ["uvloop", pytest.param("asyncio", marks=pytest.mark.slow)])
 def test_sigkill_of_the_owner_leaves_no_process_and_no_port(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,6 +387,7 @@ def test_up_status_down(state_home: Path) -> None:
     assert not asyncio.run(down())
 
 
+@pytest.mark.slow
 def test_a_standing_one_dies_with_its_supervisor(state_home: Path, tmp_path: Path) -> None:
     """`--dir` is found without being named again, and SIGKILL leaves only files."""
     assert state_home

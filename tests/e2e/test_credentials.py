@@ -51,6 +51,7 @@ END
         return len(self.runs.read_text().split())
 
 
+@pytest.mark.slow
 def test_a_plugin_that_fails_three_times_is_asked_a_fourth_time(
     world: World, tmp_path: Path
 ) -> None:

@@ -8,9 +8,8 @@ import time
 
 import psutil
 import pytest
-from e2e_world import POLL_S, World, eventually
+from e2e_world import POLL_S, World, assert_killed_and_adopted, children, eventually
 from locust_dashboard import Dashboard, audited
-from siblings import assert_killed_and_adopted, children
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -108,6 +107,8 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
         run.until("dashboard: http://")
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 8), "8 users")
+        assert {worker["user_count"] for worker in dashboard.stats()["workers"]} == {4}
+        assert [row["shard"] for row in dashboard.shards()] == ["fleet-0000", "fleet-0001"]
         before = world.uids(PREFIX)
         [master] = children(run, "locust")
         os.kill(master.pid, signal.SIGKILL)
@@ -116,8 +117,10 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
         eventually(dashboard.shows("running", 8), "8 users again")
         after = world.uids(PREFIX)
         assert after == before
-        dashboard.swarm(5)
-        eventually(dashboard.shows("running", 5), "5 users")
+        dashboard.swarm(4)
+        eventually(dashboard.shows("running", 4), "4 users")
+        expected = {f"{PREFIX}-{shard:04d}-{slot:05d}" for shard in (0, 1) for slot in (0, 1)}
+        assert set(world.nodes(PREFIX)) == expected
         dashboard.stop()
         eventually(dashboard.shows("stopped", 0), "stopped")
         for _ in range(QUIET_LOOKS):  # it was started with --autostart, and would begin again
@@ -128,13 +131,14 @@ def test_a_master_that_is_killed_comes_back_and_adopts_the_nodes(world: World) -
     world.assert_nothing_left(PREFIX)
 
 
-def test_a_process_that_is_killed_adopts_its_nodes_within_ten_seconds(world: World) -> None:
+@pytest.mark.slow
+def test_a_process_that_is_killed_adopts_its_nodes(world: World) -> None:
     with world.spawn(PREFIX, 8, *SPAWN, "--processes=2") as run:
         run.until("dashboard: http://")
         dashboard = Dashboard(run)
         eventually(dashboard.shows("running", 8), "8 users")
         before = world.uids(PREFIX)
-        assert_killed_and_adopted(world, run, 4)
+        assert_killed_and_adopted(run, 4)
         eventually(lambda: len(dashboard.shards()) == 2, "its row in the tab Fleet")
         eventually(dashboard.shows("running", 8), "8 users again")
         after = world.uids(PREFIX)
@@ -158,22 +162,6 @@ def test_a_load_that_is_not_there_is_refused(world: World) -> None:
     done = world.fleet("locust", "worker", "--locust-master=here")
     assert done.returncode == 2
     assert "'here' is not HOST:PORT" in done.stderr
-
-
-def test_two_processes_are_two_workers(world: World) -> None:
-    with world.spawn(PREFIX, 10, *SPAWN, "--processes=2") as run:
-        run.until("dashboard: http://")
-        dashboard = Dashboard(run)
-        eventually(dashboard.shows("running", 10), "10 users")
-        assert {worker["user_count"] for worker in dashboard.stats()["workers"]} == {5}
-        dashboard.swarm(4)
-        eventually(dashboard.shows("running", 4), "4 users")
-        expected = {f"{PREFIX}-{shard:04d}-{slot:05d}" for shard in (0, 1) for slot in (0, 1)}
-        assert set(world.nodes(PREFIX)) == expected
-        shards = [row["shard"] for row in dashboard.shards()]
-        assert shards == ["fleet-0000", "fleet-0001"]
-        run.end_well_or_late()
-    world.assert_nothing_left(PREFIX)
 
 
 def test_a_port_that_is_taken_is_named(world: World) -> None:

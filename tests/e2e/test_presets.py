@@ -1,13 +1,11 @@
 """Nodes of `light` and settled ones register with what the controllers of their own would give."""
 
 import ipaddress
-import json
 
 import pytest
 from e2e_world import FOREIGN_NODE, Json, World, eventually
 
 from fleet.controlplane.flags import POD_CIDR
-from fleet.wire.api.requests import LEASES
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -17,31 +15,6 @@ LIGHT = "--fidelity=light"
 
 def cidrs(nodes: list[Json]) -> list[str]:
     return sorted(each["spec"].get("podCIDR", "") for each in nodes)
-
-
-def leases(world: World, prefix: str) -> list[Json]:
-    """Return the Leases of a fleet with their managedFields, which kubectl shows only raw."""
-    found = json.loads(world.kubectl("get", "--raw", LEASES.decode()))["items"]
-    return [each for each in found if each["metadata"]["name"].startswith(f"{prefix}-")]
-
-
-def test_leases_lose_their_managers_with_the_first_renewal(world: World) -> None:
-    def unmanaged(prefix: str) -> list[bool]:
-        return ["managedFields" not in each["metadata"] for each in leases(world, prefix)]
-
-    with world.spawn("few", 3, LIGHT, world.quick()) as run:
-        run.until_ready()
-        eventually(lambda: unmanaged("few") == [True] * 3, "no Lease has managers")
-        run.end_well_or_late()
-    with world.spawn("kept", 1, world.quick()) as run:  # a kubelet sends back what it got
-        run.until_ready()
-        eventually(lambda: leases(world, "kept"), "there is a Lease")
-        first = leases(world, "kept")
-        eventually(
-            lambda: first[0]["spec"] != leases(world, "kept")[0]["spec"], "the Lease is renewed"
-        )
-        assert unmanaged("kept") == [False]
-        run.end_well_or_late()
 
 
 @pytest.mark.parametrize("fidelity", [LIGHT, "--fidelity=kubelet"])

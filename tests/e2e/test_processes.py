@@ -4,9 +4,8 @@ import json
 import socket
 
 import pytest
-from e2e_world import World, eventually
+from e2e_world import World, assert_killed_and_adopted, eventually
 from free_ports import free_port
-from siblings import assert_killed_and_adopted
 
 from fleet.cluster.ownership import SHARD_LABEL
 
@@ -44,7 +43,7 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
     with world.spawn(PREFIX, 6, world.quick(), "--processes=2", "--fidelity=light") as run:
         run.until("all 6 nodes are Ready")
         before = world.uids(PREFIX)
-        assert_killed_and_adopted(world, run, 3)
+        assert_killed_and_adopted(run, 3)
         assert "process-0001 ended with -9; starting it again in 1 s" in run.log
         log = run.directory / "process-0001" / "log"
         eventually(lambda: log.read_text().count("all 3 nodes are Ready") == 2, "Ready again")

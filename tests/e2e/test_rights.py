@@ -86,10 +86,10 @@ def play(world: World, kubeconfig: Path, name: str, *options: str) -> list[Json]
     ("identity", "fidelity"),
     [
         ("impersonate", "kubelet"),
-        ("impersonate", "light"),
         ("csr", "kubelet"),
         ("shared", "kubelet"),
-        ("shared", "light"),
+        pytest.param("impersonate", "light", marks=pytest.mark.slow),
+        pytest.param("shared", "light", marks=pytest.mark.slow),
     ],
 )
 def test_a_service_account_with_the_printed_rights_runs_a_fleet(
@@ -131,7 +131,10 @@ def test_a_service_account_with_the_printed_rights_runs_a_fleet(
     eventually(lambda: gained["exempt"] <= len(masters()) + UNSEEN_MAX, "whose were exempt")
 
 
-@pytest.mark.parametrize("identity", ["impersonate", "csr", "shared"])
+@pytest.mark.parametrize(
+    "identity",
+    ["impersonate", *(pytest.param(each, marks=pytest.mark.slow) for each in ("csr", "shared"))],
+)
 def test_rights_by_name_reach_no_other_node(
     world: World, tmp_path: Path, foreign_node: str, identity: str
 ) -> None:
@@ -221,6 +224,7 @@ def test_agents_act_with_the_printed_rights(world: World, tmp_path: Path) -> Non
     assert not world.nodes("acting")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_servers_without_constrained_impersonation_take_the_old_grant(tmp_path: Path) -> None:
     """As a server before 1.36: there the group must be asked for, and only the nodes' is given."""
@@ -298,7 +302,9 @@ def without(objects: list[Json], role: int, rule: int, resource: str) -> Json:
     return found
 
 
-@pytest.mark.parametrize("identity", ["impersonate", "shared"])
+@pytest.mark.parametrize(
+    "identity", ["impersonate", pytest.param("shared", marks=pytest.mark.slow)]
+)
 def test_preflight_names_whatever_right_is_missing(
     world: World, tmp_path: Path, identity: str
 ) -> None:

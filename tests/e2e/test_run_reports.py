@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from chromium import INSTALL, Page, browse, find_chromium
-from delaying_proxy import delaying_proxy
-from e2e_world import DEDICATED, Running, World, eventually, workload
+from e2e_world import DEDICATED, World, eventually, workload
 from lateness import assert_done
 
 from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
+from fleet.report.report import LAG_LEAST_S, STANDSTILL_LIMIT_MS
 from fleet.report.run_directory import read_run
 
 pytest_plugins = ("e2e_fixtures",)
@@ -25,7 +24,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "told"
 NODES = 20
-EACH_SECOND = {"nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "1s"}
 SECONDS = 14
 """Of a run that is looked at: its control plane was asked three times and more."""
 REPORT_BYTES_MAX = 3_000_000
@@ -201,6 +199,7 @@ def test_the_report_of_a_zone_outage_is_whole_in_a_browser(world: World, tmp_pat
     world.assert_nothing_left("dark")
 
 
+@pytest.mark.slow  # of a real server's latency; unit tests of service levels have the verdict
 @pytest.mark.usefixtures("reports")
 def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -> None:
     """The server's etcd stalls for 5 s: the run is valid, fails, and says what broke first."""
@@ -220,7 +219,7 @@ def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -
         printed, _ = run.process.communicate(timeout=240)
     assert_done(run.process.returncode, printed, run.log, expected=1)
     summary = run.summary()
-    assert summary["verdict"] == ("fail" if run.process.returncode == 1 else "invalid"), printed
+    assert summary["verdict"] == "fail", printed
     met = {each["name"].split()[0]: each["met"] for each in summary["expectations"]}
     assert met == {"MutatingApiCallLatency": False, "SingleObjectReadLatency": True}
     assert "NOT MET: MutatingApiCallLatency p99 <= 1.5 s (" in printed
@@ -228,10 +227,9 @@ def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -
     broken = json.loads(told.stdout)["first_broken"]
     assert broken["sli"] == "MutatingApiCallLatency"
     assert re.search(r" s, (PUT|POST|PATCH) [a-z/]+, over its limit", broken["words"])
-    assert broken["at_s"] is not None or summary["verdict"] == "invalid"
+    assert broken["at_s"] is not None
     text = (run.directory / "report.html").read_text()
-    # Of an invalid run no report says what broke.
-    assert ("what broke first" in text) == (summary["verdict"] == "fail")
+    assert "what broke first" in text
     world.assert_nothing_left(PREFIX)
 
 
@@ -261,11 +259,11 @@ def test_a_sick_server_ends_a_run_in_order(world: World) -> None:
 def test_a_starved_fleet_is_invalid(world: World) -> None:
     with world.spawn(PREFIX, NODES, world.quick()) as run:
         run.until_ready()
-        time.sleep(3)
         run.process.send_signal(signal.SIGSTOP)
-        time.sleep(5)
+        time.sleep(2 * STANDSTILL_LIMIT_MS / 1000)
         run.process.send_signal(signal.SIGCONT)
-        time.sleep(3)
+        series = run.directory / "timeseries.jsonl"
+        eventually(lambda: len(series.read_text().splitlines()) > LAG_LEAST_S, "it is judged")
         run.interrupt()
         run.process.communicate(timeout=240)
     assert run.process.returncode == 4
@@ -273,59 +271,3 @@ def test_a_starved_fleet_is_invalid(world: World) -> None:
     assert any("it stood still meanwhile" in each for each in reasons), reasons
     assert "INVALID" in (run.directory / "report.html").read_text()
     world.assert_nothing_left(PREFIX)
-
-
-def test_the_way_to_the_server_is_told_apart_from_fleet_s_own_queues(
-    world: World, tmp_path: Path
-) -> None:
-    """What a proxy adds is in the latency, whole, and in nothing that fleet says of itself."""
-    delay_s = 0.4
-    port = int(world.info.ports[APISERVER])
-    with delaying_proxy(port, delay_s) as proxy:
-        document = yaml.safe_load(world.info.token_kubeconfig.read_text())
-        document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy}"
-        kubeconfig = tmp_path / "kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(document))
-        confirmed = f"--confirm-cluster={document['current-context']}"
-        far = (f"--kubeconfig={kubeconfig}", confirmed)
-        # A status a second, so that most of the watch's samples are later than the bring-up.
-        run_for = ("--duration=16s", world.quick("steady", **EACH_SECOND))
-        with (
-            world.spawn(f"{PREFIX}-near", NODES, *run_for) as near,
-            world.spawn(PREFIX, NODES, *run_for, *far) as run,
-        ):
-            near.ended_well_or_late()
-            run.ended_well_or_late()
-    summary = run.summary()
-    server = levels(summary)["MutatingApiCallLatency"]
-    lost = summary["controlplane"]["lost"]  # by a server that answers too late
-    assert server["measured"] is not None or lost
-    # Another fleet beside it shows how slow the machine itself is: 5 to 15 ms when idle.
-    machine_ms, delay_ms = renewal_ms(near), delay_s * 1e3
-    assert delay_ms <= renewal_ms(run) <= delay_ms * 1.1 + 2 * machine_ms, machine_ms
-    # So is the way of an event; that a watch lags behind the answers is another thing.
-    near_ms = near.summary()["watch"]["delay_ms"]["p50"]
-    watch = summary["watch"]
-    assert watch["events"] > 8 * NODES, watch
-    for each in (near, run):
-        assert requests(each, "PATCH", "nodes/status")["count"] > 6 * NODES
-    assert delay_ms <= watch["delay_ms"]["p50"] <= delay_ms * 1.1 + 2 * near_ms, near_ms
-    assert watch["behind_ms"]["p50"] < delay_ms / 2 + 2 * near_ms, near_ms
-    late_ms = near.summary()["lease"]["late_ms"]["p50"]
-    assert summary["lease"]["late_ms"]["p50"] < 40 + 2 * late_ms, (summary["lease"], late_ms)
-    eventually(lambda: not world.nodes(PREFIX), "its nodes are gone")
-
-
-def requests(run: Running, verb: str, resource: str) -> dict[str, Any]:
-    """Return what a run says of its requests of a kind that were answered with 200."""
-    [found] = [
-        each
-        for each in run.summary()["requests"]
-        if (each["verb"], each["resource"], each["code"]) == (verb, resource, 200)
-    ]
-    return dict(found)
-
-
-def renewal_ms(run: Running) -> float:
-    """Return how long the median renewal of a Lease took."""
-    return float(requests(run, "PUT", "leases")["ms"]["p50"])

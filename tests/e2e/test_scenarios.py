@@ -39,8 +39,8 @@ SHRINK = {
     "big-objects": 10,
 }
 """By how much the times of each are divided; its pods are as many for a node as those that ship."""
-LONGER = ("steady-5k", "rolling-update", "pod-churn", "big-objects")
-"""For `make faults`: each takes a minute, and nothing goes wrong in them."""
+QUICK = ("zone-outage", "gpu-cluster")
+"""One with a fault, one with pods and devices; `make nightly` and `make faults` have the others."""
 WAITED = re.compile("(Nodes|Pods)[A-Za-z]+ within")
 TIMES = ("duration", "at", "lifetime")
 
@@ -93,7 +93,7 @@ def written(world: World, name: str, phases: list[Json]) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=pytest.mark.slow) if each in LONGER else each for each in SHRINK],
+    [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in SHRINK],
 )
 @pytest.mark.usefixtures("machine")
 def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> None:

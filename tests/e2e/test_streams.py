@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import SUITES_PROGRAMS, Json, World, eventually
+from e2e_world import SUITES_PROGRAMS, Json, World, eventually, read_until
 from free_ports import free_port
-from terminals import read_until
 
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -20,7 +20,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 GOAWAY_CHANCE = "goaway-chance=0.02"  # of a request; the most that it takes
 STREAMS_MAX = "http2-max-streams-per-connection=7"  # of five watches, and one a ConfigMap
 DELETED = "SuccessfulDelete"  # by the controller, "Deleted pod: NAME"
-FIDELITIES = pytest.mark.parametrize("fidelity", ["kubelet", "light"])
+FIDELITIES = pytest.mark.parametrize(
+    "fidelity", ["kubelet", pytest.param("light", marks=pytest.mark.slow)]
+)
 
 
 def uids(items: list[Json]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from parity_script import LISTED, NODES, OUTAGE
 from recording import Recording, record
 
 pytest_plugins = ("e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 START = {"patch pods/status": 3, "create serviceaccounts/token": 1, "watch configmaps": 1}
 STOP = {"patch pods/status": 2, "delete pods": 1}
