@@ -1,23 +1,12 @@
 """Bad input: one line that says what to do, exit 2 or 3, and nothing is created."""
 
-import contextlib
-import datetime as dt
 import json
 import resource
-import socket
-import ssl
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 from e2e_world import World, eventually
 from lateness import assert_done
 
@@ -49,49 +38,22 @@ def assert_refused(world: World, code: int, words: str, *arguments: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("argument", "code", "words"),
     [
-        (["--nods=5"], "--nods"),
-        (["--nodes=-1"], "--nodes: -1"),
-        (["--nodes=0"], "--nodes: 0"),
-        (["--nodes=many"], "--nodes"),
-        (["--nodes=100001"], "--nodes: 100001"),
-        (["--nodes=99999999999999999999"], "--nodes: 99999999999999999999"),
-        (["--profile=no-such"], "no-such"),
-        (["--profile=default=0"], "the weight '0' is not a number above 0"),
-        (["--profile=./no-such.yaml"], "no-such.yaml"),
-        (["--name-prefix=Not_A_Label"], "--name-prefix: 'Not_A_Label' is not a DNS label"),
-        (["--name-prefix=-a"], "--name-prefix"),
-        ([f"--name-prefix={'a' * 60}"], "shorten the prefix"),
-        (["--fidelity=high"], "--fidelity"),
-        (["--duration=soon"], "--duration: 'soon' is not a duration"),
-        (["--duration=0s"], "--duration: 0s leaves no time"),
-        (["--kubeconfig=/no/such/file"], "--kubeconfig /no/such/file: no such file"),
-        (["--context=no-such"], "no-such"),
-        (["--in-cluster"], "cluster"),
-        (["--in-cluster", "--context=x"], "--in-cluster excludes"),
-        (["--confirm-cluster=other"], "--confirm-cluster other"),
-        (["--run-dir=/dev/null/x"], "/dev/null/x"),
-        (["--apiserver-flag=--"], "--apiserver-flag"),
-        (["--fsync"], "--fsync: the control plane in"),
+        ("--kubeconfig=/no/such/file", 2, "--kubeconfig /no/such/file: no such file"),
+        ("--confirm-cluster=other", 2, "--confirm-cluster other"),
+        ("--run-dir=/dev/null/x", 3, "/dev/null/x"),
+        ("--fsync", 2, "--fsync: the control plane in"),
     ],
-    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
 )
-def test_a_wrong_option_is_refused(world: World, arguments: list[str], words: str) -> None:
-    code = 3 if arguments == ["--run-dir=/dev/null/x"] else 2
-    assert_refused(world, code, words, *arguments)
+def test_what_only_a_run_finds_out_is_refused(
+    world: World, argument: str, code: int, words: str
+) -> None:
+    """Wrong options are in tests/unit/test_cli.py, servers in test_cluster_connection.py."""
+    assert_refused(world, code, words, argument)
 
 
-@pytest.mark.parametrize("text", ["", "{", "a: [", "clusters: 5", "\0", "kind: Config\n"])
-def test_an_unreadable_kubeconfig_is_refused(world: World, tmp_path: Path, text: str) -> None:
-    path = tmp_path / "config"
-    path.write_text(text)
-    assert_refused(world, 2, str(path), f"--kubeconfig={path}")
-
-
-def test_refused_credentials_are_told(world: World, tmp_path: Path) -> None:
-    never = world.user(tmp_path / "never", "nonsense")
-    assert_refused(world, 3, "401, the credentials of context", f"--kubeconfig={never}")
+def test_revoked_credentials_are_told(world: World, tmp_path: Path) -> None:
     world.kubectl("create", "serviceaccount", "gone")
     token = world.kubectl("create", "token", "gone").strip()
     world.kubectl("delete", "serviceaccount", "gone")
@@ -143,81 +105,6 @@ def test_a_missing_permission_is_named_by_verb_and_resource(world: World, tmp_pa
         world.kubectl("delete", "clusterrolebinding", "limited", "--ignore-not-found")
         world.kubectl("delete", "clusterrole", "edit-nodes", "--ignore-not-found")
         world.kubectl("delete", "serviceaccount", "limited")
-
-
-@contextlib.contextmanager
-def listening(directory: Path, protocols: list[str] | None) -> Iterator[int]:
-    """Accept connections, by TLS with the protocols or without TLS for None; answer nothing."""
-    context = None
-    if protocols is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self_signed(directory))
-        if protocols:
-            context.set_alpn_protocols(protocols)
-
-    def accept(server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = server.accept()
-                with contextlib.suppress(OSError), client:
-                    if context is None:
-                        client.recv(100)
-                        client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                    else:
-                        with context.wrap_socket(client, server_side=True) as secured:
-                            secured.recv(1)
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=accept, args=(server,), daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-def self_signed(directory: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "proxy")])
-    now = dt.datetime.now(dt.UTC)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name)
-    builder = builder.public_key(key.public_key()).serial_number(1)
-    builder = builder.not_valid_before(now - dt.timedelta(hours=1))
-    certificate = builder.not_valid_after(now + dt.timedelta(hours=1)).sign(key, SHA256())
-    path = directory / "proxy.pem"
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    path.write_bytes(private + certificate.public_bytes(Encoding.PEM))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("protocols", "words"),
-    [
-        ([], "does not speak HTTP/2"),
-        (["http/1.1"], "does not speak HTTP/2"),
-        (None, "does the port speak plain HTTP?"),
-    ],
-)
-def test_a_server_without_http2_is_refused(
-    world: World, tmp_path: Path, protocols: list[str] | None, words: str
-) -> None:
-    with listening(tmp_path, protocols) as port:
-        path = world.user(tmp_path / "k", "t", server=f"https://127.0.0.1:{port}")
-        text = path.read_text().splitlines()
-        lines = [line for line in text if "certificate-authority-data" not in line]
-        server = next(line for line in lines if "server:" in line)
-        indent = server[: len(server) - len(server.lstrip())]
-        lines.insert(lines.index(server), f"{indent}insecure-skip-tls-verify: true")
-        path.write_text("\n".join(lines))
-        assert_refused(world, 3, words, f"--kubeconfig={path}")
-
-
-def test_an_unreachable_server_is_told(world: World, tmp_path: Path) -> None:
-    with socket.socket() as taken:  # by nobody who listens
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-        path = world.user(tmp_path / "k", "t", server=f"https://127.0.0.1:{port}")
-        words = f"no connection to 127.0.0.1:{port}: connection refused"
-        assert_refused(world, 3, words, f"--kubeconfig={path}")
 
 
 def test_a_second_fleet_with_the_prefix_is_refused(world: World) -> None:

@@ -150,20 +150,6 @@ def test_a_process_that_is_killed_adopts_its_nodes(world: World) -> None:
     world.assert_nothing_left(PREFIX)
 
 
-def test_a_load_that_is_not_there_is_refused(world: World) -> None:
-    done = world.fleet("spawn", "--dashboard", "--load=nowhere")
-    assert done.returncode == 2
-    assert "--load nowhere: no such file, and no shipped load; there are: api_users" in done.stderr
-    done = world.fleet("spawn", "--load=api_users")
-    assert done.returncode == 2
-    assert (
-        "--load, --api-users, --dashboard-port and --dashboard-host need --dashboard" in done.stderr
-    )
-    done = world.fleet("locust", "worker", "--locust-master=here")
-    assert done.returncode == 2
-    assert "'here' is not HOST:PORT" in done.stderr
-
-
 def test_a_port_that_is_taken_is_named(world: World) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

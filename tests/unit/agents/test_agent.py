@@ -246,6 +246,17 @@ def test_agents_of_profiles_can_be_left_out(tmp_path: Path) -> None:
     assert mix.agents_per_node == 1
 
 
+def test_a_mistake_in_an_agent_names_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeAgent\nmetadata: {name: wrong}\n"
+        "spec: {userAgent: w/v1, user: u, watches: [{resource: pods, fieldSelektor: x}]}\n"
+    )
+    words = r"spec.watches\[0\]: unknown key 'fieldSelektor'; did you mean 'fieldSelector'\?"
+    with pytest.raises(UsageError, match=words):
+        load_mix((ProfileChoice(str(path)),))
+
+
 def test_a_share_of_the_nodes_has_an_agent() -> None:
     model = model_of(watches=[{"resource": "pods"}], share=0.25)
     count = sum(Agent.runs_on(node, model, 1 << 16, DRAWS) for node in range(4000))
