@@ -230,17 +230,6 @@ def test_the_nodes_of_shipped_profiles_run_kube_proxy(world: World) -> None:
     assert run.summary()["agents"]["kube-proxy"]["requests"]
 
 
-@pytest.mark.parametrize("option", ["--no-agents", "--fidelity=light"])
-def test_they_can_be_left_out_and_light_has_none(world: World, option: str) -> None:
-    prefix = f"bare{option[2:4]}"
-    begin = len(world.audit())
-    with world.spawn(prefix, 2, option) as run:
-        run.until_ready()
-        run.end_well_or_late()
-    assert not proxies_of(world, prefix, begin)
-    assert not run.summary()["agents"]
-
-
 def test_an_agent_without_rights_is_refused_before_anything_is_created(world: World) -> None:
     """On a named cluster fleet grants nothing: an account without roles is told in one line."""
     agent = world.root / "stranger.yaml"
@@ -254,16 +243,3 @@ def test_an_agent_without_rights_is_refused_before_anything_is_created(world: Wo
     assert "agent stranger as system:serviceaccount:default:stranger" in done.stderr
     assert "list,watch pods" in done.stderr
     assert not world.nodes("stranger")
-
-
-def test_a_mistake_in_an_agent_is_one_line(world: World) -> None:
-    agent = world.root / "wrong.yaml"
-    agent.write_text(
-        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeAgent\nmetadata: {name: wrong}\n"
-        "spec: {userAgent: w/v1, user: u, watches: [{resource: pods, fieldSelektor: x}]}\n"
-    )
-    done = world.fleet("spawn", f"--profile={agent}")
-    assert done.returncode == 2
-    assert "spec.watches[0]: unknown key 'fieldSelektor'; did you mean 'fieldSelector'?" in (
-        done.stderr
-    )

@@ -12,6 +12,7 @@ from lateness import assert_done
 pytest_plugins = ("e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
+STAGE = ("--start=cold",)  # whose kubelets say what those say that start
 GPU = "nvidia.com/gpu"
 CONDITIONS = {
     "MemoryPressure": "KubeletHasSufficientMemory",
@@ -47,65 +48,6 @@ def has_csi_node(world: World, node: str) -> bool:
     return node in {each["metadata"]["name"] for each in world.items("csinodes")}
 
 
-def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
-    with world.spawn("look", 3, "--start=cold") as run:
-        run.until_ready()
-        eventually(lambda: has_pod_cidr(world, "look", "look-00001"), "the controller's pod CIDR")
-        node = world.nodes("look")["look-00001"]
-        wide = world.kubectl("get", "nodes", "look-00001", "-o", "wide", "--no-headers").split()
-        # A kubelet that looks for its Node before it is there makes its Lease 10 s later.
-        leases = ("leases", "-n", "kube-node-lease", "--field-selector=metadata.name=look-00002")
-        eventually(lambda: world.items(*leases), "the node's Lease")
-        [lease] = world.items(*leases)
-        # A kubelet of 1.36 names no uid in its node's events, so that describe does not find them.
-        eventually(lambda: told(world, "look-00001") >= TOLD, "the kubelet's events")
-        eventually(
-            lambda: "RegisteredNode" in world.kubectl("describe", "node", "look-00001"),
-            "the controller's event",
-        )
-        described = world.kubectl("describe", "node", "look-00001")
-        eventually(lambda: has_csi_node(world, "look-00001"), "the CSINode")
-        csi_node = world.get("csinode", "look-00001")
-        run.end_well_or_late()
-    metadata, status = node["metadata"], node["status"]
-    for key, value in {
-        "kubernetes.io/hostname": "look-00001",
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
-        "beta.kubernetes.io/os": "linux",
-        "node.kubernetes.io/instance-type": "general-8x32",
-    }.items():
-        assert metadata["labels"][key] == value
-    assert metadata["labels"]["topology.kubernetes.io/zone"].startswith("zone-")
-    assert metadata["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"]
-    assert node["spec"]["podCIDR"] in node["spec"]["podCIDRs"]
-    assert node["spec"]["providerID"].endswith("/look-00001")
-    assert not node["spec"].get("taints")
-    shown = {each["type"]: each for each in status["conditions"]}
-    assert {kind: each["reason"] for kind, each in shown.items()} == CONDITIONS
-    assert shown["Ready"]["message"] == "kubelet is posting ready status"
-    assert [each["type"] for each in status["addresses"]] == ["InternalIP", "Hostname"]
-    assert set(status["capacity"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
-    assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("8", "7810m")
-    assert status["capacity"]["pods"] == status["allocatable"]["pods"] == "110"
-    assert len(status["images"]) == 47  # of the 50 that a status shows
-    assert 10_000 < len(json.dumps(node, separators=(",", ":"))) < 15_000
-    assert status["nodeInfo"]["kubeletVersion"] == world.info.server_version
-    assert status["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")
-    assert re.fullmatch(r"[0-9a-f-]{32,36}", status["nodeInfo"]["machineID"])
-    for line in (
-        "Roles:              <none>",
-        "Unschedulable:      false",
-        "Ready            True",
-    ):
-        assert line in described, described
-    assert wide[:2] == ["look-00001", "Ready"]
-    assert lease["spec"]["holderIdentity"] == "look-00002"
-    assert lease["spec"]["leaseDurationSeconds"] == 40
-    [owner] = csi_node["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("Node", metadata["uid"])
-
-
 OLD_PROFILE = """\
 apiVersion: fleet.emulator/v1alpha1
 kind: NodeProfile
@@ -121,24 +63,23 @@ spec:
 """
 
 
-@pytest.mark.parametrize("fidelity", ["kubelet", "light"])
-def test_a_node_that_is_taken_over_shows_its_new_profile(world: World, fidelity: str) -> None:
+def test_a_node_that_is_taken_over_shows_its_new_profile(world: World) -> None:
     """As after `helm upgrade`: what a kubelet reports is new, what others own has stayed."""
-    prefix, extended = f"anew-{fidelity}", "example.com/dongle"
+    prefix, extended = "anew", "example.com/dongle"
     name = f"{prefix}-00001"
     profile = world.root / f"{prefix}.yaml"
     profile.write_text(OLD_PROFILE)
-    options = ("--nodes=2", f"--name-prefix={prefix}", f"--fidelity={fidelity}")
+    options = ("--nodes=2", f"--name-prefix={prefix}")
     done = world.fleet("spawn", *options, f"--profile={profile}", "--keep", "--until-ready")
     assert_done(done.returncode, done.stdout, done.stderr)
     old = world.nodes(prefix)[name]
     assert old["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.4"
     written = json.dumps({"status": {"capacity": {extended: "3"}, "allocatable": {extended: "3"}}})
     world.kubectl("patch", "node", name, "--subresource=status", "-p", written)
-    with world.spawn(f"fresh-{fidelity}", 1, f"--fidelity={fidelity}") as other:
+    with world.spawn("fresh", 1) as other:
         other.until_ready()
-        fresh = world.nodes(f"fresh-{fidelity}")[f"fresh-{fidelity}-00000"]["status"]
-        with world.spawn(prefix, 2, f"--fidelity={fidelity}") as run:
+        fresh = world.nodes("fresh")["fresh-00000"]["status"]
+        with world.spawn(prefix, 2) as run:
             eventually(
                 lambda: world.nodes(prefix)[name]["status"]["capacity"]["cpu"] == "8", "capacity"
             )
@@ -219,51 +160,6 @@ def test_pasted_nodes_of_kwok_and_of_windows_register_and_run_pods(world: World)
     assert "'fake' is no version" in run.log
 
 
-def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
-    with world.spawn("pods", 2) as run:
-        run.until_ready()
-        world.apply(workload("Deployment", "shown", 1))
-        world.kubectl("rollout", "status", "deployment/shown", "--timeout=120s")
-        [pod] = world.pods("shown")
-        name = pod["metadata"]["name"]
-        steps = ("Scheduled", "Pulled", "Created", "Started")
-
-        def reasons() -> set[str]:
-            found = world.items("events", f"--field-selector=involvedObject.name={name}")
-            return {each["reason"] for each in found}
-
-        eventually(lambda: reasons() >= set(steps), "the pod's events", seen=reasons)
-        described = world.kubectl("describe", "pod", name)
-        on = pod["spec"]["nodeName"]
-        eventually(lambda: has_pod_cidr(world, "pods", on), "the controller's pod CIDR")
-        node = world.nodes("pods")[on]
-        world.kubectl("delete", "deployment", "shown", "--wait=false")
-        run.end_well_or_late()
-    status = pod["status"]
-    kinds = {each["type"] for each in status["conditions"]}
-    assert kinds == {
-        "PodReadyToStartContainers",
-        "Initialized",
-        "Ready",
-        "ContainersReady",
-        "PodScheduled",
-    }
-    assert all(condition(pod, kind) == "True" for kind in kinds)
-    [container] = status["containerStatuses"]
-    assert (container["ready"], container["started"], container["restartCount"]) == (True, True, 0)
-    assert container["containerID"].startswith("containerd://")
-    assert "startedAt" in container["state"]["running"]
-    assert status["podIPs"] == [{"ip": status["podIP"]}]
-    assert status["hostIPs"] == [{"ip": status["hostIP"]}]
-    assert status["qosClass"] == "BestEffort"
-    network, _, bits = node["spec"]["podCIDR"].partition("/")
-    assert bits == "24"
-    assert status["podIP"].rpartition(".")[0] == network.rpartition(".")[0]
-    for reason in steps:
-        assert re.search(rf"Normal\s+{reason}\s", described), described
-    assert "Status:           Running" in described
-
-
 def capacities(world: World, prefix: str) -> Counter[str]:
     """Count the nodes by how many GPUs they have."""
     nodes = world.nodes(prefix).values()
@@ -292,16 +188,15 @@ def test_profiles_mix_by_weight(world: World) -> None:
     world.assert_nothing_left("mix")
 
 
-@pytest.mark.parametrize("fidelity", ["kubelet", "light"])
-def test_each_profile_has_its_user_agent(world: World, fidelity: str) -> None:
-    prefix, lines = f"agent-{fidelity}", len(world.audit())
+def test_each_profile_has_its_user_agent(world: World) -> None:
+    prefix, lines = "agent", len(world.audit())
     other = world.root / f"{prefix}.yaml"
     other.write_text(
         "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: other}\n"
         "spec: {kubeletVersion: v1.35.4-eks-1, "
         "userAgent: 'kubelet/{{version}} (linux/{{arch}}) kubernetes/a1b2c3d'}\n"
     )
-    mix = ("--profile=default", f"--profile={other}", f"--fidelity={fidelity}")
+    mix = ("--profile=default", f"--profile={other}")
     with world.spawn(prefix, 4, *mix) as run:
         run.until_ready()
         requests = by_node(world.audit()[lines:], prefix)
@@ -387,4 +282,107 @@ def test_light_nodes_are_themselves_too(world: World) -> None:
     verbs = {event["verb"] for events in requests.values() for event in events}
     assert "watch" not in verbs
     assert "create" in verbs
+    assert {event["userAgent"] for events in requests.values() for event in events} == {
+        "kubelet/v1.36.3 (linux/amd64) kubernetes/f1ee700"
+    }
     world.assert_nothing_left("few")
+
+
+@pytest.mark.usefixtures("stage")
+def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
+    eventually(lambda: has_pod_cidr(world, "stage", "stage-00001"), "the controller's pod CIDR")
+    node = world.nodes("stage")["stage-00001"]
+    wide = world.kubectl("get", "nodes", "stage-00001", "-o", "wide", "--no-headers").split()
+    # A kubelet that looks for its Node before it is there makes its Lease 10 s later.
+    leases = ("leases", "-n", "kube-node-lease", "--field-selector=metadata.name=stage-00002")
+    eventually(lambda: world.items(*leases), "the node's Lease")
+    [lease] = world.items(*leases)
+    # A kubelet of 1.36 names no uid in its node's events, so that describe does not find them.
+    eventually(lambda: told(world, "stage-00001") >= TOLD, "the kubelet's events")
+    eventually(
+        lambda: "RegisteredNode" in world.kubectl("describe", "node", "stage-00001"),
+        "the controller's event",
+    )
+    described = world.kubectl("describe", "node", "stage-00001")
+    eventually(lambda: has_csi_node(world, "stage-00001"), "the CSINode")
+    csi_node = world.get("csinode", "stage-00001")
+    metadata, status = node["metadata"], node["status"]
+    for key, value in {
+        "kubernetes.io/hostname": "stage-00001",
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "beta.kubernetes.io/os": "linux",
+        "node.kubernetes.io/instance-type": "general-8x32",
+    }.items():
+        assert metadata["labels"][key] == value
+    assert metadata["labels"]["topology.kubernetes.io/zone"].startswith("zone-")
+    assert metadata["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"]
+    assert node["spec"]["podCIDR"] in node["spec"]["podCIDRs"]
+    assert node["spec"]["providerID"].endswith("/stage-00001")
+    assert not node["spec"].get("taints")
+    shown = {each["type"]: each for each in status["conditions"]}
+    assert {kind: each["reason"] for kind, each in shown.items()} == CONDITIONS
+    assert shown["Ready"]["message"] == "kubelet is posting ready status"
+    assert [each["type"] for each in status["addresses"]] == ["InternalIP", "Hostname"]
+    assert set(status["capacity"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
+    assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("8", "7810m")
+    assert status["capacity"]["pods"] == status["allocatable"]["pods"] == "110"
+    assert len(status["images"]) == 47  # of the 50 that a status shows
+    assert 10_000 < len(json.dumps(node, separators=(",", ":"))) < 15_000
+    assert status["nodeInfo"]["kubeletVersion"] == world.info.server_version
+    assert status["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://")
+    assert re.fullmatch(r"[0-9a-f-]{32,36}", status["nodeInfo"]["machineID"])
+    for line in (
+        "Roles:              <none>",
+        "Unschedulable:      false",
+        "Ready            True",
+    ):
+        assert line in described, described
+    assert wide[:2] == ["stage-00001", "Ready"]
+    assert lease["spec"]["holderIdentity"] == "stage-00002"
+    assert lease["spec"]["leaseDurationSeconds"] == 40
+    [owner] = csi_node["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", metadata["uid"])
+
+
+@pytest.mark.usefixtures("stage")
+def test_kubectl_shows_a_pod_like_a_real_one(world: World) -> None:
+    world.apply(workload("Deployment", "shown", 1))
+    world.kubectl("rollout", "status", "deployment/shown", "--timeout=120s")
+    [pod] = world.pods("shown")
+    name = pod["metadata"]["name"]
+    steps = ("Scheduled", "Pulled", "Created", "Started")
+
+    def reasons() -> set[str]:
+        found = world.items("events", f"--field-selector=involvedObject.name={name}")
+        return {each["reason"] for each in found}
+
+    eventually(lambda: reasons() >= set(steps), "the pod's events", seen=reasons)
+    described = world.kubectl("describe", "pod", name)
+    on = pod["spec"]["nodeName"]
+    eventually(lambda: has_pod_cidr(world, "stage", on), "the controller's pod CIDR")
+    node = world.nodes("stage")[on]
+    world.kubectl("delete", "deployment", "shown", "--wait=false")
+    status = pod["status"]
+    kinds = {each["type"] for each in status["conditions"]}
+    assert kinds == {
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    }
+    assert all(condition(pod, kind) == "True" for kind in kinds)
+    [container] = status["containerStatuses"]
+    assert (container["ready"], container["started"], container["restartCount"]) == (True, True, 0)
+    assert container["containerID"].startswith("containerd://")
+    assert "startedAt" in container["state"]["running"]
+    assert status["podIPs"] == [{"ip": status["podIP"]}]
+    assert status["hostIPs"] == [{"ip": status["hostIP"]}]
+    assert status["qosClass"] == "BestEffort"
+    network, _, bits = node["spec"]["podCIDR"].partition("/")
+    assert bits == "24"
+    assert status["podIP"].rpartition(".")[0] == network.rpartition(".")[0]
+    for reason in steps:
+        assert re.search(rf"Normal\s+{reason}\s", described), described
+    assert "Status:           Running" in described
