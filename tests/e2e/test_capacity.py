@@ -29,6 +29,7 @@ def searched(world: World, name: str, *arguments: str, no_report: str = "1") -> 
     directory = world.root / f"capacity-{name}"
     done = world.fleet(
         *("capacity", "--max-nodes=6", "--first=3", "--hold=1s", f"--name-prefix={name}"),
+        "--fidelity=light",  # whose few timers are no sample to find a run late by
         *(f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--tries=1", "--output=json"),
         *(f"--run-dir={directory}", *arguments),
         FLEET_NO_REPORT=no_report,

@@ -103,7 +103,7 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     [(device, state)] = health()
     assert device.startswith("GPU-")
     assert state == "Healthy"
-    note = f"fleet.emulator/unhealthy-devices={GPU}={device}"
+    note = f"fleet.emulator/fault=DeviceFailure resource={GPU} count=1"
     world.kubectl("annotate", "node", NODE, note)
     eventually(lambda: health() == [(device, "Unhealthy")], "the pod tells")
     eventually(lambda: gpus(world) == ("2", "1"), "the node tells")
@@ -111,7 +111,7 @@ def test_a_gpu_fails_under_its_pod(world: World) -> None:
     world.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=120s")
     eventually(lambda: phases(world)["both"] == "Failed", "two are refused")
     assert world.get("pod", "both")["status"]["reason"] == "UnexpectedAdmissionError"
-    world.kubectl("annotate", "node", NODE, "fleet.emulator/unhealthy-devices-")
+    world.kubectl("annotate", "node", NODE, "fleet.emulator/fault-")
     eventually(lambda: gpus(world) == ("2", "2"), "the device is well again")
     end(world)
 
