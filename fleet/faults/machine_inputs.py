@@ -14,7 +14,6 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.pressure.eviction_manager import threshold_amount, thresholds_of
 from fleet.profile.container_behavior import HANGS
 from fleet.profile.distribution import ZERO
-from fleet.profile.image_behavior import NoRegistry
 from fleet.profile.machine import Happening, OutageKind
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import Usage, constant_curve
@@ -37,6 +36,7 @@ _BREAKS: dict[FaultType, tuple[str, str | bool]] = {
     ),
     FaultType.MOUNT_FAILURE: ("mounts", "the device did not appear"),
     FaultType.UNMOUNT_FAILURE: ("stuck_mounts", True),
+    FaultType.REGISTRY_OUTAGE: ("registries", True),
     FaultType.ATTACH_FAILURE: ("attachments", "the machine is not in a state to attach volumes"),
 }
 """What of a machine fails, and what is said where a fault has no message."""
@@ -48,7 +48,7 @@ _PRESSURES = {
 """The signal, and what is used of a machine."""
 OF_MACHINE = frozenset(
     (
-        *(FaultType.CLOCK_SKEW, FaultType.REGISTRY_OUTAGE, FaultType.OUT_OF_MEMORY),
+        *(FaultType.CLOCK_SKEW, FaultType.OUT_OF_MEMORY),
         *(*OUTAGES, *_PRESSURES, *_BREAKS, FaultType.DEVICE_FAILURE),
     )
 )
@@ -83,8 +83,7 @@ def check(spec: FaultSpec, model: NodeModel) -> None:
 def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> Environment:
     """Return the environment of nodes under some faults: each with its beginning and end."""
     model, skew_ns = origin.model, 0
-    outages, usage, pulls = list(model.outages), model.usage, model.image_pulls
-    broken = model.broken
+    outages, usage, broken = list(model.outages), model.usage, model.broken
     is_changed = False
     for spec, since_ns, until_ns in found:
         is_changed = True
@@ -110,13 +109,11 @@ def faulty(origin: Environment, found: Iterable[tuple[FaultSpec, int, int]]) -> 
         elif spec.type is FaultType.OUT_OF_MEMORY:
             memory = constant_curve(node_capacity(model).memory)
             usage = usage.model_copy(update={"memory": memory})
-        elif spec.type is FaultType.REGISTRY_OUTAGE:
-            pulls = NoRegistry.instead_of(pulls)
         else:
             usage = _pressed(spec.type, usage, model)
     if not is_changed:
         return origin
-    model = replace(model, outages=tuple(outages), usage=usage, image_pulls=pulls, broken=broken)
+    model = replace(model, outages=tuple(outages), usage=usage, broken=broken)
     return origin.of_machine(model, skew_ns)
 
 

@@ -199,8 +199,12 @@ class ImagePulls(Spec):
         """
         return not self.model_fields_set.isdisjoint(("bandwidth", "latency"))
 
-    def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
+    def found(
+        self, image: ImageBehavior, full_name: str, *, is_broken: bool = False
+    ) -> ImageBehavior:
         """Return what is special about an image, now that the registry was asked for it."""
+        if is_broken:
+            return image.failing(PullError.REGISTRY_UNAVAILABLE)
         if image.error is None and any(fnmatchcase(full_name, each) for each in self.not_found):
             return image.failing(PullError.NOT_FOUND)
         return image
@@ -212,20 +216,6 @@ class ImagePulls(Spec):
         if image.pull_time is not None and size_bytes:
             return image.pull_time.sample(u)
         return self.latency.sample(u) + size_bytes * NS_PER_S // self.bandwidth
-
-
-class NoRegistry(ImagePulls):
-    """The same while no registry answers as it should."""
-
-    @classmethod
-    def instead_of(cls, pulls: ImagePulls) -> "NoRegistry":
-        """Return what is pulled by meanwhile."""
-        return cls.model_construct(pulls.model_fields_set, **dict(pulls))
-
-    def found(self, image: ImageBehavior, full_name: str) -> ImageBehavior:
-        """Return that an image cannot be had."""
-        del full_name
-        return image.failing(PullError.REGISTRY_UNAVAILABLE)
 
 
 DEFAULT_PULLS = ImagePulls()

@@ -39,6 +39,7 @@ class Broken(NamedTuple):
     devices: tuple[tuple[str, int], ...] = ()
     """Unhealthy ones: a resource, "" for each, and how many of it, 0 for all."""
     stuck_mounts: bool = False  # nothing is unmounted; without a reason
+    registries: bool = False  # none lets an image be pulled
 
 
 NOTHING_BROKEN = Broken()

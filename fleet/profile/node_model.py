@@ -120,7 +120,7 @@ _FEATURES_SINCE = {
 
 
 class NodeImage(NamedTuple):
-    """One entry of `status.images`."""
+    """An image of a node, with all of its names."""
 
     names: tuple[str, ...]
     size_bytes: int
@@ -165,7 +165,6 @@ class NodeModel:
     kubelet_port: int
     pods_max: int
     provider_id: str  # with placeholders; "" for none
-    images: tuple[NodeImage, ...]  # as a kubelet reports them: largest first, limited
     runtime_handlers: tuple[RuntimeHandler, ...]
     declared_features: tuple[str, ...]
     supplemental_groups_policy: bool | None  # None: the runtime does not say
@@ -185,7 +184,7 @@ class NodeModel:
     dra_drivers: tuple[DraDriver, ...] = ()
     ordinals: tuple[int, ...] = (0,)  # see loader.NodeMix: rank within a period, by index
     ordinals_per_period: int = 1
-    images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start, with all names
+    images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start
     image_pulls: ImagePulls = DEFAULT_PULLS
     credential_providers: tuple[CredentialProvider, ...] = ()
     image_disk_bytes: int = 0  # the file system that holds the images
@@ -308,17 +307,13 @@ class NodeModel:
     def status_json(self) -> dict[str, object]:
         """Return the members of `.status` that all nodes share, as JSON shows them.
 
-        Source: pkg/kubelet/nodestatus/setters.go; conditions, addresses, ports and nodeInfo are
-        a node's.
+        Source: pkg/kubelet/nodestatus/setters.go; conditions, addresses, ports, images and
+        nodeInfo are a node's.
         """
         status: dict[str, object] = {
             "capacity": self.capacity,
             "allocatable": self.allocatable,
         }
-        if self.images:
-            status["images"] = [
-                {"names": list(image.names), "sizeBytes": image.size_bytes} for image in self.images
-            ]
         if self.runtime_handlers:
             status["runtimeHandlers"] = [
                 _handler_json(handler) for handler in self.runtime_handlers

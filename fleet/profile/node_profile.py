@@ -57,7 +57,6 @@ from fleet.quantity import Quantity, parse_quantity, whole_quantity
 KUBELET_PORT = 10250
 PODS_MAX = 110
 WEIGHT_MAX = 10_000
-NAMES_PER_IMAGE_MAX = 5  # pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 IMAGE_BYTES_MAX = 2**53
 THREAD_BYTES = 16 << 10
 PIDS_LIMIT = 4 << 20
@@ -382,7 +381,6 @@ class NodeProfile(Spec):
             or KUBELET_PORT,
             pods_max=capacity["pods"].value,
             provider_id=_provider_template(spec),
-            images=_images(status.images, configuration.node_status_max_images),
             runtime_handlers=handlers,
             declared_features=declared_features(
                 info["kubeletVersion"], configuration.features_disabled
@@ -551,15 +549,6 @@ def _default_capacity(given: dict[str, Quantity], system: str) -> dict[str, Quan
     if system != WINDOWS and not any(name.startswith("hugepages-") for name in given):
         defaults |= {name: QUANTITIES[name] for name in HUGE_PAGES_DEFAULT}
     return defaults
-
-
-def _images(images: tuple[TemplateImage, ...], limit: int) -> tuple[NodeImage, ...]:
-    """Return images as a kubelet reports them: largest first, limited; -1 is no limit."""
-    ordered = sorted(images, key=lambda image: -image.size_bytes)
-    return tuple(
-        NodeImage((image.names or ())[:NAMES_PER_IMAGE_MAX], image.size_bytes)
-        for image in (ordered if limit < 0 else ordered[:limit])
-    )
 
 
 def _runtime_features(

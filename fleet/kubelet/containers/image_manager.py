@@ -118,7 +118,10 @@ class ImageManager:
         reference = parse_image(wanted.image)
         if reference.error:
             return _invalid_name(wanted.image, reference.error)
-        behavior = turn.env.model.image_pulls.found(wanted.behavior, reference.full_name)
+        model = turn.env.model
+        behavior = model.image_pulls.found(
+            wanted.behavior, reference.full_name, is_broken=model.broken.registries
+        )
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
         if not turn.env.fidelity.pulls_images and behavior.error is None and policy != "Never":
             return READY

@@ -57,8 +57,7 @@ class RenderedProfile:
         model = self.model
         # A kubelet registers before its first look at the runtime's images (they are cached for
         # 30 s); the image manager reports them later.
-        status = {key: part for key, part in model.status_json().items() if key != "images"}
-        self.status = orjson.dumps(status)[1:-1]
+        self.status = orjson.dumps(model.status_json())[1:-1]
         # Of the heartbeat client. Source: cmd/kubelet/app/server.go, run: heartbeatClientConfig.
         lease_ns = model.kubelet.node_lease_duration_seconds * NS_PER_S
         self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)

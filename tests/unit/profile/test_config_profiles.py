@@ -107,7 +107,6 @@ def test_a_pasted_node_keeps_the_kind_of_machine_and_drops_the_machine() -> None
     assert model.allocatable["cpu"] == "7910m"
     assert model.pods_max == 58
     assert model.kubelet_port == 10255
-    assert [image.names[-1] for image in model.images] == ["a:4", "small:1"]
     assert "machineID" not in model.node_info
     assert (model.os, model.arch) == ("linux", "arm64")
     assert not any(handler.user_namespaces for handler in model.runtime_handlers)
@@ -817,17 +816,12 @@ def test_features_are_declared_by_version_and_gate() -> None:
 
 def test_the_shared_status_is_what_a_kubelet_sends() -> None:
     handlers = [{"name": "z"}, {"name": "", "features": {"userNamespaces": True}}]
-    images = [{"names": [f"i:{at}"], "sizeBytes": at} for at in range(60)]
-    status = {"runtimeHandlers": handlers, "features": {}, "images": images}
+    status = {"runtimeHandlers": handlers, "features": {}}
     model = profile(template={"status": status})
     sent = orjson.loads(orjson.dumps(model.status_json()))
     assert model.identity(0, "n").kubelet_port == 10250
     assert [handler["name"] for handler in sent["runtimeHandlers"]] == ["", "z"]
     assert "features" not in sent
-    assert len(sent["images"]) == 50
-    assert sent["images"][0] == {"names": ["i:59"], "sizeBytes": 59}
-    unlimited = {"nodeStatusMaxImages": -1}
-    assert len(profile(template={"status": status}, kubeletConfiguration=unlimited).images) == 60
     old = profile(kubeletVersion="v1.35.0", template={"status": {"runtimeHandlers": []}})
     assert set(old.status_json()) == {"capacity", "allocatable", "features"}
 
