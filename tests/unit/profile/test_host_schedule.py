@@ -93,7 +93,7 @@ def test_the_examples_of_the_documentation_are_accepted() -> None:
     text = DOCUMENT.read_text()
     examples = [
         text.partition(heading)[2].partition("```yaml\n")[2].partition("```")[0]
-        for heading in ("**Static pods.**", "**runtime** says", "**shutdown** tells")
+        for heading in ("**Static pods.**", "**runtime** says", "**shutdown** orders")
     ]
     models = [compiled(**yaml.safe_load(each)["spec"]) for each in examples]
     assert models[0].kubelet.static_pod_path == "./manifests"
