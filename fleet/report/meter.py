@@ -4,7 +4,6 @@ import gc
 import resource
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import psutil
@@ -47,7 +46,7 @@ class Meter:
         self._started_ns = clock_ns()
         self._cpu_before_s = _cpu_s()
         self._last = self._sample(state())
-        self._burst = _Burst()
+        self._burst = 0.0, 0, 0.0  # when it was looked at, pods started by then, the most a second
 
     def elapsed_s(self) -> float:
         """Return the seconds since the run's figures began."""
@@ -75,7 +74,7 @@ class Meter:
         run.nodes.ever_not_ready = state.ever_not_ready
         run.lease = filled(LeaseFigures, counts)
         run.pods = filled(PodFigures, counts)
-        run.pods.started_per_s_max = self._burst.of(counts.pods_running, self.elapsed_s())
+        run.pods.started_per_s_max = self._steepest(counts.pods_running)
         run.requests = request_figures(counts.requests)
         run.events = filled(EventFigures, counts)
         run.events.sent = sum(_answered(counts, (verb, "events")) for verb in ("POST", "PATCH"))
@@ -92,6 +91,14 @@ class Meter:
         run.process.gc_collections = sum(each["collections"] for each in gc.get_stats())
         run.wall_s = self.elapsed_s()
         return run
+
+    def _steepest(self, started: int) -> float:
+        """Return the most pods that were started in a second, over at least `BURST_S`."""
+        (at_s, before, most), now_s = self._burst, self.elapsed_s()
+        if now_s - at_s >= BURST_S:
+            most = max(most, (started - before) / (now_s - at_s))
+            self._burst = now_s, started, most
+        return most
 
     def live(self) -> LiveFigures:
         """Return how the run stands, with rates since the last call."""
@@ -133,23 +140,6 @@ class Meter:
             cpu_s=_cpu_s(),
             controlplane_cpu_s=self.controlplane_cpu_s(),
         )
-
-
-@dataclass(slots=True)
-class _Burst:
-    """The steepest growth of a counter over at least `BURST_S`."""
-
-    _at_s: float = 0.0
-    _value: int = 0
-    _most: float = 0.0
-
-    def of(self, value: int, now_s: float) -> float:
-        """Take the counter as it stands; return its most growth a second so far."""
-        span_s = now_s - self._at_s
-        if span_s >= BURST_S:
-            self._most = max(self._most, (value - self._value) / span_s)
-            self._at_s, self._value = now_s, value
-        return self._most
 
 
 class _Sample(NamedTuple):

@@ -424,6 +424,18 @@ class Totals:
                 line[key] = value
         return line
 
+    def agent(self, name: str, agent: AgentFigures, elapsed_s: float) -> Json:
+        """Return events, requests and bytes of the agents of one name per second."""
+        counted = {
+            "requests": agent.requests.total,
+            "events": agent.watch_events,
+            "received_bytes": agent.received_bytes,
+        }
+        return {
+            key: self.rate(f"agents {name} {key}", value, elapsed_s)
+            for key, value in counted.items()
+        }
+
     def requests_since(self, figures: RunFigures, elapsed_s: float) -> tuple[list[Json], Histogram]:
         """Return a row for each kind of request that was made in between, and all latencies.
 
@@ -462,25 +474,13 @@ def rates(figures: RunFigures, before: Totals, elapsed_s: float) -> Json:
             line[name], latency = before.requests_since(figures, elapsed_s)
             line["requests_ms"] = shown(latency)
         elif name == "agents":
-            line[name] = agent_rates(figures.agents, before, elapsed_s)
+            line[name] = {
+                agent: before.agent(agent, each, elapsed_s)
+                for agent, each in sorted(figures.agents.items())
+            }
         elif is_record(part) and mark.in_series:
             line[name] = before.part(name, part, elapsed_s)
     return line
-
-
-def agent_rates(agents: ByName, before: Totals, elapsed_s: float) -> Json:
-    """Return events, requests and bytes of each name per second."""
-    return {
-        name: {
-            key: before.rate(f"agents {name} {key}", value, elapsed_s)
-            for key, value in (
-                ("requests", each.requests.total),
-                ("events", each.watch_events),
-                ("received_bytes", each.received_bytes),
-            )
-        }
-        for name, each in sorted(agents.items())
-    }
 
 
 def dump(figures: RunFigures) -> bytes:

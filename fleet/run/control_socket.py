@@ -176,16 +176,8 @@ def listed(fleet: Listed) -> Iterator[None]:
         if _is_private(directory):
             path = directory / f"{platform.node()}-{os.getpid()}.json"
             partial = path.with_suffix(".part")
-            partial.write_bytes(
-                orjson.dumps(
-                    {
-                        "process": process_mark(os.getpid()),
-                        "directory": str(fleet.directory.absolute()),
-                        "run_id": fleet.run_id,
-                        "nodes": fleet.nodes,
-                    }
-                )
-            )
+            entry = fleet._asdict() | {"directory": str(fleet.directory.absolute())}
+            partial.write_bytes(orjson.dumps(entry | {"process": process_mark(os.getpid())}))
             partial.replace(path)
     try:
         yield
