@@ -153,7 +153,7 @@ class WebhookAuthentication(Spec):
 
 
 class X509Authentication(Spec):
-    """Source: KubeletX509Authentication."""
+    """Accepted, without effect: the cluster says it. Source: KubeletX509Authentication."""
 
     client_ca_file: Annotated[str, Field(alias="clientCAFile")] = ""
 

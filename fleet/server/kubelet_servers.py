@@ -73,8 +73,6 @@ class KubeletServers:
         self._first = settings.node_index(0)
         self._shift = address_shift
         self._of_all = Serving(*settings.serve_address, self._first, address_shift)
-        self._client_cas: tuple[str, ...] = ()  # files, of profiles that name one
-        self._takes_cluster_clients = True
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
@@ -92,9 +90,6 @@ class KubeletServers:
         Raises SetupError.
         """
         models = tuple(models)
-        cas = {each.kubelet.authentication.x509.client_ca_file for each in models}
-        self._client_cas = tuple(sorted(cas - {""}))
-        self._takes_cluster_clients = "" in cas or self.mode is ServeMode.PATH
         if self.mode is ServeMode.LOOPBACK:
             for port in dict.fromkeys(each.kubelet_port for each in filter(self._serves, models)):
                 self._ports[port] = self._listen(port)
@@ -152,11 +147,10 @@ class KubeletServers:
         self._node_host = node_host
         self._store = store
         reactor_thread = ReactorThread(node_host.reactor, asyncio.get_running_loop())
-        context = ServingContext.make("", self._chain_of, self._client_cas, self._client_ca_of)
-        if self._takes_cluster_clients:
-            authorities = ClientAuthorities(cluster.api("serving"), context.use_client_ca)
-            await authorities.read()
-            background.keep("the client CA of the kubelets", authorities.follow)
+        context = ServingContext.make("", self._chain_of)
+        authorities = ClientAuthorities(cluster.api("serving"), context.use_client_ca)
+        await authorities.read()
+        background.keep("the client CA of the kubelets", authorities.follow)
         began = threading.Event()
         self._thread = threading.Thread(
             target=self._run,
@@ -249,12 +243,6 @@ class KubeletServers:
     def _configuration_of(self, node_name: str) -> KubeletConfiguration:
         node = self._reactor.kubelets.by_name[node_name]
         return self._reactor.entries[node].caller.template.model.kubelet
-
-    def _client_ca_of(self, node_name: str) -> str:
-        """Return the file of the authorities of a node's clients, "" for the cluster's."""
-        if node_name == ANY_NODE[1] or not self._client_cas:
-            return ""
-        return self._configuration_of(node_name).authentication.x509.client_ca_file
 
     def _chain_of(self, node_name: str) -> Chain | None:
         """Return the certificate of a node as its profile says; None to be signed by itself.

@@ -18,8 +18,8 @@ client certificate of another authority, or one that has expired, ends the hands
 goes on (RequestClientCert) and answers 401. Python's `ssl` asks for certificates only together with
 a check that ends the handshake. pyOpenSSL has a callback for it, but its contexts do not change
 once used: one per connection, without a say in session tickets, for every scrape of every node.
-A kubelet reads a file, `clientCAFile`; that of a profile goes first here, too, and a look each five
-minutes is what fleet spends on a change.
+A kubelet reads a file, `clientCAFile`, which has no effect here; a look each five minutes is what
+fleet spends on a change.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ import contextvars
 import logging
 import os
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,37 +48,23 @@ class ServingContext(ssl.SSLContext):
     """One context for all nodes; `chain_of` names the files of a node that has its own.
 
     It makes no connection itself: the authorities that a connection is asked for are its context's,
-    so there is one for the client CA of the cluster, and one for each that a profile names.
+    which another one replaces when the client CA of the cluster changes.
     """
 
     _cluster: ssl.SSLContext
     _scratch: int
     _self_signed: "SelfSigned | None"
     _chain_of: Callable[[str], Chain | None]
-    _client_ca_of: Callable[[str], str]
-    _by_client_ca: dict[str, ssl.SSLContext]
 
     @classmethod
-    def make(
-        cls,
-        client_ca: str,
-        chain_of: Callable[[str], Chain | None],
-        client_cas: Iterable[str] = (),
-        client_ca_of: Callable[[str], str] = lambda _node_name: "",
-    ) -> "ServingContext":
+    def make(cls, client_ca: str, chain_of: Callable[[str], Chain | None]) -> "ServingContext":
         """Make a context that asks for certificates of the authorities in a PEM text, "" for none.
 
-        Of nodes for which `client_ca_of` returns one of `client_cas`, those of that file instead.
-        Source: initializeTLS: RequestClientCert. Raises SetupError for a file, and ValueError or
-        OSError for a text, that cannot be read.
+        Source: initializeTLS: RequestClientCert. Raises ValueError or OSError for a text that
+        cannot be read.
         """
         context = cls(ssl.PROTOCOL_TLS_SERVER)
         context.use_client_ca(client_ca)
-        context._client_ca_of = client_ca_of
-        context._by_client_ca = {}
-        for each in client_cas:
-            other = context._by_client_ca[each] = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            _prepare(other, client_ca_file=each)
         context._scratch = os.memfd_create("fleet-serving", os.MFD_CLOEXEC)
         context._self_signed = None
         context._chain_of = chain_of
@@ -90,7 +76,14 @@ class ServingContext(ssl.SSLContext):
         Raises ValueError or OSError, and changes nothing, if the text cannot be read.
         """
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        _prepare(made, client_ca)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        made.set_alpn_protocols(["http/1.1"])
+        made.num_tickets = 0  # each would be a write and 2 KB; clients here keep connections
+        made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # any of them is an anchor, as to Go
+        if client_ca:
+            # Between the certificates there may be names, in any alphabet.
+            made.load_verify_locations(cadata=client_ca.encode("ascii", "replace").decode())
+            made.verify_mode = ssl.CERT_OPTIONAL
         self._cluster = made
 
     def wrap_bio(
@@ -104,7 +97,7 @@ class ServingContext(ssl.SSLContext):
         """Begin a handshake as the node that was connected to. Raises OSError without a chain."""
         node_name = CURRENT_NODE.get()
         own = self._chain_of(node_name)
-        chosen = self._by_client_ca.get(self._client_ca_of(node_name), self._cluster)
+        chosen = self._cluster
         if own is not None:
             chosen.load_cert_chain(*own)
         else:
@@ -118,28 +111,6 @@ class ServingContext(ssl.SSLContext):
     def close(self) -> None:
         """Give the scratch file back."""
         os.close(self._scratch)
-
-
-def _prepare(context: ssl.SSLContext, client_ca: str = "", client_ca_file: str = "") -> None:
-    """Set what all contexts have, and whose certificates one asks for, of a text or a file.
-
-    Any certificate there is an anchor, as it is to Go. Raises SetupError for a file, and ValueError
-    or OSError for a text.
-    """
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    context.num_tickets = 0  # each would be a write and 2 KB; clients here keep connections
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if client_ca_file:
-        try:
-            context.load_verify_locations(cafile=client_ca_file)
-        except OSError as error:
-            raise SetupError(f"{client_ca_file}: the client CA of the kubelets: {error}") from error
-    elif client_ca:
-        # Between the certificates there may be names, in any alphabet.
-        context.load_verify_locations(cadata=client_ca.encode("ascii", "replace").decode())
-    if client_ca or client_ca_file:
-        context.verify_mode = ssl.CERT_OPTIONAL
 
 
 def _self_signed() -> "SelfSigned":
@@ -182,8 +153,7 @@ class ClientAuthorities:
             why = f"it has no {KEY} that can be read"
         self._say(
             "the kubelets take bearer tokens only, and no client certificates: ConfigMap "
-            f"kube-system/extension-apiserver-authentication: {why}; see `fleet rbac`, or name "
-            "authentication.x509.clientCAFile in the profile"
+            f"kube-system/extension-apiserver-authentication: {why}; see `fleet rbac`"
         )
 
     async def follow(self) -> None:

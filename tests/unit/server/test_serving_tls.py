@@ -1,4 +1,4 @@
-"""Whose client certificates a node takes: those of the cluster's CA, or of its profile's own."""
+"""Whose client certificates a node takes: those of the cluster's CA."""
 
 import datetime as dt
 import ssl
@@ -11,7 +11,6 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fleet.controlplane import pki
-from fleet.errors import SetupError
 from fleet.server.auth import user_of
 from fleet.server.serving_tls import CURRENT_NODE, ServingContext
 
@@ -45,11 +44,7 @@ def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Au
 
 @pytest.fixture
 def context(authorities: tuple[Authority, Authority]) -> Iterator[ServingContext]:
-    """Make the context of nodes of which `special` has a client CA of its own."""
-    cluster, own = authorities[0].ca.read_text(), str(authorities[1].ca)
-    made = ServingContext.make(
-        cluster, lambda _name: None, [own], lambda name: own if name == "special" else ""
-    )
+    made = ServingContext.make(authorities[0].ca.read_text(), lambda _name: None)
     yield made
     made.close()
 
@@ -84,20 +79,6 @@ def test_a_node_takes_certificates_of_the_clusters_ca(
     assert client_seen(context, "n", None) is None
     with pytest.raises(ssl.SSLError):
         client_seen(context, "n", own.client)
-
-
-def test_or_of_the_ca_that_its_profile_names(
-    context: ServingContext, authorities: tuple[Authority, Authority]
-) -> None:
-    cluster, own = authorities
-    assert client_seen(context, "special", own.client) == "client-of-own"
-    with pytest.raises(ssl.SSLError):
-        client_seen(context, "special", cluster.client)
-
-
-def test_a_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(SetupError, match=r"/none: the client CA of the kubelets: .*No such file"):
-        ServingContext.make("", lambda _name: None, ["/none"])
 
 
 def test_without_a_client_ca_no_certificate_says_who_somebody_is(
