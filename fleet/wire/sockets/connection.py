@@ -74,36 +74,6 @@ def prepare_context(context: ssl.SSLContext) -> None:
 NEVER = -1
 
 
-class Deadlines:
-    """Numbers by the second in which they are due; see the top of this file."""
-
-    def __init__(self) -> None:
-        self._buckets: dict[int, list[int]] = {}
-        self._seconds: list[int] = []  # heap of the buckets there are
-
-    def set(self, number: int, due_ns: int) -> int:
-        """Put a number into the bucket of its second; return that, to be remembered."""
-        second = due_ns // NS_PER_S
-        bucket = self._buckets.get(second)
-        if bucket is None:
-            self._buckets[second] = bucket = []
-            heapq.heappush(self._seconds, second)
-        bucket.append(number)
-        return second
-
-    def due(self, now_ns: int) -> list[tuple[int, list[int]]]:
-        """Take the buckets whose second has begun, earliest first.
-
-        So a number comes up to a second early: who looks decides, and may set it again.
-        """
-        found = []
-        last = now_ns // NS_PER_S
-        while self._seconds and self._seconds[0] <= last:
-            second = heapq.heappop(self._seconds)
-            found.append((second, self._buckets.pop(second)))
-        return found
-
-
 REPLY_BYTES_MAX = 16_384
 END = b"\r\n\r\n"
 
@@ -394,12 +364,16 @@ def _seconds_ns(environ: Mapping[str, str], name: str, default_ns: int) -> int:
 
 
 class Descriptors:
-    """Those of all connections of a transport, also of those that are being made."""
+    """Those of all connections of a transport, also of those that are being made.
+
+    Each waits in the bucket of the second in which it is looked at: nobody visits them all.
+    """
 
     def __init__(self, poller: Poller) -> None:
         self.poller = poller
         self.by_fd: dict[int, Connection] = {}
-        self._deadlines = Deadlines()
+        self._buckets: dict[int, list[int]] = {}
+        self._seconds: list[int] = []  # heap of the buckets there are
 
     def add(self, connection: Connection) -> None:
         """Take a connection whose dial has begun; it is looked at when that should be over."""
@@ -407,13 +381,18 @@ class Descriptors:
         self.look_at(connection, connection.limit_ns)
 
     def look_at(self, connection: Connection, due_ns: int) -> None:
-        """Look at a connection then, and not when it was due before."""
-        connection.look_s = self._deadlines.set(connection.fd, due_ns)
+        """Look at a connection in the second of `due_ns`, and not when it was due before."""
+        second = connection.look_s = due_ns // NS_PER_S
+        if second not in self._buckets:
+            self._buckets[second] = []
+            heapq.heappush(self._seconds, second)
+        self._buckets[second].append(connection.fd)
 
     def due(self, now_ns: int) -> Iterator[Connection]:
-        """Yield those that are to be looked at."""
-        for second, fds in self._deadlines.due(now_ns):
-            for fd in fds:
+        """Yield those that are to be looked at, up to a second early: who looks decides."""
+        while self._seconds and self._seconds[0] <= now_ns // NS_PER_S:
+            second = heapq.heappop(self._seconds)
+            for fd in self._buckets.pop(second):
                 connection = self.by_fd.get(fd)
                 if connection is not None and connection.look_s == second:
                     yield connection
