@@ -27,18 +27,6 @@ SAMPLED_NODES_MAX = 200
 """So many foreign nodes are read whole, for their pod CIDRs; the others are only counted."""
 LOCAL = frozenset({"", "fleet", "kind", "k3s", "minikube", "kwok"})
 """Schemes behind which there is no cloud that looks machines up."""
-CLOUDS = {
-    "aws": "AWS",
-    "azure": "Azure",
-    "gce": "Google Cloud",
-    "openstack": "OpenStack",
-    "vsphere": "vSphere",
-    "digitalocean": "DigitalOcean",
-    "hcloud": "Hetzner Cloud",
-    "linode": "Linode",
-    "oci": "Oracle Cloud",
-    "ibm": "IBM Cloud",
-}
 SHOWN_MAX = 8  # the question must stand on one screen, below what it is about
 
 Ask = Callable[[str], Awaitable[bool]]
@@ -328,25 +316,24 @@ def provider_lines(cloud: str, templates: Iterable[str], nodes: int) -> list[str
     """
     if not cloud:
         return []
-    name = CLOUDS.get(cloud, cloud)
-    return [_provider_line(cloud, name, each, nodes) for each in dict.fromkeys(templates)]
+    return [_provider_line(cloud, each, nodes) for each in dict.fromkeys(templates)]
 
 
-def _provider_line(cloud: str, name: str, template: str, nodes: int) -> str:
+def _provider_line(cloud: str, template: str, nodes: int) -> str:
     if not template:
         return (
-            f"- providerID: none. The cloud controller of {name} looks a Node that is not Ready up "
-            "by its name, finds no machine, and deletes the Node for good, also while it starts."
+            f"- providerID: none. The cloud controller of {cloud} looks a Node that is not Ready "
+            "up by its name, finds no machine, and deletes the Node for good, also while it starts."
         )
     if scheme_of(template) == cloud:
         return (
-            f"- providerID: {template}. It looks like a machine of {name}: of a Node that is not "
+            f"- providerID: {template}. It looks like a machine of {cloud}: of a Node that is not "
             "Ready its cloud controller finds no machine, and deletes the Node. Controllers and "
             "autoscalers may act on a real machine that has such an ID."
         )
     return (
-        f"- providerID: {template}. The controllers of {name} cannot read it: they leave the Node, "
-        f"but some try again without end, here for {nodes:,} nodes (a tagging controller may "
+        f"- providerID: {template}. The controllers of {cloud} cannot read it: they leave the "
+        f"Node, but some try again without end, here for {nodes:,} nodes (a tagging controller may "
         "become the largest load of the cluster). --provider-id none leaves it out."
     )
 

@@ -147,13 +147,13 @@ def in_cloud(provider_id: str) -> FakeApi:
     [
         (
             "",
-            "none. The cloud controller of AWS looks a Node that is not Ready up by its name, fin",
+            "none. The cloud controller of aws looks a Node that is not Ready up by its name, fin",
         ),
         (
             "fleet://{{name}}",
-            "The controllers of AWS cannot read it: they leave the Node, but some",
+            "The controllers of aws cannot read it: they leave the Node, but some",
         ),
-        ("aws:///{{zone}}/i-{{index}}", "It looks like a machine of AWS: of a Node that is not Re"),
+        ("aws:///{{zone}}/i-{{index}}", "It looks like a machine of aws: of a Node that is not Re"),
     ],
 )
 def test_in_a_cloud_the_notice_says_what_the_provider_id_will_do(template: str, said: str) -> None:
