@@ -50,9 +50,8 @@ from fleet.controlplane.flags import (
     read_ports,
 )
 from fleet.controlplane.kubeconfig import (
-    certificate_kubeconfig,
     check_kubeconfig_out,
-    token_kubeconfig,
+    render_kubeconfig,
     write_kubeconfig_out,
 )
 from fleet.controlplane.options import (
@@ -387,20 +386,17 @@ class ControlPlane:
 
     def _write_files(self, layout: Layout, url: str, certificates: Certificates) -> None:
         ca_file = certificates.ca.certificate
-        users: tuple[tuple[str, str, Pair], ...] = (
+        users: tuple[tuple[str, str, Pair | str], ...] = (
             (ADMIN, ADMIN_USER, certificates.admin),
+            (ADMIN_TOKEN, ADMIN_USER, _admin_token(layout)),
             (SCHEDULER, "system:kube-scheduler", certificates.scheduler),
             (CONTROLLER_MANAGER, "system:kube-controller-manager", certificates.controller_manager),
         )
-        for name, user, pair in users:
-            content = certificate_kubeconfig(url, ca_file, user, pair)
+        for name, user, credentials in users:
+            content = render_kubeconfig(url, ca_file, user, credentials)
             write_private(layout.kubeconfig(name), content)
             if name == ADMIN and self.options.kubeconfig_out is not None:
                 write_kubeconfig_out(self.options.kubeconfig_out, content)
-        token = _admin_token(layout)
-        write_private(
-            layout.kubeconfig(ADMIN_TOKEN), token_kubeconfig(url, ca_file, ADMIN_USER, token)
-        )
         layout.audit_policy.write_text(AUDIT_POLICY)
         if self.options.audit_log is not None:
             _make_audit_log(self.options.audit_log.absolute())

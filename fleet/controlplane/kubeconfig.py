@@ -23,21 +23,14 @@ MARK = b"# Written by fleet, which overwrites it; a credential: keep it to yours
 """The first line of a `--kubeconfig-out`; kubectl drops it when it changes the file."""
 
 
-def certificate_kubeconfig(url: str, ca_file: Path, user: str, pair: Pair) -> bytes:
-    """Build a kubeconfig that authenticates with a client certificate."""
-    credentials = {
-        "client-certificate-data": _base64(pair.certificate),
-        "client-key-data": _base64(pair.key),
-    }
-    return _kubeconfig(url, ca_file, user, credentials)
-
-
-def token_kubeconfig(url: str, ca_file: Path, user: str, token: str) -> bytes:
-    """Build a kubeconfig that authenticates with a bearer token."""
-    return _kubeconfig(url, ca_file, user, {"token": token})
-
-
-def _kubeconfig(url: str, ca_file: Path, user: str, credentials: dict[str, str]) -> bytes:
+def render_kubeconfig(url: str, ca_file: Path, user: str, credentials: Pair | str) -> bytes:
+    """Build a kubeconfig that authenticates with a client certificate, or with a bearer token."""
+    shown = {"token": credentials}
+    if isinstance(credentials, Pair):
+        shown = {
+            "client-certificate-data": _base64(credentials.certificate),
+            "client-key-data": _base64(credentials.key),
+        }
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -47,7 +40,7 @@ def _kubeconfig(url: str, ca_file: Path, user: str, credentials: dict[str, str])
                 "cluster": {"server": url, "certificate-authority-data": _base64(ca_file)},
             }
         ],
-        "users": [{"name": user, "user": credentials}],
+        "users": [{"name": user, "user": shown}],
         "contexts": [{"name": CONTEXT, "context": {"cluster": CONTEXT, "user": user}}],
         "current-context": CONTEXT,
     }

@@ -18,7 +18,7 @@ import psutil
 
 from fleet.controlplane.build import find_go
 from fleet.controlplane.directory import Layout, Pair
-from fleet.controlplane.kubeconfig import certificate_kubeconfig
+from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.controlplane.pki import Authority
 from fleet.profile.loader import load_mix
@@ -204,5 +204,5 @@ def _hollow_node(
     user = f"system:node:{name}"
     pair = Pair(directory / "node.crt", directory / "node.key")
     authority.client(pair, user, ("system:nodes",))
-    kubeconfig.write_bytes(certificate_kubeconfig(info.url, info.ca_file, user, pair))
+    kubeconfig.write_bytes(render_kubeconfig(info.url, info.ca_file, user, pair))
     return hollow_kubelet(kubemark, name, kubeconfig, directory, (port, port + 1))

@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 
 from fleet.controlplane.binaries import find_binaries
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.controlplane.kubeconfig import token_kubeconfig
+from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.options import (
     APISERVER,
     COMPONENTS,
@@ -193,7 +193,7 @@ def gets_a_certificate(info: ControlPlaneInfo) -> None:
     kubectl(info, "create", "-f", "-", stdin=json.dumps(secret))
     joining = info.directory / "joining.kubeconfig"
     token = "abcdef.0123456789abcdef"
-    joining.write_bytes(token_kubeconfig(info.url, info.ca_file, "joining", token))
+    joining.write_bytes(render_kubeconfig(info.url, info.ca_file, "joining", token))
     name = x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes"),

@@ -21,7 +21,7 @@ from parity_script import FLEET, HOLLOW, NODES, Script, play
 
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.directory import ADMIN_USER, Layout, Pair
-from fleet.controlplane.kubeconfig import certificate_kubeconfig
+from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.options import APISERVER, ControlPlaneOptions
 from fleet.controlplane.pki import Authority
 from fleet.errors import Exit
@@ -129,7 +129,7 @@ class Stage:
         """Write a kubeconfig that leads through the proxy of a node."""
         path = self.root / f"{node}.kubeconfig"
         path.write_bytes(
-            certificate_kubeconfig(self.taps[node].url, self.authority.certificate, user, pair)
+            render_kubeconfig(self.taps[node].url, self.authority.certificate, user, pair)
         )
         return path
 

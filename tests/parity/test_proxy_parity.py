@@ -15,7 +15,7 @@ from e2e_world import Json, World, eventually
 from go_program import build_kubemark
 
 from fleet.controlplane.directory import Layout, Pair
-from fleet.controlplane.kubeconfig import certificate_kubeconfig
+from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.pki import Authority
 
 pytest_plugins = ("e2e_fixtures",)
@@ -104,5 +104,5 @@ def hollow_kubeconfig(world: World, directory: Path) -> Path:
     pair = Pair(directory / "proxy.crt", directory / "proxy.key")
     authority.client(pair, HOLLOW_USER, ())
     path = directory / "kubeconfig"
-    path.write_bytes(certificate_kubeconfig(world.info.url, world.info.ca_file, HOLLOW_USER, pair))
+    path.write_bytes(render_kubeconfig(world.info.url, world.info.ca_file, HOLLOW_USER, pair))
     return path
