@@ -27,6 +27,7 @@ SAMPLED_NODES_MAX = 200
 """So many foreign nodes are read whole, for their pod CIDRs; the others are only counted."""
 LOCAL = frozenset({"", "fleet", "kind", "k3s", "minikube", "kwok"})
 """Schemes behind which there is no cloud that looks machines up."""
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SHOWN_MAX = 8  # the question must stand on one screen, below what it is about
 
 Ask = Callable[[str], Awaitable[bool]]
@@ -170,7 +171,7 @@ async def _sample(api: Api) -> tuple[PodCidrs, str]:
 
 def summarize_cidrs(ranges: Sequence[Sequence[str]]) -> PodCidrs:
     """Find mask and least common network of the nodes' ranges, for each address family."""
-    by_version: dict[int, list[ipaddress.IPv4Network | ipaddress.IPv6Network]] = {}
+    by_version: dict[int, list[Network]] = {}
     for node_ranges in ranges:
         for cidr in node_ranges:
             network = ipaddress.ip_network(cidr, strict=False)
@@ -178,18 +179,16 @@ def summarize_cidrs(ranges: Sequence[Sequence[str]]) -> PodCidrs:
     return PodCidrs(
         nodes=len(ranges),
         prefix_lengths=tuple(networks[0].prefixlen for networks in by_version.values()),
-        spans=tuple(_span(networks) for networks in by_version.values()),
+        spans=tuple(map(_span, by_version.values())),
     )
 
 
-def _span(networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> str:
-    low = min(int(network.network_address) for network in networks)
-    high = max(int(network.broadcast_address) for network in networks)
-    bits = networks[0].max_prefixlen
-    length = bits - (low ^ high).bit_length()
-    base = low >> (bits - length) << (bits - length)
-    address = ipaddress.IPv4Address if bits == 32 else ipaddress.IPv6Address
-    return f"{address(base)}/{length}"
+def _span(networks: Sequence[Network]) -> str:
+    """Return the least network that has all of these, of one family."""
+    span = networks[0]
+    while not all(each.subnet_of(span) for each in networks):  # type: ignore[arg-type]
+        span = span.supernet()
+    return str(span)
 
 
 def shared_cluster_notice(
