@@ -82,7 +82,8 @@ from fleet.wire.api.requests import (
 )
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.sockets.connection import prepare_context
-from fleet.wire.sockets.transport import Endpoint, Transport
+from fleet.wire.sockets.dials import Endpoint
+from fleet.wire.sockets.transport import Transport
 
 FILES = {
     CertificateKind.CLIENT: "kubelet-client-current.pem",

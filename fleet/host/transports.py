@@ -28,7 +28,8 @@ from fleet.report.figures import AgentFigures
 from fleet.wire.api.codec import JSON
 from fleet.wire.http2.http2_codec import STREAMS_DEFAULT
 from fleet.wire.sockets.connection import DEFAULT_LIMITS, ConnectionHealth, PoolLimits, UserAgent
-from fleet.wire.sockets.transport import Endpoint, Transport
+from fleet.wire.sockets.dials import Endpoint
+from fleet.wire.sockets.transport import Transport
 
 LIGHT_CONNECTIONS = 2
 """Pools of the calls, each with one connection in quiet times.

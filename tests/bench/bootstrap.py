@@ -28,7 +28,8 @@ from fleet.profile.settings import IdentityMode, Settings
 from fleet.reactor.process import Entry
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.requests import Caller
-from fleet.wire.sockets.transport import Endpoint, Transport
+from fleet.wire.sockets.dials import Endpoint
+from fleet.wire.sockets.transport import Transport
 
 
 async def bench(nodes: int, at_once: int) -> None:

@@ -14,7 +14,7 @@ import orjson
 from fleet.k8s.effects import ApiCall, LeaseRenewal, NodeId, Op
 from fleet.profile.loader import load_mix
 from fleet.wire.api import codec
-from fleet.wire.api.decode_json import decode_pod as decode_json_pod
+from fleet.wire.api.decode_pod import decode_pod as decode_json_pod
 from fleet.wire.api.decode_protobuf import decode_pod as decode_protobuf_pod
 from fleet.wire.api.operations import build
 from fleet.wire.api.protobuf import object_from_json

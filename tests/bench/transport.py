@@ -27,7 +27,8 @@ from peer import make_certificate
 
 from fleet.wire.http2.http2_codec import Inbox
 from fleet.wire.http2.messages import ContentType, Request, Response, StreamOpened
-from fleet.wire.sockets.transport import Endpoint, Transport
+from fleet.wire.sockets.dials import Endpoint
+from fleet.wire.sockets.transport import Transport
 
 BODY = b'{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"node"}}' * 5
 PUT = Request(b"PUT", b"/leases/fleet-00000?timeout=10s", BODY, ContentType.JSON, timeout_ns=10**10)

@@ -46,13 +46,11 @@ from fleet.wire.sockets.dials import (
     SOCKET_MEMORY,
     STREAMS,
     TTL_NS,
+    Endpoint,
     LookUp,
     own_limit,
 )
-from fleet.wire.sockets.transport import (
-    Endpoint,
-    Transport,
-)
+from fleet.wire.sockets.transport import Transport
 
 pytest_plugins = ("peer_certificate",)
 

@@ -31,22 +31,8 @@ from fleet.k8s.pods import (
 from fleet.k8s.schema import Record, decoder, member, read, read_kind, share
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import AttachmentView, ClaimView, CSIDriverView, ObjectData, VolumeView
-from fleet.wire.api.decode_pod import MANAGED_FIELDS, decode_pod, decode_pod_view, without_managers
+from fleet.wire.api.decode_pod import MANAGED_FIELDS, decode_pod, without_managers
 from fleet.wire.http2.messages import MALFORMED
-
-__all__ = [
-    "csinode_view",
-    "decode_csinode",
-    "decode_existing_node",
-    "decode_lease",
-    "decode_list",
-    "decode_node",
-    "decode_pod",
-    "decode_pod_view",
-    "decode_status",
-    "decode_token",
-    "decode_watch_event",
-]
 
 VERSION = b'"resourceVersion":"'
 UNREADABLE_EVENT = "a watch event that cannot be read"

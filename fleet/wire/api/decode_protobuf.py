@@ -42,6 +42,7 @@ from fleet.k8s.schema import Rendered, read_kind, render, share
 from fleet.k8s.times import rfc3339_micro
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json
+from fleet.wire.api import decode_pod as json_pods
 from fleet.wire.api.decode_pod import (
     EMPTY_STATUS,
     SHOWS_ANNOTATIONS,
@@ -567,7 +568,7 @@ _READERS: dict[Reader, Reader] = {
     decode_json.decode_csinode: _decode_csinode,
     decode_json.decode_lease: LeaseView,
     decode_json.decode_found_lease: _found_lease,
-    decode_json.decode_pod_view: _reply_pod,
+    json_pods.decode_pod_view: _reply_pod,
 }
 """By what reads the same in JSON: those that come often, or want the bytes."""
 

@@ -37,12 +37,12 @@ from fleet.wire.api.decode_json import (
     decode_lease,
     decode_node,
     decode_persistent_volume,
-    decode_pod_view,
     decode_resource_claim,
     decode_secret,
     decode_service_account,
     decode_token,
 )
+from fleet.wire.api.decode_pod import decode_pod_view
 from fleet.wire.api.requests import (
     CALL_TIMEOUT_NS,
     CLAIM,

@@ -45,14 +45,6 @@ from fleet.wire.sockets.dials import (
 )
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 
-__all__ = [
-    "Endpoint",
-    "Transport",
-    "TransportStats",
-    "UserAgent",
-]
-
-
 READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
 READS_PER_EVENT_MAX = 16  # then the next connection has its turn
 READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another

@@ -22,7 +22,7 @@ from fleet.report.figures import (
     request_figures,
 )
 from fleet.report.report import RunFigures, as_json, merge, summary
-from fleet.wire.sockets.transport import TransportStats
+from fleet.wire.sockets.dials import TransportStats
 
 RECORDS = (
     *(NodeFigures, LeaseFigures, PodFigures, EventFigures, WatchFigures, ConnectionFigures),

@@ -28,13 +28,12 @@ from fleet.wire.api.decode_json import (
     decode_lease,
     decode_list,
     decode_node,
-    decode_pod,
-    decode_pod_view,
     decode_status,
     decode_token,
     decode_watch_event,
     forget_managers,
 )
+from fleet.wire.api.decode_pod import decode_pod, decode_pod_view
 
 AT = "2026-11-21T02:07:37Z"
 AT_S = 1795226857

@@ -13,6 +13,7 @@ from world.random_objects import random_object
 from fleet.k8s.effects import Op, WatchKind
 from fleet.k8s.pods import EventType, LeaseView, NodeView, Pod
 from fleet.wire.api import codec, decode_json
+from fleet.wire.api import decode_pod as json_pods
 from fleet.wire.api.codec import decode_reply
 from fleet.wire.api.decode_protobuf import (
     decode_list,
@@ -62,8 +63,8 @@ def frame(kind: str, obj: dict[str, Any]) -> bytes:
 
 def test_a_pod_of_every_part() -> None:
     obj = pod_object()
-    assert as_dict(decode_pod(raw(obj))) == as_dict(decode_json.decode_pod(orjson.dumps(obj)))
-    assert decode_pod_view(raw(obj)) == decode_json.decode_pod_view(orjson.dumps(obj))
+    assert as_dict(decode_pod(raw(obj))) == as_dict(json_pods.decode_pod(orjson.dumps(obj)))
+    assert decode_pod_view(raw(obj)) == json_pods.decode_pod_view(orjson.dumps(obj))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_whether_a_controller_owns_a_pod(
     managers = obj["metadata"].pop("managedFields")  # Go writes them last
     obj["metadata"] |= {"ownerReferences": owners, "managedFields": managers}
     assert decode_pod(raw(obj)).is_controlled is is_controlled
-    assert decode_json.decode_pod(orjson.dumps(obj)).is_controlled is is_controlled
+    assert json_pods.decode_pod(orjson.dumps(obj)).is_controlled is is_controlled
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_who_waits_for_the_last_status_of_a_pod(
     managers = obj["metadata"].pop("managedFields")
     obj["metadata"] |= {**meta, "managedFields": managers}
     assert decode_pod(raw(obj)).end_matters is end_matters
-    assert decode_json.decode_pod(orjson.dumps(obj)).end_matters is end_matters
+    assert json_pods.decode_pod(orjson.dumps(obj)).end_matters is end_matters
 
 
 @thorough
@@ -115,8 +116,8 @@ def test_who_waits_for_the_last_status_of_a_pod(
 def test_pods(seed: int) -> None:
     obj = random_object("Pod", "v1", seed)
     body = orjson.dumps(obj)
-    assert as_dict(decode_pod(raw(obj))) == as_dict(decode_json.decode_pod(body))
-    assert decode_pod_view(raw(obj)) == decode_json.decode_pod_view(body)
+    assert as_dict(decode_pod(raw(obj))) == as_dict(json_pods.decode_pod(body))
+    assert decode_pod_view(raw(obj)) == json_pods.decode_pod_view(body)
 
 
 @thorough
@@ -147,7 +148,7 @@ def test_a_pod_keeps_the_annotations_that_it_shows() -> None:
     field = {"fieldPath": "metadata.annotations['example.com/a']"}
     env = [{"name": "A", "valueFrom": {"fieldRef": field}}]
     obj["spec"]["containers"][0]["env"] = env
-    for pod in (decode_pod(raw(obj)), decode_json.decode_pod(orjson.dumps(obj))):
+    for pod in (decode_pod(raw(obj)), json_pods.decode_pod(orjson.dumps(obj))):
         assert ("example.com/a", "b") in pod.annotations
 
 

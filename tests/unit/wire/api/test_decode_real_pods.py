@@ -7,7 +7,7 @@ import pytest
 from test_decode_protobuf import as_dict
 
 from fleet.k8s.pods import RunningState
-from fleet.wire.api import decode_json
+from fleet.wire.api import decode_pod as json_pods
 from fleet.wire.api.decode_protobuf import _container_status, _read_container_status, decode_pod
 from fleet.wire.api.decode_protobuf import decode_pod_view as decode_view
 from fleet.wire.api.protobuf import field
@@ -21,8 +21,8 @@ CONTAINER = field(1, b"c") + STATE + bytes((0x1A, 0, 0x20, 1)) + field(6, b"web:
 @pytest.mark.parametrize("name", ["bound", "running"])
 def test_both_encodings_say_the_same(name: str) -> None:
     raw, json = ((PODS / f"{name}.{kind}").read_bytes() for kind in ("pb", "json"))
-    assert as_dict(decode_pod(raw)) == as_dict(decode_json.decode_pod(json))
-    assert decode_view(raw) == decode_json.decode_pod_view(json)
+    assert as_dict(decode_pod(raw)) == as_dict(json_pods.decode_pod(json))
+    assert decode_view(raw) == json_pods.decode_pod_view(json)
 
 
 def test_another_pod_of_the_template_differs_in_its_own_parts_only() -> None:
