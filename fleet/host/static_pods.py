@@ -30,22 +30,31 @@ from fleet.wire.api.decode_pod import decode_pod
 
 MANIFEST_BYTES_MAX = 1 << 20
 NO_EXECUTE = {"operator": "Exists", "effect": "NoExecute"}
-_VOLUME_REFERENCES = {
-    "configMap": "configmaps (via configmap volumes)",
-    "secret": "secrets (via secret volumes)",
-    "csi": "csidrivers (via CSI volumes)",
-    "persistentVolumeClaim": "persistentvolumeclaims",
-    "ephemeral": "persistentvolumeclaims (via ephemeral volumes)",
-    "azureFile": "secrets (via azureFile volumes)",
-    "glusterfs": "endpoints (via glusterFS volumes)",
+OF_POD = {
+    "serviceAccountName": "serviceaccounts",
+    "serviceAccount": "serviceaccounts",
+    "imagePullSecrets": "secrets",
+    "resourceClaims": "resourceclaims",
 }
-_PROJECTED_REFERENCES = {
-    "configMap": "configmaps (via projected volumes)",
-    "secret": "secrets (via projected volumes)",
-    "serviceAccountToken": "serviceaccounts (via projected volumes)",
+"""Members of a pod's spec that refer to API objects, unless they are empty."""
+OF_PART = {
+    "secretRef": "secrets",
+    "secretKeyRef": "secrets",
+    "secret": "secrets",
+    "azureFile": "secrets",
+    "configMapRef": "configmaps",
+    "configMapKeyRef": "configmaps",
+    "configMap": "configmaps",
+    "csi": "csidrivers",
+    "persistentVolumeClaim": "persistentvolumeclaims",
+    "ephemeral": "persistentvolumeclaims",
+    "glusterfs": "endpoints",
+    "serviceAccountToken": "serviceaccounts",
     "clusterTrustBundle": "clustertrustbundles",
     "podCertificate": "podcertificates",
 }
+"""The same of its containers and volumes, at any depth."""
+PARTS = ("initContainers", "containers", "ephemeralContainers", "volumes")
 
 
 class ManifestError(ValueError):
@@ -95,45 +104,15 @@ def _read_pod(pod: dict[str, Any], path: str) -> StaticManifest:
 
 def api_reference(spec: dict[str, Any]) -> str:
     """Return which API objects a pod's spec refers to, "" if to none."""
-    if spec.get("serviceAccountName") or spec.get("serviceAccount"):
-        return "serviceaccounts"
-    if spec.get("imagePullSecrets"):
-        return "secrets"
-    for field in ("initContainers", "containers", "ephemeralContainers"):
-        for container in spec.get(field) or ():
-            found = _environment_reference(container)
-            if found:
-                return found
-    if spec.get("resourceClaims"):
-        return "resourceclaims"
-    for volume in spec.get("volumes") or ():
-        found = _volume_reference(volume)
-        if found:
-            return found
-    return ""
+    found = (resource for member, resource in OF_POD.items() if spec.get(member))
+    return next(found, "") or _reference_in([spec.get(part) for part in PARTS])
 
 
-def _environment_reference(container: dict[str, Any]) -> str:
-    sources = [*(container.get("envFrom") or ())]
-    sources += [each.get("valueFrom") or {} for each in container.get("env") or ()]
-    for source in sources:
-        if "secretRef" in source or "secretKeyRef" in source:
-            return "secrets"
-        if "configMapRef" in source or "configMapKeyRef" in source:
-            return "configmaps"
-    return ""
-
-
-def _volume_reference(volume: dict[str, Any]) -> str:
-    for kind, source in volume.items():
-        if kind in _VOLUME_REFERENCES:
-            return _VOLUME_REFERENCES[kind]
-        if kind == "projected":
-            for each in source.get("sources") or ():
-                for field, resource in _PROJECTED_REFERENCES.items():
-                    if field in each:
-                        return resource
-    return ""
+def _reference_in(part: object) -> str:
+    if isinstance(part, dict):
+        found = (resource for member, resource in OF_PART.items() if member in part)
+        return next(found, "") or _reference_in(list(part.values()))
+    return next(filter(None, map(_reference_in, part)), "") if isinstance(part, list) else ""
 
 
 def _set_defaults(spec: dict[str, Any]) -> None:

@@ -106,11 +106,11 @@ def test_the_uid_depends_on_node_path_and_content() -> None:
         ({"serviceAccountName": "sa"}, "serviceaccounts"),
         ({"imagePullSecrets": [{"name": "s"}]}, "secrets"),
         ({"resourceClaims": [{"name": "r"}]}, "resourceclaims"),
-        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, "configmaps (via configmap"),
+        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, "configmaps"),
         ({"volumes": [{"name": "v", "persistentVolumeClaim": {}}]}, "persistentvolumeclaims"),
         (
             {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "s"}}]}}]},
-            "secrets (via projected volumes)",
+            "secrets",
         ),
         (
             {
