@@ -43,11 +43,6 @@ def connections_needed(
     return int(count * GOAWAY_SPARE)
 
 
-def descriptors_needed(connections: int, listening: int = 0) -> int:
-    """Return how many file descriptors this process opens; `listening`: sockets of kubelets."""
-    return DESCRIPTORS_BASE + connections + listening
-
-
 def raise_descriptors(
     nodes: int,
     fidelity: Fidelity,
@@ -62,7 +57,7 @@ def raise_descriptors(
     number when the hard limit is too low. Source: Go's os package, which does so at its start.
     """
     connections = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
-    needed = descriptors_needed(connections, listening)
+    needed = DESCRIPTORS_BASE + connections + listening  # sockets of kubelets
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
         try:
