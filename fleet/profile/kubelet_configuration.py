@@ -64,19 +64,20 @@ GATES_OFF = frozenset(("CPUManagerPolicyAlphaOptions",))
 """Of those gates the ones that are off unless a profile says otherwise."""
 
 _OTHER_KEYS = """
-    address cgroupDriver cgroupRoot cgroupsPerQOS containerLogMaxFiles containerLogMaxWorkers
-    containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod cpuManagerReconcilePeriod
-    enableContentionProfiling enableDebugFlagsHandler enableProfilingHandler
-    enableSystemLogHandler enableSystemLogQuery failCgroupV1 hairpinMode healthzBindAddress
-    healthzPort httpCheckFrequency imagePullCredentialsVerificationPolicy imageServiceEndpoint
-    iptablesDropBit iptablesMasqueradeBit kernelMemcgNotification kubeReservedCgroup
-    kubeletCgroups logging makeIPTablesUtilChains maxOpenFiles memorySwap memoryThrottlingFactor
-    oomScoreAdj podCIDR podLogsDir podPidsLimit preloadedImagesVerificationAllowlist
-    protectKernelDefaults qosReserved readOnlyPort registerNode runOnce seccompDefault
-    showHiddenMetricsForVersion singleProcessOOMKill staticPodURL staticPodURLHeader
-    streamingConnectionIdleTimeout systemCgroups systemReservedCgroup tlsCipherSuites
-    tlsCurvePreferences tlsMinVersion topologyManagerPolicyOptions topologyManagerScope tracing
-    userNamespaces volumePluginDir volumeStatsAggPeriod
+    address cgroupDriver cgroupRoot cgroupsPerQOS containerLogMaxFiles containerLogMaxSize
+    containerLogMaxWorkers containerLogMonitorInterval containerRuntimeEndpoint contentType
+    cpuCFSQuota cpuCFSQuotaPeriod cpuManagerReconcilePeriod enableContentionProfiling
+    enableDebugFlagsHandler enableProfilingHandler enableSystemLogHandler enableSystemLogQuery
+    failCgroupV1 hairpinMode healthzBindAddress healthzPort httpCheckFrequency
+    imagePullCredentialsVerificationPolicy imageServiceEndpoint iptablesDropBit
+    iptablesMasqueradeBit kernelMemcgNotification kubeReservedCgroup kubeletCgroups logging
+    makeIPTablesUtilChains maxOpenFiles memorySwap memoryThrottlingFactor oomScoreAdj podCIDR
+    podLogsDir podPidsLimit preloadedImagesVerificationAllowlist protectKernelDefaults
+    qosReserved readOnlyPort registerNode runOnce seccompDefault showHiddenMetricsForVersion
+    singleProcessOOMKill staticPodURL staticPodURLHeader streamingConnectionIdleTimeout
+    systemCgroups systemReservedCgroup tlsCipherSuites tlsCurvePreferences tlsMinVersion
+    topologyManagerPolicyOptions topologyManagerScope tracing userNamespaces volumePluginDir
+    volumeStatsAggPeriod
 """
 KEYS_WITHOUT_EFFECT = frozenset(_OTHER_KEYS.split())
 """The other keys of upstream's KubeletConfiguration: accepted, without effect."""
@@ -357,8 +358,6 @@ class KubeletConfiguration(Spec):
     shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = ()
     static_pod_path: str = ""
     file_check_frequency_ns: DurationNs = 20 * NS_PER_S
-    container_log_max_size: QuantityField = parse_quantity("10Mi")
-    container_log_monitor_interval_ns: DurationNs = 10 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
     provider_id: Annotated[str, Field(alias="providerID")] = ""
     cluster_dns: Annotated[tuple[Address, ...], Field(alias="clusterDNS")] = DNSSettings().servers

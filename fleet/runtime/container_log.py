@@ -1,10 +1,10 @@
 """The log of a container: computed when it is read, line by line, never kept.
 
 A line is a function of its number: the behaviour says how often there is one and what it looks
-like, else the container's own script is run again and says what it prints. The file is rotated as
-a kubelet does it: at a look of the log manager after it became too large; readers see the newest.
-Source: k8s.io/cri-client/pkg/logs/logs.go, ReadLogs, logWriter; pkg/kubelet/logs,
-containerLogManager; containerd's internal/cri/io/logger.go for lines without an end.
+like, else the container's own script is run again and says what it prints.
+Source: k8s.io/cri-client/pkg/logs/logs.go, ReadLogs, logWriter; containerd's
+internal/cri/io/logger.go for lines without an end.
+Differs: no file is rotated; of declared lines the newest 10 MiB are there, as of one file.
 """
 
 from collections import deque
@@ -24,6 +24,8 @@ from fleet.runtime.programs import program_of
 NEVER = 1 << 62
 HEAD_BYTES = len(b"2026-11-21T02:06:48.123456789Z stdout F ")
 """What stands before each line in the file."""
+FILE_BYTES = 10 << 20
+"""Source: containerLogMaxSize."""
 ROUNDS_MAX = 100
 """How far a script is followed in one call: about 2 ms."""
 OPEN_MAX = 64 << 10
@@ -45,13 +47,6 @@ class LogLine(NamedTuple):
     text: bytes
 
 
-class Rotation(NamedTuple):
-    """When the log manager looks at a file, and how large it may be."""
-
-    max_bytes: int = 10 << 20
-    period_ns: int = 10 * NS_PER_S
-
-
 class Lines(Protocol):
     """The lines of a container, read from the first one on."""
 
@@ -61,7 +56,7 @@ class Lines(Protocol):
     def wake_ns(self, until_ns: int) -> int:
         """Return when there may be another line; `until_ns`: ask again at once."""
 
-    def seek(self, until_ns: int, since_ns: int, tail: int | None, rotation: Rotation) -> bool:
+    def seek(self, until_ns: int, since_ns: int, tail: int | None) -> bool:
         """Go to the first line wanted of those up to an instant; False: call again, it is far."""
 
 
@@ -101,23 +96,16 @@ class DeclaredLines:
         ended = self._behavior.max_lines and self._at >= self._behavior.max_lines
         return NEVER if ended else max(self._after_ns(self._at), until_ns)
 
-    def seek(self, until_ns: int, since_ns: int, tail: int | None, rotation: Rotation) -> bool:
+    def seek(self, until_ns: int, since_ns: int, tail: int | None) -> bool:
         """Go to the first line wanted of those up to an instant."""
-        first = self._first_kept(until_ns, rotation)
+        count, line_bytes = self._count(until_ns), len(self.line(0).text) + HEAD_BYTES + 1
+        first = max(count - FILE_BYTES // line_bytes, 0)
         if since_ns > 0:
             first = max(first, -(-since_ns // self._behavior.interval_ns))
         if tail is not None:
-            first = max(first, self._count(until_ns) - tail)
+            first = max(first, count - tail)
         self._at = first
         return True
-
-    def _first_kept(self, until_ns: int, rotation: Rotation) -> int:
-        """Return the first line of the newest file. All lines count as long as the first one."""
-        line_bytes = len(self.line(0).text) + HEAD_BYTES + 1
-        lines = rotation.max_bytes // line_bytes + 1
-        fills_ns = lines * self._behavior.interval_ns
-        looks_ns = -(-fills_ns // rotation.period_ns) * rotation.period_ns
-        return self._count(until_ns - until_ns % looks_ns - 1)
 
     def line(self, index: int) -> LogLine:
         """Return a line by its number, from 0."""
@@ -152,14 +140,15 @@ def _filler(size: int) -> str:
 class ScriptLines:
     """Lines that the container's own command prints; it is run again from its start."""
 
-    __slots__ = ("_buffer", "_make", "_open", "_process", "_seeker")
+    __slots__ = ("_buffer", "_counted", "_make", "_open", "_process", "_skipped")
 
     def __init__(self, make: Callable[[], Steps]) -> None:
         self._make = make
         self._process = make()
         self._buffer: deque[LogLine] = deque()
         self._open: dict[bool, str] = {}  # what has no end yet, by whether it is of stderr
-        self._seeker: _Seeker | None = None
+        self._counted = 0  # lines, for a reader that wants the last ones
+        self._skipped = -1  # lines that are to be passed over, once it is known how many
 
     def next(self, until_ns: int) -> LogLine | None:
         """Return the next line if it was written by then, and go on behind it."""
@@ -204,25 +193,25 @@ class ScriptLines:
             return NEVER
         return max(process.clock_ns, until_ns)
 
-    def seek(self, until_ns: int, _since_ns: int, tail: int | None, rotation: Rotation) -> bool:
+    def seek(self, until_ns: int, _since_ns: int, tail: int | None) -> bool:
         """Go to the first line wanted of those up to an instant; False: call again, it is far."""
-        if self._seeker is None:
-            self._seeker = _Seeker(rotation)
-        seeker = self._seeker
+        if tail is None:
+            return True
         for _ in range(LINES_MAX):
-            if seeker.first < 0 and not seeker.look(self.next(until_ns)):
-                if self._buffer or not self._is_at(until_ns):
+            if not self._skipped:
+                return True
+            is_line = self.next(until_ns) is not None
+            if self._skipped > 0:
+                if not is_line:
                     return False
-                kept = seeker.kept_from(until_ns)
-                seeker.first = kept if tail is None else max(kept, seeker.count - tail)
+                self._skipped -= 1
+            elif is_line:
+                self._counted += 1
+            elif self._buffer or not self._is_at(until_ns):
+                return False
+            else:
+                self._skipped = max(self._counted - tail, 0)
                 self._restart()
-                seeker.count = 0
-            elif seeker.first >= 0:
-                if seeker.count >= seeker.first:
-                    return True
-                if self.next(until_ns) is None:
-                    return False
-                seeker.count += 1
         return False
 
     def _is_at(self, until_ns: int) -> bool:
@@ -234,37 +223,6 @@ class ScriptLines:
         self._process = self._make()
         self._buffer.clear()
         self._open = {}
-
-
-class _Seeker:
-    """Counts the lines of a script up to now, to know with which one a reader begins."""
-
-    __slots__ = ("_before", "_bytes", "_rotates_ns", "_rotation", "count", "first")
-
-    def __init__(self, rotation: Rotation) -> None:
-        self._rotation = rotation
-        self._bytes = 0
-        self._rotates_ns = NEVER
-        self._before = 0  # lines of older files
-        self.count = 0
-        self.first = -1  # the line to begin with, once it is known
-
-    def look(self, line: LogLine | None) -> bool:
-        """Count a line; False if there is none."""
-        if line is None:
-            return False
-        if line.after_ns >= self._rotates_ns:
-            self._before, self._bytes, self._rotates_ns = self.count, 0, NEVER
-        self.count += 1
-        self._bytes += len(line.text) + HEAD_BYTES + 1
-        if self._bytes > self._rotation.max_bytes and self._rotates_ns == NEVER:
-            period_ns = self._rotation.period_ns
-            self._rotates_ns = (line.after_ns // period_ns + 1) * period_ns
-        return True
-
-    def kept_from(self, until_ns: int) -> int:
-        """Return the first line of the newest file."""
-        return self.count if until_ns >= self._rotates_ns else self._before
 
 
 def log_lines(process: Process, behavior: PodBehavior, seed: int, term_ns: int | None) -> Lines:
@@ -302,7 +260,6 @@ class LogReader:
         "_lines",
         "_options",
         "_rest",
-        "_rotation",
         "_start_ns",
         "_wall_offset_ns",
     )
@@ -314,14 +271,12 @@ class LogReader:
         wall_offset_ns: int,
         ended_ns: Callable[[int], int | None],
         options: LogOptions,
-        rotation: Rotation = Rotation(),  # noqa: B008 - immutable
     ) -> None:
         self._lines = lines
         self._start_ns = start_ns  # of the container
         self._wall_offset_ns = wall_offset_ns
         self._ended_ns = ended_ns  # of the container at an instant, None while it runs
         self._options = options
-        self._rotation = rotation
         self._left = options.limit_bytes
         self._rest = b""
         self._is_sought = False
@@ -357,7 +312,7 @@ class LogReader:
         since_ns = 0
         if options.since_ns:
             since_ns = options.since_ns - self._wall_offset_ns - self._start_ns
-        self._is_sought = self._lines.seek(until_ns, since_ns, tail, self._rotation)
+        self._is_sought = self._lines.seek(until_ns, since_ns, tail)
         return self._is_sought
 
     def _shown(self, line: LogLine) -> bytes:

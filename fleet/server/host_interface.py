@@ -27,7 +27,7 @@ from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import PodSources
-from fleet.runtime.container_log import LogReader, Rotation
+from fleet.runtime.container_log import LogReader
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.exec_session import KILLED, session_in
 from fleet.runtime.ports import PortSession, container_of_port, usual_answer
@@ -303,9 +303,7 @@ def container_logs(
     offset_ns = env.wall_offset_ns
     at = (attempt, started_s, begun_ns)
     lines = runtime.log(pod, spec, behavior, *at, pods.sources(env))
-    kept = env.model.kubelet
-    rotation = Rotation(kept.container_log_max_size.value, kept.container_log_monitor_interval_ns)
-    return LogReader(lines, started_s * NS_PER_S - offset_ns, offset_ns, ended, options, rotation)
+    return LogReader(lines, started_s * NS_PER_S - offset_ns, offset_ns, ended, options)
 
 
 def _terminated(status: ContainerStatus, container_id: str) -> TerminatedState | None:
