@@ -342,11 +342,7 @@ def show_profile(source: str) -> str:
 
 def warnings_of(source: str) -> list[str]:
     """Return what the node profiles of a source say that decides nothing, one line each."""
-    profiles = [each for each in load_source(source) if isinstance(each, NodeProfile)]
-    warnings = [_warning(each.metadata.name, each.spec.kubelet_configuration) for each in profiles]
-    return [text for text in warnings if text] + [
-        text for each in profiles for text in each.notices
-    ]
+    return load_mix((ProfileChoice(source),)).warnings
 
 
 def _warning(name: str, kubelet: KubeletConfiguration) -> str:

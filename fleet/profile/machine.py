@@ -12,7 +12,7 @@ import enum
 import hashlib
 import posixpath
 from functools import cached_property, lru_cache
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -134,38 +134,23 @@ class Attribute(NamedTuple):
     value: str | int | bool
 
 
-Change = TypeVar("Change", bound="HealthChange")
 KINDS = {bool: "bool", int: "int", str: "string"}
 
 
 class HealthChange(Spec):
-    """When devices fail or recover; none named means all."""
+    """When devices fail or recover; none named means all. `message` is a DRA driver's."""
 
     after_ns: DurationNs
     devices: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    state: Literal["Healthy", "Unhealthy"] = "Unhealthy"
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether they recover."""
-        return self.state == "Healthy"
-
-
-def _in_order(changes: tuple[Change, ...]) -> tuple[Change, ...]:
-    return tuple(sorted(changes, key=lambda change: change.after_ns))
-
-
-class ClaimHealthChange(HealthChange):
-    """When a DRA driver says something else of devices; none named means all."""
-
-    state: Literal["Healthy", "Unhealthy", "Unknown"] = "Unhealthy"  # type: ignore[assignment] # wider
+    state: Literal["Healthy", "Unhealthy", "Unknown"] = "Unhealthy"
     message: Annotated[str, Field(max_length=MESSAGE_MAX)] = ""
 
 
-def _all_in_order(
-    changes: tuple[ClaimHealthChange, ...] | None,
-) -> tuple[ClaimHealthChange, ...] | None:
-    return None if changes is None else _in_order(changes)
+def _in_order(changes: tuple[HealthChange, ...]) -> tuple[HealthChange, ...]:
+    return tuple(sorted(changes, key=lambda change: change.after_ns))
+
+
+HealthChanges = Annotated[tuple[HealthChange, ...], AfterValidator(_in_order)]
 
 
 class PluginOutage(Spec):
@@ -183,7 +168,7 @@ class DeviceModel(Spec):
     ids: tuple[str, ...] = ()
     id_prefix: str = ""
     registration_delay: DistributionField = REGISTRATION_DELAY
-    health: Annotated[tuple[HealthChange, ...], AfterValidator(_in_order)] = ()
+    health: HealthChanges = ()
     numa_nodes: Annotated[int, Field(ge=0, le=NUMA_NODES_MAX)] = 0  # 0: they have no topology
     plugin_outages: tuple[PluginOutage, ...] = ()
 
@@ -196,6 +181,8 @@ class DeviceModel(Spec):
         count = self.total
         if any(index >= count for each in self.health for index in each.devices):
             raise ValueError(f"health names a device beyond the {count} that there are")
+        if any(each.state == "Unknown" or each.message for each in self.health):
+            raise ValueError("health: a device plugin says Healthy or Unhealthy, and no message")
         return self
 
     @property
@@ -237,7 +224,7 @@ class DraDriver(Spec):
     registration_delay: DistributionField = REGISTRATION_DELAY
     plugin_outages: tuple[PluginOutage, ...] = ()
     prepare_error: str = ""
-    health: Annotated[tuple[ClaimHealthChange, ...] | None, AfterValidator(_all_in_order)] = None
+    health: HealthChanges | None = None
     """What the driver's health service says; without one the health of devices is unknown."""
 
     @model_validator(mode="after")

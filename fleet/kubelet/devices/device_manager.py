@@ -114,7 +114,8 @@ class DeviceManager:
             if turn.now_ns < self._start_ns + change.after_ns:
                 break
             which = change.devices or range(device.total)
-            bad = bad.difference(which) if change.is_healthy else bad.union(which)
+            is_healthy = change.state == "Healthy"
+            bad = bad.difference(which) if is_healthy else bad.union(which)
         for resource, count in turn.env.model.broken.devices:
             if resource in {"", device.resource}:
                 bad.update(range(min(count, device.total) or device.total))
