@@ -528,8 +528,8 @@ class VirtualKubelet:
             if image_gc_manager.on_list_timer(key, turn):
                 self.status.arm(self._inputs(turn), turn)
             return
-        in_use = self.pods.images_in_use() if self.pods is not None else ()
-        used = self.pods.disk_bytes(turn) if self.pods is not None else None
+        in_use = self.pods.monitor.images_in_use() if self.pods is not None else ()
+        used = self.pods.monitor.disk_bytes(turn) if self.pods is not None else None
         for reason, message in image_gc_manager.on_gc_timer(in_use, used, turn):
             turn.node_event(reason, message)
 

@@ -33,19 +33,25 @@ def handler_error(pod: Pod, turn: Turn) -> str:
     A node has the handlers of its `status.runtimeHandlers`. Fidelity `light` reads no RuntimeClass,
     and takes it that the handler is there.
     """
-    env, name = turn.env, pod.spec.runtime_class
+    env, name, wanted = turn.env, pod.spec.runtime_class, _wanted(pod, turn.env)
     if name and not env.fidelity.reads_objects:
         return ""
-    found = env.runtime_classes.get(name) if name else None
-    if name and found is None:
+    if wanted is None:
         return f'runtimeclass.node.k8s.io "{name}" not found'
-    wanted = "" if found is None else found.handler
     handler = _handler(wanted, env)
     if not pod.spec.network.host_users and (handler is None or not handler.user_namespaces):
         return _no_users(wanted, env, is_known=handler is not None)
     if not name or handler is not None:
         return ""
     return no_runtime(wanted, pod.uid, turn.now_ns)
+
+
+def _wanted(pod: Pod, env: Environment) -> str | None:
+    """Return the name of the handler that a pod wants, None if its RuntimeClass is not there."""
+    if not pod.spec.runtime_class:
+        return ""
+    found = env.runtime_classes.get(pod.spec.runtime_class)
+    return None if found is None else found.handler
 
 
 def _handler(name: str, env: Environment) -> RuntimeHandler | None:
@@ -66,13 +72,10 @@ def mounts_recursively(pod: Pod, env: Environment) -> bool:
 
     Source: pkg/kubelet/kubelet_pods.go, runtimeClassSupportsRecursiveReadOnlyMounts.
     """
-    name = pod.spec.runtime_class
-    if name and not env.fidelity.reads_objects:
+    if pod.spec.runtime_class and not env.fidelity.reads_objects:
         return True
-    found = env.runtime_classes.get(name) if name else None
-    if name and found is None:
-        return False
-    handler = _handler("" if found is None else found.handler, env)
+    wanted = _wanted(pod, env)
+    handler = None if wanted is None else _handler(wanted, env)
     return handler is not None and handler.recursive_read_only_mounts
 
 

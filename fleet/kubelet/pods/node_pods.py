@@ -27,11 +27,10 @@ from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import STARTED_PHASES, PodWorker, WorkerState
 from fleet.kubelet.pods.pod_admission import PodAdmission, adopt, drop_orphans, end_adopted
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
-from fleet.kubelet.pods.pod_sync import PodSyncer
+from fleet.kubelet.pods.pod_sync import GRACE_EXCEEDED, PodSyncer
 from fleet.kubelet.pods.resource_monitor import (
     ResourceMonitor,
     declares_usage,
-    images_in_use,
     images_need_monitor,
 )
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
@@ -126,7 +125,8 @@ class NodePods:
         if timer is Timer.POD_SYNC:
             syncer.on_sync_timer(worker, turn)
         elif timer is Timer.POD_KILL:
-            if syncer.on_kill_timeout(worker, turn):
+            if worker.state is WorkerState.TERMINATING:  # its end is waited for: killPodNow
+                turn.event(worker.pod, Reason.EXCEEDED_GRACE_PERIOD, GRACE_EXCEEDED)
                 self.admission.give_up(worker.pod.uid, turn)
         elif timer is Timer.RUNTIME:
             syncer.on_runtime_timer(worker, turn)
@@ -256,7 +256,7 @@ class NodePods:
         if facts.pod_cidrs:
             self.runtime.use_cidrs(facts.pod_cidrs)
         if has_new_owner:
-            self.statics.on_new_owner(turn)
+            self.statics.manager.make_all(turn)
 
     def on_static_pods(self, key: str, turn: Turn, *, is_first: bool = False) -> None:
         """Look at the static pods of the profile; with a full name, try its pod or mirror again."""
@@ -303,17 +303,6 @@ class NodePods:
             return False
         claims = self._syncer.volumes.claims
         return claims is None or claims.is_idle()
-
-    def images_in_use(self) -> set[str]:
-        """Return the full names of the images that the containers of this node have."""
-        return images_in_use(self.workers, self._syncer)
-
-    def disk_bytes(self, turn: Turn) -> int | None:
-        """Return how much of its disk the node uses; None: pods do not count."""
-        if not self.monitor.is_watching:
-            return None
-        disk = self.monitor.use(turn).disk
-        return min(disk.used(turn.now_ns), disk.capacity)
 
     @property
     def runtime(self) -> Runtime:

@@ -197,16 +197,6 @@ class PodSyncer:
             due_ns = turn.now_ns + kill_timeout_ns(killed, worker.pod)
             turn.arm(due_ns, Timer.POD_KILL, worker.pod.uid)
 
-    def on_kill_timeout(self, worker: PodWorker, turn: Turn) -> bool:
-        """Report that a pod still runs whose end a manager awaits; return whether it does.
-
-        Source: killPodNow.
-        """
-        if worker.state is not WorkerState.TERMINATING:
-            return False
-        turn.event(worker.pod, Reason.EXCEEDED_GRACE_PERIOD, GRACE_EXCEEDED)
-        return True
-
     def advance(self, worker: PodWorker, happened: Happened, turn: Turn) -> None:
         """Take what happened to a pod: the only way by which the stage of its worker changes."""
         row = self.TRANSITIONS.get((worker.stage, happened))

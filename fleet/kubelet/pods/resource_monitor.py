@@ -238,6 +238,22 @@ class ResourceMonitor:
         """Measure the node."""
         return self._use(_terms(self._workers, self._syncer, turn), turn)
 
+    def disk_bytes(self, turn: Turn) -> int | None:
+        """Return how much of its disk the node uses; None: pods do not count."""
+        if not self.is_watching:
+            return None
+        disk = self.use(turn).disk
+        return min(disk.used(turn.now_ns), disk.capacity)
+
+    def images_in_use(self) -> set[str]:
+        """Return the full names of the images that the containers of the node have."""
+        return {
+            name
+            for uid, sandbox in self._syncer.runtime
+            if (worker := self._workers.get(uid)) is not None
+            for name in images_of(worker.pod, sandbox)
+        }
+
     def _use(self, pods: Mapping[PodUid, PodTerms], turn: Turn) -> NodeUse:
         image_bytes = turn.env.images.used_bytes(turn.node)
         return node_use(turn.env.model, pods.values(), turn.facts.started_ns, image_bytes)
@@ -271,7 +287,7 @@ class ResourceMonitor:
 
     def _delete_unused_images(self, turn: Turn) -> None:
         """Free what no container needs. Dead containers hold nothing here but their status."""
-        if delete_unused_images(images_in_use(self._workers, self._syncer), turn):
+        if delete_unused_images(self.images_in_use(), turn):
             arm_image_list(turn)
 
     def _kill_for_memory(self, turn: Turn) -> None:
@@ -309,16 +325,6 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
             if terms is not None:
                 found[uid] = terms
     return found
-
-
-def images_in_use(workers: Workers, syncer: PodSyncer) -> set[str]:
-    """Return the full names of the images that the containers of a node have."""
-    return {
-        name
-        for uid, sandbox in syncer.runtime
-        if (worker := workers.get(uid)) is not None
-        for name in images_of(worker.pod, sandbox)
-    }
 
 
 def _is_active(worker: PodWorker) -> bool:

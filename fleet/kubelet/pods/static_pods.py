@@ -93,10 +93,6 @@ class StaticPodSync:
         else:
             statuses.on_pod(with_uid(mirror, static.uid), turn)
 
-    def on_new_owner(self, turn: Turn) -> None:
-        """Learn that there is a Node, another or none. Source: fastStaticPodsRegistration."""
-        self.manager.make_all(turn)
-
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to a call about a mirror; go on with what was asked for meanwhile."""
         pod = self.manager.on_reply(call, reply, turn)

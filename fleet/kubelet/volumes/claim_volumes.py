@@ -513,12 +513,12 @@ class ClaimVolumes:
         """Return whether a pod has claims, or CSI volumes of its own."""
         return uid in self._pods or uid in self._resyncs
 
-    def plan_resync(self, uid: PodUid, turn: Turn) -> int:
-        """Return when the claims of a running pod are read again. Source: completeWork."""
+    def plan_resync(self, uid: PodUid, turn: Turn) -> None:
+        """Have the claims of a running pod read again. Source: completeWork."""
         share = turn.draw(_STREAM_RESYNC, uid)
         period_ns = turn.env.model.kubelet.sync_frequency_ns
         due_ns = self._resyncs[uid] = turn.now_ns + int(period_ns * (1 + share / 2))
-        return due_ns
+        turn.arm(due_ns, Timer.VOLUMES, uid)
 
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
         """Return whether it is time to read them again."""

@@ -356,8 +356,7 @@ class VolumeManager:
             return
         is_csi = any(each.driver for each in pod.spec.volumes)
         if self.claims is not None and (is_csi or self.claims.has(pod.uid)):
-            due_ns = self.claims.plan_resync(pod.uid, turn)
-            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+            self.claims.plan_resync(pod.uid, turn)
 
     def _give_up(self, pod: Pod, mount: PodMount, now_ns: int) -> list[str] | None:
         """Return the event of a sync that fails: none of a time-out; None while it waits.
@@ -518,8 +517,7 @@ class VolumeManager:
         claims = self.claims
         if claims is not None and claims.is_resync_due(pod.uid, turn.now_ns):
             claims.reprocess(pod, turn)
-            due_ns = claims.plan_resync(pod.uid, turn)
-            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+            claims.plan_resync(pod.uid, turn)
             for spec in pod.spec.volumes:
                 if spec.mounted and spec.driver and republishes(spec.driver, turn.env):
                     self._publish_again(pod, spec.name, turn)
