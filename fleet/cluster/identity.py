@@ -206,21 +206,6 @@ class Features(NamedTuple):
         """Whether each node opens watches of its own."""
         return self.fidelity is Fidelity.KUBELET if self.own_watches is None else self.own_watches
 
-    @property
-    def expands_volumes(self) -> bool:
-        """Whether nodes write the status of claims; in light they mount none."""
-        return self.storage and self.fidelity is Fidelity.KUBELET
-
-    @property
-    def reads_objects(self) -> bool:
-        """Whether nodes ask for ConfigMaps and Secrets one by one; in light they need none."""
-        return self.polled_objects and self.fidelity is Fidelity.KUBELET
-
-    @property
-    def reads_accounts(self) -> bool:
-        """Whether nodes read ServiceAccounts before they pull images; in light they do not."""
-        return self.pull_tokens and self.fidelity is Fidelity.KUBELET
-
 
 def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
     """Return what a run with these options and node models does."""
@@ -412,15 +397,17 @@ def watch_calls(features: Features) -> Calls:
 
 def node_calls(features: Features) -> Calls:
     """Return everything that the nodes of a run ask of the server."""
+    # In light they mount no volumes, read no ConfigMaps and Secrets, and pull nothing.
+    is_kubelet = features.fidelity is Fidelity.KUBELET
     return (
         *KUBELET_CALLS,
         *(watch_calls(features) if features.has_own_watches else ()),
-        *(KUBELET_ONLY_CALLS if features.fidelity is Fidelity.KUBELET else ()),
-        *(STORAGE_CALLS if features.expands_volumes else ()),
+        *(KUBELET_ONLY_CALLS if is_kubelet else ()),
+        *(STORAGE_CALLS if is_kubelet and features.storage else ()),
         *(STATIC_POD_CALLS if features.static_pods else ()),
         *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
-        *(POLLED_OBJECT_CALLS if features.reads_objects else ()),
-        *(SERVICE_ACCOUNT_CALLS if features.reads_accounts else ()),
+        *(POLLED_OBJECT_CALLS if is_kubelet and features.polled_objects else ()),
+        *(SERVICE_ACCOUNT_CALLS if is_kubelet and features.pull_tokens else ()),
         *(REVIEW_CALLS if features.serves else ()),
     )
 

@@ -108,16 +108,7 @@ DEBUG_SERVICES = {
     "/logs/": _Service(Endpoint.LOGS, ("GET",), ((), ("*",))),
     "/debug/pprof/": _Service(Endpoint.PPROF, ("GET",), (("*",),)),
 }
-DISABLED = (
-    "/run/",
-    "/exec/",
-    "/attach/",
-    "/portForward/",
-    "/containerLogs/",
-    "/runningpods/",
-    "/debug/pprof/",
-    "/logs/",
-)
+DISABLED = tuple(f"{root.rstrip('/')}/" for root in DEBUG_SERVICES if root != "/checkpoint/")
 """What is answered without enableDebuggingHandlers."""
 GATES = {
     "/checkpoint/": "ContainerCheckpoint",

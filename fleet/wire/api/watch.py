@@ -57,16 +57,6 @@ OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its 
 _STREAM_TIMEOUT = 0x7A7C4
 _STREAM_BACKOFF = 0xBAC0FF
 
-WATCH_RESOURCES: dict[WatchKind, str] = {
-    WatchKind.NODE: "nodes",
-    WatchKind.SERVICES: "services",
-    WatchKind.PODS: "pods",
-    WatchKind.RUNTIME_CLASSES: "runtimeclasses",
-    WatchKind.CSI_DRIVERS: "csidrivers",
-    WatchKind.CONFIG_MAP: "configmaps",
-    WatchKind.SECRET: "secrets",
-    WatchKind.RESOURCE_SLICES: "resourceslices",
-}
 _PATHS: dict[WatchKind, bytes] = {
     WatchKind.NODE: b"/api/v1/nodes",
     WatchKind.SERVICES: b"/api/v1/services",
@@ -77,6 +67,7 @@ _PATHS: dict[WatchKind, bytes] = {
     WatchKind.SECRET: b"/api/v1/namespaces/%b/secrets",
     WatchKind.RESOURCE_SLICES: SLICES,
 }
+WATCH_RESOURCES = {kind: path.rpartition(b"/")[2].decode() for kind, path in _PATHS.items()}
 _ALL_BOUND = b"fieldSelector=spec.nodeName%21%3D"
 _TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
     WatchKind.CONFIG_MAP: (1800, 3600),  # pkg/kubelet/util/manager/watch_based_manager.go
