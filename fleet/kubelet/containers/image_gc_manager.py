@@ -32,12 +32,7 @@ _STREAM_GC = 0x1A9E
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-class Collected(NamedTuple):
-    """What one look at the disk did."""
-
-    freed_bytes: int = 0
-    events: tuple[tuple[Reason, str], ...] = ()
-    error: str = ""
+NodeEvent = tuple[Reason, str]
 
 
 def on_kubelet_start(turn: Turn) -> None:
@@ -84,34 +79,35 @@ def image_disk(env: Environment, node: NodeId, used: int | None = None) -> tuple
     return capacity, max(capacity - used, 0)
 
 
-def garbage_collect(in_use: Iterable[str], turn: Turn, used: int | None = None) -> Collected:
-    """Look at the disk once; `in_use` are the full names of the images that containers have.
+def garbage_collect(
+    in_use: Iterable[str], turn: Turn, used: int | None = None
+) -> tuple[int, tuple[NodeEvent, ...]]:
+    """Look at the disk once; return the bytes that were freed, and the events of the Node.
 
-    `used` is as of `image_disk`. The error is an event only if the look before failed too.
+    `in_use` are the full names of the images that containers have, `used` is as of `image_disk`.
+    A look that fails is one event, and a second one if the look before failed too.
     """
     entry = turn.env.images.entry(turn.node)
     entry.gc_due_ns = 0
-    done = _collect(tuple(in_use), used, turn)
-    look = turn.now_ns // GC_PERIOD_NS + 1
-    if done.error:
-        if entry.gc_failed == look - 1:
-            done = done._replace(events=(*done.events, (Reason.IMAGE_GC_FAILED, done.error)))
-        entry.gc_failed = look
-    return done
+    freed, failure = _collect(tuple(in_use), used, turn)
+    if failure is None:
+        return freed, ()
+    look, last = turn.now_ns // GC_PERIOD_NS + 1, entry.gc_failed
+    entry.gc_failed = look
+    again = ((Reason.IMAGE_GC_FAILED, failure[1]),) if last == look - 1 else ()
+    return freed, (failure, *again)
 
 
-def on_gc_timer(
-    in_use: Iterable[str], used: int | None, turn: Turn
-) -> tuple[tuple[Reason, str], ...]:
+def on_gc_timer(in_use: Iterable[str], used: int | None, turn: Turn) -> tuple[NodeEvent, ...]:
     """Look at the disk if it is time, and plan the next look; return the events of the Node."""
     entry = turn.env.images.node(turn.node)
     if entry is None or not entry.gc_due_ns or turn.now_ns < entry.gc_due_ns:
         return ()
-    done = garbage_collect(in_use, turn, used)
-    if done.freed_bytes:
+    freed, events = garbage_collect(in_use, turn, used)
+    if freed:
         arm_image_list(turn)
     arm_image_gc(turn, is_watched=used is not None)
-    return done.events
+    return events
 
 
 def delete_unused_images(in_use: Iterable[str], turn: Turn) -> int:
@@ -123,7 +119,7 @@ def delete_unused_images(in_use: Iterable[str], turn: Turn) -> int:
     return _free_space(order, 1 << 62, turn)
 
 
-def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> Collected:
+def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> tuple[int, NodeEvent | None]:
     policy = turn.env.model.kubelet
     order = _eviction_order(in_use, turn)
     freed = 0
@@ -137,22 +133,21 @@ def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> Collected
             turn.env.images.remove(turn.node, each.number)
     capacity, available = image_disk(turn.env, turn.node, None if used is None else used - freed)
     if not capacity:
-        text = "invalid capacity 0 on image filesystem"
-        return Collected(freed, ((Reason.INVALID_DISK_CAPACITY, text),), text)
+        return freed, (Reason.INVALID_DISK_CAPACITY, "invalid capacity 0 on image filesystem")
     percent = _usage_percent(capacity, available)
     if percent < policy.image_gc_high_threshold_percent:
-        return Collected(freed)
+        return freed, None
     wanted = capacity * (100 - policy.image_gc_low_threshold_percent) // 100 - available
     got = _free_space(order, wanted, turn)
     if got >= wanted:
-        return Collected(freed + got)
+        return freed + got, None
     text = (
         f"Insufficient free disk space on the node's image filesystem ({percent}% of "
         f"{format_size(capacity)} used). Failed to free sufficient space by deleting unused "
         f"images (freed {got} bytes). Investigate disk usage, as it could be used by active "
         "images, logs, volumes, or other data."
     )
-    return Collected(freed + got, ((Reason.FREE_DISK_SPACE_FAILED, text),), text)
+    return freed + got, (Reason.FREE_DISK_SPACE_FAILED, text)
 
 
 class _Candidate(NamedTuple):

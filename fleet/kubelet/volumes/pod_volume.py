@@ -265,11 +265,10 @@ MOUNT_POLL_NS = 300 * NS_PER_MS  # podAttachAndMountRetryInterval
 class MountResult(enum.Enum):
     """How an attempt to mount the volumes of a pod went."""
 
-    WAITING = 0
+    WAITING = 0  # maybe for another try of what has failed
     MOUNTED = 1
-    FAILED = 2  # an operation did; it is tried again
-    GIVEN_UP = 3  # the pod's sync fails
-    REJECTED = 4  # the node takes no more volumes: the last event says so, and ends the pod
+    GIVEN_UP = 2  # the pod's sync fails
+    REJECTED = 3  # the node takes no more volumes: the last event says so, and ends the pod
 
 
 @dataclass(slots=True, eq=False)

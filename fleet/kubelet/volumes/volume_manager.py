@@ -234,7 +234,7 @@ class VolumeManager:
         if given_up is not None:
             events += [(Reason.FAILED_MOUNT, each) for each in given_up]
             return MountResult.GIVEN_UP, events
-        return (MountResult.FAILED if events else MountResult.WAITING), events
+        return MountResult.WAITING, events
 
     def _attempt_all(self, pod: Pod, mount: PodMount, turn: Turn) -> list[VolumeEvent]:
         events: list[VolumeEvent] = []

@@ -54,8 +54,8 @@ class Disk:
     def collect(self, *in_use: str) -> tuple[list[str], list[tuple[Reason, str]]]:
         """Look at the disk; return the images that are left, and the events."""
         used = self.env.images.used_bytes(NODE) + self.other
-        done = garbage_collect(in_use, turn(self.env, self.now_ns), used)
-        return self.left(), list(done.events)
+        _, events = garbage_collect(in_use, turn(self.env, self.now_ns), used)
+        return self.left(), list(events)
 
     def left(self) -> list[str]:
         store = self.env.images
