@@ -389,10 +389,17 @@ class Descriptors:
         self._buckets[second].append(connection.fd)
 
     def due(self, now_ns: int) -> Iterator[Connection]:
-        """Yield those that are to be looked at, up to a second early: who looks decides."""
+        """Yield those that are to be looked at, up to a second early: who looks decides.
+
+        The buckets are taken first: who finds that it is early sets a connection into the same
+        second again, which comes next time.
+        """
+        found = []
         while self._seconds and self._seconds[0] <= now_ns // NS_PER_S:
             second = heapq.heappop(self._seconds)
-            for fd in self._buckets.pop(second):
+            found.append((second, self._buckets.pop(second)))
+        for second, fds in found:
+            for fd in fds:
                 connection = self.by_fd.get(fd)
                 if connection is not None and connection.look_s == second:
                     yield connection
