@@ -134,6 +134,13 @@ class ResourceClaimView(Record, frozen=True):
         return controller_uid(self.owners)
 
 
+class PreparedClaims(NamedTuple):
+    """The claims of a pod that are prepared, by their names within the pod."""
+
+    namespace: str
+    found: dict[str, ResourceClaimView]
+
+
 class ResourceSliceView(Record, frozen=True):
     """What is read of a ResourceSlice."""
 

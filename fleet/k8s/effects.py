@@ -162,6 +162,8 @@ class NodeObject(NamedTuple):
 
     conditions: tuple[NodeCondition, ...]
     images_json: bytes = b""  # the `images` member of the status, if there is one
+    extended: tuple[tuple[str, int, int], ...] = ()
+    """Capacity and allocatable of what device plugins are known to offer."""
 
 
 class NodeStatusPatch(NamedTuple):

@@ -7,10 +7,11 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
 
 from fleet.clock import NS_PER_S, Draws
+from fleet.k8s.admission import PreparedClaims
 from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.objects import RuntimeClassView, ServiceView
-from fleet.k8s.pods import EventType, NodeView
+from fleet.k8s.pods import EventType, NodeView, PodUid
 from fleet.k8s.static_pods import StaticManifest
 from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.addresses import pod_cidrs as planned_pod_cidrs
@@ -76,6 +77,7 @@ class Environment:
     runtime_classes: dict[str, RuntimeClassView] = field(default_factory=dict)  # the same
     static: tuple[StaticManifest, ...] | None = None  # as the profile's files say, once read
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
+    claims: dict[int, dict[PodUid, PreparedClaims]] = field(default_factory=dict)  # the same
     outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for a first status patch
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make
     boots: dict[int, int] = field(default_factory=dict)  # of machines that booted again: how often

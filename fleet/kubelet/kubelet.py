@@ -146,10 +146,10 @@ class VirtualKubelet:
             self._runtime_state = RuntimeState(node, model, turn.env.draws, turn.now_ns)
             self._on_runtime_state(turn)
         arm_shutdown(turn)
+        if model.devices or model.dra_drivers:  # before the pod side is made, which has the devices
+            self.plugins = PluginManager(turn)
         if model.kubelet.static_pod_path:
             self._pod_side().on_static_pods("", turn, is_first=True)
-        if model.devices or model.dra_drivers:
-            self.plugins = PluginManager(turn)
         if is_always_needed(model):
             self._pod_side().monitor.watch(turn)
         if self.status.is_settled:
@@ -228,9 +228,11 @@ class VirtualKubelet:
         self.stop()
         if self.pods is not None:
             self.env.runtimes[self.node] = self.pods.runtime
+            self.env.claims[self.node] = self.pods.prepared_claims()
         new = VirtualKubelet(self.node, self.name, self.facts.host_ips, self.env)
         # How the server sees the node and its Lease goes on.
         new.is_ready = self.is_ready
+        new.facts.is_restart = True
         new.lease.renewed_ns = self.lease.renewed_ns
         return new
 

@@ -17,7 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from fleet.clock import NS_PER_S
-from fleet.profile.distribution import ZERO, DistributionField, constant
+from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant
 from fleet.profile.schema import DurationNs, QuantityField, Spec
 
 POWER_OFF_DELAY = constant(2 * NS_PER_S)
@@ -121,6 +121,8 @@ MESSAGE_MAX = 1000
 """Source: core/v1 ResourceHealthMessageMaxLength."""
 REGISTRATION_DELAY = constant(5 * NS_PER_S)
 """A plugin is a pod of a DaemonSet: its node is Ready before it runs."""
+LOOP_NS = 1 * NS_PER_S
+"""Source: pkg/kubelet/pluginmanager/plugin_manager.go, loopSleepDuration."""
 RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN)]
 DRIVER_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -251,6 +253,15 @@ class DraDriver(Spec):
             Attribute(name, KINDS[type(value)], value)
             for name, value in sorted(self.attributes.items())
         )
+
+
+def registers_after_ns(delay: Distribution, share: float, *, is_restart: bool) -> int:
+    """Return how long after the start of a kubelet a plugin registers with it.
+
+    One that runs already begins again once it sees that a kubelet restarts, and is found by the
+    next look of the kubelet, each second.
+    """
+    return int(LOOP_NS * (1 + share)) if is_restart else delay.sample(share)
 
 
 def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:

@@ -5,6 +5,8 @@ from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
+from fleet.k8s.effects import NodeId
+
 pytest_plugins = ("sim_encodings",)
 
 DRIVER = "gpu.example.com"
@@ -233,3 +235,41 @@ def test_a_driver_can_fail() -> None:
     sim.server.delete_pod("train")
     sim.run_for(seconds=60)
     assert sim.phase("train") == ""
+
+
+def test_the_devices_of_a_claim_are_given_back_before_an_end_is_told() -> None:
+    """A claim that another pod has still shows its devices. Source: SyncTerminatingPod."""
+    sim = started(health=[])
+    container = {"name": "c", "image": "nginx:1", "resources": {"claims": [{"name": "gpu"}]}}
+    claims = [{"name": "gpu", "resourceClaimName": "mine"}]
+    users = []
+    for name, deadline_s in (("first", 20), ("last", 60)):
+        uid = sim.create_pod(
+            name,
+            containers=[container],
+            resourceClaims=claims,
+            activeDeadlineSeconds=deadline_s,
+        )
+        users.append({"resource": "pods", "uid": uid})
+    claim(sim, "mine", "", reservedFor=users)
+    sim.run_for(seconds=5)
+    assert health(sim, "first") == health(sim, "last") != []
+    sim.run_for(seconds=120)
+    for name, is_shown in (("first", True), ("last", False)):
+        assert sim.phase(name) == "Failed"
+        [status] = sim.server.get("pods", name, "default")["status"]["containerStatuses"]
+        assert "terminated" in status["state"]
+        assert ("allocatedResourcesStatus" in status) is is_shown
+
+
+def test_claims_stay_prepared_when_a_kubelet_restarts() -> None:
+    """They are in its checkpoint, and are not read again."""
+    sim = started(health=[])
+    uid = pod(sim, "train", resourceClaimName="mine")
+    claim(sim, "mine", uid)
+    sim.run_for(seconds=5)
+    shown = health(sim)
+    sim.reactor.restart([NodeId(0)])
+    sim.run_for(seconds=100)
+    assert health(sim) == shown
+    assert len(sim.calls(verb="GET", path="/resourceclaims/mine")) == 1

@@ -26,12 +26,14 @@ from fleet.k8s.pods import ContainerStatus, Pod, PodStatus, PodUid
 from fleet.kubelet.devices import container_manager
 from fleet.kubelet.devices.container_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.turn import Turn
-from fleet.profile.machine import DeviceModel, outage_begin_ns
+from fleet.profile.machine import DeviceModel, outage_begin_ns, registers_after_ns
 
 STOP_GRACE_NS = 300 * NS_PER_S
 """Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
 UNREGISTERED = (-1, -1)
 """Capacity and allocatable of a resource whose plugin has not come yet."""
+KNOWN = (0, 0)
+"""The same of one that was there before the kubelet restarted. Source: readCheckpoint."""
 EVERYWHERE = container_manager.Hint(-1, is_preferred=True)
 _REGISTER_STREAM = 0xDE71CE
 
@@ -54,9 +56,14 @@ class DeviceManager:
         self._start_ns = turn.now_ns
         self._devices = turn.env.model.devices
         uniform = turn.env.draws.uniform
+        is_restart = turn.facts.is_restart
         self._registered_ns = tuple(
             turn.now_ns
-            + each.registration_delay.sample(uniform(turn.node, _REGISTER_STREAM, index))
+            + registers_after_ns(
+                each.registration_delay,
+                uniform(turn.node, _REGISTER_STREAM, index),
+                is_restart=is_restart,
+            )
             for index, each in enumerate(self._devices)
         )
         self._grants: dict[PodUid, tuple[Grant, ...]] = {}
@@ -73,7 +80,7 @@ class DeviceManager:
 
     def _amounts(self, device: DeviceModel, registered_ns: int, turn: Turn) -> tuple[int, int]:
         if turn.now_ns < registered_ns:
-            return UNREGISTERED
+            return KNOWN if turn.facts.is_restart else UNREGISTERED
         gone_ns = outage_begin_ns(device.plugin_outages, self._start_ns, turn.now_ns)
         if gone_ns < 0:
             return device.total, device.total - len(self._unhealthy(device, turn))

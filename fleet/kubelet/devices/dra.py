@@ -18,12 +18,19 @@ watch: slices are replaced once, and not looked after.
 """
 
 import enum
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 import orjson
 
-from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.admission import ClaimDevice, PodClaim, ResourceClaimView, ResourceSliceView
+from fleet.clock import NS_PER_S
+from fleet.k8s.admission import (
+    ClaimDevice,
+    PodClaim,
+    PreparedClaims,
+    ResourceClaimView,
+    ResourceSliceView,
+)
 from fleet.k8s.effects import (
     ApiCall,
     Op,
@@ -39,7 +46,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import ContainerStatus, EventType, Pod, PodStatus, PodUid
 from fleet.kubelet.devices.container_manager import reports_health
 from fleet.kubelet.turn import Turn
-from fleet.profile.machine import DraDriver, outage_begin_ns
+from fleet.profile.machine import DraDriver, outage_begin_ns, registers_after_ns
 
 SYNC_DELAY_NS = 30 * NS_PER_S
 """Source: resourceslicecontroller.go, DefaultSyncDelay."""
@@ -168,6 +175,7 @@ _REGISTER_STREAM = 0xD2A9E6
 class _Pod:
     """The claims of one pod: what was read so far, and what is still to be read."""
 
+    namespace: str
     left: tuple[PodClaim, ...]
     found: dict[str, ResourceClaimView] = field(default_factory=dict)  # by the name within the pod
 
@@ -183,10 +191,29 @@ class DRAManager:
     _pods: dict[PodUid, _Pod] = field(default_factory=dict)
     _looked_ns: int = 0  # when the health of devices was compared last
 
+    @classmethod
+    def read(cls, checkpoint: dict[PodUid, PreparedClaims]) -> "DRAManager":
+        """Return the manager of a kubelet that restarts, with what the one before had prepared."""
+        pods = {uid: _Pod(each.namespace, (), each.found) for uid, each in checkpoint.items()}
+        return cls(pods)
+
+    def checkpoint(self) -> dict[PodUid, PreparedClaims]:
+        """Return what outlives a kubelet. Source: pkg/kubelet/cm/dra/state, GetOrCreate."""
+        return {
+            uid: PreparedClaims(each.namespace, each.found)
+            for uid, each in self._pods.items()
+            if not each.left
+        }
+
+    def keep(self, uids: Container[PodUid]) -> None:
+        """Let the claims go of pods that are no more. Source: HandlePodCleanups."""
+        for uid in [uid for uid in self._pods if uid not in uids]:
+            del self._pods[uid]
+
     def prepare(self, pod: Pod, turn: Turn) -> str | None:
         """Begin to read the claims of a pod, one after another."""
         claims = tuple(each for each in pod.spec.admission.claims if not each.is_needless)
-        self._pods[pod.uid] = _Pod(claims)
+        self._pods[pod.uid] = _Pod(pod.namespace, claims)
         return self._next(pod, self._pods[pod.uid], turn)
 
     def on_reply(
@@ -223,11 +250,27 @@ class DRAManager:
         return None
 
     def with_health(self, pod: Pod, status: PodStatus, turn: Turn) -> PodStatus:
-        """Return a status that names the devices of each container's claims."""
-        entry, claims = self._pods.get(pod.uid), pod.spec.admission.container_claims
-        if entry is None or not claims or not reports_health(turn.env.model):
+        """Return a status that names the devices of each container's claims.
+
+        Those of a claim that is prepared, for whichever pod: one that has ended shows them for as
+        long as another one has the claim. Source: UpdateAllocatedResourcesStatus.
+        """
+        if not self._pods or not pod.spec.admission.container_claims:
             return status
-        containers = tuple(_with_claims(pod, each, entry.found, turn) for each in status.containers)
+        if not reports_health(turn.env.model):
+            return status
+        prepared = {
+            view.name: view
+            for entry in self._pods.values()
+            if entry.namespace == pod.namespace and not entry.left
+            for view in entry.found.values()
+        }
+        found = {
+            each.name: prepared[each.claim]
+            for each in pod.spec.admission.claims
+            if each.claim in prepared
+        }
+        containers = tuple(_with_claims(pod, each, found, turn) for each in status.containers)
         return status._replace(containers=containers)
 
     def take_affected(self, turn: Turn) -> list[PodUid]:
@@ -317,10 +360,13 @@ def _with_claims(
     return status._replace(devices_json=orjson.dumps(shown, option=orjson.OPT_SORT_KEYS))
 
 
-def registration_ns(driver: DraDriver, index: int, node: int, draws: Draws, start_ns: int) -> int:
+def registration_ns(driver: DraDriver, index: int, turn: Turn) -> int:
     """Return when the plugin of a driver registers; `index` is its place in the profile."""
-    share = draws.uniform(node, _REGISTER_STREAM, index)
-    return start_ns + driver.registration_delay.sample(share)
+    share = turn.env.draws.uniform(turn.node, _REGISTER_STREAM, index)
+    after_ns = registers_after_ns(
+        driver.registration_delay, share, is_restart=turn.facts.is_restart
+    )
+    return turn.facts.started_ns + after_ns
 
 
 def registered_drivers(turn: Turn, at_ns: int | None = None) -> tuple[DraDriver, ...]:
@@ -333,6 +379,6 @@ def registered_drivers(turn: Turn, at_ns: int | None = None) -> tuple[DraDriver,
     return tuple(
         driver
         for index, driver in enumerate(env.model.dra_drivers)
-        if at_ns >= registration_ns(driver, index, turn.node, env.draws, start_ns)
+        if at_ns >= registration_ns(driver, index, turn)
         and outage_begin_ns(driver.plugin_outages, start_ns, at_ns) < 0
     )

@@ -23,15 +23,13 @@ class PluginManager:
     __slots__ = ("_due_ns", "_plugins", "_registered_ns", "_start_ns", "devices")
 
     def __init__(self, turn: Turn) -> None:
-        node, env, now_ns = turn.node, turn.env, turn.now_ns
-        self._start_ns = now_ns
+        self._start_ns = turn.now_ns
         self._due_ns = 0
         self.devices = DeviceManager(turn)
-        drivers = env.model.dra_drivers
+        drivers = turn.env.model.dra_drivers
         self._plugins = tuple(DRAPlugin(driver) for driver in drivers)
         self._registered_ns = tuple(
-            registration_ns(driver, index, node, env.draws, now_ns)
-            for index, driver in enumerate(drivers)
+            registration_ns(driver, index, turn) for index, driver in enumerate(drivers)
         )
         self._arm(turn)
 

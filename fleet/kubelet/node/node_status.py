@@ -135,7 +135,8 @@ class NodeStatus:
         conditions, events = compute_conditions((), inputs, turn.wall_s)
         if turn.env.registers:
             self.phase = RegistrationPhase.CREATING
-            turn.call(Op.CREATE_NODE, "", NodeObject(conditions, _images_json(turn)))
+            offered = tuple(each for each in inputs.extended if each[1] >= 0)
+            turn.call(Op.CREATE_NODE, "", NodeObject(conditions, _images_json(turn), offered))
         else:
             self.phase = RegistrationPhase.GETTING
             turn.call(Op.GET_NODE_EXISTING)

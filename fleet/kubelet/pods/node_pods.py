@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.admission import PreparedClaims
 from fleet.k8s.effects import ApiCall, Milestone, Op, Owner, Reply, Timer, WatchEvent, WatchKind
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
@@ -365,6 +366,10 @@ class NodePods:
         for uid, count in self._syncer.probes.counts(env.wall_offset_ns, now_ns):
             if uid in self.workers:
                 yield uid, count
+
+    def prepared_claims(self) -> dict[PodUid, PreparedClaims]:
+        """Return the claims that the kubelet finds when it restarts."""
+        return self._syncer.dra.checkpoint()
 
     def take_claims_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose claims a driver says something else."""

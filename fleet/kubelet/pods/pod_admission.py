@@ -350,6 +350,7 @@ def drop_orphans(syncer: PodSyncer, workers: Mapping[PodUid, PodWorker]) -> None
     """End what runs of pods that went while no kubelet looked. Source: HandlePodCleanups."""
     for uid in [uid for uid, _ in syncer.runtime if uid not in workers]:
         syncer.runtime.remove(uid)
+    syncer.dra.keep(workers)
 
 
 def _mount_again(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:

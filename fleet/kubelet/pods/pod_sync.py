@@ -143,7 +143,7 @@ class PodSyncer:
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
         self.volumes, self.probes = VolumeManager(self.runtime), ProbeManager()
         self.allocations = AllocationManager()
-        self.dra = DRAManager()
+        self.dra = DRAManager.read(env.claims.pop(node, {}))
         self.mirrors = PodManager()
         self.statuses = StatusManager()
         self.kuberuntime = KubeRuntimeManager(
@@ -498,8 +498,21 @@ class PodSyncer:
             if turn.env.fidelity.resyncs_pods and (
                 self.probes.is_resynced(worker.pod.uid)
                 or self.kuberuntime.repeats(worker.pod, turn)
+                or self._shows_what_was_asked(worker.pod)
             ):
                 self._requeue(worker, turn.now_ns + turn.env.model.kubelet.sync_frequency_ns, turn)
+
+    def _shows_what_was_asked(self, pod: Pod) -> bool:
+        """Return whether the status of a running pod is yet to show what its cgroup has.
+
+        That differs for devices and disk space. The sync that finds a pod running for the first
+        time still goes by the phase of before. Source: convertToAPIPodLevelResourcesStatus.
+        """
+        spec = pod.spec
+        if spec.running_json == spec.resources_json:
+            return False
+        status = self.statuses.last_status(pod)
+        return status.phase == "Running" and status.resources_json == spec.resources_json
 
     def _watch_runtime(self, worker: PodWorker, turn: Turn) -> None:
         """Arm the relist that will see the next change, if there will be one."""
@@ -591,6 +604,7 @@ class PodSyncer:
             self.runtime.advance(pod.uid, turn.now_ns, offset_ns)
             assert not sandbox.is_running(), pod.uid
             self.runtime.stop_sandbox(pod.uid)
+        self.dra.forget(pod.uid)  # before the last status, so that others may have the devices
         if _tells_end(worker, turn):
             status = self.reports.generate(worker, turn, is_terminal=True)
             self.reports.set_status(worker, status, turn)

@@ -63,6 +63,16 @@ class RenderedProfile:
         self.timeout_ns = min(model.kubelet.node_status_update_frequency_ns, lease_ns)
         self.timeout = format_duration(self.timeout_ns).encode()
 
+    def status_with(self, extended: tuple[tuple[str, int, int], ...]) -> bytes:
+        """Return the same with capacity and allocatable of what device plugins offer."""
+        if not extended:
+            return self.status
+        status: dict[str, Any] = self.model.status_json()
+        for place, member in enumerate(("capacity", "allocatable"), 1):
+            offered = {each[0]: str(each[place]) for each in extended}
+            status[member] = {**status.get(member, {}), **offered}
+        return orjson.dumps(status)[1:-1]
+
 
 @dataclass(slots=True, eq=False)
 class Caller:
@@ -170,7 +180,7 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
         orjson.dumps(spec),
         b",".join(
             (
-                template.status,
+                template.status_with(made.extended),
                 b'"conditions":' + orjson.dumps(shown_all(made.conditions)),
                 b'"addresses":' + orjson.dumps(addresses),
                 b'"daemonEndpoints":' + orjson.dumps(daemon_endpoints(facts.kubelet_port)),
