@@ -12,7 +12,7 @@ INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 
 .PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence streams parity oracle rights chart chart-rbac \
-	conformance bench bench-peers chromium proto proto-cri format clean dist dist-wheel dist-test controlplane-wheel lock image docs
+	conformance bench bench-peers chromium proto proto-cri proto-plugins format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -214,6 +214,12 @@ lock:  ## resolve charts/requirements.txt again: what the image and .venv have; 
 proto: setup  ## compile fleet/wire/api/proto/*.proto, after a change to them
 	$(BIN)/python -m grpc_tools.protoc --proto_path fleet/wire/api/proto \
 		--descriptor_set_out fleet/wire/api/proto/kubernetes.binpb pod_spec.proto objects.proto views.proto
+
+PLUGIN_APIS = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}/pkg/apis' k8s.io/kubelet)
+proto-plugins: setup  ## compile the protos of kubelets' plug-ins for tests/oracle, after a change of Kubernetes' version
+	$(BIN)/python -m grpc_tools.protoc --proto_path $(PLUGIN_APIS) \
+		--descriptor_set_out tests/oracle/plugins/plugins.binpb \
+		deviceplugin/v1beta1/api.proto pluginregistration/v1/api.proto dra/v1/api.proto dra-health/v1alpha1/api.proto
 
 CRI_API = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}' k8s.io/cri-api)
 proto-cri: setup  ## compile CRI's own proto for tests/oracle, after a change of Kubernetes' version

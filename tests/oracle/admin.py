@@ -23,6 +23,7 @@ GROUPS = {
     "runtimeclasses": "/apis/node.k8s.io/v1",
     "storageclasses": "/apis/storage.k8s.io/v1",
     "priorityclasses": "/apis/scheduling.k8s.io/v1",
+    "resourceclaims": "/apis/resource.k8s.io/v1",
     "clusterroles": "/apis/rbac.authorization.k8s.io/v1",
     "clusterrolebindings": "/apis/rbac.authorization.k8s.io/v1",
     "csinodes": "/apis/storage.k8s.io/v1",

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from e2e_world import DEDICATED, Json, Running, World, condition, eventually
 from header_tap import Noted
+from plugins.declared import made
 from real_kubelet import (
     RealKubelet,
     going_first,
@@ -78,6 +79,8 @@ class Told:
     """What RESOLVER says on both machines: nameservers and searches; nothing: there is no file."""
     serves: bool = False
     """Whether fleet's node has a server: the real kubelet has one in any case."""
+    plugins: Mapping[str, Sequence[Json]] = field(default_factory=dict)
+    """What a profile says of plug-ins: `devices`, `dynamicResources`."""
     name: str = ""
     """By which the start of its node is recorded, if it is not the usual one."""
 
@@ -117,6 +120,7 @@ class Told:
                 "resolvConf": {key: [*each] for key, each in self.resolver.items()},
                 "imagePulls": dict(self.image_pulls),
                 "runtime": dict(self.runtime),
+                **self.plugins,
             },
         }
         return yaml.safe_dump_all([profile, *self.behaviors])
@@ -232,6 +236,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
         profile=runtime_profile,
         seed=SEED,
         options=told.kubelet_of(root, REAL),
+        plugins=made(told.plugins, REAL),
         files={RESOLVER: told.resolver_file} if told.resolver else {},
     )
     with running(real):
@@ -241,6 +246,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
             return is_ready(world, REAL)
 
         eventually(is_real_ready, "the real node is Ready", limit_s=limit_s)
+        real.register_plugins()
         node = world.get("node", REAL)
         own_profile.write_text(told.documents(measured(node), told.kubelet_of(root, OWN)))
         served = ("--serve=loopback",) if told.serves else ()
@@ -258,7 +264,8 @@ def measured(node: Json) -> Json:
     """Return what a kubelet found of its machine, as a profile says it."""
     imported = yaml.safe_load(import_nodes(yaml.safe_dump(node)).text)
     status: Json = imported["spec"]["template"]["status"]
-    return {key: status[key] for key in OF_THE_MACHINE}
+    capacity = {name: each for name, each in status["capacity"].items() if "/" not in name}
+    return {key: status[key] for key in OF_THE_MACHINE} | {"capacity": capacity}
 
 
 def is_ready(world: World, node: str) -> bool:

@@ -23,7 +23,7 @@ from recorded_scenes import record
 HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 OF_V1 = "cgroup v1:"
 SHORT, LONG, PODS = "short half:", "long half:", "pods:"
-RESTARTS = "after a restart:"
+RESTARTS, VARIANTS = "after a restart:", "variants:"
 """With these words the reasons of rows begin that not every run needs."""
 OF_RESTARTS = (LONG, PODS)
 """In these halves kubelets come back."""
@@ -60,7 +60,7 @@ def marks(limit_s: int) -> list[pytest.MarkDecorator]:
 def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:
     """Return the rows of differences.md that a half must need on this machine."""
     names = {body.__name__ for body in scenes}
-    others = {SHORT, LONG, PODS} - {half}
+    others = {SHORT, LONG, PODS, VARIANTS} - {half}
     if half not in OF_RESTARTS:
         others.add(RESTARTS)
     if HAS_CGROUP_V2:

@@ -12,6 +12,8 @@ from pathlib import Path
 from both_nodes import OWN, REAL, BothNodes
 from header_tap import Noted
 from normalisation import Json, seconds
+from plugins.device_plugin import DevicePlugin
+from plugins.dra_plugin import DraPlugin
 from real_kubelet import CONFIGURATION, sessions_go_first
 from scene import FLEET
 from scene import REAL as REAL_SIDE
@@ -19,6 +21,10 @@ from scene import REAL as REAL_SIDE
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.run.control_socket import ask
 
+REGISTERS_S = 1.0
+"""A kubelet that is back has told of its Node by then: what is registered sooner, or later, is in
+another request.
+"""
 ANSWERS_S = 30.0
 """A kubelet asks the API server, five times if need be."""
 
@@ -77,6 +83,22 @@ class OracleStage:
         order = {"do": "inject", "fault": {"type": "KubeletRestart"}}
         asyncio.run(ask(self._both.own.directory, order))
         self._both.real.start_kubelet()
+        if self._both.real.plugins:
+            time.sleep(REGISTERS_S)
+            self._both.real.register_plugins()
+
+    def fail_devices(self, resource: str, count: int) -> None:
+        [plugin] = [each for each in self._both.real.plugins if each.name == resource]
+        assert isinstance(plugin, DevicePlugin)
+        fault = {"type": "DeviceFailure", "resource": resource, "count": count}
+        order = {"do": "inject", "fault": fault} if count else {"do": "heal", "what": fault["type"]}
+        asyncio.run(ask(self._both.own.directory, order))
+        plugin.fail(count)
+
+    def allocated(self, driver: str, namespace: str, claim: str, device: Json) -> None:
+        for plugin in self._both.real.plugins:
+            if isinstance(plugin, DraPlugin) and plugin.name == driver:
+                plugin.allocations[namespace, claim] = device["request"], device["device"]
 
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
         """Ask the kubelet of a side at its port for everybody; return the code of its answer."""

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import psutil
 import yaml
 from cgroups import make_root, remove_root
 from free_ports import free_port
+from plugins.server import Plugin
 
 Json = dict[str, Any]
 
@@ -159,6 +160,8 @@ class RealKubelet:
     flags: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
     """What it finds below HIDDEN, by the path."""
+    plugins: Sequence[Plugin] = ()
+    """They run before it does, and while it does not."""
     port: int = 0
     read_only_port: int = 0
     cgroup_root: str = ""
@@ -186,6 +189,10 @@ class RealKubelet:
         return self.directory / "manifests"
 
     @property
+    def _root(self) -> Path:
+        return self.directory / "root"
+
+    @property
     def _read_only(self) -> str:
         return f"http://127.0.0.1:{self.read_only_port}"
 
@@ -199,6 +206,8 @@ class RealKubelet:
         self._write_configuration()
         self._hold()
         self.start_runtime()
+        for plugin in self.plugins:
+            plugin.start(self._root)
         self.start_kubelet()
 
     def stop(self) -> None:
@@ -206,6 +215,8 @@ class RealKubelet:
         for process in (self._kubelet, self._runtime, self._holder):
             if process is not None:
                 _end(process, signal.SIGKILL)
+        for plugin in self.plugins:
+            plugin.stop()
         if self.cgroup_root:
             remove_root(self.cgroup_root)
 
@@ -226,7 +237,9 @@ class RealKubelet:
         self.socket.unlink(missing_ok=True)
 
     def start_kubelet(self) -> None:
-        """Start the kubelet, the first time or again."""
+        """Start the kubelet, the first time or again; it knows no plug-in yet."""
+        for plugin in self.plugins:
+            plugin.withdraw()
         assert self._holder is not None
         into = ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--")
         own = (
@@ -234,7 +247,7 @@ class RealKubelet:
             f"--kubeconfig={self.kubeconfig}",
             f"--hostname-override={self.name}",
             f"--node-ip={machine_address()}",
-            f"--root-dir={self.directory / 'root'}",
+            f"--root-dir={self._root}",
             f"--cert-dir={self.directory / 'pki'}",
             "--v=2",
         )
@@ -243,6 +256,11 @@ class RealKubelet:
             "kubelet.log", (*into, str(self.program), *own, *self.flags), environment
         )
         self._until(lambda: _listens(self.read_only_port), self._kubelet, "kubelet.log")
+
+    def register_plugins(self) -> None:
+        """Let the kubelet find its plug-ins, as their pods do once they see that it runs."""
+        for plugin in self.plugins:
+            plugin.register(self._root)
 
     def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the kubelet; its pods run on."""

@@ -22,6 +22,7 @@ from fleet import KUBERNETES_VERSION
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.k8s.effects import NodeId
 from fleet.profile.loader import load_mix
+from fleet.profile.machine import Broken
 from fleet.profile.node_model import NodeModel
 from fleet.profile.option_types import ProfileChoice
 from fleet.wire.api.codec import JSON
@@ -104,6 +105,12 @@ class VirtualStage:
             if begun_s <= now_s + 1 < until_s + 1
         )
         self.node.restart_apiserver(next(lasted, DOWN_S))
+
+    def fail_devices(self, resource: str, count: int) -> None:
+        self.node.break_machine(Broken(devices=((resource, count),) if count else ()))
+
+    def allocated(self, driver: str, namespace: str, claim: str, device: Json) -> None:
+        """Do nothing: fleet's node reads the claim."""
 
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
         raise AssertionError(f"{side} has no server: {method} {path}{token and ' with a token'}")

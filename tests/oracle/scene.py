@@ -60,6 +60,12 @@ class Stage(Protocol):
     def restart_kubelets(self) -> None:
         """Kill both kubelets and start them again at once; their pods run on."""
 
+    def fail_devices(self, resource: str, count: int) -> None:
+        """Let device plug-ins say that so many devices are unhealthy, the first ones."""
+
+    def allocated(self, driver: str, namespace: str, claim: str, device: Json) -> None:
+        """Let the DRA driver of a real kubelet know which device a claim was given."""
+
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
         """Ask the kubelet of a side; return the code of its answer."""
 
@@ -302,6 +308,23 @@ class Scene:
             found = self.stage.ask_kubelet(side, method, path, tokens.get(side, ""))
             if found != code:
                 self.failures.append(f"{side} never: {method} {path} with {code}, but {found}")
+
+    def fail_devices(self, resource: str, count: int) -> None:
+        """Let the first devices of a resource be unhealthy, and no others."""
+        self.course.step(f"fail {count} {resource}")
+        self.stage.fail_devices(resource, count)
+
+    def allocate(self, claim: str, allocation: Json) -> None:
+        """Give a ResourceClaim devices of the node, as the scheduler does."""
+        self.course.step(f"allocate {claim}")
+        for side, namespace in self.namespaces.items():
+            given: Json = json.loads(json.dumps(allocation))
+            for each in given["devices"]["results"]:
+                each["pool"] = self.stage.nodes[side]
+            change = {"status": {"allocation": given}}
+            self.admin.patch("resourceclaims", namespace, claim, change, "status")
+            for each in given["devices"]["results"]:
+                self.stage.allocated(each["driver"], namespace, claim, each)
 
     def running_of_job(self, side: str, job: str) -> str:
         """Return the pod of a Job that runs, "" if none does."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import scenes_plugins
 import scenes_variants
 from both_nodes import Told
 from halves import TOLD, marks, played
@@ -62,7 +63,44 @@ ASKED = Variant(
     (scenes_variants.resolver,),
     (scenes_variants.asked,),
 )
-VARIANTS = (BARE, ASKED)
+PLUGINS = Variant(
+    replace(
+        TOLD,
+        name="plugins",
+        kubelet={"syncFrequency": "10s"},  # what could not be prepared is tried again then
+        plugins={
+            "devices": [
+                {
+                    "resource": scenes_plugins.WIDGET,
+                    "ids": ["w0", "w1", "w2"],
+                    "registrationDelay": "1s",
+                }
+            ],
+            "dynamicResources": [
+                {
+                    "driver": scenes_plugins.DRIVER,
+                    "count": 2,
+                    "registrationDelay": "1s",
+                    "health": [{"after": "0s", "devices": [1], "message": "too hot"}],
+                },
+                {
+                    "driver": scenes_plugins.BROKEN,
+                    "count": 1,
+                    "registrationDelay": "1s",
+                    "prepareError": "no room",
+                    "health": [],
+                },
+            ],
+        },
+    ),
+    (scenes_plugins.dynamic_resources,),
+    (
+        scenes_plugins.devices,
+        scenes_plugins.devices_in_turn,
+        scenes_plugins.devices_after_a_restart,
+    ),
+)
+VARIANTS = (BARE, ASKED, PLUGINS)
 UNRECORDED = (scenes_variants.asked,)
 """In virtual time no node has a server."""
 

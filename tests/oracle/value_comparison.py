@@ -72,6 +72,7 @@ from request_streams import (
 [LOOKS_MAX] = LIMITS["looks_before_the_informer"]
 [GONE_READS_MAX] = LIMITS["reads_of_a_gone_node"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
+CLAIMS = ("persistentvolumeclaims ", "persistentvolumes ", "resourceclaims ")
 CUT_S = 2.0
 """A time is cut to its second, and a kubelet says that it starts before it asks for anything."""
 GET = "get pods"
@@ -157,7 +158,7 @@ class Comparison:
                 self._pod_stream(scene, one, other)
             elif name.startswith("leases "):
                 self._leases(scene, one, other)
-            elif name.startswith(("persistentvolumeclaims ", "persistentvolumes ")):
+            elif name.startswith(CLAIMS):
                 self._claim_reads(scene, one, other)
             elif name == "nodes NODE":
                 self._node_stream(scene, one, other)

@@ -8,7 +8,7 @@ import copy
 
 from admin import Admin, RefusedError
 from normalisation import Json
-from virtual_controllers import Jobs, Others, bind_claims
+from virtual_controllers import Jobs, Others, bind_claims, reserve_claims
 from virtual_node import VirtualNode
 from world.admission import admitted, with_canonical, with_defaults
 from world.strategic_merge import Object
@@ -41,6 +41,7 @@ class VirtualAdmin(Admin):
         self._others: Others = {}
         self._jobs = Jobs(node.world, node.server, self._others, admitted)
         bind_claims(node.world, node.server)
+        reserve_claims(node.world, node.server)
 
     def ask(
         self, verb: str, path: str, body: object = None, content_type: str = "application/json"

@@ -140,3 +140,31 @@ def bind_claims(world: World, server: AuditedServer) -> None:
             server.update("persistentvolumeclaims", meta["name"], bound, meta["namespace"])
 
     server.listeners.append(on_write)
+
+
+def reserve_claims(world: World, server: AuditedServer) -> None:
+    """Reserve allocated ResourceClaims for the pods that are bound to the node.
+
+    Source: pkg/controller/resourceclaim/controller.go, syncPod.
+    """
+
+    def on_write(key: Key, _old: Json | None, new: Json | None) -> None:
+        if new is not None and (
+            key[0] == "resourceclaims" or new.get("spec", {}).get("resourceClaims")
+        ):
+            world.after(ACTS_S, reserve)
+
+    def reserve() -> None:
+        for pod in server.all("pods"):
+            meta = pod["metadata"]
+            for each in pod["spec"].get("resourceClaims", ()):
+                name = each["resourceClaimName"]
+                claim = server.find("resourceclaims", name, meta["namespace"])
+                status = {} if claim is None else claim.get("status", {})
+                users = status.get("reservedFor", [])
+                user = {"resource": "pods", "name": meta["name"], "uid": meta["uid"]}
+                if status.get("allocation") and user not in users:
+                    change = {"status": {**status, "reservedFor": [*users, user]}}
+                    server.update("resourceclaims", name, change, meta["namespace"])
+
+    server.listeners.append(on_write)

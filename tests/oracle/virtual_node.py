@@ -4,6 +4,7 @@ What it asks is written down as the live judge has it: an audit log, and the hea
 audit ID. So both are compared by the same code.
 """
 
+import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ from fleet.host.static_pods import LOOK_S, StaticSource
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.profile.machine import Broken
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.requests import Caller, RenderedProfile
@@ -239,6 +241,11 @@ class VirtualNode:
         """Look for static pods, as the process of a fleet does."""
         self._static.read_file()
         self.world.after(LOOK_S, self._look)
+
+    def break_machine(self, broken: Broken) -> None:
+        """Let something of the machine fail whenever it is asked for, and nothing else."""
+        model = dataclasses.replace(self.environment.model, broken=broken)
+        self.reactor.change_machine(NodeId(0), self.environment.of_machine(model, 0))
 
     def restart_kubelet(self) -> None:
         """Kill the kubelet; it comes back at once, and its pods run on."""

@@ -1,0 +1,23 @@
+"""The plug-ins of a real kubelet that do what a profile says of those of fleet's nodes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plugins.device_plugin import DevicePlugin
+from plugins.dra_plugin import DraPlugin
+from plugins.server import Plugin
+
+Json = dict[str, Any]
+
+
+def made(declared: Mapping[str, Sequence[Json]], node: str) -> list[Plugin]:
+    """Return the plug-ins of a node."""
+    found: list[Plugin] = [
+        DevicePlugin(each["resource"], each["ids"]) for each in declared.get("devices", ())
+    ]
+    for each in declared.get("dynamicResources", ()):
+        devices = {f"device-{number}": "" for number in range(each["count"])}
+        for change in each.get("health", ()):
+            devices |= {f"device-{at}": change["message"] for at in change["devices"]}
+        found.append(DraPlugin(each["driver"], node, devices, error=each.get("prepareError", "")))
+    return found

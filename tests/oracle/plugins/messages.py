@@ -1,0 +1,27 @@
+"""The messages of plug-ins, from their own protos; `make proto-plugins` compiles them again."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import message_factory
+from google.protobuf.descriptor import ServiceDescriptor
+
+from fleet.wire.api.protobuf import read_pool
+
+_POOL = read_pool(Path(__file__).parent / "plugins.binpb")
+REGISTRATION = "pluginregistration.Registration"
+DEVICE_PLUGIN = "v1beta1.DevicePlugin"
+DRA_PLUGIN = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
+DRA_HEALTH = "v1alpha1.DRAResourceHealth"
+
+
+@cache
+def message_class(name: str) -> Any:
+    """Return the class of a message, such as v1beta1.Device."""
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+def service(name: str) -> ServiceDescriptor:
+    """Return a service with its methods."""
+    return _POOL.FindServiceByName(name)

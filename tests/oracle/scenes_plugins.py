@@ -1,0 +1,116 @@
+"""Scenes of plug-ins: see test_oracle_plugins.py."""
+
+from normalisation import Json
+from objects_of_scenes import SHELL, container, pod
+from scene import Scene
+
+WIDGET = "example.com/widget"
+DRIVER, BROKEN = "dra.example.com", "broken.example.com"
+STATUS_S = 13.0
+"""A node tells what it is every 10 s x U[1, 1.04]."""
+RETRY_S = 18.0
+"""What a sync could not do is tried again after 10 to 15 s."""
+
+
+def wants(count: int) -> Json:
+    amounts = {WIDGET: str(count)}
+    return {"requests": amounts, "limits": amounts}
+
+
+def devices(scene: Scene) -> None:
+    """Pods are given devices, one by one, until none is left; one of them fails and recovers."""
+    has_two = pod("two", container("a", resources=wants(1)), container("b", resources=wants(1)))
+    scene.create(pod("one", container(resources=wants(1))))
+    scene.until_running("one")
+    scene.create(has_two)
+    scene.until_running("two")
+    scene.create(pod("none-left", container(resources=wants(1))))
+    scene.until_over("none-left")
+    scene.fail_devices(WIDGET, 1)
+    scene.pause(STATUS_S)
+    scene.fail_devices(WIDGET, 0)
+    scene.pause(STATUS_S)
+    scene.delete("one")
+    scene.create(pod("next", container(resources=wants(1))))
+    scene.until_running("next")
+    scene.pause()
+    scene.delete("two", "next", "none-left")
+
+
+def devices_in_turn(scene: Scene) -> None:
+    """An init container that ends leaves its device to the container after it."""
+    first = container("i", "true", SHELL, resources=wants(1))
+    scene.create(pod("turns", container(resources=wants(1)), initContainers=[first]))
+    scene.until_running("turns")
+    scene.create(pod("last", container(resources=wants(1))))
+    scene.until_running("last")
+    scene.create(pod("too-many", container(resources=wants(2))))
+    scene.until_over("too-many")
+    scene.pause()
+    scene.delete("turns", "last", "too-many")
+
+
+def devices_after_a_restart(scene: Scene) -> None:
+    """The kubelets are killed and come back: pods keep the devices that they have."""
+    one_each = (container(name, resources=wants(1)) for name in ("a", "b"))
+    scene.create(pod("keeps", *one_each))
+    scene.until_running("keeps")
+    scene.pause()
+    scene.restart_kubelets()
+    scene.until(scene.has_ready_node, "is Ready")
+    scene.pause(STATUS_S)
+    scene.create(pod("gets", container(resources=wants(1))))
+    scene.until_running("gets")
+    scene.create(pod("gets-none", container(resources=wants(1))))
+    scene.until_over("gets-none")
+    scene.pause()
+    scene.delete("keeps", "gets", "gets-none")
+
+
+def claim(name: str) -> Json:
+    request = {"name": "r", "exactly": {"deviceClassName": "class.example.com"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [request]}},
+    }
+
+
+def allocate(scene: Scene, name: str, driver: str, device: str) -> None:
+    """Give a claim a device, as the scheduler does."""
+    found = {"request": "r", "driver": driver, "device": device}
+    scene.allocate(name, {"devices": {"results": [found]}})
+
+
+def using(name: str, *claims: str) -> Json:
+    """Return a pod whose containers have a claim each."""
+    containers = [container(each, resources={"claims": [{"name": each}]}) for each in claims]
+    named = [{"name": each, "resourceClaimName": each} for each in claims]
+    return pod(name, *containers, resourceClaims=named)
+
+
+def dynamic_resources(scene: Scene) -> None:
+    """Pods use devices by claims, some of which cannot be prepared."""
+    scene.create(*map(claim, ("first", "second", "broken", "elsewhere", "late")))
+    allocate(scene, "first", DRIVER, "device-0")
+    allocate(scene, "second", DRIVER, "device-1")
+    allocate(scene, "broken", BROKEN, "device-0")
+    allocate(scene, "elsewhere", "none.example.com", "device-0")
+    scene.create(
+        using("one", "first"),
+        using("both", "first", "second"),
+        using("breaks", "broken"),
+        using("unknown", "elsewhere"),
+        using("waits", "late"),
+        using("missing", "nobody"),
+    )
+    for name in ("one", "both"):
+        scene.until_running(name)
+    scene.pause(RETRY_S)
+    allocate(scene, "late", DRIVER, "device-1")
+    scene.until_running("waits")
+    scene.pause()
+    scene.delete("one", "both", "breaks", "unknown", "waits", "missing")
+    for name in ("first", "second", "broken", "elsewhere", "late"):
+        scene.delete(name, plural="resourceclaims")
