@@ -209,7 +209,8 @@ class Injector:
                 self._cut(node)
         elif kind is FaultType.TOKEN_EXPIRED:
             for node in nodes:
-                self._expire_token(node)
+                is_over = bool(self._of(node, (kind,)))  # the node's; its agents have others
+                reactor.wires.nodes.expire_token(reactor.entries[node].pool, is_over=is_over)
         elif kind in _SAID:
             for node in nodes:
                 self._say(node, injection.spec)
@@ -239,16 +240,11 @@ class Injector:
             reactor.restart(injection.nodes, is_held=True)
         for node in injection.nodes:
             self._cut(node)
-            if not injection.is_on and not self._of(node, (FaultType.NODE_DOWN,)):
-                self._boot(node, injection.since_ns)
+            env = reactor.environments.of(node)  # None: it is gone
+            if env and not injection.is_on and not self._of(node, (FaultType.NODE_DOWN,)):
+                env.boot(node, injection.since_ns, reactor.clock.now_ns())
         if not injection.is_on:
             self._release(injection.nodes)
-
-    def _boot(self, node: NodeId, down_ns: int) -> None:
-        env = self._reactor.environments.of(node)
-        if env is None:
-            return  # it is gone
-        env.boot(node, down_ns, self._reactor.clock.now_ns())
 
     def _kill(self, node: NodeId, kind: FaultType) -> None:
         """Kill the processes of all sandboxes or all containers of a node that runs."""
@@ -273,7 +269,8 @@ class Injector:
 
     def _cut(self, node: NodeId) -> None:
         """Separate a node, its agents too; a black hole swallows resets."""
-        found = {_cut_of(each.spec) for each in self._of(node, (FaultType.PARTITION,))}
+        partitions = self._of(node, (FaultType.PARTITION,))
+        found = {_CUTS[each.spec.mode or PartitionMode.BLACK_HOLE] for each in partitions}
         reactor = self._reactor
         if self._has_own_connections:
             reactor.wires.nodes.cut(reactor.entries[node].pool, _joined(found))
@@ -282,11 +279,6 @@ class Injector:
         cut = _joined(found)
         for kind in reactor.agents.kinds.values() if reactor.agents is not None else ():
             kind.wire.cut(node, cut)
-
-    def _expire_token(self, node: NodeId) -> None:
-        """Let the node send a token that is over; its agents have others."""
-        reactor, is_over = self._reactor, bool(self._of(node, (FaultType.TOKEN_EXPIRED,)))
-        reactor.wires.nodes.expire_token(reactor.entries[node].pool, is_over=is_over)
 
     def _origin(self, node: NodeId) -> Environment:
         env = self._reactor.environments.of(node)
@@ -331,10 +323,6 @@ def attach_problem(reactor: Reactor, name: str) -> str:
         if entry.caller.name == wanted and env is not None:
             return env.model.broken.attachments
     return ""
-
-
-def _cut_of(spec: FaultSpec) -> Cut:
-    return _CUTS[spec.mode or PartitionMode.BLACK_HOLE]
 
 
 def _joined(cuts: AbstractSet[Cut]) -> Cut | None:

@@ -211,18 +211,14 @@ class ScriptLines:
                 return False
             else:
                 self._skipped = max(self._counted - tail, 0)
-                self._restart()
+                self._process, self._open = self._make(), {}
+                self._buffer.clear()
         return False
 
     def _is_at(self, until_ns: int) -> bool:
         process = self._process
         over = process.end_ns is not None or process.is_lost
         return over or process.clock_ns > until_ns
-
-    def _restart(self) -> None:
-        self._process = self._make()
-        self._buffer.clear()
-        self._open = {}
 
 
 def log_lines(process: Process, behavior: PodBehavior, seed: int, term_ns: int | None) -> Lines:

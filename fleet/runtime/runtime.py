@@ -120,13 +120,19 @@ class Runtime:
 
     def start_delay_ns(self, pod: Pod, spec: ContainerSpec, behavior: PodBehavior) -> int:
         """Return how long creating and starting the next container takes."""
-        attempt = self._next_attempt(pod.uid, spec.name)
+        attempt = self.attempt(pod, spec)
         u = self.uniform(_STREAM_START, pod.uid, spec.name, attempt)
         return behavior.container(spec.name).start_delay.sample(u)
 
     def attempt(self, pod: Pod, spec: ContainerSpec) -> int:
         """Return the number of the next container of a name, from 0."""
-        return self._next_attempt(pod.uid, spec.name)
+        sandbox = self._sandboxes.get(pod.uid)
+        if sandbox is None:
+            return 0
+        before = sandbox.find(spec.name)
+        if before is None:
+            return (sandbox.attempts or {}).get(spec.name, -1) + 1
+        return before.attempt + 1
 
     def make_sandbox(self, pod: Pod, network_error: str, now_ns: int) -> str:
         """Create the sandbox of a pod, or another one; return why that cannot be, else ""."""
@@ -201,7 +207,7 @@ class Runtime:
 
     def _create_container(self, pod: Pod, spec: ContainerSpec) -> Container:
         sandbox = self._sandboxes[pod.uid]
-        attempt = self._next_attempt(pod.uid, spec.name)
+        attempt = self.attempt(pod, spec)
         made = container_id(pod.uid, spec.name, attempt)
         container = Container(spec.name, attempt, made, spec.image)
         before = sandbox.find(spec.name)
@@ -534,15 +540,6 @@ class Runtime:
             if self._files is not None:
                 self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
         return ""
-
-    def _next_attempt(self, uid: PodUid, name: str) -> int:
-        sandbox = self._sandboxes.get(uid)
-        if sandbox is None:
-            return 0
-        before = sandbox.find(name)
-        if before is None:
-            return (sandbox.attempts or {}).get(name, -1) + 1
-        return before.attempt + 1
 
     def uniform(self, stream: int, uid: PodUid, name: str, attempt: int) -> float:
         """Draw for one container: the same after a restart of fleet."""
