@@ -40,14 +40,6 @@ LONG = (
 )
 """The modules that take half a minute and more, the longest first."""
 
-NO_LEVELS = """\
-apiVersion: fleet.emulator/v1alpha1
-kind: ServiceLevelObjectives
-metadata: {name: none}
-spec: {defaults: false, expectations: []}
-"""
-"""Tests that judge service levels name their own; the defaults are for servers with cores."""
-
 START_S_MAX = 270.0
 """Of a control plane: without it, every test of a worker would fail."""
 
@@ -89,8 +81,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_STATE_HOME", str(root / "state"))
             patch.setenv("NO_PROXY", "*")
-            (root / "slo.yaml").write_text(NO_LEVELS)
-            patch.setenv("FLEET_SLO", str(root / "slo.yaml"))
             patch.setenv("FLEET_NO_REPORT", "1")  # 2 s a run; test_run_reports.py has some
             patch.setenv("FLEET_NO_AGENTS", "1")  # of kubelets; test_agents.py has both
             patch.delenv("KUBECONFIG", raising=False)

@@ -40,6 +40,13 @@ SUITES_PROGRAMS = f"--programs={Path(__file__).parent.parent / 'conformance' / '
 """The context of a local control plane's kubeconfigs: who names one must confirm it."""
 DEDICATED = (CONFIRMED, "--no-taint")
 """Any pod may come, as to a control plane that nobody named."""
+NO_LEVELS = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: ServiceLevelObjectives
+metadata: {name: none}
+spec: {defaults: false, expectations: []}
+"""
+"""The defaults are for API servers that have cores of their own."""
 POLICY = "apiserver_flowcontrol_dispatched_requests_total"
 
 
@@ -138,9 +145,17 @@ class World:
         )
 
     @contextlib.contextmanager
-    def spawn(self, prefix: str, nodes: int, *arguments: str) -> Iterator[Running]:
-        """Start `fleet spawn`; whatever happens, it is gone afterwards."""
-        with self.start(prefix, "spawn", f"--nodes={nodes}", *arguments) as running:
+    def spawn(
+        self, prefix: str, nodes: int, *arguments: str, has_levels: bool = False
+    ) -> Iterator[Running]:
+        """Start `fleet spawn`; whatever happens, it is gone afterwards.
+
+        It is held to no service levels, unless the test has a look at them.
+        """
+        levels = self.root / "no-levels.yaml"
+        levels.write_text(NO_LEVELS)
+        held_to = () if has_levels else (f"--slo={levels}",)
+        with self.start(prefix, "spawn", f"--nodes={nodes}", *held_to, *arguments) as running:
             yield running
 
     @contextlib.contextmanager

@@ -3,8 +3,7 @@
 `assert_done` is for a run whose exit code is what a test is about: it forgives nothing. A fleet
 that is only the stage of a test may say of itself that it was late (`LATE`) and exit with 4: its
 figures are of no interest there, and other fleets and control planes have the same cores. Every
-other reason fails the test. No test judges service levels that it does not name itself: see the
-fixture `environment`.
+other reason fails the test. No run is held to service levels unless its test says so: World.spawn.
 """
 
 import json

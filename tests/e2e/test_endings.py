@@ -27,7 +27,8 @@ NOT_IN_THIS_RUN = ("expectations", "invalid_reasons", "agents")
 
 
 def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World) -> None:
-    with world.spawn("json", 5, world.quick(), "--output=json", "--rate=max") as run:
+    options = (world.quick(), "--output=json", "--rate=max")
+    with world.spawn("json", 5, *options, has_levels=True) as run:
         run.until_ready()
         world.apply(workload("Deployment", "json", 10))
         world.kubectl("rollout", "status", "deployment/json", "--timeout=120s")

@@ -93,7 +93,7 @@ async def look_at(page: Page, report: Path, shots: Path) -> None:
 @pytest.mark.usefixtures("reports")
 def test_a_report_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
     world.apply(workload("Deployment", "web", 30))
-    with world.spawn(PREFIX, NODES, world.quick()) as run:
+    with world.spawn(PREFIX, NODES, world.quick(), has_levels=True) as run:
         run.until_ready()
         eventually(lambda: len(world.ready_pods("web")) == 30, "pods run")
         series = run.directory / "timeseries.jsonl"
@@ -206,7 +206,7 @@ def test_a_slow_control_plane_fails_and_is_named(world: World, tmp_path: Path) -
     slo = tmp_path / "slo.yaml"
     slo.write_text(STRICT)
     etcd = world.info.pids[ETCD]
-    with world.spawn(PREFIX, NODES, f"--slo={slo}", world.quick()) as run:
+    with world.spawn(PREFIX, NODES, f"--slo={slo}", world.quick(), has_levels=True) as run:
         run.until_ready()
         time.sleep(4)
         os.kill(etcd, signal.SIGSTOP)
