@@ -310,16 +310,16 @@ def select_behavior(
                 break
     if not annotations:
         return chosen
-    notes = _own_notes(annotations)
-    if _OPTIONS.isdisjoint(key.partition(".")[0] for key in notes):
-        return chosen
     if not isinstance(annotations, tuple):
-        return _overridden(chosen, notes)
+        return _overridden(chosen, _own_notes(annotations))
     known = _annotated_behaviors.get(annotations)
     if known is None or known[0] is not chosen:
         if len(_annotated_behaviors) >= ANNOTATED_MAX:
             _annotated_behaviors.clear()
-        known = _annotated_behaviors[annotations] = chosen, _overridden(chosen, notes)
+        known = _annotated_behaviors[annotations] = (
+            chosen,
+            _overridden(chosen, _own_notes(annotations)),
+        )
     return known[1]
 
 
@@ -373,6 +373,8 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
 
     A value that cannot be read is ignored: a kubelet has no one to refuse an annotation to.
     """
+    if _OPTIONS.isdisjoint(key.partition(".")[0] for key in notes):
+        return behavior
     names = sorted({key.partition(".")[2] for key in notes} - {""})
     containers = []
     for name in names:
