@@ -197,6 +197,18 @@ def test_a_run_of_few_requests_has_a_limit_of_its_own() -> None:
     assert biases(few("real", 20), few("fleet", 21 + int(LEAST)))
 
 
+def test_looks_at_a_fresh_node_have_a_limit_of_their_own() -> None:
+    def telling(side: str, count: int, reason: str) -> Trace:
+        log = Log(side)
+        for at in range(count):
+            log.ask("create", "events", f"event-{at}", {"reason": reason})
+        return log.trace()
+
+    for reason, found in (("NodeHasNoDiskPressure", 0), ("NodeReady", 1)):
+        more = telling("real", int(LEAST) + 1, reason)
+        assert len(biases(more, telling("fleet", 0, reason))) == found
+
+
 def test_what_may_wait_for_an_api_server_is_no_bias() -> None:
     real, fleet = renewing("real", 0), renewing("fleet", 50)
     all_s = [(fleet.exchanges[0].at_s, fleet.exchanges[-1].at_s)]

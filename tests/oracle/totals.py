@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from exchange import Exchange, Trace
 from oracle_limits import LIMITS
+from request_streams import is_of_fresh_node
 
 [SHARE] = LIMITS["bias"]
 [LEAST] = LIMITS["bias_min"]
@@ -37,9 +38,13 @@ def counted(exchanges: Iterable[Exchange]) -> Counter[str]:
 def biases(real: Trace, fleet: Trace) -> list[str]:
     """Return a line for each kind of which one node sends too many more in the whole run.
 
-    What may wait for an API server that ended is not counted: when it comes is random.
+    What may wait for an API server that ended is not counted: when it comes is random. Nor is what
+    `looks_before_the_informer` limits by itself.
     """
-    ours, theirs = (counted(_apart_from_outages(trace)) for trace in (real, fleet))
+    ours, theirs = (
+        counted(each for each in _apart_from_outages(trace) if not is_of_fresh_node(each))
+        for trace in (real, fleet)
+    )
     most = max(LEAST, SHARE * max(ours.total(), theirs.total()))
     for counts in (ours, theirs):
         counts[IDLE_READS] = counts.pop(READS, 0) - counts["patch pods/status"]
