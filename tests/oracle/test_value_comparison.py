@@ -443,6 +443,29 @@ def test_the_read_before_a_patch_that_is_left_out_may_be_idle_or_not() -> None:
     assert counted(reading(patch, deletion, times=1).exchanges)["get pods"] == reads + 1
 
 
+@pytest.mark.parametrize(
+    ("query", "limit"), [((), "registration_s"), ((("timeout", "10s"),), "renewal_max_s")]
+)
+def test_reads_of_the_node_at_a_start_have_a_limit(
+    query: tuple[tuple[str, str], ...], limit: str
+) -> None:
+    """Whether the Node is there when its Lease is to be made is chance: else after 10 s."""
+    real, _ = traces()
+    [limit_s] = LIMITS[limit]
+    read = next(
+        each
+        for each in real.exchanges
+        if (each.verb, each.resource, each.query, each.code) == ("get", "nodes", query, 200)
+    )
+
+    def is_found(after_s: float) -> bool:
+        again = dataclasses.replace(read, at_s=real.starts_s[0] + after_s)
+        return bool(lines(real, real._replace(exchanges=[*real.exchanges, again])))
+
+    assert not is_found(limit_s - 0.1)
+    assert is_found(limit_s + 0.1)
+
+
 def test_a_kubelet_may_build_its_node_anew_before_its_informer_has_it() -> None:
     real, _ = traces()
     [limit] = LIMITS["looks_before_the_informer"]

@@ -77,6 +77,8 @@ CUT_S = 2.0
 """A time is cut to its second, and a kubelet says that it starts before it asks for anything."""
 GET = "get pods"
 REPORT = "patch nodes/status"
+READ_FOR_A_LEASE = "get nodes NODE?timeout=10s 200"
+"""So a Lease is made with its Node as owner; if that is not there yet, it is tried after 10 s."""
 LAST = "lastTimestamp"
 SIMILAR = "(combined from similar events)"
 """So begins the message of an Event that stands for others. Source: client-go/tools/record."""
@@ -445,7 +447,8 @@ class Comparison:
             Counter(
                 each.token
                 for each in some
-                if trace.since_start_s(each.at_s) > REGISTRATION_S
+                if trace.since_start_s(each.at_s)
+                > (RENEWAL_MAX_S if each.token == READ_FOR_A_LEASE else REGISTRATION_S)
                 or not ledger.takes(READ_AT_A_START, str(trace.start_before(each.at_s)))
             )
             for some, trace, ledger in zip((real, fleet), self._traces, self._ledgers, strict=True)
