@@ -65,7 +65,7 @@ def directory(world: World, begin: int) -> Iterator[Path]:
     del begin
     profile = world.root / "agents.yaml"
     profile.write_text(PROFILE)
-    with world.spawn(PREFIX, 2, f"--profile={profile}") as run:
+    with world.spawn(PREFIX, 2, "--start=cold", f"--profile={profile}") as run:
         run.until_ready()
         eventually(lambda: all_watch(run.directory), "agents watch")
         yield run.directory

@@ -49,11 +49,13 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     assert found["etcd_fsync"] is False
     assert (found["fidelity"], found["identity"]) == ("kubelet", "impersonate")
     assert found["pace"] == "max"
-    assert found["nodes"] | {"time_to_ready_s": 0} == {
+    assert (found["start"], found["nodes"]["time_to_settled_s"] > 0) == ("settled", True)
+    assert found["nodes"] | {"time_to_ready_s": 0, "time_to_settled_s": 0} == {
         "requested": 5,
         "registered": 5,
         "ready": 5,
         "time_to_ready_s": 0,
+        "time_to_settled_s": 0,
         "ever_not_ready": 0,
     }
     assert 0 < found["nodes"]["time_to_ready_s"] < found["wall_s"]
