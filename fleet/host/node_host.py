@@ -149,7 +149,7 @@ class NodeHost:
         self._static_sources: list[StaticSource] = []
         self._authorization = cluster.credentials.authorization()
         self._running: list[NodeId] = []  # by slot
-        self._pacing = Pacing(StartLimit(settings.fidelity))
+        self._pacing = Pacing(StartLimit(is_cold=not settings.makes_settled))
         self._is_silent = False
         self._kinds: dict[int, tuple[Environment, RenderedProfile]] = {}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.host.pacing import (
-    FIRST,
+    FIRST_COLD,
     LOOK_S,
     PATIENCE_S,
     UNSETTLED_MAX,
@@ -12,16 +12,15 @@ from fleet.host.pacing import (
     StartStage,
 )
 from fleet.k8s.effects import NodeId
-from fleet.profile.settings import Fidelity
 
-STARTING = FIRST[Fidelity.KUBELET]
+STARTING = FIRST_COLD
 
 
 class BringUp:
     """Nodes whose stages the test sets, and a clock."""
 
     def __init__(self) -> None:
-        self.pacing = Pacing(StartLimit(Fidelity.KUBELET))
+        self.pacing = Pacing(StartLimit(is_cold=True))
         self.stages: dict[NodeId, StartStage] = {}
         self.now_s = 100.0
 

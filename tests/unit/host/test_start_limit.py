@@ -5,12 +5,12 @@ import pytest
 from fleet.host.pacing import (
     BRAKE_PAUSE_S,
     FIRST,
-    LEAST,
+    FIRST_COLD,
+    LEAST_COLD,
     MOST,
     StartLimit,
 )
 from fleet.metrics import Requests
-from fleet.profile.settings import Fidelity
 
 GET, POST, WATCH = ("GET", "nodes"), ("POST", "events"), ("WATCH", "pods")
 BASE_US = {GET: 20_000, POST: 60_000}
@@ -24,8 +24,8 @@ NODE = 30
 class Server:
     """Answers as many requests a second as it can; what is more waits. It was idle before."""
 
-    def __init__(self, fidelity: Fidelity, capacity: float) -> None:
-        self.limit = StartLimit(fidelity)
+    def __init__(self, *, is_cold: bool, capacity: float) -> None:
+        self.limit = StartLimit(is_cold=is_cold)
         self.capacity = capacity
         self.requests = Requests()
         self.now_s = 50.0
@@ -62,25 +62,25 @@ class Server:
         return max(1.0, under_way / self.capacity * 1e6 * len(BASE_US) / sum(BASE_US.values()))
 
 
-@pytest.mark.parametrize("fidelity", list(Fidelity))
+@pytest.mark.parametrize("is_cold", [True, False])
 @pytest.mark.parametrize("capacity", [200, 2_000])
-def test_a_server_is_kept_busy_and_not_buried(fidelity: Fidelity, capacity: float) -> None:
-    server = Server(fidelity, capacity)
+def test_a_server_is_kept_busy_and_not_buried(*, is_cold: bool, capacity: float) -> None:
+    server = Server(is_cold=is_cold, capacity=capacity)
     server.run(60)
     assert 1.5 < server.slowdown < 21, server.limit.nodes  # of the mean, twice the quickest
 
 
 def test_the_faster_server_gets_more_at_a_time() -> None:
-    slow, fast = (Server(Fidelity.KUBELET, capacity) for capacity in (50, 6_000))
+    slow, fast = (Server(is_cold=True, capacity=capacity) for capacity in (50, 6_000))
     for server in (slow, fast):
         server.run(20)
-    assert slow.limit.nodes < FIRST[Fidelity.KUBELET] < fast.limit.nodes
+    assert slow.limit.nodes < FIRST_COLD < fast.limit.nodes
     fast.run(600)
     assert fast.limit.nodes <= MOST
 
 
 def test_a_server_that_becomes_slow_gets_fewer() -> None:
-    server = Server(Fidelity.KUBELET, 2_000)
+    server = Server(is_cold=True, capacity=2_000)
     server.run(20)
     before = server.limit.nodes
     server.capacity = 40
@@ -92,29 +92,29 @@ def test_a_server_that_becomes_slow_gets_fewer() -> None:
 
 
 def test_refusals_halve_it_once_for_what_was_sent_before() -> None:
-    server = Server(Fidelity.KUBELET, 2_000)
+    server = Server(is_cold=True, capacity=2_000)
     server.run(20)
     before = server.limit.nodes
     server.refuses = 5
     server.run(BRAKE_PAUSE_S - 0.5)
     assert before / 2 - 1 <= server.limit.nodes < before * 0.6
     server.run(60)
-    assert server.limit.nodes == LEAST[Fidelity.KUBELET]
+    assert server.limit.nodes == LEAST_COLD
     server.refuses = 0
     server.run(60)
     assert server.limit.nodes > before / 2
 
 
 def test_it_does_not_grow_while_something_else_holds_nodes_back() -> None:
-    server = Server(Fidelity.LIGHT, 6_000)
+    server = Server(is_cold=False, capacity=6_000)
     server.run(20, is_used=False)
-    assert server.limit.nodes == FIRST[Fidelity.LIGHT]
+    assert server.limit.nodes == FIRST
 
 
 def test_an_open_watch_says_nothing_of_how_slow_the_server_is() -> None:
     """It is answered when it ends, ten minutes later."""
-    server = Server(Fidelity.LIGHT, 6_000)
+    server = Server(is_cold=False, capacity=6_000)
     for _ in range(100):
         server.requests.record(WATCH, 200, 600_000_000)
     server.run(5)
-    assert server.limit.nodes > FIRST[Fidelity.LIGHT]
+    assert server.limit.nodes > FIRST
