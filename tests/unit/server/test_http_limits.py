@@ -17,6 +17,7 @@ from fleet.server.http import (
     FIELDS_MAX,
     HEAD_S,
     IDLE_S,
+    LINE_BYTES_MAX,
     SWEEP_S,
     NodeHttp,
     text,
@@ -119,10 +120,41 @@ def in_pieces(content: bytes, size: int = 1 << 16) -> list[bytes]:
     return [content[at : at + size] for at in range(0, len(content), size)]
 
 
+def line(size: int) -> bytes:
+    return b"GET /healthz?" + b"a" * (size - 13) + b" HTTP/1.1\r\nHost: n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("size", "code"), [(LINE_BYTES_MAX - 100, 200), (LINE_BYTES_MAX + 100, 431)]
+)
+def test_a_line_has_room_for_the_command_of_an_exec(size: int, code: int) -> None:
+    async def story(server: Server) -> None:
+        client = server.connect(*in_pieces(line(size) + b"\r\n"))
+        await asyncio.sleep(0.01)
+        assert client.status.split()[1] == str(code), client.status
+
+    play(story)
+
+
+def test_a_head_without_an_end_is_refused_before_much_of_it_is_kept() -> None:
+    """Nobody needs rights to send one, on as many connections as there are descriptors."""
+
+    async def story(server: Server) -> None:
+        client, sent = server.connect(GET), 0
+        while not client.status and sent < 8 << 20:
+            client.protocol.data_received(field(FIELD_BYTES_MAX - 100))
+            sent += FIELD_BYTES_MAX
+            await asyncio.sleep(0.01)
+        assert client.status.split()[1] == "431"
+        assert sent < 2 << 20
+
+    play(story)
+
+
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        (field(900) * 200, 200),
+        (field(900) * 60, 200),
         (field(FIELD_BYTES_MAX - 100), 200),
         (field(FIELD_BYTES_MAX + 100), 431),
         (field(6) * (FIELDS_MAX + 1), 431),
