@@ -481,10 +481,6 @@ class NodeCertificates:
         """Return the nodes whose kubelets have not begun, for want of a certificate."""
         return [node for node, (client, *_) in self._nodes.items() if not client.begun_ns]
 
-    def has_begun(self, node: NodeId) -> bool:
-        """Return whether the kubelet of a node has started."""
-        return self._nodes[node][0].begun_ns > 0
-
     def on_timer(self, node: NodeId, key: str, now_ns: int) -> None:
         """Take a timer of a node: of one of its managers, or to present a new certificate."""
         if self._reactor.entries[node].kubelet is None:
