@@ -215,6 +215,7 @@ async def _outcome(lines: IO[bytes], layout: Layout, progress: Progress) -> Cont
         if pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+        await asyncio.to_thread(lines.read)  # ends with the supervisor
         raise
     log = layout.supervisor_log
     raise SetupError(f"the supervisor ended without a word; its log is {log}")

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from fleet.controlplane.options import (
     no_progress,
     to_json,
 )
-from fleet.controlplane.standing import _start_supervisor, attach, down
+from fleet.controlplane.standing import _outcome, _start_supervisor, attach, down
 from fleet.errors import SetupError, UsageError
 
 INFO = ControlPlaneInfo(
@@ -184,6 +185,40 @@ def test_what_somebody_else_says_of_a_control_plane_is_not_believed(
     ours = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
     assert attach(directory) is None
+
+
+SLOW_TO_END = """
+import json, os, pathlib, signal, sys, time
+
+def end(*_):
+    print(json.dumps({"progress": "ending"}), flush=True)
+    time.sleep(0.3)
+    pathlib.Path(sys.argv[1]).touch()
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+print(json.dumps({"pid": os.getpid()}), flush=True)
+print(json.dumps({"progress": "begun"}), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_start_that_is_given_up_waits_for_the_end_of_its_supervisor(tmp_path: Path) -> None:
+    async def give_up(supervisor: subprocess.Popen[bytes]) -> None:
+        assert supervisor.stdout is not None
+        begun = asyncio.Event()
+        start = asyncio.create_task(
+            _outcome(supervisor.stdout, Layout(tmp_path), lambda _line: begun.set())
+        )
+        await begun.wait()
+        start.cancel()
+        await asyncio.wait({start})
+        assert start.cancelled()
+        assert (tmp_path / "ended").exists()
+
+    command = (sys.executable, "-c", SLOW_TO_END, str(tmp_path / "ended"))
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as supervisor:
+        asyncio.run(give_up(supervisor))
 
 
 def test_a_failed_start_leaves_its_logs() -> None:
