@@ -5,6 +5,7 @@ Prints what was answered as JSON: see test_locustfile.py.
 
 import json
 import os
+import re
 import sys
 from typing import Any
 
@@ -67,6 +68,10 @@ def main() -> None:
     found = {
         "routes": statuses,
         "page": [page.status_code, "canvas" in page.text],
+        "links": {
+            link: client.get(f"{base}/{link}", headers=KEY).status_code
+            for link in re.findall(r'(?:href|src)="\./([^"]*)"', page.text)
+        },
         "user": client.post(f"{base}/user", json=user, headers=KEY).status_code,
         "script": index.count("./fleet/faults.js") == 1 and "fleet-faults" in script,
         "faults": [faults.status_code, faults.json["on"], len(faults.json["types"]) > 20],

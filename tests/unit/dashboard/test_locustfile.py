@@ -53,6 +53,11 @@ def test_every_route_is_behind_the_door(answers: dict[str, Any]) -> None:
     assert answers["page"] == [200, True]
 
 
+def test_every_link_of_the_page_leads_somewhere(answers: dict[str, Any]) -> None:
+    assert {"", "fleet/nodes.csv", "fleet/faults.js"} <= answers["links"].keys()
+    assert set(answers["links"].values()) == {200}, answers["links"]
+
+
 def test_faults_are_asked_for_by_what_the_page_has_and_nothing_else(
     answers: dict[str, Any],
 ) -> None:

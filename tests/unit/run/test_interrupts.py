@@ -100,3 +100,18 @@ def test_one_wish_may_come_as_two_signals(number: int) -> None:
             assert not interrupts.is_second
 
     asyncio.run(running())
+
+
+def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def running() -> None:
+        interrupts = Interrupts()
+        with interrupts.taken():
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.05)
+        assert not interrupts.stop.is_set()
+        assert not interrupts.is_early
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+    asyncio.run(running())
