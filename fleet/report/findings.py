@@ -7,7 +7,7 @@ from fleet.metrics import is_refused_renewal
 from fleet.report.control_plane import REQUESTS
 from fleet.report.curves import periods, series
 from fleet.report.display import clock
-from fleet.report.report import Outcome, Phase, ServiceLevel
+from fleet.report.report import Outcome, ServiceLevel
 from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import (
     INDICATORS,
@@ -100,7 +100,9 @@ def _peak_of_dashboard(run: RunRecord) -> float | None:
     options = run.about.get("options")
     if not isinstance(options, dict) or not options.keys() & {"dashboard", "locust_master"}:
         return None
-    [steady] = [each for each in run.phases if each.name == STEADY] or [Phase(until_s=-1.0)]
+    steady = next((each for each in run.phases if each.name == STEADY), None)
+    if steady is None:
+        return None
     from_s, until_s = steady.from_s, steady.until_s or run.wall_s
     ready = (value for at_s, value in series(run, "nodes.ready") if from_s <= at_s <= until_s)
     return max(ready, default=None)

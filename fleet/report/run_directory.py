@@ -217,12 +217,18 @@ class _Request(msgspec.Struct):
     ms: Shares
 
 
+class _Expectation(msgspec.Struct):
+    name: str
+    met: bool | None
+    detail: str
+
+
 class _Summary(msgspec.Struct):
     verdict: Outcome = Outcome.INCOMPLETE
     valid: bool = False
     invalid_reasons: list[str] = []
     verdict_reasons: list[str] = []
-    expectations: list[Json] = []
+    expectations: list[_Expectation] = []
     slis: list[ServiceLevel] = []
     phases: list[Phase] = []
     requests: list[_Request] = []

@@ -287,15 +287,21 @@ class FaultControl:
         return self._node_host.reactor.clock.now_ns()
 
     def soon(self, work: Coroutine[object, object, None]) -> None:
-        """Do something outside of the caller's turn; what it raises is logged."""
+        """Do something outside of the caller's turn; a bug in it makes the run invalid."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a fault could not be healed: %r", error, exc_info=error)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, FleetError):
+            log.error("a fault could not be healed: %s", error)
+        elif error is not None:
+            what = "a fault that begins or ends by itself"
+            task.get_loop().call_exception_handler(
+                {"message": what, "exception": error, "task": task}
+            )
 
     def _check_component(self, spec: FaultSpec) -> None:
         """Raise UsageError if a component of the control plane cannot have a fault."""

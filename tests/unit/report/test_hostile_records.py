@@ -161,6 +161,7 @@ def texts_for_numbers(directory: Path) -> Iterator[tuple[str, Json]]:
             yield SUMMARY, {**summary, part: [{**first, key: HARM}, *rest]}
         yield SUMMARY, {**summary, part: HARM}
         yield SUMMARY, {**summary, part: [HARM]}
+    yield SUMMARY, {**summary, "expectations": [{"name": "some"}]}
     yield SUMMARY, {**summary, "invalid_reasons": HARM}
     yield SUMMARY, {**summary, "verdict": HARM}
     yield SUMMARY, {**summary, "verdict": "passed"}
@@ -184,3 +185,14 @@ def test_a_text_in_place_of_a_number_or_an_unknown_verdict_is_refused(tmp_path: 
             read_run(path)
         assert str(refused.value).startswith(str(path / name))
         assert "\n" not in str(refused.value)
+
+
+def test_two_steady_parts_of_a_dashboard_s_run_make_a_page(tmp_path: Path) -> None:
+    """fleet writes one; a record may have any number."""
+    write_run(tmp_path)
+    summary = json.loads((tmp_path / SUMMARY).read_text())
+    (tmp_path / RUN).write_text(json.dumps({"options": {"dashboard": True}}))
+    steady = {"name": "steady", "kind": "phase", "from_s": 0.0, "until_s": None}
+    for count in (0, 1, 2):
+        (tmp_path / SUMMARY).write_text(json.dumps({**summary, "phases": [steady] * count}))
+        assert "<h1>" in page(read_run(tmp_path))

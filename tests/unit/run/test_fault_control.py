@@ -10,7 +10,7 @@ from world.sim_clock import SimClock
 
 from fleet.clock import Draws
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.faults.fault import FaultSpec, read_fault
 from fleet.host.node_host import NodeHost
 from fleet.reactor.reactor import Reactor
@@ -91,6 +91,29 @@ def test_a_fault_that_is_healed_as_the_run_ends_leaves_the_end_alone() -> None:
     control = control_of(plane)
     played(play())
     assert not plane.down
+
+
+@pytest.mark.parametrize(
+    ("error", "bugs"), [(SetupError("etcd does not start"), []), (LookupError("etcd"), ["etcd"])]
+)
+def test_what_goes_wrong_outside_of_an_order_is_logged_and_a_bug_is_counted(
+    error: Exception, bugs: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails() -> None:
+        raise error
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: seen.append(*context["exception"].args))
+        control_of(Plane()).soon(fails())
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    seen: list[str] = []
+    played(play())
+    assert seen == bugs
+    logged = [] if bugs else ["a fault could not be healed: etcd does not start"]
+    assert [each.getMessage() for each in caplog.records] == logged
 
 
 OPTIONS = (
