@@ -133,7 +133,8 @@ def spawn(**given: object) -> int:
 def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
     """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
 
-    The options are those of fleet spawn; --nodes, --profile and --seed stand in for the file's.
+    The options are those of fleet spawn; --nodes, --profile, --seed and --start stand in for the
+    file's.
     """
     from fleet.run import scenario_player  # noqa: PLC0415
     from fleet.scenario import scenario as files  # noqa: PLC0415
