@@ -232,7 +232,7 @@ class VirtualKubelet:
         new = VirtualKubelet(self.node, self.name, self.facts.host_ips, self.env)
         # How the server sees the node and its Lease goes on.
         new.is_ready = self.is_ready
-        new.facts.is_restart = True
+        new.facts.last_boot = self.env.boots.get(self.node, 0)
         new.lease.renewed_ns = self.lease.renewed_ns
         return new
 

@@ -117,7 +117,7 @@ class NodeFacts:
     state: NodeState = NO_STATE
     pod_cidrs: str = ""
     # Set by the kubelet.
-    is_restart: bool = False  # another kubelet ran here before, and the plugins run
+    last_boot: int = -1  # which boot of the machine the kubelet before this one ran in, if any
     spent: Spent = NOTHING_SPENT  # by pods of pod sides that were dropped
     counted: NodeCounts | None = None  # since the first pod
 

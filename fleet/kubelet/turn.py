@@ -53,6 +53,11 @@ class Turn(NamedTuple):
         """Return the wall time in whole seconds."""
         return self.env.wall_s(self.now_ns)
 
+    @property
+    def finds_plugins(self) -> bool:
+        """Return whether plugins run already: a kubelet ran before, and no machine booted since."""
+        return self.facts.last_boot == self.env.boots.get(self.facts.node, 0)
+
     def draw(self, stream: int, about: str = "") -> float:
         """Return a share of this node and this instant, and of what it is about, in [0, 1)."""
         if about:

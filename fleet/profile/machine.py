@@ -255,13 +255,13 @@ class DraDriver(Spec):
         )
 
 
-def registers_after_ns(delay: Distribution, share: float, *, is_restart: bool) -> int:
+def registers_after_ns(delay: Distribution, share: float, *, runs: bool) -> int:
     """Return how long after the start of a kubelet a plugin registers with it.
 
     One that runs already begins again once it sees that a kubelet restarts, and is found by the
     next look of the kubelet, each second.
     """
-    return int(LOOP_NS * (1 + share)) if is_restart else delay.sample(share)
+    return int(LOOP_NS * (1 + share)) if runs else delay.sample(share)
 
 
 def outage_begin_ns(outages: tuple[PluginOutage, ...], start_ns: int, now_ns: int) -> int:

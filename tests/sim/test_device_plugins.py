@@ -52,6 +52,17 @@ def test_a_plugin_that_runs_registers_at_once_with_a_kubelet_that_restarts() -> 
     assert sim.server.get("nodes", "n-0")["status"]["allocatable"][GPU] == "2"
 
 
+def test_a_plugin_is_awaited_again_once_its_machine_has_booted() -> None:
+    """It is a pod, which the boot has ended."""
+    sim = started()
+    sim.go_wrong(type="NodeDown", nodes=["n-0"], seconds=10)
+    sim.run_for(seconds=27)
+    assert sim.ready() == 1
+    assert sim.server.get("nodes", "n-0")["status"]["allocatable"][GPU] == "0"
+    sim.run_for(seconds=25)
+    assert sim.server.get("nodes", "n-0")["status"]["allocatable"][GPU] == "2"
+
+
 def test_the_status_shows_what_a_cgroup_has_with_the_next_resync() -> None:
     """Devices are of no cgroup. Source: convertToAPIPodLevelResourcesStatus."""
 

@@ -56,13 +56,12 @@ class DeviceManager:
         self._start_ns = turn.now_ns
         self._devices = turn.env.model.devices
         uniform = turn.env.draws.uniform
-        is_restart = turn.facts.is_restart
         self._registered_ns = tuple(
             turn.now_ns
             + registers_after_ns(
                 each.registration_delay,
                 uniform(turn.node, _REGISTER_STREAM, index),
-                is_restart=is_restart,
+                runs=turn.finds_plugins,
             )
             for index, each in enumerate(self._devices)
         )
@@ -80,7 +79,7 @@ class DeviceManager:
 
     def _amounts(self, device: DeviceModel, registered_ns: int, turn: Turn) -> tuple[int, int]:
         if turn.now_ns < registered_ns:
-            return KNOWN if turn.facts.is_restart else UNREGISTERED
+            return UNREGISTERED if turn.facts.last_boot < 0 else KNOWN
         gone_ns = outage_begin_ns(device.plugin_outages, self._start_ns, turn.now_ns)
         if gone_ns < 0:
             return device.total, device.total - len(self._unhealthy(device, turn))

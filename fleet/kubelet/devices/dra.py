@@ -363,9 +363,7 @@ def _with_claims(
 def registration_ns(driver: DraDriver, index: int, turn: Turn) -> int:
     """Return when the plugin of a driver registers; `index` is its place in the profile."""
     share = turn.env.draws.uniform(turn.node, _REGISTER_STREAM, index)
-    after_ns = registers_after_ns(
-        driver.registration_delay, share, is_restart=turn.facts.is_restart
-    )
+    after_ns = registers_after_ns(driver.registration_delay, share, runs=turn.finds_plugins)
     return turn.facts.started_ns + after_ns
 
 
