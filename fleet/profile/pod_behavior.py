@@ -219,7 +219,7 @@ class ContainerBehavior(Spec):
     type: Literal["Container", "InitContainer", "Sidecar"] | None = None
     start_delay: DistributionField = START_DELAY
     outcomes: tuple[Outcome, ...] = ()
-    exit_codes: tuple[ExitCode, ...] = ()  # instead: of the first run, the second, ... the last
+    exit_codes: tuple[ExitCode, ...] = ()  # instead of theirs: by run; the last one repeats
     usage: Usage = UNDECLARED
     image: ImageBehavior = DEFAULT_IMAGE
     probes: Probes = Probes()
@@ -227,6 +227,12 @@ class ContainerBehavior(Spec):
     logs: LogBehavior | None = None  # None: what its script prints
     exec: tuple[ExecAnswer, ...] = ()
     http: tuple[HttpAnswer, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_outcomes_for_its_codes(self) -> "ContainerBehavior":
+        if self.exit_codes and not self.outcomes:
+            raise ValueError("exitCodes need outcomes, which say when the container ends")
+        return self
 
     def exec_answer(self, words: tuple[str, ...]) -> ExecAnswer | None:
         """Return the first answer that is declared for a command."""

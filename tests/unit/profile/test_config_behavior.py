@@ -133,6 +133,14 @@ def test_values_must_fit_the_operator(wrong: str) -> None:
         behavior(f"{{podSelector: {{matchExpressions: [{wrong}]}}}}")
 
 
+def test_exit_codes_are_those_of_outcomes() -> None:
+    declared = behavior("{containers: [{outcomes: [{after: 1s, exitCode: 9}], exitCodes: [1, 0]}]}")
+    found = [declared.container("c").outcome(0.5, attempt) for attempt in range(3)]
+    assert [each.exit_code if each else None for each in found] == [1, 0, 0]
+    with pytest.raises(UsageError, match="exitCodes need outcomes"):
+        behavior("{containers: [{exitCodes: [1, 0]}]}")
+
+
 def test_containers_are_chosen_by_pattern_and_outcomes_by_weight() -> None:
     chosen = behavior(
         "{sandboxDelay: 1s, containers: [{name: 'side*', startDelay: 3s}, {name: main, outcomes: "
