@@ -265,8 +265,9 @@ def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> 
         tuple(map(_variable, obj.get("env", ()))),
         records(obj.get("volumeMounts"), MountSpec),
         tuple(
-            Variable(each.get("prefix", ""), source=env_reference(each))
+            Variable(each.get("prefix", ""), source=source)
             for each in obj.get("envFrom", ())
+            if (source := env_reference(each)).kind
         ),
         has_service_links,
         obj.get("workingDir", ""),

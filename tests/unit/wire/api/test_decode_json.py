@@ -7,6 +7,7 @@ import pytest
 
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView, Owner, RuntimeClassView, ServicePort, ServiceView
+from fleet.k8s.pod_template import container_script
 from fleet.k8s.pods import (
     ContainerStatus,
     EnvRef,
@@ -19,6 +20,7 @@ from fleet.k8s.pods import (
     TerminatedState,
     Token,
     TokenSource,
+    Variable,
     VolumeSpec,
     WaitingState,
 )
@@ -188,6 +190,13 @@ def test_metadata_of_a_pod() -> None:
     assert pod.annotations == (("fleet.emulator/run-time", "5s"),)
     assert pod.token_suffix == "b5d55"
     assert not pod.is_mirror
+
+
+def test_an_environment_from_neither_a_config_map_nor_a_secret_is_left_out() -> None:
+    """Nobody refuses it in a static pod's file; programs read what `env_from` has."""
+    read = container_script({"envFrom": [{"prefix": "P_"}, {"secretRef": {"name": "s"}}]})
+    assert read is not None
+    assert read.env_from == (Variable("", source=EnvRef("Secret", name="s")),)
 
 
 def test_spec_of_a_pod() -> None:
