@@ -321,7 +321,7 @@ def _facts(now: LiveFigures) -> list[tuple[str, str]]:
     limits = f"[red]{own_limit_words(now.own_limits)}; the run is invalid[/]"
     return [
         ("own limits", limits if now.own_limits else ""),
-        ("held back by", now.held_by),
+        ("held back by", now.held_by if now.nodes_ready < now.nodes_requested else ""),
         ("scenario", escape(now.scenario)),
         *_faults(now.faults),
         ("pods", _pods(now.pods)),

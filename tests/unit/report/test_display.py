@@ -63,6 +63,8 @@ def test_what_holds_the_nodes_back_is_said() -> None:
     [_, line] = plain_lines(figures)
     words = "3/10 Ready, 5 registered; held back by the API server: 48 nodes are starting; 2,167/s"
     assert words in line
+    figures.nodes_ready = figures.nodes_requested
+    assert "held back" not in plain_lines(figures)[-1]
 
 
 def test_limits_of_fleet_itself_are_shown_as_its_own() -> None:
