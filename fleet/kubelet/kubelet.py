@@ -163,7 +163,7 @@ class VirtualKubelet:
         turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
 
     def _start_clients(self, csi: CSINode, turn: Turn) -> None:
-        """Begin what a kubelet does beside its registration, and report that it starts."""
+        """Begin what a kubelet does besides registering, and report that it starts."""
         node = turn.node
         csi.start(turn)
         turn.out.append(StartWatch(node, WatchKind.NODE))
