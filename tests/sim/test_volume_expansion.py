@@ -125,6 +125,7 @@ def test_a_volume_that_grew_before_is_expanded_as_it_is_mounted() -> None:
         claims,  # the size, before it is attached
         *(claims, "PATCH status", "PATCH status"),
         claims,  # the reconciler knows the size of before, and looks
+        *(claims, "GET persistentvolumes"),  # for the sync that finds the container running
     ]
 
 

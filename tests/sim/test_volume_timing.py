@@ -83,6 +83,8 @@ def test_a_claim_is_reported_attached_and_mounted() -> None:
         "volumeattachments",
         "volumeattachments",
         "persistentvolumeclaims",  # whether it has grown meanwhile
+        "persistentvolumeclaims",  # for the sync that finds the container running, as the next
+        "persistentvolumes",
     ]
     assert mount_events(sim) == {}
 
@@ -339,6 +341,22 @@ def test_drivers_are_published_like_plug_ins() -> None:
     assert notes["csi.volume.kubernetes.io/nodeid"] == '{"csi.example.com":"n-0"}'
 
 
+def test_each_sync_of_a_pod_has_its_claims_read_again() -> None:
+    """Source: WaitForAttachAndMount, ReprocessPod."""
+    sim = started()
+    sim.server.create(("csidrivers", "", DRIVER), {"spec": {"attachRequired": False}})
+    sim.run_for(seconds=1)
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=10)
+    for _ in range(3):
+        since_s = sim.now_s
+        note = {"metadata": {"annotations": {"at": str(since_s)}}}
+        sim.server.update("pods", "db", note, "default")
+        sim.run_for(seconds=2)
+        assert reads(sim, since_s) == ["persistentvolumeclaims", "persistentvolumes"]
+
+
 def test_a_registration_that_is_refused_is_tried_again() -> None:
     sim = Simulation(model=MODEL)
     while sim.server.find("csinodes", "n-0") is None:
@@ -477,7 +495,8 @@ def test_a_driver_that_needs_no_attachment_is_not_waited_for() -> None:
     sim.run_for(seconds=3)
     assert sim.phase("db") == "Running"
     claims = "persistentvolumeclaims"
-    assert reads(sim, since_s) == [claims, "persistentvolumes", claims, claims]
+    mounted, synced = [claims, "persistentvolumes", claims, claims], [claims, "persistentvolumes"]
+    assert reads(sim, since_s) == [*mounted, *synced]
     assert "volumesInUse" not in sim.server.get("nodes", "n-0")["status"]
 
 
@@ -489,6 +508,7 @@ def test_a_volume_for_one_pod_alone_is_refused_to_the_second() -> None:
     sim.run_for(seconds=11)
     attach(sim)
     sim.run_for(seconds=3)
+    since_s = sim.now_s
     sim.create_pod("two", volumes=[DATA])
     sim.run_for(seconds=3)
     assert (sim.phase("one"), sim.phase("two")) == ("Running", "Pending")
@@ -497,6 +517,7 @@ def test_a_volume_for_one_pod_alone_is_refused_to_the_second() -> None:
         'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
         "mode and is already in use by another pod"
     )
+    assert len(reads(sim, since_s)) == 2  # that it is attached is known
     sim.server.delete_pod("one", grace_s=1)
     sim.run_for(seconds=20)
     assert sim.phase("two") == "Running"

@@ -94,17 +94,23 @@ class ClaimVolumes:
         self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
         return found
 
-    def release(self, uid: PodUid) -> None:
-        """Unmount the volumes of a pod that is gone; those of no other pod are detached."""
+    def release(self, uid: PodUid) -> list[str]:
+        """Unmount the volumes of a pod that is gone; those of no other pod are detached.
+
+        Return what was mounted of volumes that are mounted once for all pods.
+        """
         self._resyncs.pop(uid, None)
         self._expander.release(uid)
         self.tokens.forget(uid)
         gone = self._pods.get(uid, ())
         self._again = tuple(each for each in self._again if each not in gone)
+        unmounted = []
         for each in self._pods.pop(uid, ()):
             if each.view is None:
                 continue
             name = each.view.unique_name
+            if each.view.is_device and each.step is Step.MOUNTED:
+                unmounted.append(name)
             if uid in self._devices.get(name, ()):
                 pods = self._devices[name]
                 pods.remove(uid)
@@ -114,6 +120,7 @@ class ClaimVolumes:
                 self._expander.forget(name)
             if not any(True for _ in self._others(uid, each.view)):
                 self._staged -= {name}
+        return unmounted
 
     def reprocess(self, pod: Pod, turn: Turn) -> None:
         """Read claims and volumes again for a new sync of the pod. Source: ReprocessPod."""
@@ -220,6 +227,11 @@ class ClaimVolumes:
         assert isinstance(view, VolumeView), view
         each.view = view
         driver = env.csi_drivers.get(view.driver)
+        if self._is_attached(pod, view):
+            if view.unique_name in self._devices:
+                self._devices[view.unique_name].append(pod.uid)
+            each.step = Step.MOUNT
+            return
         if not view.driver or (driver is not None and not driver.attach_required):
             each.step = Step.SIZE
             return
@@ -456,6 +468,15 @@ class ClaimVolumes:
         others = self._others(pod.uid, view)
         return view.is_device and any(each.step is Step.MOUNTED for each in others)
 
+    def _is_attached(self, pod: Pod, view: VolumeView) -> bool:
+        """Return whether a volume is attached already, so that nothing verifies it once more.
+
+        Source: reconciler_common.go, mountOrAttachVolumes; actual_state_of_world.go,
+        PodExistsInVolume.
+        """
+        others = self._others(pod.uid, view)
+        return view.is_device and any(each.step >= Step.MOUNT for each in others)
+
     def _others(self, uid: PodUid, view: VolumeView) -> Iterator[ClaimVolume]:
         """Yield what other pods have of a volume."""
         name = view.unique_name
@@ -519,6 +540,13 @@ class ClaimVolumes:
         period_ns = turn.env.model.kubelet.sync_frequency_ns
         due_ns = self._resyncs[uid] = turn.now_ns + int(period_ns * (1 + share / 2))
         turn.arm(due_ns, Timer.VOLUMES, uid)
+
+    def plan_look(self, uid: PodUid, turn: Turn) -> None:
+        """Have them read again by the next turn of the populator, for a sync of the pod."""
+        due_ns = turn.now_ns + LOOP_NS
+        if uid in self._resyncs and self._resyncs[uid] > due_ns:
+            self._resyncs[uid] = due_ns
+            turn.arm(due_ns, Timer.VOLUMES, uid)
 
     def is_resync_due(self, uid: PodUid, now_ns: int) -> bool:
         """Return whether it is time to read them again."""

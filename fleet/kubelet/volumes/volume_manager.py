@@ -19,6 +19,7 @@ Differs: only what the API sees is emulated. A wait that times out leaves no eve
 is mounted once for all pods of a node (UnmountDevice) never fails to unmount.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from fleet.clock import NS_PER_S
@@ -117,7 +118,21 @@ class VolumeManager:
         self.objects.forget(pod.uid)
         self.tokens.forget(pod.uid, is_read=is_read)
         if self.claims is not None:
-            self.claims.release(pod.uid)
+            self._retry(self.claims.release(pod.uid), turn)
+
+    def _retry(self, names: Collection[str], turn: Turn) -> None:
+        """Mount at once what other pods failed to mount, now that a pod has unmounted it.
+
+        Source: nestedpendingoperations.go, Run: an operation of another name resets the back-off.
+        """
+        for uid, mount in self._mounts.items() if names else ():
+            for each in mount.volumes:
+                claim = each.claim
+                if claim is None or claim.view is None or claim.view.unique_name not in names:
+                    continue
+                if each.tries and claim.due_ns > turn.now_ns:
+                    each.tries, claim.due_ns = 0, turn.now_ns + LOOP_NS
+                    self._arm(uid, mount, turn)
 
     def on_object_event(self, event: WatchEvent) -> list[PodUid]:
         """Note what a watch says; return the pods that may go on."""
@@ -181,8 +196,11 @@ class VolumeManager:
     def reprocess(self, pod: Pod, turn: Turn) -> None:
         """Mount again, at a sync of a pod, what its next resync was to find lacking.
 
-        Source: WaitForAttachAndMount, ReprocessPod; populatorLoop, each 100 ms.
+        Its claims are read again. Source: WaitForAttachAndMount, ReprocessPod; populatorLoop, each
+        100 ms.
         """
+        if self.claims is not None and self.claims.has(pod.uid):
+            self.claims.plan_look(pod.uid, turn)
         mount = self._mounts.get(pod.uid)
         if mount is None or not mount.is_remount:
             return
