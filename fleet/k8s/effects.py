@@ -26,7 +26,8 @@ class Op(enum.IntEnum):
     GET_NODE_ADMISSION = 21  # of a pod that only its node affinity keeps out
     CREATE_NODE = 2
     PATCH_NODE_STATUS = 3  # main client: registration
-    PATCH_NODE_CSI = 22  # the same, of CSI drivers
+    GET_NODE_DRIVERS = 23  # which of its CSI drivers a Node names
+    PATCH_NODE_CSI = 22  # the main client's PATCH, of CSI drivers
     PATCH_NODE_STATUS_HEARTBEAT = 18
     GET_CSINODE = 4
     PROBE_CSINODE = 5  # the connectivity check at start: resourceVersion=0

@@ -232,7 +232,7 @@ class NodeView(NamedTuple):
     volumes_attached: tuple[str, ...]
     volumes_in_use: tuple[str, ...] = ()
     state: NodeState = NO_STATE
-    details: NodeDetails | None = None  # only for GET_NODE_EXISTING
+    details: NodeDetails | None = None  # of GET_NODE_EXISTING and GET_NODE_DRIVERS
     report: NodeReport | None = None
 
 

@@ -7,6 +7,7 @@ from world.sim_faults import ApiServerAnswers
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
+from fleet.k8s.effects import NodeId
 from fleet.k8s.volumes import attachment_name
 
 pytest_plugins = ("sim_encodings",)
@@ -339,6 +340,21 @@ def test_drivers_are_published_like_plug_ins() -> None:
     assert found == driver
     notes = sim.server.get("nodes", "n-0")["metadata"]["annotations"]
     assert notes["csi.volume.kubernetes.io/nodeid"] == '{"csi.example.com":"n-0"}'
+
+
+def test_drivers_that_are_published_are_not_published_again() -> None:
+    """Source: nodeinfomanager.go, tryUpdateNode, installDriverToCSINode."""
+    sim = started()
+    since_s = sim.now_s
+    sim.reactor.restart([NodeId(0)])
+    sim.run_for(seconds=20)
+    asked = [
+        (each.verb, each.path.split("?")[0].rpartition("/apis/storage.k8s.io/v1")[2])
+        for each in sim.calls(path="nodes/n-0", since_s=since_s)
+    ]
+    registers = len(asked) - 1 - asked[::-1].index(("GET", "/csinodes/n-0"))
+    assert asked[registers - 1] == ("GET", "/api/v1/nodes/n-0")
+    assert ("PUT", "/csinodes/n-0") not in asked
 
 
 def test_each_sync_of_a_pod_has_its_claims_read_again() -> None:

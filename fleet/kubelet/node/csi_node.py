@@ -8,6 +8,7 @@
     CSIRegistration: WAIT --> NODE --GET--> LABELS --PATCH status--> CSINODE --GET--> DRIVER --PUT
                        ^ 10 ms x5, four tries                                  | refused     |
                        +-------------------------------------------------------+-- next driver
+      Node and CSINode that name a driver already, as before a restart, are not written.
 
     CSINodeUpdater: sync --nodeAllocatableUpdatePeriodSeconds--> due --GET CSINode--> as it was, or
                       PUT; at once when a pod finds the node full; 10 ms x5, four tries
@@ -33,6 +34,7 @@ from fleet.k8s.objects import CSINodeView
 from fleet.k8s.pods import NodeView
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.kubelet.turn import Turn
+from fleet.profile.pod_behavior import CSIDriver
 
 PROBE_NS = 1 * NS_PER_S  # waitForAPIServerForever polls so often
 TRIES_PER_ROUND = 4  # updateBackoff: Steps, the inner loop
@@ -150,42 +152,51 @@ class CSIRegistration:
         del key
         if self._due_ns and turn.now_ns >= self._due_ns:
             self._due_ns = 0
-            turn.call(Op.GET_NODE_CSI)
+            turn.call(Op.GET_NODE_DRIVERS)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our calls."""
         driver = turn.env.model.csi_drivers[self._index]
         if not reply.ok:
             self._back_off(turn)
-        elif call.op is Op.GET_NODE_CSI and isinstance(reply.record, NodeView):
-            labels = reply.record.labels
-            missing = tuple(
-                (key, turn.facts.name) for key in driver.topology_keys if key not in labels
-            )
-            names = sorted(each.name for each in turn.env.model.csi_drivers[: self._index + 1])
-            ids = orjson.dumps(dict.fromkeys(names, turn.facts.name)).decode()
-            patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, ids),))
-            turn.call(Op.PATCH_NODE_CSI, "", patch)
+        elif call.op is Op.GET_NODE_DRIVERS and isinstance(reply.record, NodeView):
+            self._on_node(reply.record, driver, turn)
         elif call.op is Op.PATCH_NODE_CSI:
             turn.call(Op.GET_CSINODE)
         elif call.op is Op.GET_CSINODE and isinstance(reply.record, CSINodeView):
-            update = CSINodeUpdate(
-                reply.record.body,
-                driver.name,
-                turn.facts.name,
-                driver.topology_keys,
-                driver.count_at(turn.now_ns - turn.facts.started_ns),
-            )
-            turn.call(Op.UPDATE_CSINODE, "", update)
+            update = update_of(driver, reply.record, turn)
+            if update is None:
+                self._next(turn)
+            else:
+                turn.call(Op.UPDATE_CSINODE, "", update)
         elif call.op is Op.UPDATE_CSINODE:
             self._next(turn)
+
+    def _on_node(self, node: NodeView, driver: CSIDriver, turn: Turn) -> None:
+        """Write the node's ID and labels unless they are there. Source: tryUpdateNode."""
+        assert node.details is not None, node.name
+        missing = tuple(
+            (key, turn.facts.name) for key in driver.topology_keys if key not in node.labels
+        )
+        try:
+            known = orjson.loads(node.details.annotations.get(NODE_ID_ANNOTATION) or "{}")
+        except orjson.JSONDecodeError:
+            self._back_off(turn)
+            return
+        ids = known | {driver.name: turn.facts.name}
+        if ids == known and not missing:
+            turn.call(Op.GET_CSINODE)
+            return
+        text = orjson.dumps(ids, option=orjson.OPT_SORT_KEYS).decode()
+        patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, text),))
+        turn.call(Op.PATCH_NODE_CSI, "", patch)
 
     def _next(self, turn: Turn) -> None:
         self._index += 1
         self._tries = 0
         self.is_done = self._index == len(turn.env.model.csi_drivers)
         if not self.is_done:
-            turn.call(Op.GET_NODE_CSI)
+            turn.call(Op.GET_NODE_DRIVERS)
 
     def _back_off(self, turn: Turn) -> None:
         """Wait as wait.ExponentialBackoff does; after four tries the plug-in manager does."""
@@ -273,13 +284,10 @@ class CSINodeUpdater:
             return
         driver = turn.env.model.csi_driver(self._queue[0])
         assert driver is not None, self._queue
-        count = driver.count_at(turn.now_ns - turn.facts.started_ns)
-        keys = driver.topology_keys
-        wanted = (driver.name, turn.facts.name, frozenset(keys), count)
-        if wanted in view.drivers:
+        update = update_of(driver, view, turn)
+        if update is None:
             self._next(turn)
         else:
-            update = CSINodeUpdate(view.body, driver.name, turn.facts.name, keys, count)
             turn.call(Op.UPDATE_CSINODE, "", update)
 
     def _next(self, turn: Turn) -> None:
@@ -296,6 +304,18 @@ class CSINodeUpdater:
             return
         self._retry_ns = turn.now_ns + TRY_FIRST_NS * TRY_FACTOR ** (self._tries - 1)
         turn.arm(self._retry_ns, Timer.CSI_NODE)
+
+
+def update_of(driver: CSIDriver, view: CSINodeView, turn: Turn) -> CSINodeUpdate | None:
+    """Return what a driver changes of a CSINode, None if it is there as it should be.
+
+    Source: installDriverToCSINode.
+    """
+    count = driver.count_at(turn.now_ns - turn.facts.started_ns)
+    name, keys = turn.facts.name, driver.topology_keys
+    if (driver.name, name, frozenset(keys), count) in view.drivers:
+        return None
+    return CSINodeUpdate(view.body, driver.name, name, keys, count)
 
 
 CSIStage = CSINode | CSIRegistration | CSINodeUpdater

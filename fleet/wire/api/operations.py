@@ -350,6 +350,7 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
     },
     (Owner.CSI_NODE, Client.CORE): {
         Op.GET_NODE_CSI: _Row("GET", "nodes", _get_node, decode_node),
+        Op.GET_NODE_DRIVERS: _Row("GET", "nodes", _get_node, decode_existing_node),
         Op.PATCH_NODE_CSI: _Row("PATCH", "nodes/status", _patch_node_status),
     },
     (Owner.EVENTS, Client.EVENTS): {
