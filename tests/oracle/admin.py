@@ -26,6 +26,7 @@ GROUPS = {
     "resourceclaims": "/apis/resource.k8s.io/v1",
     "clusterroles": "/apis/rbac.authorization.k8s.io/v1",
     "clusterrolebindings": "/apis/rbac.authorization.k8s.io/v1",
+    "csidrivers": "/apis/storage.k8s.io/v1",
     "csinodes": "/apis/storage.k8s.io/v1",
 }
 PLURALS = {

@@ -80,7 +80,7 @@ class Told:
     serves: bool = False
     """Whether fleet's node has a server: the real kubelet has one in any case."""
     plugins: Mapping[str, Sequence[Json]] = field(default_factory=dict)
-    """What a profile says of plug-ins: `devices`, `dynamicResources`."""
+    """What a profile says of plug-ins: `devices`, `dynamicResources`, `csiDrivers`."""
     name: str = ""
     """By which the start of its node is recorded, if it is not the usual one."""
 
@@ -255,6 +255,7 @@ def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[B
             OWN_PREFIX, 1, "--start=cold", f"--profile={own_profile}", f"--seed={SEED}", *named
         ) as own:
             eventually(lambda: is_ready(world, OWN), "fleet's node is Ready", limit_s=limit_s)
+            real.register_drivers()
             yield BothNodes(stage, real, own)
             own.interrupt()
             assert own.wait() in ENDED_WELL, own.log

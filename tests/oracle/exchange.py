@@ -175,7 +175,7 @@ class Side:
     """The namespaces of all plays: requests about others are the node's. None if not known."""
 
     def normaliser(self) -> Normaliser:
-        scenes = dict.fromkeys(self.namespaces, "SCENE")
+        scenes = dict.fromkeys((*self.namespaces, *(self.others or ())), "SCENE")
         return Normaliser({**scenes, **self.generated, self.node: "NODE"})
 
 

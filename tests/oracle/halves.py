@@ -96,7 +96,7 @@ def played(
         recording = player.recording()
     recording.plays = {name: replace(each, hold_s=hold_s) for name, each in recording.plays.items()}
     save(recording, root / RECORDING)
-    if RECORD in os.environ:
+    if RECORD in os.environ and not set(unrecorded).issuperset((*together, *alone)):
         record(recording, node=node_name(told), without={each.__name__ for each in unrecorded})
     return recording
 

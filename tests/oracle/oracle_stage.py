@@ -12,6 +12,7 @@ from pathlib import Path
 from both_nodes import OWN, REAL, BothNodes
 from header_tap import Noted
 from normalisation import Json, seconds
+from plugins.csi_plugin import CsiPlugin
 from plugins.device_plugin import DevicePlugin
 from plugins.dra_plugin import DraPlugin
 from real_kubelet import CONFIGURATION, sessions_go_first
@@ -86,6 +87,7 @@ class OracleStage:
         if self._both.real.plugins:
             time.sleep(REGISTERS_S)
             self._both.real.register_plugins()
+            self._both.real.register_drivers()
 
     def fail_devices(self, resource: str, count: int) -> None:
         [plugin] = [each for each in self._both.real.plugins if each.name == resource]
@@ -99,6 +101,11 @@ class OracleStage:
         for plugin in self._both.real.plugins:
             if isinstance(plugin, DraPlugin) and plugin.name == driver:
                 plugin.allocations[namespace, claim] = device["request"], device["device"]
+
+    def set_stuck(self, driver: str, *, is_stuck: bool) -> None:
+        [plugin] = [each for each in self._both.real.plugins if each.name == driver]
+        assert isinstance(plugin, CsiPlugin)
+        plugin.is_stuck = is_stuck
 
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
         """Ask the kubelet of a side at its port for everybody; return the code of its answer."""

@@ -28,6 +28,7 @@ import psutil
 import yaml
 from cgroups import make_root, remove_root
 from free_ports import free_port
+from plugins.csi_plugin import CsiPlugin
 from plugins.server import Plugin
 
 Json = dict[str, Any]
@@ -260,7 +261,18 @@ class RealKubelet:
     def register_plugins(self) -> None:
         """Let the kubelet find its plug-ins, as their pods do once they see that it runs."""
         for plugin in self.plugins:
-            plugin.register(self._root)
+            if not isinstance(plugin, CsiPlugin):
+                plugin.register(self._root)
+
+    def register_drivers(self) -> None:
+        """Let the kubelet find its CSI drivers, one after the other: each writes to its CSINode.
+
+        No cluster may have them before a fleet starts that simulates drivers of these names.
+        """
+        for plugin in self.plugins:
+            if isinstance(plugin, CsiPlugin):
+                plugin.register(self._root)
+                assert plugin.is_taken.wait(SERVES_S), plugin.name
 
     def kill_kubelet(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End the kubelet; its pods run on."""

@@ -112,6 +112,9 @@ class VirtualStage:
     def allocated(self, driver: str, namespace: str, claim: str, device: Json) -> None:
         """Do nothing: fleet's node reads the claim."""
 
+    def set_stuck(self, driver: str, *, is_stuck: bool) -> None:
+        """Do nothing: fleet's node reads an annotation."""
+
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
         raise AssertionError(f"{side} has no server: {method} {path}{token and ' with a token'}")
 

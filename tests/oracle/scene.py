@@ -26,6 +26,7 @@ POLL_S = 0.25
 WAIT_MAX_S = 60.0
 PAUSE_S = 2.5
 """What a kubelet does after an event it does within a relist of its runtime, and a second."""
+UNMOUNT_FAILS = "fleet.emulator/unmount-fails"
 TOKEN_REQUEST: Json = {
     "apiVersion": "authentication.k8s.io/v1",
     "kind": "TokenRequest",
@@ -65,6 +66,9 @@ class Stage(Protocol):
 
     def allocated(self, driver: str, namespace: str, claim: str, device: Json) -> None:
         """Let the DRA driver of a real kubelet know which device a claim was given."""
+
+    def set_stuck(self, driver: str, *, is_stuck: bool) -> None:
+        """Let the CSI driver of a real kubelet unpublish nothing; fleet reads an annotation."""
 
     def ask_kubelet(self, side: str, method: str, path: str, token: str) -> int:
         """Ask the kubelet of a side; return the code of its answer."""
@@ -313,6 +317,19 @@ class Scene:
         """Let the first devices of a resource be unhealthy, and no others."""
         self.course.step(f"fail {count} {resource}")
         self.stage.fail_devices(resource, count)
+
+    def set_stuck(self, driver: str, pod: str, *, is_stuck: bool) -> None:
+        """Let a CSI driver refuse to unpublish what a pod has, or no longer."""
+        note = {UNMOUNT_FAILS: "true" if is_stuck else None}
+        self.patch("pods", pod, {"metadata": {"annotations": note}})
+        self.stage.set_stuck(driver, is_stuck=is_stuck)
+
+    def provide(self, *objects: Json) -> None:
+        """Create objects that are no node's own and stay; each scene may need them."""
+        for each in objects:
+            self.course.step(f"provide {each['kind']} {each['metadata']['name']}")
+            with suppress(RefusedError):
+                self.admin.create(each)
 
     def allocate(self, claim: str, allocation: Json) -> None:
         """Give a ResourceClaim devices of the node, as the scheduler does."""

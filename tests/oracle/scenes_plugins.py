@@ -1,13 +1,17 @@
-"""Scenes of plug-ins: see test_oracle_plugins.py."""
+"""Scenes of plug-ins: see test_oracle_variants.py."""
 
 from normalisation import Json
-from objects_of_scenes import SHELL, container, pod
+from objects_of_scenes import SHELL, container, pod, secret
 from scene import Scene
+from scenes_claims import claim as bound_claim
+from scenes_claims import claiming, volume
 
 WIDGET = "example.com/widget"
 DRIVER, BROKEN = "dra.example.com", "broken.example.com"
 STATUS_S = 13.0
 """A node tells what it is every 10 s x U[1, 1.04]."""
+NEW_S = 5.0
+"""So long a node is new: reads of it are not counted then."""
 RETRY_S = 18.0
 """What a sync could not do is tried again after 10 to 15 s."""
 
@@ -114,3 +118,101 @@ def dynamic_resources(scene: Scene) -> None:
     scene.delete("one", "both", "breaks", "unknown", "waits", "missing")
     for name in ("first", "second", "broken", "elsewhere", "late"):
         scene.delete(name, plural="resourceclaims")
+
+
+def csi_driver(name: str, **spec: object) -> Json:
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": name},
+        "spec": {"volumeLifecycleModes": ["Persistent", "Ephemeral"], **spec},
+    }
+
+
+ATTACHED, PLAIN = "csi.example.com", "plain.example.com"
+CSI_DRIVERS = (csi_driver(ATTACHED), csi_driver(PLAIN, attachRequired=False))
+
+
+def of_csi(driver: str, name: str, **fields: object) -> Json:
+    """Return the source of a volume that a driver knows by this name."""
+    return {"csi": {"driver": driver, "volumeHandle": f"{{namespace}}-{name}", **fields}}
+
+
+def secret_ref(name: str) -> Json:
+    return {"name": name, "namespace": "{namespace}"}
+
+
+def csi_volumes(scene: Scene) -> None:
+    """Volumes of drivers are attached, staged and published, and their Secrets read for that."""
+    scene.pause(NEW_S)
+    scene.provide(*CSI_DRIVERS)
+    both = {
+        "nodeStageSecretRef": secret_ref("stage"),
+        "nodePublishSecretRef": secret_ref("publish"),
+    }
+    lacks = {"nodePublishSecretRef": secret_ref("absent")}
+    names = ("attached", "plain", "lacks")
+    scene.create(
+        secret("stage", key="1"),
+        secret("publish", key="2"),
+        volume("attached", of_csi(ATTACHED, "attached", **both)),
+        volume("plain", of_csi(PLAIN, "plain", **both)),
+        volume("lacks", of_csi(PLAIN, "lacks", **lacks)),
+        *map(bound_claim, names),
+    )
+    for name in names:
+        scene.until_bound(name)
+    scene.create(claiming("one", "attached"), claiming("none", "plain"), claiming("lacks", "lacks"))
+    scene.until_running("one")
+    scene.until_running("none")
+    scene.create(claiming("shares", "attached"))
+    scene.until_running("shares")
+    scene.create(secret("absent", key="3"))
+    scene.until_running("lacks")
+    scene.pause()
+    scene.delete("one", "none", "lacks", "shares")
+    scene.delete(*names, plural="persistentvolumeclaims")
+    scene.delete_volumes(*names)
+
+
+def lone_volumes(scene: Scene) -> None:
+    """A volume that only one pod may use: another one waits until it is free."""
+    scene.provide(*CSI_DRIVERS)
+    modes = ["ReadWriteOncePod"]
+    scene.create(
+        volume("lone", of_csi(PLAIN, "lone"), accessModes=modes),
+        bound_claim("lone", accessModes=modes),
+    )
+    scene.until_bound("lone")
+    scene.create(claiming("has", "lone"))
+    scene.until_running("has")
+    scene.create(claiming("waits", "lone"))
+    scene.pause(5)
+    scene.delete("has")
+    scene.until_running("waits")
+    scene.pause()
+    scene.delete("waits")
+    scene.delete("lone", plural="persistentvolumeclaims")
+    scene.delete_volumes("lone")
+
+
+def stuck_unmounts(scene: Scene) -> None:
+    """A driver does not unpublish; the kubelets are killed meanwhile, and come back."""
+    scene.provide(*CSI_DRIVERS)
+    scene.create(volume("stuck", of_csi(PLAIN, "stuck")), bound_claim("stuck"))
+    scene.until_bound("stuck")
+    scene.create(claiming("stuck", "stuck"))
+    scene.until_running("stuck")
+    scene.pause()
+    scene.set_stuck(PLAIN, "stuck", is_stuck=True)
+    scene.pause()
+    scene.ask_to_delete("stuck")
+    scene.pause(8)
+    scene.restart_kubelets()
+    scene.pause(8)
+    scene.set_stuck(PLAIN, "stuck", is_stuck=False)
+    scene.until(lambda side: scene.get(side, "pods", "stuck") is None, "it is gone", limit_s=150)
+    scene.until(scene.has_ready_node, "is Ready")
+    scene.pause(STATUS_S)
+    scene.delete("stuck", plural="persistentvolumeclaims")
+    scene.delete_volumes("stuck")

@@ -18,6 +18,7 @@ from left_out import (
     PATCH_OF_AN_ADDRESS,
     PATCH_WITHOUT_LIMIT,
     READ_AT_A_START,
+    READ_FOR_A_DRIVER,
     READ_OF_A_GONE_POD,
     READY_OF_A_NODE,
     REPEAT_OF_A_LEASE,
@@ -190,6 +191,23 @@ def test_a_row_leaves_out_as_many_as_it_says(
     most = LEFT_OUT[name].most
     assert not differences(asked("real", first), asked("fleet", first + most))
     assert differences(asked("real", first), asked("fleet", first + most + 1))
+
+
+def test_reads_for_drivers_are_left_out_as_often_as_their_row_says() -> None:
+    def asked(side: str, times: int, *, writes: bool = True) -> Trace:
+        log = Log(side, step_s=0.01)
+        log.registers()
+        log.at_s += 20
+        for _ in range(times):
+            log.ask("get", "nodes", log.node, namespace="")
+        if writes:
+            log.ask("update", "csinodes", log.node, namespace="")
+        return log.trace()
+
+    most = LEFT_OUT[READ_FOR_A_DRIVER].most
+    assert not differences(asked("real", most), asked("fleet", 0))
+    assert differences(asked("real", most + 1), asked("fleet", 0))
+    assert differences(asked("real", most, writes=False), asked("fleet", 0, writes=False))
 
 
 def test_what_a_node_that_exists_says_of_ready_is_left_out_as_often_as_its_row_says() -> None:

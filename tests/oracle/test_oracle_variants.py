@@ -1,7 +1,8 @@
 """More of `make oracle`: nodes that are configured otherwise.
 
 `bare` has no cluster DNS, CPUs for pods alone, and a runtime that can do less; `asked` has clients
-that its kubelet asks the API server about, and a file with many name servers and search domains.
+that its kubelet asks the API server about, and a file with many name servers and search domains;
+`plugins` has devices, and `drivers` volumes of CSI drivers.
 """
 
 from collections.abc import Callable
@@ -100,9 +101,32 @@ PLUGINS = Variant(
         scenes_plugins.devices_after_a_restart,
     ),
 )
-VARIANTS = (BARE, ASKED, PLUGINS)
-UNRECORDED = (scenes_variants.asked,)
-"""In virtual time no node has a server."""
+DRIVERS = Variant(
+    replace(
+        TOLD,
+        name="drivers",
+        # The controller attaches what a node says that it has in use: soon, on both of them.
+        kubelet={"nodeStatusUpdateFrequency": "1s", "nodeStatusReportFrequency": "5m"},
+        plugins={
+            "csiDrivers": [
+                {"name": scenes_plugins.ATTACHED, "nodeExpansion": True},
+                {"name": scenes_plugins.PLAIN},
+            ]
+        },
+    ),
+    (scenes_plugins.csi_volumes, scenes_plugins.lone_volumes),
+    (scenes_plugins.stuck_unmounts,),
+)
+VARIANTS = (BARE, ASKED, PLUGINS, DRIVERS)
+UNRECORDED = (
+    scenes_variants.asked,
+    scenes_plugins.csi_volumes,
+    scenes_plugins.lone_volumes,
+    scenes_plugins.stuck_unmounts,
+)
+"""In virtual time no node has a server, and nobody attaches volumes. Scenes of drivers are not
+recorded by parts: their nodes are not, either.
+"""
 
 
 @pytest.fixture(scope="module", params=VARIANTS, ids=[each.told.name for each in VARIANTS])

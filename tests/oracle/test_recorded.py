@@ -59,7 +59,14 @@ TOLD_OF: dict[str, Told] = {
 }
 """What the nodes of these scenes, and of these starts, were told; those of all others TOLD."""
 RECORDED = sorted(path.name.partition(".")[0] for path in DIRECTORY.iterdir())
-NODES = [NODE_SCOPE, *(node_name(each.told) for each in VARIANTS)]
+NODES = [
+    NODE_SCOPE,
+    *(
+        node_name(each.told)
+        for each in VARIANTS
+        if any(body.__name__ in SCENES for body in (*each.TOGETHER, *each.ALONE))
+    ),
+]
 COMPARED = [name for name in RECORDED if name not in NODES]
 LISTED = read_listed(PAGE)
 OTHER_SEED = 11

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from exchange import NODE_SCOPE, Exchange, Trace
-from left_out import READ_AT_A_START, UNNOTED, WATCH, Ledger, used
+from left_out import READ_AT_A_START, READ_FOR_A_DRIVER, UNNOTED, WATCH, Ledger, used
 from normalisation import Leaf, is_time, seconds
 from oracle_limits import LIMITS
 from orders import misordered
@@ -73,6 +73,8 @@ from request_streams import (
 [GONE_READS_MAX] = LIMITS["reads_of_a_gone_node"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
 CLAIMS = ("persistentvolumeclaims ", "persistentvolumes ", "resourceclaims ")
+REGISTERS_S = 1.0
+"""A driver is written to a CSINode so soon after the Node was read for it."""
 CUT_S = 2.0
 """A time is cut to its second, and a kubelet says that it starts before it asks for anything."""
 GET = "get pods"
@@ -444,13 +446,7 @@ class Comparison:
             some = ([each for each in side if each.token == token] for side in (real, fleet))
             self._headers_of_all(scene, *some)
         ours, theirs = (
-            Counter(
-                each.token
-                for each in some
-                if trace.since_start_s(each.at_s)
-                > (RENEWAL_MAX_S if each.token == READ_FOR_A_LEASE else REGISTRATION_S)
-                or not ledger.takes(READ_AT_A_START, str(trace.start_before(each.at_s)))
-            )
+            Counter(each.token for each in some if not takes_read(each, trace, ledger))
             for some, trace, ledger in zip((real, fleet), self._traces, self._ledgers, strict=True)
         )
         for token in dict.fromkeys((*ours, *theirs)):
@@ -635,3 +631,16 @@ class Comparison:
             return "" if is_near else f"fleet {late_s:+.1f} s"
         same = real == fleet and type(real) is type(fleet)
         return "" if same else f"real {words(real)}, fleet {words(fleet)}"
+
+
+def takes_read(read: Exchange, trace: Trace, ledger: Ledger) -> bool:
+    """Leave a read of the Node out, if a row allows that."""
+    new_s = RENEWAL_MAX_S if read.token == READ_FOR_A_LEASE else REGISTRATION_S
+    if trace.since_start_s(read.at_s) <= new_s:
+        return ledger.takes(READ_AT_A_START, str(trace.start_before(read.at_s)))
+    registers = any(
+        0 <= each.at_s - read.at_s < REGISTERS_S
+        for each in trace.exchanges
+        if each.token.startswith("update csinodes ")
+    )
+    return registers and ledger.takes(READ_FOR_A_DRIVER)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plugins.csi_plugin import CsiPlugin
 from plugins.device_plugin import DevicePlugin
 from plugins.dra_plugin import DraPlugin
 from plugins.server import Plugin
@@ -20,4 +21,7 @@ def made(declared: Mapping[str, Sequence[Json]], node: str) -> list[Plugin]:
         for change in each.get("health", ()):
             devices |= {f"device-{at}": change["message"] for at in change["devices"]}
         found.append(DraPlugin(each["driver"], node, devices, error=each.get("prepareError", "")))
+    for each in declared.get("csiDrivers", ()):
+        expands = bool(each.get("nodeExpansion"))
+        found.append(CsiPlugin(each["name"], node, expands=expands))
     return found

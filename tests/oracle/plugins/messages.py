@@ -14,6 +14,8 @@ REGISTRATION = "pluginregistration.Registration"
 DEVICE_PLUGIN = "v1beta1.DevicePlugin"
 DRA_PLUGIN = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 DRA_HEALTH = "v1alpha1.DRAResourceHealth"
+CSI_IDENTITY = "csi.v1.Identity"
+CSI_NODE = "csi.v1.Node"
 
 
 @cache

@@ -43,6 +43,8 @@ class Plugin:
     def __init__(self, name: str) -> None:
         self.name = name
         self.stops = threading.Event()
+        self.is_taken = threading.Event()
+        """Set once the kubelet has done what registering takes."""
         self._endpoint = ""
         self._server: grpc.Server | None = None
         self._registration: grpc.Server | None = None
@@ -59,6 +61,7 @@ class Plugin:
 
     def withdraw(self) -> None:
         """Let no kubelet find it."""
+        self.is_taken.clear()
         if self._registration is not None:
             self._registration.stop(END_S).wait()
             self._registration = None
@@ -87,6 +90,7 @@ class Plugin:
     def notify_registration_status(self, status: Any) -> Mapping[str, object]:
         """Hear whether the kubelet took it."""
         assert status.plugin_registered, status.error
+        self.is_taken.set()
         return {}
 
 
