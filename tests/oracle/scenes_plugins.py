@@ -196,6 +196,33 @@ def lone_volumes(scene: Scene) -> None:
     scene.delete_volumes("lone")
 
 
+def grown_volumes(scene: Scene) -> None:
+    """A claim asks for more: its volume grows, and a sync of its pod finds that."""
+    growing = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "growing"},
+        "provisioner": ATTACHED,
+        "allowVolumeExpansion": True,
+    }
+    scene.provide(*CSI_DRIVERS, growing)
+    scene.pause(NEW_S)
+    named = {"storageClassName": "growing"}
+    scene.create(volume("grows", of_csi(ATTACHED, "grows"), **named), bound_claim("grows", **named))
+    scene.until_bound("grows")
+    scene.create(claiming("grows", "grows"))
+    scene.until_running("grows")
+    scene.pause()
+    more = {"spec": {"resources": {"requests": {"storage": "2Gi"}}}}
+    scene.patch("persistentvolumeclaims", "grows", more)
+    scene.pause(5)
+    scene.patch("pods", "grows", {"metadata": {"annotations": {"example.com/at": "now"}}})
+    scene.pause(5)
+    scene.delete("grows")
+    scene.delete("grows", plural="persistentvolumeclaims")
+    scene.delete_volumes("grows")
+
+
 def stuck_unmounts(scene: Scene) -> None:
     """A driver does not unpublish; the kubelets are killed meanwhile, and come back."""
     scene.provide(*CSI_DRIVERS)

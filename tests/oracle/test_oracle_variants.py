@@ -114,7 +114,7 @@ DRIVERS = Variant(
             ]
         },
     ),
-    (scenes_plugins.csi_volumes, scenes_plugins.lone_volumes),
+    (scenes_plugins.csi_volumes, scenes_plugins.lone_volumes, scenes_plugins.grown_volumes),
     (scenes_plugins.stuck_unmounts,),
 )
 VARIANTS = (BARE, ASKED, PLUGINS, DRIVERS)
@@ -122,6 +122,7 @@ UNRECORDED = (
     scenes_variants.asked,
     scenes_plugins.csi_volumes,
     scenes_plugins.lone_volumes,
+    scenes_plugins.grown_volumes,
     scenes_plugins.stuck_unmounts,
 )
 """In virtual time no node has a server, and nobody attaches volumes. Scenes of drivers are not
