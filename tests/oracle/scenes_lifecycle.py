@@ -3,6 +3,9 @@
 from objects_of_scenes import ALWAYS, PAUSE, container, exec_probe, job, pod
 from scene import Scene, container_status, restarts
 
+IMAGE_TOLD_S = 43.0
+"""A kubelet lists its images each 30 s, and reports a change each 10 s x U[1, 1.04]."""
+
 
 def plain(scene: Scene) -> None:
     """A pod with one container starts and is deleted."""
@@ -155,7 +158,7 @@ def hooks(scene: Scene) -> None:
     )
     for name in ("slow-hooks", "bad-stop", "sleeps"):
         scene.until_running(name)
-    scene.wait("bad-start", lambda each: restarts(each) >= 1, "restarts")
+    scene.wait("bad-start", lambda each: restarts(each) >= 2, "restarts after its back-off")
     scene.pause()
     scene.delete("slow-hooks", "bad-stop", "sleeps", "bad-start")
 
@@ -207,7 +210,7 @@ def start_failures(scene: Scene) -> None:
         pod("no-create", notes={"start-failure": "CreateContainerError: no space"}),
         pod("once", notes={"start-failure": "RunContainerError: busy", "start-failure-times": "1"}),
     )
-    scene.wait("no-start", lambda each: restarts(each) >= 1, "is tried again", limit_s=60)
+    scene.wait("no-start", lambda each: restarts(each) >= 2, "is tried after its back-off")
     scene.until_running("once")
     scene.pause()
     scene.delete("no-start", "no-create", "once")
@@ -277,3 +280,4 @@ def deleted_early(scene: Scene) -> None:
     )
     scene.pause(4)
     scene.delete("early", "waits")
+    scene.pause(IMAGE_TOLD_S)  # it is the last one, and both nodes shall have reported its image
