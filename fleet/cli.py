@@ -484,7 +484,7 @@ locust_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @locustfiles
 @locust_arguments
 def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
-    """Become a Locust master that knows fleet, on loopback unless told otherwise.
+    """Become a Locust master that knows fleet, on loopback by default.
 
     ARGUMENTS are Locust's own, and so are its variables ($LOCUST_WEB_HOST ...): `locust --help`.
     """

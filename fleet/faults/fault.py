@@ -143,7 +143,7 @@ FAULTS = {
         "the traces are left"
     ),
     FaultType.CERTIFICATE_EXPIRED: FaultKind(
-        "the client certificates of the nodes are over; the kubelets bootstrap anew",
+        "the client certificates of the nodes are over; the kubelets bootstrap again",
         is_instant=True,
     ),
     FaultType.TOKEN_EXPIRED: FaultKind(
@@ -182,7 +182,7 @@ FAULTS = {
         "no volume of a CSI driver is mounted: it says `message`", takes=("message",)
     ),
     FaultType.UNMOUNT_FAILURE: FaultKind(
-        "no volume is unmounted, as if what is mounted were busy; no event tells of it"
+        "no volume is unmounted, as if what is mounted were busy; no Event reports it"
     ),
     FaultType.DEVICE_FAILURE: FaultKind(
         "device plugins say that devices are unhealthy: all, or `count` of each `resource`",
@@ -198,7 +198,7 @@ FAULTS = {
     ),
     FaultType.REGISTRY_OUTAGE: FaultKind("no registry lets an image be pulled"),
     FaultType.MEMORY_PRESSURE: FaultKind(
-        "something beside the pods uses the memory up to half of what `memory.available` of "
+        "something other than the pods uses the memory up to half of what `memory.available` of "
         "evictionHard spares"
     ),
     FaultType.DISK_PRESSURE: FaultKind("the same of the disk and `nodefs.available`"),
@@ -206,7 +206,7 @@ FAULTS = {
         "the same of processes and `pid.available`, which a profile must name"
     ),
     FaultType.OUT_OF_MEMORY: FaultKind(
-        "something beside the pods uses all of the memory: the kernel kills containers"
+        "something other than the pods uses all of the memory: the kernel kills containers"
     ),
     FaultType.COMPONENT_DOWN: FaultKind(
         "a component of the local control plane is killed, and started again at the end",

@@ -12,6 +12,10 @@ import reference
 from fleet.kubelet.pod_worker import SyncStage
 
 UNTESTED_MAX = 21
+PUZZLES = re.compile(
+    r"\b(anew|beside|in vain|meanwhile|tells|to be had|told|whoever)\b", re.IGNORECASE
+)
+"""Words that readers of English have to decode: report, again, next to, while, not available."""
 
 
 @pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name)
@@ -33,6 +37,12 @@ def test_the_index_names_every_page() -> None:
     pages = {page for page in markdown.pages() if page.is_relative_to(index.parent)}
     missing = {markdown.name(page) for page in pages - {index} - linked}
     assert not missing, "docs/README.md does not link these"
+
+
+@pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name)
+def test_pages_use_plain_words(page: Path) -> None:
+    puzzles = [line for line in markdown.prose(page) if PUZZLES.search(re.sub("`[^`]*`", "", line))]
+    assert not puzzles
 
 
 def test_the_readme_is_short() -> None:
