@@ -101,11 +101,15 @@ def played(
     return recording
 
 
-def judged(recording: Recording, listed: Sequence[Listed]) -> tuple[str, list[str]]:
-    """Return how much was compared, and what is wrong."""
+def judged(
+    recording: Recording, listed: Sequence[Listed], *, needs_all: bool = True
+) -> tuple[str, list[str]]:
+    """Return how much was compared, and what is wrong; `needs_all`: a row that nothing needs is."""
     compared = recording.compare()
-    wrong = [*judge(compared.found, listed), *recording.repeated(listed)]
-    return summary(recording, compared, listed), wrong
+    wrong = judge(compared.found, listed)
+    if not needs_all:
+        wrong = [line for line in wrong if not line.startswith("unused: ")]
+    return summary(recording, compared, listed), [*wrong, *recording.repeated(listed)]
 
 
 def missed(recording: Recording, scenes: Sequence[str], *, has_all: bool = True) -> list[str]:
