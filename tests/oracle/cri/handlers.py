@@ -2,13 +2,19 @@
 
 import re
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
 from cri.errors import CriError
-from cri.messages import PACKAGE, request_class, response_class, service
+from cri.messages import request_class, response_class, service
 
+Handle = Callable[[Any, Any], Any]
+"""Takes a request and its context."""
+Wrap = Callable[[Any, Any], Handle]
+"""Makes one of a method of ours and the class of its answers."""
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -17,29 +23,37 @@ def method_name(rpc: str) -> str:
 
 
 def generic_handler(name: str, served: object, check: Callable[[], None]) -> grpc.GenericRpcHandler:
-    """Serve the methods of a service that an object has; the others are unimplemented.
+    """Serve a service of CRI.
 
-    `check` is called before each of them, and raises CriError while nobody answers.
+    `check` is called before each method, and raises CriError while nobody answers.
     """
+    return handler_of(service(name), served, partial(_unary, check), partial(_stream, check))
+
+
+def handler_of(
+    described: ServiceDescriptor, served: object, unary: Wrap, stream: Wrap
+) -> grpc.GenericRpcHandler:
+    """Serve the methods of a service that an object has; the others are unimplemented."""
     handlers = {}
-    for method in service(name).methods:
+    for method in described.methods:
         call = getattr(served, method_name(method.name), None)
         if call is None:
             continue
         wrap, kind = (
-            (_stream, grpc.unary_stream_rpc_method_handler)
+            (stream, grpc.unary_stream_rpc_method_handler)
             if method.server_streaming
-            else (_unary, grpc.unary_unary_rpc_method_handler)
+            else (unary, grpc.unary_unary_rpc_method_handler)
         )
+        answer = response_class(method)
         handlers[method.name] = kind(
-            wrap(call, check),
+            wrap(call, answer),
             request_deserializer=request_class(method).FromString,
-            response_serializer=response_class(method).SerializeToString,
+            response_serializer=answer.SerializeToString,
         )
-    return grpc.method_handlers_generic_handler(PACKAGE + name, handlers)
+    return grpc.method_handlers_generic_handler(described.full_name, handlers)
 
 
-def _unary(call: Callable[[Any], Any], check: Callable[[], None]) -> Callable[[Any, Any], Any]:
+def _unary(check: Callable[[], None], call: Callable[[Any], Any], _: Any) -> Handle:
     async def handle(request: Any, context: Any) -> Any:
         try:
             check()
@@ -50,9 +64,7 @@ def _unary(call: Callable[[Any], Any], check: Callable[[], None]) -> Callable[[A
     return handle
 
 
-def _stream(
-    call: Callable[[Any], AsyncIterator[Any]], check: Callable[[], None]
-) -> Callable[[Any, Any], AsyncIterator[Any]]:
+def _stream(check: Callable[[], None], call: Callable[[Any], AsyncIterator[Any]], _: Any) -> Handle:
     async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
             check()

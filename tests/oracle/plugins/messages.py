@@ -1,10 +1,7 @@
 """The messages of plug-ins, from their own protos; `make proto-plugins` compiles them again."""
 
-from functools import cache
 from pathlib import Path
-from typing import Any
 
-from google.protobuf import message_factory
 from google.protobuf.descriptor import ServiceDescriptor
 
 from fleet.wire.api.protobuf import read_pool
@@ -16,12 +13,6 @@ DRA_PLUGIN = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
 DRA_HEALTH = "v1alpha1.DRAResourceHealth"
 CSI_IDENTITY = "csi.v1.Identity"
 CSI_NODE = "csi.v1.Node"
-
-
-@cache
-def message_class(name: str) -> Any:
-    """Return the class of a message, such as v1beta1.Device."""
-    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
 
 
 def service(name: str) -> ServiceDescriptor:

@@ -6,7 +6,6 @@
 Source: pkg/kubelet/pluginmanager, pluginwatcher and operationexecutor.
 """
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import message_factory
+from cri.handlers import Handle, handler_of
 
-from plugins.messages import REGISTRATION, message_class, service
+from plugins.messages import REGISTRATION, service
 
 THREADS = 16
 """A stream holds one for as long as it lasts."""
 END_S = 0.2
-_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class RefusedCallError(Exception):
@@ -95,42 +93,22 @@ class Plugin:
 
 
 def serve(place: Path, served: object, services: Sequence[str]) -> grpc.Server:
-    """Serve on a Unix socket."""
+    """Serve on a Unix socket: `NodePublishVolume` is `node_publish_volume`.
+
+    Methods return the fields of their answers, or yield them.
+    """
     place.parent.mkdir(parents=True, exist_ok=True)
     place.unlink(missing_ok=True)
     server = grpc.server(ThreadPoolExecutor(THREADS))
-    server.add_generic_rpc_handlers(tuple(handler(name, served) for name in services))
+    server.add_generic_rpc_handlers(
+        tuple(handler_of(service(name), served, _unary, _stream) for name in services)
+    )
     server.add_insecure_port(f"unix:{place}")
     server.start()
     return server
 
 
-def handler(name: str, served: object) -> grpc.GenericRpcHandler:
-    """Serve the methods of a service by their names: `NodePublishVolume` is `node_publish_volume`.
-
-    They return the fields of their answers, or yield them; those that are missing are
-    unimplemented.
-    """
-    found = {}
-    for method in service(name).methods:
-        call = getattr(served, _WORD.sub("_", method.name).lower(), None)
-        if call is None:
-            continue
-        answer = message_class(method.output_type.full_name)
-        wrap, kind = (
-            (_stream, grpc.unary_stream_rpc_method_handler)
-            if method.server_streaming
-            else (_unary, grpc.unary_unary_rpc_method_handler)
-        )
-        found[method.name] = kind(
-            wrap(call, answer),
-            request_deserializer=message_factory.GetMessageClass(method.input_type).FromString,
-            response_serializer=answer.SerializeToString,
-        )
-    return grpc.method_handlers_generic_handler(name, found)
-
-
-def _unary(call: Callable[[Any], Mapping[str, object]], answer: Any) -> Callable[[Any, Any], Any]:
+def _unary(call: Callable[[Any], Mapping[str, object]], answer: Any) -> Handle:
     def handle(request: Any, context: Any) -> Any:
         try:
             return answer(**call(request))
@@ -140,9 +118,7 @@ def _unary(call: Callable[[Any], Mapping[str, object]], answer: Any) -> Callable
     return handle
 
 
-def _stream(
-    call: Callable[[Any], Iterator[Mapping[str, object]]], answer: Any
-) -> Callable[[Any, Any], Iterator[Any]]:
+def _stream(call: Callable[[Any], Iterator[Mapping[str, object]]], answer: Any) -> Handle:
     def handle(request: Any, context: Any) -> Iterator[Any]:
         for each in call(request):
             if not context.is_active():
