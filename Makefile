@@ -53,8 +53,7 @@ SIM_FIRST_SEED ?= $(shell date +%Y%m%d)000
 sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation that draws its story
 	@echo "seeds $(SIM_FIRST_SEED) and on, $(SIM_SEEDS) of them; again: make sim-long SIM_FIRST_SEED=$(SIM_FIRST_SEED)"
 	FLEET_SIM_FIRST_SEED=$(SIM_FIRST_SEED) FLEET_SIM_SEEDS=$(SIM_SEEDS) \
-		$(BIN)/pytest --numprocesses 2 tests/sim/test_recovery.py tests/sim/test_runtime_recovery.py \
-		tests/sim/test_static_pods_recovery.py tests/sim/test_pressure_churn.py tests/sim/test_injected_faults.py
+		$(BIN)/pytest --numprocesses 2 -m seeded tests/sim
 e2e: programs chromium  ## the real command line on real control planes, the chart, and kubemark next to fleet
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
 		tests/e2e tests/chart tests/parity

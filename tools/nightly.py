@@ -22,14 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 PYTEST = (PYTHON, "-m", "pytest", "-rs")
 WORKERS = ("--dist=loadfile", "--no-loadscope-reorder")
-SEEDED = (
-    "test_recovery.py",
-    "test_runtime_recovery.py",
-    "test_static_pods_recovery.py",
-    "test_pressure_churn.py",
-    "test_injected_faults.py",
-)
-"""Of tests/sim: they draw their story from a seed."""
 REAL = ("tests/e2e", "tests/chart", "tests/parity")
 MINUTE_S = 60
 WELL, NO_PROGRAMS, NOTHING_COLLECTED = 0, 3, 5
@@ -56,7 +48,6 @@ class Result(NamedTuple):
 def steps() -> list[Step]:
     """Return all steps; the seeds of the simulations are those of the day."""
     today = f"{datetime.now(tz=UTC):%Y%m%d}000"
-    sims = tuple(f"tests/sim/{name}" for name in SEEDED)
     seeds = {"FLEET_SIM_FIRST_SEED": today, "FLEET_SIM_SEEDS": "200"}
     go_programs = (PYTHON, "tests/go_program.py", "metrics-server")
     fuzz = (PYTHON, "tests/fuzz/fuzz.py", "--inputs=10000000", f"--first={today}")
@@ -73,7 +64,12 @@ def steps() -> list[Step]:
         ),
         Step("conformance", 240, ((PYTHON, "tests/conformance/conformance.py"),)),
         Step("metrics-server", 60, (go_programs, (*PYTEST, "tests/metrics_server"))),
-        Step("seeds of the day", 120, ((*PYTEST, "--numprocesses=2", *sims),), seeds),
+        Step(
+            "seeds of the day",
+            120,
+            ((*PYTEST, "--numprocesses=2", "-m", "seeded", "tests/sim"),),
+            seeds,
+        ),
         Step("fuzz", 90, (fuzz,)),
         Step("installed", 60, ((PYTHON, "tools/release.py"), (*PYTEST, "tests/installed"))),
         Step("bench", 60, ((PYTHON, "-m", "tests.bench"),)),

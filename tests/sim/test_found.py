@@ -34,7 +34,7 @@ def seeds_of(test: ast.FunctionDef) -> list[int]:
     for call in ast.walk(test):
         if not isinstance(call, ast.Call):
             continue
-        if ast.unparse(call.func) == "seeds":
+        if ast.unparse(call.func) == "seeded":
             [count] = call.args
             found += seeds(ast.literal_eval(count))
         for keyword in call.keywords:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from pydantic import ValidationError
 from world.pod_world import model_of
-from world.simulation import GRACE_S, Simulation, seeds
+from world.simulation import GRACE_S, Simulation, seeded
 from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S, Draws
@@ -641,7 +641,7 @@ def renewed(sim: Simulation, name: str) -> str:
     return str(sim.server.get("leases", name, "kube-node-lease")["spec"]["renewTime"])
 
 
-@pytest.mark.parametrize("seed", seeds(4))
+@seeded(4)
 def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     """Faults of all types on shares of the nodes while pods come and go; then all is well."""
     draws = Draws(seed)

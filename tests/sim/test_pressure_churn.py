@@ -4,7 +4,7 @@ import json
 
 import pytest
 from world.pod_world import model_of
-from world.simulation import Simulation, pod_json, seeds
+from world.simulation import Simulation, pod_json, seeded
 
 from fleet.clock import Draws
 from fleet.k8s.effects import Outbox
@@ -91,7 +91,7 @@ def hold(sim: Simulation) -> int:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
-@pytest.mark.parametrize("seed", seeds(2))
+@seeded(2)
 def test_pressure_comes_and_goes(seed: int, *, light: bool) -> None:
     model = model_of(**GROUND)
     assert not is_always_needed(model)

@@ -21,7 +21,7 @@ from world.sim_faults import (
     VersionsExpired,
     WatchesEnded,
 )
-from world.simulation import LEASE_DURATION_S, Simulation, seeds
+from world.simulation import LEASE_DURATION_S, Simulation, seeded
 from world.strategic_merge import Object
 from world.transport import Pools
 
@@ -239,7 +239,7 @@ class Trouble:
 
 
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
-@pytest.mark.parametrize("seed", seeds(8))
+@seeded(8)
 def test_a_fleet_survives_trouble(seed: int, *, light: bool) -> None:
     trouble = Trouble(seed, light=light)
     trouble.play()

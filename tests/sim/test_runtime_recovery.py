@@ -3,7 +3,7 @@
 import pytest
 from world.pod_world import model_of
 from world.sim_faults import ConnectionsDropped, VersionsExpired
-from world.simulation import Simulation, seeds
+from world.simulation import Simulation, seeded
 
 from fleet.clock import Draws
 from fleet.profile.machine import OutageKind
@@ -36,7 +36,7 @@ def outages(draws: Draws) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
-@pytest.mark.parametrize("seed", seeds(5))
+@seeded(5)
 def test_nodes_and_pods_recover_from_outages_of_their_runtimes(seed: int, *, light: bool) -> None:
     draws = Draws(seed)
     model = model_of(runtime={"networkReadyDelay": "7s", "outages": outages(draws)})

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, ConnectionsDropped, ConnectionsRefused
-from world.simulation import Simulation, seeds
+from world.simulation import Simulation, seeded
 
 from fleet.clock import Draws
 from fleet.host.static_pods import parse_manifest
@@ -41,7 +41,7 @@ def put(sim: Simulation, versions: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
-@pytest.mark.parametrize("seed", seeds(6))
+@seeded(6)
 def test_mirrors_converge_after_trouble(seed: int, *, light: bool) -> None:
     configuration = {"staticPodPath": "/m", "fileCheckFrequency": "2s"}
     model = model_of(kubeletConfiguration=configuration)

@@ -9,6 +9,9 @@ import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
+from typing import TypeVar
+
+import pytest
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.faults.fault import OF_KUBELET, FaultSpec
@@ -39,6 +42,7 @@ RUN = "fleet.emulator/run=sim"
 SEED = "FLEET_SIM_SEED"
 SEEDS = "FLEET_SIM_SEEDS"
 FIRST_SEED = "FLEET_SIM_FIRST_SEED"
+Test = TypeVar("Test", bound=Callable[..., None])
 ENCODING: ContextVar[str] = ContextVar("encoding", default="json")
 """Of simulations that do not name theirs; the tests run in each, see sim_encodings.py."""
 
@@ -54,6 +58,17 @@ def seeds(count: int) -> list[int]:
         return [int(os.environ[SEED])]
     first = int(os.environ.get(FIRST_SEED, "1"))
     return list(range(first, first + int(os.environ.get(SEEDS, count))))
+
+
+def seeded(count: int) -> Callable[[Test], Test]:
+    """Mark a test that draws its story, and run it with each of the seeds to try."""
+
+    def mark(test: Test) -> Test:
+        drawn: Test = pytest.mark.parametrize("seed", seeds(count))(test)
+        marked: Test = pytest.mark.seeded(drawn)
+        return marked
+
+    return mark
 
 
 def pod_json(name: str, node: str = "", **spec: object) -> Object:
