@@ -2,7 +2,7 @@
 
 `up` starts a supervisor that outlives the command; the components die with it, also by SIGKILL. The
 supervisor holds the directory's lock as long as it lives and writes there, once all is ready, what
-`attach` reads. Whoever takes the lock removes that file first: so it is of the lock's holder.
+`attach` reads. The process that takes the lock removes that file first, so that it is its own.
 Until all is ready the supervisor reports to `up` on its stdout in lines of JSON: its `pid`,
 `progress`, and at last `ready` or `error`. A pointer in the user's state directory names the
 directory that was brought up last, so that `fleet spawn` finds one that was started with `--dir`.

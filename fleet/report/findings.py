@@ -100,10 +100,9 @@ def _peak_of_dashboard(run: RunRecord) -> float | None:
     options = run.about.get("options")
     if not isinstance(options, dict) or not options.keys() & {"dashboard", "locust_master"}:
         return None
-    steady = next((each for each in run.phases if each.name == STEADY), None)
-    if steady is None:
+    if run.steady is None:
         return None
-    from_s, until_s = steady.from_s, steady.until_s or run.wall_s
+    from_s, until_s = run.steady.from_s, run.steady.until_s or run.wall_s
     ready = (value for at_s, value in series(run, "nodes.ready") if from_s <= at_s <= until_s)
     return max(ready, default=None)
 
@@ -113,8 +112,9 @@ def _of(ready: float, wanted: float) -> str:
 
 
 def _steady_s(run: RunRecord) -> float:
-    steady = (each for each in run.phases if each.name == STEADY and each.until_s is not None)
-    return next((cast("float", each.until_s) - each.from_s for each in steady), 0.0)
+    if run.steady is None or run.steady.until_s is None:
+        return 0.0
+    return run.steady.until_s - run.steady.from_s
 
 
 def first_broken(run: RunRecord) -> Break | None:
@@ -148,7 +148,7 @@ def _first_s(run: RunRecord, level: ServiceLevel) -> float | None:
         return next(over, None)
     if sli == "TimeToNodesReady":
         return limit
-    since_s = (run.steady_from_s or 0.0) if level.phase == STEADY else 0.0
+    since_s = run.steady.from_s if run.steady and level.phase == STEADY else 0.0
     share = level.percentile
     lone_s = None  # the first moment at which a rare call was slow, the worst of all
     for at_s, span_s, period in periods(run, APISERVER):

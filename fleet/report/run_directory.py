@@ -37,6 +37,7 @@ from fleet.report.report import (
     rates,
     summary,
 )
+from fleet.report.service_levels import STEADY
 
 T = TypeVar("T")
 RUNS_DIRECTORY = Path("runs")
@@ -319,9 +320,9 @@ class RunRecord:
         return self.number("wall_s") or last
 
     @property
-    def steady_from_s(self) -> float | None:
-        """When all nodes were Ready."""
-        return next((each.from_s for each in self.phases if each.name == "steady"), None)
+    def steady(self) -> Phase | None:
+        """Return when all nodes were Ready: the first such part of a dashboard's run."""
+        return next((each for each in self.phases if each.name == STEADY), None)
 
 
 def read_run(path: Path) -> RunRecord:

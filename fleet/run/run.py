@@ -63,7 +63,7 @@ from fleet.wire.sockets.connection import connection_health
 
 FRAME_S = 1.0
 LEASE_TRIES_MAX = 4
-"""Within seven seconds: whoever cannot renew a Lease must end before another fleet takes it."""
+"""Within seven seconds: a fleet that cannot renew its Lease must end before another takes it."""
 GC_THRESHOLD = (
     50_000  # a fleet makes few cycles: 700 would look at every node's objects for nothing
 )
@@ -209,7 +209,7 @@ class Run:
         self._stop.set()
 
     def _end_for(self, reason: str) -> None:
-        """End the run: something beside it failed that it cannot go on without."""
+        """End the run: a task failed that it cannot go on without."""
         self._display.note(f"the run ends: {reason}")
         self._ending.invalidate(reason)
         self._stop.set()
@@ -361,7 +361,7 @@ class Run:
         return sampler
 
     def _start_background_tasks(self) -> None:
-        """Begin what goes on beside the nodes; see `Background` for what becomes of a failure."""
+        """Start the tasks that run next to the nodes; `Background` says what a failure does."""
         settings, keep, note = self._settings, self._background.keep, self._display.note
         node_host, cluster = self._node_host, self._cluster
 
@@ -508,7 +508,7 @@ class Run:
         self._display.start()
         return code
 
-    # ---- beside the run ----
+    # ---- next to the run ----
 
     async def _sample(self) -> None:
         """Draw the display and write one line of the time series, once a second."""

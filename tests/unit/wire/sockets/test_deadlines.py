@@ -28,7 +28,7 @@ def test_what_is_due_comes_earliest_second_first_and_once() -> None:
 
 
 def test_what_is_found_to_be_early_comes_next_time() -> None:
-    """Whoever looks at it sets it into the same second again: it is not lost, nor a loop."""
+    """A caller sets it into the same second again: it is not lost, nor a loop."""
     due_ns = 5 * S + 900_000_000
     descriptors = waiting((7, due_ns))
     for _ in range(2):
