@@ -46,7 +46,7 @@ def test_pages_use_plain_words(page: Path) -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((markdown.ROOT / "README.md").read_text().splitlines()) <= 100
+    assert len((markdown.ROOT / "README.md").read_text().splitlines()) <= 80
 
 
 def test_code_stands_between_fences_where_tests_find_it() -> None:
