@@ -214,14 +214,16 @@ proto: setup  ## compile fleet/wire/api/proto/*.proto, after a change to them
 	$(BIN)/python -m grpc_tools.protoc --proto_path fleet/wire/api/proto \
 		--descriptor_set_out fleet/wire/api/proto/kubernetes.binpb pod_spec.proto objects.proto views.proto
 
-PLUGIN_APIS = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}/pkg/apis' k8s.io/kubelet)
-CSI_SPEC = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}' github.com/container-storage-interface/spec)
+# Of the default release.
+MODFILE = -modfile=$$(cd ../../.. && $(BIN)/python -c 'import fleet; print(fleet.KUBERNETES_VERSION)').mod
+PLUGIN_APIS = $(shell cd fleet/controlplane/go && go list -m $(MODFILE) -f '{{.Dir}}/pkg/apis' k8s.io/kubelet)
+CSI_SPEC = $(shell cd fleet/controlplane/go && go list -m $(MODFILE) -f '{{.Dir}}' github.com/container-storage-interface/spec)
 proto-plugins: setup  ## compile the protos of kubelets' plug-ins for tests/oracle, after a change of Kubernetes' version
 	$(BIN)/python -m grpc_tools.protoc --include_imports --proto_path $(PLUGIN_APIS) --proto_path $(CSI_SPEC) \
 		--descriptor_set_out tests/oracle/plugins/plugins.binpb csi.proto deviceplugin/v1beta1/api.proto \
 		pluginregistration/v1/api.proto dra/v1/api.proto dra-health/v1alpha1/api.proto
 
-CRI_API = $(shell cd fleet/controlplane/go && go list -m -f '{{.Dir}}' k8s.io/cri-api)
+CRI_API = $(shell cd fleet/controlplane/go && go list -m $(MODFILE) -f '{{.Dir}}' k8s.io/cri-api)
 proto-cri: setup  ## compile CRI's own proto for tests/oracle, after a change of Kubernetes' version
 	$(BIN)/python -m grpc_tools.protoc --proto_path $(CRI_API)/pkg/apis/runtime/v1 \
 		--descriptor_set_out tests/oracle/cri/runtime_v1.binpb api.proto

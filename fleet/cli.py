@@ -292,12 +292,36 @@ def status(directory: Path | None) -> int:
 
 
 @controlplane.command()
-def build() -> None:
+@click.option(
+    "--kubernetes-version",
+    "wanted",
+    multiple=True,
+    metavar="MINOR",
+    help="Build this minor, e.g. 1.35 (default: find or build the default).",
+)
+def build(wanted: tuple[str, ...]) -> None:
     """Build the control plane's programs into the user's cache, once."""
+    from fleet.controlplane.binaries import release_of  # noqa: PLC0415
     from fleet.controlplane.build import provide_binaries  # noqa: PLC0415
 
-    binaries = _run(provide_binaries(None, _note))
-    click.echo(binaries.source)
+    for release in [release_of(each) for each in wanted or ("",)]:
+        click.echo(_run(provide_binaries(None, _note, release=release)).source)
+
+
+@controlplane.command("list")
+def list_releases() -> None:
+    """List the releases of Kubernetes that fleet builds, and which of them are built."""
+    from fleet.controlplane.binaries import PROGRAM, cached_binaries, releases  # noqa: PLC0415
+
+    for release in releases().values():
+        built = cached_binaries(release)
+        note = "default" if release == KUBERNETES_VERSION else ""
+        if built is None:
+            click.echo(f"{release:10}{note:9}not built")
+        else:
+            directory = Path(built.commands["etcd"][0]).parent.parent
+            size = (directory / PROGRAM).stat().st_size
+            click.echo(f"{release:10}{note:9}{size >> 20} MiB in {directory}")
 
 
 @cli.group()

@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from fleet.controlplane.binaries import MODULE, cache_directory, linker_flags
+from fleet import KUBERNETES_VERSION
+from fleet.controlplane.binaries import MODULE, cache_directory, linker_flags, release_of
 from fleet.controlplane.build import GoBuild, find_go, held_lock
 from fleet.controlplane.options import Progress, no_progress
 
@@ -58,7 +59,7 @@ class _ProgramBuild(GoBuild):
     def __init__(self, program: GoProgram, go: str, target: Path, progress: Progress) -> None:
         self.what = program.what
         self.module = program.module
-        super().__init__(go, target, progress)
+        super().__init__(go, target, progress, release="")
         self._program = program
 
     async def _make(self, work: Path) -> None:
@@ -69,9 +70,9 @@ class _ProgramBuild(GoBuild):
 class _SiblingBuild(GoBuild):
     """The build of a program with the modules, and the version, of the control plane."""
 
-    def __init__(self, name: str, go: str, target: Path, progress: Progress) -> None:
-        self.what = f"the {name}"
-        super().__init__(go, target, progress)
+    def __init__(self, name: str, go: str, target: Path, progress: Progress, release: str) -> None:
+        self.what = f"the {name} {release}"
+        super().__init__(go, target, progress, release)
         self._name = name
 
     async def _make(self, work: Path) -> None:
@@ -89,13 +90,14 @@ class _E2eBuild(GoBuild):
 
     async def _make(self, work: Path) -> None:
         modfile = work / "e2e.mod"
-        shutil.copyfile(MODULE / "go.mod", modfile)
-        shutil.copyfile(MODULE / "go.sum", modfile.with_suffix(".sum"))
+        shutil.copyfile(MODULE / f"{self._release}.mod", modfile)
+        shutil.copyfile(MODULE / f"{self._release}.sum", modfile.with_suffix(".sum"))
         for name, package in E2E_PACKAGES.items():
             self._shown.begin(f"compiling and linking {name}")
             command = ("test", "-c", "-vet=off") if name == E2E_TEST else ("build",)
             flags = ("-mod=mod", f"-modfile={modfile}", "-trimpath", "-buildvcs=false")
-            output = ("-ldflags", " ".join(linker_flags()), "-o", str(work / name), package)
+            linking = ("-ldflags", " ".join(linker_flags(self._release)))
+            output = (*linking, "-o", str(work / name), package)
             await self._go_command(lambda _line: None, *command, *flags, *output)
 
 
@@ -104,16 +106,18 @@ async def build_kubemark(progress: Progress = no_progress) -> Path:
     return await _build_sibling("kubemark", progress)
 
 
-async def build_kubelet(progress: Progress = no_progress) -> Path:
+async def build_kubelet(
+    progress: Progress = no_progress, release: str = KUBERNETES_VERSION
+) -> Path:
     """Build the kubelet that nodes of a cluster run, unless it is there."""
-    return await _build_sibling("kubelet", progress)
+    return await _build_sibling("kubelet", progress, release)
 
 
-async def _build_sibling(name: str, progress: Progress) -> Path:
-    target = _sibling(name)
+async def _build_sibling(name: str, progress: Progress, release: str = KUBERNETES_VERSION) -> Path:
+    target = _sibling(name, release)
     async with held_lock(target, progress):
         if not os.access(target / name, os.X_OK):
-            await _SiblingBuild(name, await find_go(), target, progress).run()
+            await _SiblingBuild(name, await find_go(), target, progress, release).run()
     return target / name
 
 
@@ -126,8 +130,8 @@ async def build_e2e_tests(progress: Progress = no_progress) -> Path:
     return target
 
 
-def _sibling(name: str) -> Path:
-    built = cache_directory()
+def _sibling(name: str, release: str = KUBERNETES_VERSION) -> Path:
+    built = cache_directory(release)
     built.parent.mkdir(parents=True, exist_ok=True)
     return built.with_name(f"{built.name}-{name}")
 
@@ -146,6 +150,8 @@ if __name__ == "__main__":
     for each in (HELM, METRICS_SERVER, KWOK):
         if each.name in sys.argv[1:]:
             print(each.path())
-    for name in ("kubelet", "kubemark"):
-        if name in sys.argv[1:]:
-            print(asyncio.run(_build_sibling(name, to_stderr)))
+    for argument in sys.argv[1:]:  # kubelet=1.35 is that of another minor
+        name, _, minor = argument.partition("=")
+        if name in {"kubelet", "kubemark"}:
+            release = release_of(minor) or KUBERNETES_VERSION
+            print(asyncio.run(_build_sibling(name, to_stderr, release)))

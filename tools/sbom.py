@@ -13,8 +13,10 @@ from pathlib import Path
 import lock
 
 import fleet
+from fleet import KUBERNETES_VERSION
+from fleet.controlplane.binaries import MODULE
 
-GO_MOD = lock.ROOT / "fleet" / "controlplane" / "go" / "go.mod"
+GO_MOD = MODULE / f"{KUBERNETES_VERSION}.mod"
 UPLOT = lock.ROOT / "fleet" / "report" / "assets" / "uplot" / "uPlot.iife.min.js"
 SPECIFICATION = "1.6"
 Component = dict[str, object]

@@ -3,9 +3,11 @@
 In this order: `--controlplane-bin`, `$FLEET_CONTROLPLANE_BIN`, `$KUBEBUILDER_ASSETS`, PATH, the
 package fleet-controlplane-bin, the user cache, and else a build into that cache (build.py). What a
 user names must be complete enough; PATH is taken only if etcd and kube-apiserver are both on it.
+With `--kubernetes-version` a place counts only if its API server is of that minor.
 """
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -17,9 +19,10 @@ from pathlib import Path
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.options import APISERVER, COMPONENTS, ETCD, KUBECTL
-from fleet.errors import SetupError
+from fleet.errors import SetupError, UsageError
 
 MODULE = Path(__file__).parent / "go"
+"""One main.go, and for each release that fleet builds `VERSION.mod` and `VERSION.sum`."""
 PROGRAM = "controlplane"
 """The one binary of all components, as the Go module builds it."""
 
@@ -52,22 +55,70 @@ class Binaries:
         return component in self.commands
 
 
-def find_binaries(argument: Path | None = None) -> Binaries | None:
+@functools.cache
+def releases() -> dict[str, str]:
+    """Return the release of each minor that fleet builds, such as `v1.36.3`, the oldest first."""
+    versions = sorted((path.stem for path in MODULE.glob("v*.mod")), key=_numbers)
+    return {minor_of(each): each for each in versions}
+
+
+def release_of(wanted: str) -> str:
+    """Return the release that `--kubernetes-version` means, "" if it does not say. UsageError."""
+    if not wanted:
+        return ""
+    found = releases().get(minor_of(wanted))
+    if found is None or wanted.removeprefix("v") not in {minor_of(found), found.removeprefix("v")}:
+        built = ", ".join(each.removeprefix("v") for each in releases().values())
+        raise UsageError(
+            f"--kubernetes-version {wanted}: fleet builds {built}; choose one of them, such as "
+            f"{minor_of(KUBERNETES_VERSION)}, or bring your own programs: --controlplane-bin DIR"
+        )
+    return found
+
+
+def minor_of(version: str) -> str:
+    """Return the minor of a version: 1.36 of v1.36.3."""
+    return ".".join(version.removeprefix("v").split(".")[:2])
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.removeprefix("v").split(".")]
+
+
+def find_binaries(argument: Path | None = None, release: str = "") -> Binaries | None:
     """Find the programs without building them; None if only a build can give them.
 
-    Raises SetupError if a place that the user named does not have etcd and kube-apiserver.
+    `release` is the one to find; "" takes any of a place, and the default of those that are built.
+    Raises SetupError if a place that the user named does not have etcd and kube-apiserver, or has
+    those of another minor.
     """
     variables = (
         (f"${name}", os.environ.get(name)) for name in (BIN_VARIABLE, KUBEBUILDER_VARIABLE)
     )
     for source, place in (("--controlplane-bin", argument), *variables):
         if place:
-            return _from_place(Path(place).expanduser().absolute(), source)
+            named = _from_place(Path(place).expanduser().absolute(), source)
+            if not _fits(named, release):
+                wanted = minor_of(release)
+                raise SetupError(
+                    f"{source} {place}: {APISERVER} is {named.version}, not {wanted} as "
+                    "--kubernetes-version says; drop one of the two"
+                )
+            return named
     found = {name: shutil.which(name) for name in PROGRAMS}
     commands = {name: (path,) for name, path in found.items() if path is not None}
     if all(name in commands for name in REQUIRED):
-        return _inspected(commands, "PATH")
-    return packaged_binaries() or cached_binaries()
+        on_path = _inspected(commands, "PATH")
+        if _fits(on_path, release):
+            return on_path
+    packaged = packaged_binaries()
+    if packaged is not None and _fits(packaged, release):
+        return packaged
+    return cached_binaries(release or KUBERNETES_VERSION)
+
+
+def _fits(binaries: Binaries, release: str) -> bool:
+    return not release or minor_of(binaries.version) == minor_of(release)
 
 
 def packaged_binaries() -> Binaries | None:
@@ -81,39 +132,39 @@ def packaged_binaries() -> Binaries | None:
     return Binaries(commands, f"package {PACKAGE}", f"v{package.version}")
 
 
-def cached_binaries() -> Binaries | None:
-    """Find what an earlier build left in the user cache."""
-    directory = cache_directory() / "bin"
+def cached_binaries(release: str = KUBERNETES_VERSION) -> Binaries | None:
+    """Find what an earlier build of a release left in the user cache."""
+    directory = cache_directory(release) / "bin"
     commands = {name: (str(directory / name),) for name in PROGRAMS}
     if not all(os.access(command[0], os.X_OK) for command in commands.values()):
         return None
-    return Binaries(commands, f"user cache {directory}", KUBERNETES_VERSION)
+    return Binaries(commands, f"user cache {directory}", release)
 
 
-def cache_directory() -> Path:
-    """Name the directory of the build that belongs to this module and these flags."""
+def cache_directory(release: str = KUBERNETES_VERSION) -> Path:
+    """Name the directory of the build that belongs to a release's module and these flags."""
     base = os.environ.get("XDG_CACHE_HOME")
     root = Path(base) if base and Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "fleet" / "controlplane" / f"{KUBERNETES_VERSION}-{module_hash()}"
+    return root / "fleet" / "controlplane" / f"{release}-{module_hash(release)}"
 
 
-def module_hash() -> str:
-    """Hash all that decides what a build makes, but for Go itself."""
-    digest = hashlib.sha256(" ".join(linker_flags()).encode())
-    for path in sorted(MODULE.iterdir()):
-        if path.suffix in (".go", ".mod", ".sum"):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+def module_hash(release: str) -> str:
+    """Hash all that decides what a build of a release makes, but for Go itself."""
+    digest = hashlib.sha256(" ".join(linker_flags(release)).encode())
+    parts = {"go.mod": f"{release}.mod", "go.sum": f"{release}.sum", "main.go": "main.go"}
+    for name, file in parts.items():
+        digest.update(name.encode() + b"\0" + (MODULE / file).read_bytes())
     return digest.hexdigest()[:12]
 
 
-def linker_flags() -> tuple[str, ...]:
+def linker_flags(release: str) -> tuple[str, ...]:
     """List the linker's flags: no symbols, and the version that every component reports.
 
     Source: hack/lib/version.sh, kube::version::ldflags.
     """
-    major, minor, _patch = KUBERNETES_VERSION.removeprefix("v").split(".")
+    major, minor, _patch = release.removeprefix("v").split(".")
     values = {
-        "gitVersion": KUBERNETES_VERSION,
+        "gitVersion": release,
         "gitMajor": major,
         "gitMinor": minor,
         "gitTreeState": "clean",

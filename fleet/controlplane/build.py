@@ -31,6 +31,7 @@ from fleet.controlplane.binaries import (
     cached_binaries,
     find_binaries,
     linker_flags,
+    minor_of,
 )
 from fleet.controlplane.options import Progress, no_progress
 from fleet.controlplane.process import bound_to_us
@@ -49,27 +50,29 @@ DISK_BYTES = 4 << 30
 
 
 async def provide_binaries(
-    argument: Path | None = None, progress: Progress = no_progress
+    argument: Path | None = None, progress: Progress = no_progress, *, release: str = ""
 ) -> Binaries:
     """Find the programs, or build them. Raises SetupError if neither is possible."""
-    found = await asyncio.to_thread(find_binaries, argument)
-    return found or await build_binaries(progress)
+    found = await asyncio.to_thread(find_binaries, argument, release)
+    return found or await build_binaries(progress, release or KUBERNETES_VERSION)
 
 
-async def build_binaries(progress: Progress = no_progress) -> Binaries:
-    """Build the programs into the user cache, unless they are there.
+async def build_binaries(
+    progress: Progress = no_progress, release: str = KUBERNETES_VERSION
+) -> Binaries:
+    """Build the programs of a release into the user cache, unless they are there.
 
     Raises SetupError without Go, with one that is too old, and when the build fails; then the log
     is kept.
     """
-    target = cache_directory()
+    target = cache_directory(release)
     target.parent.mkdir(parents=True, exist_ok=True)
     async with held_lock(target, progress):
-        if (cached := cached_binaries()) is not None:
+        if (cached := cached_binaries(release)) is not None:
             return cached
         go = await find_go()
-        await GoBuild(go, target, progress).run()
-    built = cached_binaries()
+        await GoBuild(go, target, progress, release).run()
+    built = cached_binaries(release)
     assert built is not None, target
     return dataclasses.replace(built, source=f"built into {target / 'bin'}")
 
@@ -128,8 +131,11 @@ class GoBuild:
     what = "the control plane"
     module = MODULE
 
-    def __init__(self, go: str, target: Path, progress: Progress) -> None:
+    def __init__(
+        self, go: str, target: Path, progress: Progress, release: str = KUBERNETES_VERSION
+    ) -> None:
         self._go = go
+        self._release = release
         self._target = target
         self._log = target.with_name(target.name + ".log")
         self._note = progress
@@ -174,9 +180,9 @@ class GoBuild:
             elif PACKAGE_LINE.fullmatch(line):
                 shown.advance(line)
 
-        flags = flags or ("-ldflags", " ".join(linker_flags()))
+        flags = flags or ("-ldflags", " ".join(linker_flags(self._release)))
         options = ("-v", "-trimpath", "-buildvcs=false", *flags, "-o", str(output))
-        await self._go_command(on_line, "build", *options, package)
+        await self._go_command(on_line, "build", *self._modfile(), *options, package)
 
     async def _resolve(self, package: str) -> list[str]:
         """Return the packages of a program; this downloads what is missing."""
@@ -190,8 +196,12 @@ class GoBuild:
                 names.append(line)
 
         self._shown.begin("looking for its Go modules")
-        await self._go_command(on_line, "list", "-deps", package)
+        await self._go_command(on_line, "list", *self._modfile(), "-deps", package)
         return names
+
+    def _modfile(self) -> tuple[str, ...]:
+        """Return what names the go.mod and go.sum of the release, if the module has several."""
+        return (f"-modfile={self._release}.mod",) if self._release else ()
 
     async def _go_command(self, on_line: Callable[[str], None], *arguments: str) -> None:
         """Run Go in the module and hand on its lines. Raises SetupError if it fails."""
@@ -233,7 +243,7 @@ class GoBuild:
 
 
 async def find_go() -> str:
-    """Find a Go that can build the module. Raises SetupError that names what else to do."""
+    """Find a Go that can build the releases. Raises SetupError that names what else to do."""
     places = (shutil.which("go"), *GO_PLACES)
     go = next((place for place in places if place and os.access(place, os.X_OK)), None)
     wanted = _wanted_go()
@@ -265,7 +275,7 @@ def _wanted_go() -> str:
 
 
 def _no_programs(why: str) -> str:
-    minor = KUBERNETES_VERSION.removeprefix("v").rpartition(".")[0]
+    minor = minor_of(KUBERNETES_VERSION)
     return f"""no control plane: its programs are nowhere to be found, {why}. Do one of these:
   install Go {_wanted_go()} or newer (https://go.dev/dl): fleet then builds them, in some minutes;
   name a directory that has them: --controlplane-bin DIR or ${BIN_VARIABLE};

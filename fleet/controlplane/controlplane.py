@@ -204,7 +204,9 @@ class ControlPlane:
         """
         assert self._held is None, "started twice"
         fixed = check_options(self.options)
-        binaries = await provide_binaries(self.options.binaries, self._progress)
+        binaries = await provide_binaries(
+            self.options.binaries, self._progress, release=self.options.release
+        )
         self._held = hold_directory(self.options.directory, keep=self.options.keep)
         try:
             self._info = await self._start_with_free_ports(self._held.layout, binaries, fixed)

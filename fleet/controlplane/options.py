@@ -46,6 +46,8 @@ class ControlPlaneOptions:
     """Whether `directory` survives the stop; by default exactly if it was given."""
     binaries: Path | None = None
     """`--controlplane-bin`: a directory with the programs, or the one binary of all."""
+    release: str = ""
+    """`--kubernetes-version`, as `v1.36.3`; "" takes what is there, else the default."""
     kubeconfig_out: Path | None = None
     """Where to write one more copy of the administrator's kubeconfig."""
     audit_log: Path | None = None

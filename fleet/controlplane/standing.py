@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from fleet.controlplane.binaries import minor_of
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane, Probe, check_options
 from fleet.controlplane.directory import (
@@ -75,12 +76,19 @@ async def up(
     directory = (options.directory or default_directory()).expanduser().absolute()
     info = attach(directory)
     if info is not None:
+        if options.release and minor_of(options.release) != minor_of(info.server_version):
+            raise UsageError(
+                f"--kubernetes-version {minor_of(options.release)}: the control plane in "
+                f"{directory} runs already, with {info.server_version}; end it with "
+                "`fleet controlplane down`, or name another --dir"
+            )
         progress(f"a control plane is running in {directory} already")
         if options.kubeconfig_out is not None:
             write_kubeconfig_out(options.kubeconfig_out, info.kubeconfig.read_bytes())
     else:
         check_options(options)
-        await provide_binaries(options.binaries, progress)  # in the foreground: may take minutes
+        # In the foreground: it may take minutes.
+        await provide_binaries(options.binaries, progress, release=options.release)
         info = await _start_supervisor(_absolute(options, directory), progress)
     _pointer().parent.mkdir(parents=True, exist_ok=True)
     _pointer().write_text(f"{directory}\n")

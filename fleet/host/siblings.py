@@ -227,8 +227,8 @@ FIRST_ONLY = frozenset(
         *("slo", "no_report", "quiet", "stop_if"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role", "real_nodes"),
-        *("controlplane_bin", "fsync", "audit_log", "etcd_flags", "apiserver_flags"),
-        *("scheduler_flags", "controller_manager_flags"),
+        *("controlplane_bin", "kubernetes_version", "fsync", "audit_log", "etcd_flags"),
+        *("apiserver_flags", "scheduler_flags", "controller_manager_flags"),
     }
 )
 """Those that only the first process needs: it has the end, the output and the control plane."""

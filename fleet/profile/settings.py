@@ -273,6 +273,8 @@ class Settings(BaseModel):
     # $FLEET_CONTROLPLANE_BIN is one place of several.
     controlplane_bin: Annotated[Path | None, Shown(variable=None)] = None
     """Directory of its programs (default: docs/reference/versions.md)."""
+    kubernetes_version: Annotated[str, Shown("MINOR")] = ""
+    """Minor of Kubernetes that it runs: 1.34 to 1.37 (default: 1.36), built on first use."""
     fsync: bool = False
     """Let etcd wait for the disk."""
     audit_log: Path | None = None

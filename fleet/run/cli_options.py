@@ -146,8 +146,8 @@ what = in_group("What it does")
 CLUSTER = dict.fromkeys(("kubeconfig", "context", "in_cluster"), "")
 UP = dict.fromkeys(
     (
-        *("kubeconfig_out", "controlplane_bin", "fsync", "audit_log", "etcd_flags"),
-        *("apiserver_flags", "scheduler_flags", "controller_manager_flags"),
+        *("kubeconfig_out", "controlplane_bin", "kubernetes_version", "fsync", "audit_log"),
+        *("etcd_flags", "apiserver_flags", "scheduler_flags", "controller_manager_flags"),
     ),
     "",
 )

@@ -8,6 +8,7 @@ import yaml
 
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kubeconfig import only_context
+from fleet.controlplane.binaries import minor_of, release_of
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.kubeconfig import (
@@ -35,6 +36,7 @@ def plane_options(settings: Settings, directory: Path | None = None) -> ControlP
     return ControlPlaneOptions(
         directory=directory,
         binaries=settings.controlplane_bin,
+        release=release_of(settings.kubernetes_version),
         kubeconfig_out=settings.kubeconfig_out,
         audit_log=settings.audit_log,
         fsync=settings.fsync,
@@ -88,10 +90,14 @@ class Target:
         if settings.names_cluster:
             yield self._named()
             return
+        options = plane_options(settings)
         standing = attach()
         if standing is not None:
             self._display.tell(f"using the local control plane in {standing.directory}")
+            is_same = minor_of(standing.server_version) == minor_of(options.release)
             for flag in settings.local_only:
+                if flag == "--kubernetes-version" and is_same:
+                    continue
                 raise UsageError(
                     f"{flag}: the control plane in {standing.directory} runs already; end it with "
                     "`fleet controlplane down`, or start it with that flag"
@@ -103,9 +109,8 @@ class Target:
             return
         self.is_own = True
         self._display.phase("starting a local control plane")
-        options = plane_options(settings)
         self._display.pause()  # a build has a bar of its own
-        await provide_binaries(settings.controlplane_bin, self._display.tell)
+        await provide_binaries(options.binaries, self._display.tell, release=options.release)
         self._display.start()
         plane = ControlPlane(options, progress=self._display.tell, on_death=self._on_death)
         async with plane:

@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 import pytest
 
+from fleet import KUBERNETES_VERSION
 from fleet.cli import cli, controlplane, main, spawn
+from fleet.controlplane.binaries import PROGRAM, PROGRAMS, cache_directory, minor_of, releases
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
+from fleet.profile.settings import Settings
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -37,6 +40,10 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--duration", "0s"], "--duration: 0s leaves no time"),
         (["spawn", "--in-cluster", "--context=x"], "--in-cluster excludes"),
         (["spawn", "--apiserver-flag=--"], "--apiserver-flag"),
+        (["spawn", "--kubernetes-version=1.33"], "--kubernetes-version 1.33: fleet builds 1.34.4"),
+        (["spawn", "--context=x", "--kubernetes-version=1.35"], "is for the local control plane"),
+        (["controlplane", "up", "--kubernetes-version=x"], "--kubernetes-version x: fleet builds"),
+        (["controlplane", "build", "--kubernetes-version=1.3"], "--kubernetes-version 1.3: fleet"),
         (["spawn", "--load=api_users"], "--load, --api-users, --dashboard-port and --dashboard"),
         (["spawn", "--dashboard", "--load=nowhere"], "--load nowhere: no such file, and no"),
         (["locust", "worker", "--locust-master=here"], "'here' is not HOST:PORT"),
@@ -202,6 +209,31 @@ def test_no_control_plane_runs(
         "no control plane is running",
         "no control plane was running",
     ]
+
+
+def test_every_release_is_listed_with_where_it_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    built = cache_directory("v1.35.4")
+    (built / "bin").mkdir(parents=True)
+    for program in (built / PROGRAM, *(built / "bin" / name for name in PROGRAMS)):
+        program.write_bytes(bytes(3 << 20))
+        program.chmod(0o755)
+    assert call(monkeypatch, "controlplane", "list") == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*releases().values()]
+    assert [line for line in lines if "not built" not in line] == [
+        f"v1.35.4            3 MiB in {built}"
+    ]
+    assert [line.split()[0] for line in lines if "default" in line] == [KUBERNETES_VERSION]
+
+
+def test_the_help_names_the_releases_that_fleet_builds() -> None:
+    words = Settings.model_fields["kubernetes_version"].description
+    first, *_, last = releases()
+    assert words is not None
+    assert f"{first} to {last} (default: {minor_of(KUBERNETES_VERSION)})" in words
 
 
 def test_profiles_are_listed_shown_and_described(

@@ -1,6 +1,7 @@
 """Where the programs are looked for, and what is said when there are none."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fleet import KUBERNETES_VERSION
 from fleet.controlplane import binaries, build
 from fleet.controlplane.binaries import find_binaries
 from fleet.controlplane.options import APISERVER, COMPONENTS, ETCD, SCHEDULER
-from fleet.errors import Exit, SetupError
+from fleet.errors import Exit, SetupError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,46 @@ def test_path_counts_only_with_etcd_and_apiserver(
 
 def test_the_cache_is_named_by_version_and_module() -> None:
     name = binaries.cache_directory().name
-    assert name == f"{KUBERNETES_VERSION}-{binaries.module_hash()}"
+    assert name == f"{KUBERNETES_VERSION}-{binaries.module_hash(KUBERNETES_VERSION)}"
+
+
+@pytest.mark.parametrize("wanted", ["1.35", "v1.35", "1.35.4", "v1.35.4"])
+def test_a_release_is_named_by_its_minor_or_in_full(wanted: str) -> None:
+    assert binaries.release_of(wanted) == "v1.35.4"
+    assert binaries.release_of("") == ""
+
+
+@pytest.mark.parametrize("wanted", ["1.33", "1.36.1", "1", "newest"])
+def test_a_release_that_fleet_does_not_build_is_refused(wanted: str) -> None:
+    with pytest.raises(UsageError, match=f"--kubernetes-version {wanted}: fleet builds 1.34.4, "):
+        binaries.release_of(wanted)
+
+
+def test_each_release_has_the_modules_of_its_own_kubernetes_alone() -> None:
+    releases = binaries.releases()
+    assert list(releases) == ["1.34", "1.35", "1.36", "1.37"]
+    assert KUBERNETES_VERSION in releases.values()
+    hashes = {binaries.module_hash(each) for each in releases.values()}
+    assert len(hashes) == len(releases)
+    for release in releases.values():
+        text = (binaries.MODULE / f"{release}.mod").read_text()
+        assert f"k8s.io/kubernetes {release}\n" in text
+        replaced = set(re.findall(r"^\tk8s\.io/\S+ => k8s\.io/\S+ (\S+)$", text, re.MULTILINE))
+        assert replaced == {release.replace("v1.", "v0.")}
+
+
+def test_a_place_counts_only_with_the_minor_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(programs(tmp_path / "path")))
+    assert find_binaries(None, "v1.35.4") is None
+    cache = programs(binaries.cache_directory("v1.35.4") / "bin", binaries.PROGRAMS)
+    found = find_binaries(None, "v1.35.4")
+    assert found is not None
+    assert (found.source, found.version) == (f"user cache {cache}", "v1.35.4")
+    assert source() == "PATH"
+    with pytest.raises(SetupError, match=r"is v1\.36\.3, not 1\.35 as --kubernetes-version says"):
+        find_binaries(tmp_path / "path", "v1.35.4")
 
 
 def test_a_half_filled_cache_is_no_build() -> None:
@@ -172,10 +212,22 @@ def test_a_build_shows_progress_and_fills_the_cache(
     assert left == {name, f"{name}.lock"}
 
 
+def test_a_release_is_built_with_its_own_modules_into_a_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_go(tmp_path, monkeypatch, f'echo "$1 $2" >> {tmp_path}/calls\n{BUILD}')
+    built = asyncio.run(build.provide_binaries(release="v1.35.4"))
+    assert built.version == "v1.35.4"
+    modfile = "-modfile=v1.35.4.mod"
+    assert (tmp_path / "calls").read_text().splitlines() == [f"list {modfile}", f"build {modfile}"]
+    assert find_binaries() is None
+    assert find_binaries(None, "v1.35.4") is not None
+
+
 def test_the_projects_own_tests_are_built_once_beside_the_control_plane(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shipped = (binaries.MODULE / "go.mod").read_text()
+    shipped = (binaries.MODULE / f"{KUBERNETES_VERSION}.mod").read_text()
     fake_go(tmp_path, monkeypatch, f'echo "$1 $2" >> {tmp_path}/calls\n{BUILD}')
     directory = asyncio.run(build_e2e_tests())
     assert directory != binaries.cache_directory()
