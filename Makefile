@@ -9,7 +9,10 @@ BIN := .venv/bin
 # What a command starts ends with it, also when it is killed; tests see to that themselves.
 GUARDED := $(BIN)/python tests/guard.py
 INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
-VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
+FLEET_VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
+# Of Kubernetes, for `make oracle` and the tests on a control plane that is there: 1.35.
+VERSION =
+export FLEET_TEST_MINOR := $(VERSION)
 
 .PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence streams parity oracle rights chart chart-rbac \
 	conformance bench bench-peers chromium proto proto-cri proto-plugins format clean dist dist-wheel dist-test controlplane-wheel lock image docs
@@ -63,7 +66,7 @@ programs: setup kubelet  ## build what the tests run beside fleet: the control p
 
 .PHONY: kubelet
 kubelet: setup
-	$(BIN)/fleet controlplane build
+	$(BIN)/fleet controlplane build $(addprefix --kubernetes-version=,$(VERSION))
 	$(BIN)/python tests/go_program.py kubelet
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
@@ -117,7 +120,7 @@ oracle-recorded: setup  ## what a real kubelet did in recorded scenes, against a
 oracle-record: export FLEET_ORACLE_RECORD = 1
 oracle-record: oracle  ## `make oracle`, and what the real kubelet did replaces tests/oracle/recorded
 
-oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root
+oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root; VERSION=1.35
 	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		tests/oracle
 
@@ -186,8 +189,8 @@ base-digest:
 		exit 2; } >&2
 
 image: base-digest dist-wheel  ## build the container image of BASE_DIGEST=sha256:..., tagged with its version
-	docker build --file charts/Dockerfile --tag $(IMAGE):$(VERSION) --build-arg BASE_DIGEST=$(BASE_DIGEST) \
-		--build-arg VERSION=$(VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
+	docker build --file charts/Dockerfile --tag $(IMAGE):$(FLEET_VERSION) --build-arg BASE_DIGEST=$(BASE_DIGEST) \
+		--build-arg VERSION=$(FLEET_VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 docs: setup  ## write the reference pages that the code says: command line, keys of the YAML files
 	$(BIN)/python tools/reference.py

@@ -2,7 +2,7 @@
 
 A program has a directory with a go.mod that names it as a tool, and the go.sum of all it needs; the
 kubelet, its hollow sibling and the Kubernetes project's end-to-end tests are of the control plane's
-module. `go_program.py NAME...` builds them.
+module. `go_program.py NAME...` builds them, the kubelet of the release that is TESTED.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from fleet.controlplane.binaries import MODULE, cache_directory, linker_flags, r
 from fleet.controlplane.build import GoBuild, find_go, held_lock
 from fleet.controlplane.options import Progress, no_progress
 
+TESTED = release_of(os.environ.get("FLEET_TEST_MINOR", "")) or KUBERNETES_VERSION
+"""The release of the control planes and kubelets that tests start: FLEET_TEST_MINOR=1.35."""
 E2E_TEST = "e2e.test"
 GINKGO = "ginkgo"
 E2E_PACKAGES = {E2E_TEST: "k8s.io/kubernetes/test/e2e", GINKGO: "github.com/onsi/ginkgo/v2/ginkgo"}
@@ -106,11 +108,9 @@ async def build_kubemark(progress: Progress = no_progress) -> Path:
     return await _build_sibling("kubemark", progress)
 
 
-async def build_kubelet(
-    progress: Progress = no_progress, release: str = KUBERNETES_VERSION
-) -> Path:
+async def build_kubelet(progress: Progress = no_progress) -> Path:
     """Build the kubelet that nodes of a cluster run, unless it is there."""
-    return await _build_sibling("kubelet", progress, release)
+    return await _build_sibling("kubelet", progress, TESTED)
 
 
 async def _build_sibling(name: str, progress: Progress, release: str = KUBERNETES_VERSION) -> Path:
@@ -150,8 +150,7 @@ if __name__ == "__main__":
     for each in (HELM, METRICS_SERVER, KWOK):
         if each.name in sys.argv[1:]:
             print(each.path())
-    for argument in sys.argv[1:]:  # kubelet=1.35 is that of another minor
-        name, _, minor = argument.partition("=")
-        if name in {"kubelet", "kubemark"}:
-            release = release_of(minor) or KUBERNETES_VERSION
-            print(asyncio.run(_build_sibling(name, to_stderr, release)))
+    if "kubelet" in sys.argv[1:]:
+        print(asyncio.run(build_kubelet(to_stderr)))
+    if "kubemark" in sys.argv[1:]:
+        print(asyncio.run(build_kubemark(to_stderr)))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, Running, World, eventually
+from go_program import TESTED
 from guard import guarded, marked_processes
 from leftovers import leftovers
 from own_control_plane import own_control_plane
@@ -91,9 +92,10 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def world(environment: Path) -> Iterator[World]:
     """Bring a control plane up as a user would."""
-    assert find_binaries() is not None, "run `fleet controlplane build` first"
+    assert find_binaries(None, TESTED) is not None, "run `fleet controlplane build` first"
     directory, audit_log = environment / "controlplane", environment / "audit.jsonl"
-    up = ("controlplane", "up", f"--dir={directory}", f"--audit-log={audit_log}")
+    where = (f"--dir={directory}", f"--audit-log={audit_log}")
+    up = ("controlplane", "up", f"--kubernetes-version={TESTED}", *where)
     subprocess.run(
         ("nice", f"--adjustment={NICE}", *FLEET, *up),
         check=True,

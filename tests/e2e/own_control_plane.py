@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from e2e_world import World
+from go_program import TESTED
 from leftovers import leftovers
 
 from fleet.controlplane.controlplane import ControlPlane
@@ -17,7 +18,7 @@ def own_control_plane(
     root: Path, flags: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[World, asyncio.Runner, ControlPlane]]:
     """Run a control plane in this process, with flags of its own; a test may restart its parts."""
-    plane = ControlPlane(ControlPlaneOptions(extra_flags=flags))
+    plane = ControlPlane(ControlPlaneOptions(release=TESTED, extra_flags=flags))
     with asyncio.Runner() as runner:
         info = runner.run(plane.start())
         try:

@@ -11,9 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from exchange import NODE_SCOPE, Side, owner_of
+from go_program import TESTED
 from judge import Recording, load, save
 from normalisation import Json, seconds
 from scene import REAL, Play
+
+from fleet import KUBERNETES_VERSION
+from fleet.controlplane.binaries import minor_of
 
 OF_THE_NODE = ("", "default", "kube-node-lease", "kube-system")
 """The namespaces of what belongs to no scene."""
@@ -22,6 +26,9 @@ MADE_FIRST = ("nodes", "csinodes")
 RENEWALS_S = 45.0
 """So long renewals are recorded of a node: what else it says then depends on scenes."""
 DIRECTORY = Path(__file__).with_name("recorded")
+"""Of the default release; those of another minor are in a directory of its own below it."""
+TESTED_DIRECTORY = DIRECTORY if TESTED == KUBERNETES_VERSION else DIRECTORY / minor_of(TESTED)
+"""Of the release whose kubelet the live judge runs."""
 
 
 def path_of(scene: str, directory: Path = DIRECTORY) -> Path:
@@ -35,7 +42,7 @@ def recorded(scene: str, directory: Path = DIRECTORY) -> Recording:
 
 def record(
     recording: Recording,
-    directory: Path = DIRECTORY,
+    directory: Path = TESTED_DIRECTORY,
     *,
     node: str = NODE_SCOPE,
     without: Collection[str] = (),

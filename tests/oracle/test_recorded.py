@@ -58,7 +58,7 @@ TOLD_OF: dict[str, Told] = {
     for name in (node_name(each.told), *(body.__name__ for body in (*each.TOGETHER, *each.ALONE)))
 }
 """What the nodes of these scenes, and of these starts, were told; those of all others TOLD."""
-RECORDED = sorted(path.name.partition(".")[0] for path in DIRECTORY.iterdir())
+RECORDED = sorted(path.name.partition(".")[0] for path in DIRECTORY.glob("*.json.gz"))
 NODES = [
     NODE_SCOPE,
     *(

@@ -15,6 +15,7 @@ from pathlib import Path
 from audit_trace import Window
 from e2e_world import DEDICATED, Json, World, condition, eventually
 from free_ports import free_port
+from go_program import TESTED
 from header_tap import Ends, HeaderTap, Noted
 from hollow_node import hollow_kubelet
 from parity_script import FLEET, HOLLOW, NODES, Script, play
@@ -92,7 +93,9 @@ class Stage:
         flags = {APISERVER: (f"audit-policy-file={policy}",)}
         self._runner = runner
         self._hold_s = hold_s
-        self._plane = ControlPlane(ControlPlaneOptions(audit_log=audit_log, extra_flags=flags))
+        self._plane = ControlPlane(
+            ControlPlaneOptions(release=TESTED, audit_log=audit_log, extra_flags=flags)
+        )
         info = runner.run(self._plane.start())
         self.world = World(root, info, audit_log)
         self.authority = Pair(*(Layout(info.directory).pki / f"ca.{end}" for end in ("crt", "key")))
