@@ -6,6 +6,7 @@
 Source: pkg/kubelet/pluginmanager, pluginwatcher and operationexecutor.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,12 @@ def serve(place: Path, served: object, services: Sequence[str]) -> grpc.Server:
     server.add_generic_rpc_handlers(
         tuple(handler_of(service(name), served, _unary, _stream) for name in services)
     )
-    server.add_insecure_port(f"unix:{place}")
+    # A socket's path has 107 characters at most, and those of pytest's directories grow.
+    directory = os.open(place.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        server.add_insecure_port(f"unix:/proc/self/fd/{directory}/{place.name}")
+    finally:
+        os.close(directory)
     server.start()
     return server
 
