@@ -192,6 +192,10 @@ image: base-digest dist-wheel  ## build the container image of BASE_DIGEST=sha25
 	docker build --file charts/Dockerfile --tag $(IMAGE):$(FLEET_VERSION) --build-arg BASE_DIGEST=$(BASE_DIGEST) \
 		--build-arg VERSION=$(FLEET_VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
 
+.PHONY: new-release
+new-release: setup  ## pin a release of Kubernetes, V=v1.38.0, and print what changed in its kubelet
+	$(BIN)/python tools/new_release.py $(V)
+
 docs: setup  ## write the reference pages that the code says: command line, keys of the YAML files
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/grafana.py
