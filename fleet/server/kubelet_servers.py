@@ -325,6 +325,6 @@ def _routed(answer: Answer) -> web.Response:
 
 def _hung_up(request: web.BaseRequest) -> web.Response:
     """Reset a connection: there is no machine at its other end any more."""
-    if isinstance(request.transport, asyncio.WriteTransport):
+    if request.transport is not None:  # None: the client has gone
         request.transport.abort()
     return web.Response(status=503)

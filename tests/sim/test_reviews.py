@@ -2,39 +2,21 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
-from typing import TypeVar
 
 import pytest
 from world.pod_world import model_of
+from world.server_world import DirectCalls
 from world.sim_faults import ApiServerAnswers, ConnectionsRefused, Fault
 from world.simulation import Simulation
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import NodeId
-from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.auth import TOKEN_REVIEWS, AccessControl, token_review
-from fleet.server.reactor_thread import ReactorThread
 
 pytest_plugins = ("sim_encodings",)
 
-T = TypeVar("T")
 NODE = NodeId(0)
 STEP_S = 0.01
-
-
-class DirectCalls(ReactorThread):
-    """Asks in the same thread."""
-
-    def __init__(self, sim: Simulation) -> None:
-        self._sim = sim
-
-    async def call(self, node: NodeId, act: Callable[[VirtualKubelet, int], T]) -> T:
-        kubelet = self._sim.reactor.entries[node].kubelet
-        assert kubelet is not None
-        found = act(kubelet, self._sim.clock.now_ns())
-        self._sim.transport.flush()
-        return found
 
 
 def reviews(sim: Simulation, count: int = 1, fault: Fault | None = None) -> tuple[int, list[int]]:

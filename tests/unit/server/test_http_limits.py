@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from world.server_world import Transport
 from world.sim_clock import SimClock
 from world.virtual_loop import VirtualLoop
 from world.virtual_time import World
@@ -25,47 +26,6 @@ from fleet.server.http import (
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: n\r\n"
 LATE_S = HEAD_S + 2 * SWEEP_S
-
-
-class Transport:
-    """A connection in memory; as those of uvloop it is of no class of asyncio."""
-
-    def __init__(self) -> None:
-        self.sent = bytearray()
-        self.is_closed = False
-        self.is_paused = False
-        self.protocol: Any = None
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent += data
-
-    def writelines(self, list_of_data: Any) -> None:
-        for each in list_of_data:
-            self.sent += each
-
-    def close(self) -> None:
-        if not self.is_closed:
-            self.is_closed = True
-            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
-
-    def abort(self) -> None:
-        self.close()
-
-    def get_extra_info(self, _name: str) -> None:
-        return None
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def pause_reading(self) -> None:
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        self.is_paused = False
-
-    @property
-    def status(self) -> str:
-        return self.sent.partition(b"\r\n")[0].decode()
 
 
 class Server:
