@@ -248,6 +248,8 @@ def is_of_node(event: Json) -> bool:
 
 
 MEASURE = re.compile(r"\d+(\.\d+)?")
+OF_REPLICA_SET = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{8,10}$")
+"""What ends in the hash of a pod template. Source: apimachinery, rand.SafeEncodeString."""
 
 
 def without_measure(line: str) -> str:
@@ -262,9 +264,13 @@ def without_measure(line: str) -> str:
 def made_up(
     events: Iterable[Json], node: str, named: Mapping[str, Collection[str]]
 ) -> dict[str, str]:
-    """Return a word for each name of a pod that no scene gave, by the order of their coming."""
+    """Return a word for each name of a pod that no scene gave, by the order of their coming.
+
+    Those of a ReplicaSet have the hash of their template, and templates name the node.
+    """
     found: dict[str, str] = {}
     counts: dict[tuple[str, str], int] = {}
+    sets: dict[tuple[str, str], list[str]] = {}
     for event in sorted(events, key=lambda each: str(each["requestReceivedTimestamp"])):
         about = event.get("objectRef") or {}
         namespace, name = about.get("namespace", ""), about.get("name", "")
@@ -272,6 +278,12 @@ def made_up(
         is_pod = about.get("resource") == "pods" and user == f"system:node:{node}"
         if is_pod and namespace in named and name not in {"", *named[namespace], *found}:
             owner = name.rpartition("-")[0]
+            if OF_REPLICA_SET.search(owner):
+                deployment = owner.rpartition("-")[0]
+                those = sets.setdefault((namespace, deployment), [])
+                if owner not in those:
+                    those.append(owner)
+                owner = f"{deployment}-HASH-{those.index(owner)}"
             at = counts[namespace, owner] = counts.get((namespace, owner), -1) + 1
             found[name] = f"{owner}-GENERATED-{at}"
     return found

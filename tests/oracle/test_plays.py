@@ -10,7 +10,7 @@ import judge
 import pytest
 from built_traces import BEGIN_S, HOSTS, NODES, Log, recording
 from header_tap import Noted
-from judge import Recording, load, save, without_measure
+from judge import Recording, load, made_up, save, without_measure
 from listed_differences import Listed
 from normalisation import Json
 from scene import SIDES, Play
@@ -148,3 +148,21 @@ def test_a_recording_keeps_all_plays(tmp_path: Path, kept: str) -> None:
     save(made, path)
     assert getattr(load(path), kept) == getattr(made, kept)
     assert load(path).repeated([]) == made.repeated([])
+
+
+def test_pods_of_a_deployment_have_equal_names_though_its_templates_name_other_nodes() -> None:
+    def asked(second: int, name: str) -> Json:
+        return {
+            "requestReceivedTimestamp": f"2026-01-01T00:00:{second:02}.000000Z",
+            "objectRef": {"resource": "pods", "namespace": "ns", "name": name},
+            "user": {"username": "system:node:a"},
+        }
+
+    names = ["web-57f57b4447-abcde", "web-57f57b4447-fghij", "web-59f8b975c-klmno", "plain-abcde"]
+    events = [asked(at, name) for at, name in enumerate(names)]
+    assert [*made_up(events, "a", {"ns": ()}).values()] == [
+        "web-HASH-0-GENERATED-0",
+        "web-HASH-0-GENERATED-1",
+        "web-HASH-1-GENERATED-0",
+        "plain-GENERATED-0",
+    ]
