@@ -42,6 +42,7 @@ LOCK_POLL_S = 0.5
 LOG_LINES_SHOWN = 15  # of a build that failed: Go names the cause last
 TICK_S = 1.0
 LINE_S = 10.0  # between lines: a build of minutes is some dozen of them
+PACKAGES = 2_700  # of a control plane: 2,635 in v1.34.4 to 2,739 in v1.37.2
 PACKAGE_LINE = re.compile(r"[\w./-]+")
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
 """As the released binaries are built: static. The user's own flags could change the result."""
@@ -169,35 +170,23 @@ class GoBuild:
 
     async def _build(self, output: Path, package: str, *flags: str) -> None:
         """Build one program. Go does not list packages that its cache has: hence the `~`."""
-        names = await self._resolve(package)
-        program = names[-1] if names else package  # Go lists what a package needs before it
+        program = PROGRAM if package == "." else package  # as Go lists it, last
         shown = self._shown
-        shown.begin("compiling", len(names))
+        shown.begin("looking for its Go modules")
 
         def on_line(line: str) -> None:
-            if line == program:
+            if line.startswith("go: downloading "):
+                shown.begin("downloading modules")
+                shown.advance(line.split()[2])
+            elif line == program:
                 shown.begin("linking")
             elif PACKAGE_LINE.fullmatch(line):
+                shown.begin("compiling", PACKAGES)
                 shown.advance(line)
 
         flags = flags or ("-ldflags", " ".join(linker_flags(self._release)))
         options = ("-v", "-trimpath", "-buildvcs=false", *flags, "-o", str(output))
         await self._go_command(on_line, "build", *self._modfile(), *options, package)
-
-    async def _resolve(self, package: str) -> list[str]:
-        """Return the packages of a program; this downloads what is missing."""
-        names: list[str] = []
-
-        def on_line(line: str) -> None:
-            if line.startswith("go: downloading "):
-                self._shown.begin("downloading modules")
-                self._shown.advance(line.split()[2])
-            elif not line.startswith("go: "):
-                names.append(line)
-
-        self._shown.begin("looking for its Go modules")
-        await self._go_command(on_line, "list", *self._modfile(), "-deps", package)
-        return names
 
     def _modfile(self) -> tuple[str, ...]:
         """Return what names the go.mod and go.sum of the release, if the module has several."""

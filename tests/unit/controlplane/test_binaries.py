@@ -187,7 +187,7 @@ def test_an_old_go_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 # `go build ... -o FILE .`: the file is the last argument but one.
 BUILD = """
-if [ "$1" = list ]; then echo "go: downloading k8s.io/api v0.36.3" >&2; echo fmt; echo os; exit; fi
+echo "go: downloading k8s.io/api v0.36.3" >&2
 echo fmt >&2
 while [ "$1" != -o ]; do shift; done
 echo '#!/bin/sh' > "$2"; chmod +x "$2"
@@ -204,7 +204,7 @@ def test_a_build_shows_progress_and_fills_the_cache(
     assert [line.rpartition(", ")[0] for line in lines[:3]] == [
         "building the control plane: looking for its Go modules",
         "building the control plane: downloading modules",
-        "building the control plane: compiling, 0 of ~2 packages",
+        "building the control plane: compiling, 0 of ~2700 packages",
     ]
     assert source().startswith("user cache ")
     left = {path.name for path in binaries.cache_directory().parent.iterdir()}
@@ -218,8 +218,7 @@ def test_a_release_is_built_with_its_own_modules_into_a_place_of_its_own(
     fake_go(tmp_path, monkeypatch, f'echo "$1 $2" >> {tmp_path}/calls\n{BUILD}')
     built = asyncio.run(build.provide_binaries(release="v1.35.4"))
     assert built.version == "v1.35.4"
-    modfile = "-modfile=v1.35.4.mod"
-    assert (tmp_path / "calls").read_text().splitlines() == [f"list {modfile}", f"build {modfile}"]
+    assert (tmp_path / "calls").read_text().splitlines() == ["build -modfile=v1.35.4.mod"]
     assert find_binaries() is None
     assert find_binaries(None, "v1.35.4") is not None
 
@@ -252,13 +251,13 @@ def test_a_failed_build_keeps_its_log_and_leaves_no_build(
 
 
 def test_a_cancelled_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_go(tmp_path, monkeypatch, 'echo fmt; [ "$1" = list ] || exec sleep 60')
+    fake_go(tmp_path, monkeypatch, 'echo fmt; [ "$1" = env ] || exec sleep 60')
 
     async def cancel_at_the_first_package() -> None:
         compiling = asyncio.Event()
 
         def progress(line: str) -> None:
-            if "compiling, 0 of ~1 packages" in line:
+            if "compiling, 0 of ~2700 packages" in line:
                 compiling.set()
 
         task = asyncio.create_task(build.build_binaries(progress))
@@ -281,4 +280,4 @@ def test_two_builders_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         await asyncio.gather(build.build_binaries(), build.build_binaries())
 
     asyncio.run(both())
-    assert (tmp_path / "calls").read_text().split() == ["list", "build"]
+    assert (tmp_path / "calls").read_text().split() == ["build"]

@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fleet.controlplane.build import BuildProgress
+from fleet.controlplane.build import PACKAGES, BuildProgress
 
-PACKAGES = 2_716
 GO = f"""#!/bin/sh
 if [ "$1" = env ]; then echo go1.26.1; exit; fi
-if [ "$1" = list ]; then
-  i=0; while [ $i -lt 45 ]; do i=$((i+1)); echo "go: downloading k8s.io/m$i v0.36.3" >&2; done
-  seq -f example.org/p%.0f {PACKAGES}; exit
-fi
+i=0; while [ $i -lt 45 ]; do i=$((i+1)); echo "go: downloading k8s.io/m$i v0.36.3" >&2; done
 seq -f example.org/p%.0f {PACKAGES} >&2
 while [ "$1" != -o ]; do shift; done
 echo '#!/bin/sh' > "$2"; chmod +x "$2"
@@ -57,9 +53,9 @@ def test_there_is_a_line_for_each_step_and_every_10_s() -> None:
         f"building x: compiling, 100 of ~{PACKAGES} packages, 32s",
     ]
     assert world.lines[-3:] == [
-        "building x: linking, 4m54s",
-        "building x: linking, 5m04s",
-        "building x: linking, 5m14s",
+        "building x: linking, 4m52s",
+        "building x: linking, 5m02s",
+        "building x: linking, 5m12s",
     ]
     assert len(world.lines) <= 35
 
