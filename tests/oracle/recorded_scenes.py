@@ -1,8 +1,8 @@
-"""What the real kubelet asked in each scene, a file each: `recorded/SCENE.json.gz`.
+"""What the real kubelet asked in each scene, a file each: `recorded/MINOR/SCENE.json.gz`.
 
 The live judge writes them, and `test_recorded.py` compares with them without a real kubelet.
-`recorded/node.json.gz` has what it asked for itself before the first scene began, and
-`recorded/node-NAME.json.gz` the same of one that is configured otherwise.
+`node.json.gz` has what it asked for itself before the first scene began, and
+`node-NAME.json.gz` the same of one that is configured otherwise.
 """
 
 import os
@@ -16,7 +16,6 @@ from judge import Recording, load, save
 from normalisation import Json, seconds
 from scene import REAL, Play
 
-from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import minor_of
 
 OF_THE_NODE = ("", "default", "kube-node-lease", "kube-system")
@@ -25,10 +24,7 @@ MADE_FIRST = ("nodes", "csinodes")
 """By the first requests about them a node's own address and UID are known."""
 RENEWALS_S = 45.0
 """So long renewals are recorded of a node: what else it says then depends on scenes."""
-DIRECTORY = Path(__file__).with_name("recorded")
-"""Of the default release; those of another minor are in a directory of its own below it."""
-TESTED_DIRECTORY = DIRECTORY if TESTED == KUBERNETES_VERSION else DIRECTORY / minor_of(TESTED)
-"""Of the release whose kubelet the live judge runs."""
+DIRECTORY = Path(__file__).with_name("recorded") / minor_of(TESTED)
 
 
 def path_of(scene: str, directory: Path = DIRECTORY) -> Path:
@@ -42,7 +38,7 @@ def recorded(scene: str, directory: Path = DIRECTORY) -> Recording:
 
 def record(
     recording: Recording,
-    directory: Path = TESTED_DIRECTORY,
+    directory: Path = DIRECTORY,
     *,
     node: str = NODE_SCOPE,
     without: Collection[str] = (),
@@ -51,7 +47,7 @@ def record(
 
     A scene that failed on the real kubelet keeps its file: it is none to be compared with.
     """
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     until_s = min(each.begun_s for each in recording.plays.values())
     parts = {node: of_node(recording, until_s)}
     names = []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from both_nodes import HOLD_S, OWN, SEED, Told, measured
 from course import Step
+from go_program import TESTED
 from halves import TOLD
 from judge import Recording, load
 from normalisation import Json, seconds
@@ -18,7 +19,6 @@ from scene import FLEET, REAL, Play, Scene, play
 from virtual_admin import VirtualAdmin
 from virtual_node import VirtualNode, manifests_of
 
-from fleet import KUBERNETES_VERSION
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.k8s.effects import NodeId
 from fleet.profile.loader import load_mix
@@ -137,7 +137,7 @@ def model_of(root: Path, real: Path, told: Told = TOLD) -> NodeModel:
     profile.write_text(told.documents(measured(node), kubelet))
     Path(str(kubelet["staticPodPath"])).mkdir(exist_ok=True)
     [model] = load_mix((ProfileChoice(str(profile)),)).models
-    return model.adapted(KUBERNETES_VERSION, zone_labels=True)
+    return model.adapted(TESTED, zone_labels=True)
 
 
 def replayed(
