@@ -476,6 +476,7 @@ def report(
     tolerance: str,
     form: str | None,
     out: Path | None,
+    title: str,
 ) -> int:
     """Make the report of a run, or compare runs with the first of them.
 
@@ -483,7 +484,7 @@ def report(
     """
     from fleet.report.report_command import make_report  # noqa: PLC0415
 
-    text, code = make_report(runs, baseline, tolerance, form, out, note=_note)
+    text, code = make_report(runs, baseline, tolerance, form, out, title, note=_note)
     if text:
         click.echo(text, nl=False)
     return code

@@ -224,7 +224,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 FIRST_ONLY = frozenset(
     {
         *("duration_ns", "until_ready", "command", "statefulset", "manage"),
-        *("slo", "no_report", "quiet", "stop_if"),
+        *("slo", "no_report", "title", "quiet", "stop_if"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role", "real_nodes"),
         *("controlplane_bin", "kubernetes_version", "fsync", "audit_log", "etcd_flags"),

@@ -228,6 +228,8 @@ class Settings(BaseModel):
     """What the run is held to (default: SIG Scalability's SLOs)."""
     no_report: bool = False
     """Write no report.html at the end."""
+    title: Annotated[str, Shown("TEXT")] = ""
+    """The title of the report (default: the run's id), such as "1.37 sizing, etcd on NVMe"."""
     quiet: bool = False
     """Show no progress on stderr, only what needs attention."""
     output: OutputFormat = OutputFormat.TEXT

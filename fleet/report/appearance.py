@@ -105,7 +105,7 @@ CHARTS = {
     "watches": Chart("Watch events", {"events to the nodes": BLUE, "events of all watches": GREY}),
     "own": Chart("CPU of fleet itself", {"fleet": BLUE}),
     "lag": Chart("Timer lag: fleet's own error", {"p50": BLUE, "p99": VERMILION}),
-    "capacity": Chart("Service levels by size: above 1 is broken", {"the limit": GREY}),
+    "capacity": Chart("Service levels by size: above 1 is broken"),
     "ready": Chart("Bring-up by size"),
 }
 """By the name of the plot."""

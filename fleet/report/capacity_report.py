@@ -18,8 +18,8 @@ from fleet.report.html_report import (
     escaped,
     listed,
     plotted,
+    section,
     table,
-    tag,
     tiles,
     whole,
     write,
@@ -114,7 +114,7 @@ def write_capacity(search: Search, directory: Path) -> Path:
         _tiles(search),
         _plots(probes, runs),
         _sizes(probes, directory),
-        f"<h2>What this search does not prove</h2>{listed(NOT_PROVEN)}",
+        section("What this search does not prove", listed(NOT_PROVEN)),
         _about(search, probes, runs),
     )
     title = f"fleet capacity: {search.held:,} nodes held"
@@ -161,7 +161,7 @@ def _tiles(search: Search) -> str:
 
 def _plots(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
     plots = [each for each in (_shares(probes, runs), _ready(probes)) if each.lines]
-    return f"<h2>By size</h2>{plotted(plots)}"
+    return section("By size", plotted(plots))
 
 
 def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
@@ -177,9 +177,7 @@ def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
         name: [(float(nodes), share) for nodes, share in sorted(found[name].items())]
         for name in highest
     }
-    if lines:
-        lines["the limit"] = [(0.0, 1.0), (float(probes[-1].nodes), 1.0)]
-    return Plot("capacity", "of the limit", "measured", lines, "sizes")
+    return Plot("capacity", "of the limit", "measured", lines, "sizes", limits={"the limit": 1.0})
 
 
 def _ready(probes: Sequence[Probe]) -> Plot:
@@ -208,13 +206,13 @@ def _sizes(probes: Sequence[Probe], directory: Path) -> str:
             )
         )
     head = ("nodes", "try", "verdict", "all Ready", "of the limit", "nearest to its limit", "run")
-    return f"<h2>Runs {tag(MEASURED)}</h2>{table(head, rows, (0, 1, 3, 4))}"
+    return section("Runs", table(head, rows, (0, 1, 3, 4)))
 
 
 def _about(search: Search, probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
     """Say what each run was: the configuration of the largest that held, or of any."""
     command = " ".join(search.command)
-    told = f"<h2>Each run {tag(INPUT)}</h2><p><code>fleet {escaped(command)}</code></p>"
+    told = section("Each run", f"<p><code>fleet {escaped(command)}</code></p>", kind=INPUT)
     known = [run for each in probes if (run := runs[each.directory]) is not None]
     held = [run for run in known if run.verdict in MARKS]
     return told + (about((held or known)[-1]) if known else "")

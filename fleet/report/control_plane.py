@@ -70,6 +70,7 @@ PROCESS = (
     Family("process_cpu_seconds_total"),
     Family("process_resident_memory_bytes"),
     Family("go_goroutines"),
+    Family("go_sched_gomaxprocs_threads"),
     Family("go_gc_duration_seconds_sum"),
 )
 FAMILIES: Mapping[str, tuple[Family, ...]] = {
@@ -90,6 +91,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family("apiserver_watch_events_total", ("resource",)),
         Family("apiserver_terminated_watchers_total", ("resource",)),
         Family("apiserver_resource_objects", ("resource",)),
+        Family("apiserver_storage_size_bytes"),
         Family("etcd_request_duration_seconds_sum", ("operation",)),
         Family("etcd_request_duration_seconds_count", ("operation",)),
         *PROCESS,
@@ -110,6 +112,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family("etcd_disk_wal_fsync_duration_seconds", is_histogram=True),
         Family("etcd_disk_backend_commit_duration_seconds", is_histogram=True),
         Family("etcd_mvcc_db_total_size_in_bytes"),
+        Family("etcd_server_quota_backend_bytes"),
         *PROCESS,
     ),
 }

@@ -14,13 +14,16 @@ from typing import Literal, NamedTuple, cast
 
 from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.appearance import CHARTS
-from fleet.report.control_plane import REQUESTS, Exposition, added, quantile
+from fleet.report.control_plane import REQUESTS, Exposition, Samples, added, quantile
 from fleet.report.figure import Json
+from fleet.report.report import TIMER_LAG_LIMIT_MS
 from fleet.report.run_directory import RunRecord
-from fleet.report.service_levels import MUTATING, calls_of
+from fleet.report.service_levels import MUTATING, POD_STARTUP, calls_of, words
 
 POINTS_MAX = 300
 KINDS_SHOWN = 5
+SAMPLES_LEAST = 10
+"""Between two samples of the control plane, for a percentile to say anything."""
 
 Point = tuple[float, float]
 Points = list[Point]
@@ -40,6 +43,8 @@ class Plot(NamedTuple):
     lines: Lines
     kind: Kind = "lines"
     is_log: bool = False
+    limits: Mapping[str, float] = {}
+    """Lines across the plot, by their labels."""
 
     @property
     def title(self) -> str:
@@ -118,8 +123,8 @@ def _not_ready(run: RunRecord) -> Points:
     return thin([(at, max(0.0, registered[at] - n)) for at, n in ready if at in registered], max)
 
 
-def _pods(run: RunRecord) -> Lines:
-    """Add the rates of the time series up: it has no phases."""
+def pods(run: RunRecord) -> Lines:
+    """Return how many pods ran over time: the rates of the time series, added up."""
     started = gone = failed = before_s = 0.0
     running: Points = []
     ended: Points = []
@@ -153,70 +158,63 @@ def _shares(run: RunRecord, name: str) -> Points:
 # ---- from the samples of the control plane ----
 
 
-def periods(run: RunRecord, component: str) -> Iterable[tuple[float, float, Exposition]]:
+def periods(samples: Samples, component: str) -> Iterable[tuple[float, float, Exposition]]:
     """Yield time, length and what was counted between two samples."""
-    listed = run.samples.of.get(component, [])
-    for before, now in pairwise(listed):
+    for before, now in pairwise(samples.of.get(component, [])):
         span_s = now.at_s - before.at_s
         if span_s >= 0.5:
             yield now.at_s, span_s, now.told.since(before.told)
 
 
-def _rate(run: RunRecord, component: str, family: str) -> Points:
-    found = [
+def rates(samples: Samples, component: str, family: str) -> Points:
+    """Return how much a family of counters grew per second between samples."""
+    return [
         (at_s, total / span_s)
-        for at_s, span_s, period in periods(run, component)
+        for at_s, span_s, period in periods(samples, component)
         if (total := period.total(family)) is not None
     ]
-    return thin(found, fmean)
 
 
-def _gauge(run: RunRecord, component: str, family: str, factor: float = 1.0) -> Points:
-    found = [
+def gauges(samples: Samples, component: str, family: str, factor: float = 1.0) -> Points:
+    """Return the sum of a family of gauges at each sample."""
+    return [
         (each.at_s, total * factor)
-        for each in run.samples.of.get(component, [])
+        for each in samples.of.get(component, [])
         if (total := each.told.total(family)) is not None
     ]
-    return thin(found, max)
 
 
-def _server_p99(run: RunRecord, *, is_write: bool) -> Points:
+def quantiles(samples: Samples, component: str, family: str, factor: float = 1.0) -> Points:
+    """Return the 99th percentile between samples; of a family's series the highest."""
     found: Points = []
-    for at_s, _, period in periods(run, APISERVER):
+    for at_s, _, period in periods(samples, component):
+        values = [
+            quantile(0.99, period.bounds.get(family, []), buckets) or 0.0
+            for (name, _), buckets in period.buckets.items()
+            if name == family and buckets[-1] >= SAMPLES_LEAST
+        ]
+        found += [(at_s, max(values) * factor)] if values else []
+    return found
+
+
+def _server_p99(samples: Samples, *, is_write: bool) -> Points:
+    found: Points = []
+    for at_s, _, period in periods(samples, APISERVER):
         calls = [each for each in calls_of(period) if each.scope == "resource"]
         rows = [each.buckets for each in calls if (each.verb in MUTATING) is is_write]
         value = quantile(0.99, period.bounds.get(REQUESTS, []), added(rows)) if rows else None
         if value is not None:
             found.append((at_s, value * 1e3))
-    return thin(found, max)
+    return found
 
 
-def _clients(run: RunRecord) -> Lines:
-    family = "apiserver_flowcontrol_dispatched_requests_total"
-    rows = [(at_s, span_s, period.of(family)) for at_s, span_s, period in periods(run, APISERVER)]
-    return {
-        name: thin([(at_s, v.get(name, 0.0) / span_s) for at_s, span_s, v in rows], fmean)
-        for name in _most(values for _, _, values in rows)
-    }
-
-
-def _commit_p99(run: RunRecord) -> Points:
-    name = "etcd_disk_backend_commit_duration_seconds"
+def _etcd_mean(samples: Samples) -> Points:
     found: Points = []
-    for at_s, _, period in periods(run, ETCD):
-        value = quantile(0.99, period.bounds.get(name, []), period.buckets.get((name, ""), []))
-        if value is not None:
-            found.append((at_s, value * 1e3))
-    return thin(found, max)
-
-
-def _etcd_mean(run: RunRecord) -> Points:
-    found: Points = []
-    for at_s, _, period in periods(run, APISERVER):
+    for at_s, _, period in periods(samples, APISERVER):
         if count := period.total("etcd_request_duration_seconds_count"):
             total_s = period.total("etcd_request_duration_seconds_sum") or 0.0
             found.append((at_s, total_s / count * 1e3))
-    return thin(found, max)
+    return found
 
 
 COMPONENTS = {
@@ -225,19 +223,87 @@ COMPONENTS = {
     "scheduler": SCHEDULER,
     "controllers": CONTROLLER_MANAGER,
 }
-OURS, THEIRS = "measured by fleet", "measured by the API server"
+CPU = "process_cpu_seconds_total"
+COMMIT = "etcd_disk_backend_commit_duration_seconds"
 FLOW = "apiserver_flowcontrol_"
+
+
+def server_lines(samples: Samples) -> dict[str, dict[str, Points]]:
+    """Return what the control plane measured of itself, by plot and line.
+
+    A report plots all of it, and a dashboard the last point of each line.
+    """
+    memory = "process_resident_memory_bytes"
+    return {
+        "latency": {
+            "writes p99, server": _server_p99(samples, is_write=True),
+            "reads p99, server": _server_p99(samples, is_write=False),
+        },
+        "cpu": {label: rates(samples, name, CPU) for label, name in COMPONENTS.items()},
+        "memory": {
+            label: gauges(samples, name, memory, 1e-6) for label, name in COMPONENTS.items()
+        },
+        "inflight": {
+            "executing": gauges(samples, APISERVER, f"{FLOW}current_executing_requests"),
+            "queued": gauges(samples, APISERVER, f"{FLOW}current_inqueue_requests"),
+            "rejected/s": rates(samples, APISERVER, f"{FLOW}rejected_requests_total"),
+        },
+        "etcd": {
+            "commit p99, etcd": quantiles(samples, ETCD, COMMIT, 1e3),
+            "mean of a request, API server": _etcd_mean(samples),
+        },
+        "watches": {
+            "events of all watches": rates(samples, APISERVER, "apiserver_watch_events_total")
+        },
+    }
+
+
+def cores(run: RunRecord) -> float | None:
+    """Return how many cores the API server may use, None if nobody says it."""
+    told = gauges(run.samples, APISERVER, "go_sched_gomaxprocs_threads")
+    if told:
+        return told[-1][1]
+    return value_at(run.about, "machine.cores") if run.about.get("local_control_plane") else None
+
+
+def _clients(run: RunRecord) -> Lines:
+    found = [
+        (at_s, span_s, period.of(f"{FLOW}dispatched_requests_total"))
+        for at_s, span_s, period in periods(run.samples, APISERVER)
+    ]
+    return {
+        name: [(at_s, values.get(name, 0.0) / span_s) for at_s, span_s, values in found]
+        for name in _most(values for _, _, values in found)
+    }
+
+
+# ---- the plots ----
+
+OURS, THEIRS = "measured by fleet", "measured by the API server"
+ETCD_COMMIT_LIMIT_S = 0.025
+"""Source: etcd.io/docs/v3.6/faq, what the warning about slow applies means: p99 of a commit."""
+
+
+def _limits(run: RunRecord, factor: float, *slis: str) -> dict[str, float]:
+    """Return the limits that a run was held to, in the unit of a plot; equal ones are one line."""
+    found = {each.limit for each in run.levels if each.sli in slis and each.limit}
+    return {f"limit {words(slis[0], limit)}": limit * factor for limit in sorted(found)}
 
 
 def plots_of(run: RunRecord) -> list[Plot]:
     """Return what there is to show, in the order of the report."""
-    own, rate, gauge = partial(_own, run), partial(_rate, run), partial(_gauge, run)
-    latency = {
-        "writes p99, server": _server_p99(run, is_write=True),
-        "reads p99, server": _server_p99(run, is_write=False),
+    own = partial(_own, run)
+    server = {
+        plot: {label: thin(points, max) for label, points in lines.items()}
+        for plot, lines in server_lines(run.samples).items()
+    }
+    server["latency"] |= {
         "all p99, nodes": own("requests_ms.p99", max),
         "all p50, nodes": own("requests_ms.p50"),
     }
+    server["memory"]["fleet"] = own("process.rss_bytes", factor=1e-6)
+    server["watches"]["events to the nodes"] = own("watch.events")
+    clients = {label: thin(points, fmean) for label, points in _clients(run).items()}
     nodes = {
         "registered": own("nodes.registered"),
         "Ready": own("nodes.ready", min),
@@ -253,39 +319,32 @@ def plots_of(run: RunRecord) -> list[Plot]:
         "without simulated time": _shares(run, "pods.start_sli"),
         "in all": _shares(run, "pods.start"),
     }
-    cpu = {label: rate(name, "process_cpu_seconds_total") for label, name in COMPONENTS.items()}
-    memory = {
-        label: gauge(name, "process_resident_memory_bytes", 1e-6)
-        for label, name in COMPONENTS.items()
-    }
-    memory["fleet"] = own("process.rss_bytes", factor=1e-6)
-    inflight = {
-        "executing": gauge(APISERVER, f"{FLOW}current_executing_requests"),
-        "queued": gauge(APISERVER, f"{FLOW}current_inqueue_requests"),
-        "rejected/s": rate(APISERVER, f"{FLOW}rejected_requests_total"),
-    }
-    etcd = {"commit p99, etcd": _commit_p99(run), "mean of a request, API server": _etcd_mean(run)}
-    watches = {
-        "events to the nodes": own("watch.events"),
-        "events of all watches": rate(APISERVER, "apiserver_watch_events_total"),
-    }
     leases = {name: own(f"lease.late_ms.{name}", join) for name, join in SHARES.items()}
     lag = {name: own(f"process.timer_lag_ms.{name}", join) for name, join in SHARES.items()}
+    limits = {
+        "latency": _limits(run, 1e3, "MutatingApiCallLatency", "SingleObjectReadLatency"),
+        "leases": _limits(run, 1e3, "LeaseLateness"),
+        "starts": _limits(run, 1.0, POD_STARTUP),
+        "cpu": {f"{most:g} cores": most} if (most := cores(run)) else {},
+        "etcd": {"advised for commits": ETCD_COMMIT_LIMIT_S * 1e3},
+        "lag": {"limit": TIMER_LAG_LIMIT_MS},
+    }
     found = (
+        Plot("latency", "ms", f"{THEIRS} and by the nodes", server["latency"], is_log=True),
         Plot("requests", "per second", OURS, _request_rates(run), "stack"),
-        Plot("latency", "ms", f"{THEIRS} and by the nodes", latency, is_log=True),
-        Plot("clients", "requests/s", THEIRS, _clients(run), "stack"),
-        Plot("leases", "ms after due", OURS, leases),
+        Plot("cpu", "cores", "measured by its components", server["cpu"]),
+        Plot("inflight", "requests", THEIRS, server["inflight"]),
+        Plot("clients", "requests/s", THEIRS, clients, "stack"),
+        Plot("etcd", "ms", "measured by etcd and API server", server["etcd"], is_log=True),
         Plot("nodes", "nodes", "measured by another client's watch", nodes),
-        Plot("pods", "pods", OURS, _pods(run)),
-        Plot("starts", "s", "of each second, measured; the rest simulated", starts),
-        Plot("spread", "% of pods", "measured", spread, "bars"),
-        Plot("cpu", "cores", "measured by its components", cpu),
-        Plot("memory", "MB", "measured", memory),
-        Plot("inflight", "requests", THEIRS, inflight),
-        Plot("etcd", "ms", "measured by etcd and API server", etcd, is_log=True),
-        Plot("watches", "per second", "measured by fleet and API server", watches),
+        Plot("pods", "pods", OURS, pods(run)),
+        Plot("starts", "s", "of each second", starts),
+        Plot("spread", "% of pods", "of the whole run", spread, "bars"),
+        Plot("leases", "ms after due", OURS, leases),
+        Plot("memory", "MB", "measured", server["memory"]),
+        Plot("watches", "per second", "measured by fleet and API server", server["watches"]),
         Plot("own", "cores", OURS, {"fleet": own("process.cpu_s")}),
         Plot("lag", "ms", OURS, lag),
     )
-    return [shown for each in found if (shown := each.with_points()).lines]
+    drawn = (each._replace(limits=limits.get(each.name, {})).with_points() for each in found)
+    return [each for each in drawn if each.lines]

@@ -3,9 +3,8 @@
 from typing import NamedTuple, cast
 
 from fleet.controlplane.options import APISERVER
-from fleet.metrics import is_refused_renewal
 from fleet.report.control_plane import REQUESTS
-from fleet.report.curves import periods, series
+from fleet.report.curves import SAMPLES_LEAST, periods, series
 from fleet.report.display import clock
 from fleet.report.report import Outcome, ServiceLevel
 from fleet.report.run_directory import RunRecord
@@ -20,9 +19,6 @@ from fleet.report.service_levels import (
     words,
 )
 from fleet.report.summary_text import duration, refused_words
-
-SAMPLES_LEAST = 10
-"""Calls of a kind between two samples of the control plane, for a moment to be called slow."""
 
 SIMULATED = (
     "Containers, images, volumes and devices are simulated: no kubelet, runtime or network of a "
@@ -61,7 +57,7 @@ def sentence(run: RunRecord) -> str:
     if run.verdict is Outcome.INCOMPLETE:
         return f"The run on {server} did not get to its end: {reason}."
     if run.verdict is Outcome.INVALID:
-        return f"These figures of {server} are not to be used: {reason}."
+        return f"Do not use these figures of {server}: {reason}."
     ready, wanted = run.number("nodes.ready") or 0, run.number("nodes.requested") or 0
     if (peak := _peak_of_dashboard(run)) is not None:
         ready = wanted = peak
@@ -74,7 +70,7 @@ def sentence(run: RunRecord) -> str:
         reasons = [each.removeprefix("not judged: ") for each in run.reasons] or ["?"]
         return f"{held}; not judged: {'; '.join(reasons)}."
     if run.verdict is Outcome.PASS:
-        return f"{held}; nothing broke that it was held to."
+        return f"{held}; it met all of its service levels."
     broken = first_broken(run)
     if broken is None:  # a scenario waited for something
         return f"{held}; {reason}."
@@ -83,13 +79,16 @@ def sentence(run: RunRecord) -> str:
 
 
 def refused(run: RunRecord) -> str:
-    """Say how many renewals of Leases the server refused, "" if it took them all."""
-    count = sum(
-        cast("int", row["count"])
+    """Say how many requests the server refused, "" if it took them all."""
+    return refused_words(
+        (
+            str(row["verb"]),
+            str(row["resource"]),
+            cast("int", row["code"]),
+            cast("int", row["count"]),
+        )
         for row in run.rows("requests")
-        if is_refused_renewal(str(row["verb"]), str(row["resource"]), cast("int", row["code"]))
     )
-    return refused_words(count) if count else ""
 
 
 def _peak_of_dashboard(run: RunRecord) -> float | None:
@@ -151,7 +150,7 @@ def _first_s(run: RunRecord, level: ServiceLevel) -> float | None:
     since_s = run.steady.from_s if run.steady and level.phase == STEADY else 0.0
     share = level.percentile
     lone_s = None  # the first moment at which a rare call was slow, the worst of all
-    for at_s, span_s, period in periods(run, APISERVER):
+    for at_s, span_s, period in periods(run.samples, APISERVER):
         if at_s - span_s / 2 < since_s:  # most of it was before
             continue
         from_s = max(at_s - span_s, since_s)

@@ -1,7 +1,8 @@
 """The HTML report of a run: one file that needs no network, for readers who decide and who debug.
 
-The sentence, the verdict, the service levels with their limits, recovery, and what the run does not
-prove come first. Each figure says whether it was measured, is simulated, or was an input.
+The verdict, the sentence, what limited the run, the service levels with their limits, recovery, and
+what the run does not prove come first. A figure that was not measured says what it is. Contents
+stand on the left; on a narrow screen long sections are folded.
 
 The page's Content-Security-Policy allows one style and one script, both by their hash, and forbids
 everything else. Every text from a file, a cluster or an option is escaped. The script is uPlot with
@@ -12,6 +13,7 @@ under each plot shows the range of each series.
 import base64
 import hashlib
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,7 @@ import orjson
 from fleet.errors import SetupError
 from fleet.metrics import is_failure
 from fleet.report.appearance import places, variable, variables
-from fleet.report.curves import Plot, plots_of
+from fleet.report.curves import Plot, Point, plots_of, pods
 from fleet.report.display import clock
 from fleet.report.figure import Json
 from fleet.report.findings import (
@@ -34,6 +36,7 @@ from fleet.report.findings import (
     refused,
     sentence,
 )
+from fleet.report.limits import NEAR, Use, limited_by, stored, uses
 from fleet.report.report import Outcome, Phase, ServiceLevel
 from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import INDICATORS, level_words
@@ -45,7 +48,7 @@ POLICY = (
     "default-src 'none'; style-src '{style}'; script-src '{script}'; "
     "base-uri 'none'; form-action 'none'"
 )
-MEASURED, SIMULATED, INPUT = "measured", "simulated", "input"
+MEASURED, SIMULATED, INPUT = "", "simulated", "input"
 IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 """What could end the script element that holds JSON, or a line of it."""
 LABEL_MAX = 36
@@ -80,6 +83,7 @@ def whole(title: str, verdict: Outcome, body: str) -> str:
         policy=POLICY.format(style=_hash(style), script=_hash(script)),
         style=style,
         script=script,
+        contents=contents(body),
         body=body,
     )
 
@@ -94,8 +98,26 @@ def escaped(value: object) -> str:
 
 
 def tag(words: str) -> str:
-    """Return a word about a figure: measured, simulated or input."""
-    return f'<span class="tag">{escaped(words)}</span>'
+    """Return a word about a figure that was not measured: simulated or input."""
+    return f' <span class="tag">{escaped(words)}</span>' if words else ""
+
+
+def section(title: str, body: str, *, kind: str = "", folds: bool = False) -> str:
+    """Return a part of the page with its title; one that `folds` is closed on a narrow screen."""
+    if not body:
+        return ""
+    head = f"<h2>{escaped(title)}{tag(kind)}</h2>"
+    if folds:
+        head = f'<details class="fold" open><summary>{head}</summary>'
+    name = re.sub(r"\W+", "-", title.lower())
+    rest = "</details>" if folds else ""
+    return f'<section id="{name}" data-title="{escaped(title)}">{head}{body}{rest}</section>'
+
+
+def contents(body: str) -> str:
+    """Return links to the sections of a page."""
+    found = re.findall(r'<section id="([\w-]+)" data-title="([^"]*)">', body)
+    return "".join(f'<a href="#{name}">{title}</a>' for name, title in found)
 
 
 def table(
@@ -132,7 +154,7 @@ def listed(texts: Iterable[str]) -> str:
 def tiles(shown: Iterable[tuple[str, str, str]]) -> str:
     """Return boxes with a figure each: its value, what it is, and whose."""
     boxes = "".join(
-        f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(words)}</span> {tag(kind)}</div>'
+        f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(words)}</span>{tag(kind)}</div>'
         for value, words, kind in shown
     )
     return f'<div class="tiles">{boxes}</div>'
@@ -156,7 +178,7 @@ def plotted(plots: Sequence[Plot], phases: Sequence[Phase] = (), until_s: float 
                 places(plot.name, list(plot.lines)), plot.lines.items(), strict=True
             )
         ]
-        shown = {key: getattr(plot, key) for key in ("name", "unit", "kind", "is_log")}
+        shown = {key: getattr(plot, key) for key in ("name", "unit", "kind", "is_log", "limits")}
         found.append(shown | {"series": series})
     marks = [replace(each, name=_short(each.name)) for each in phases]
     content = orjson.dumps({"plots": found, "phases": marks, "until_s": until_s}).decode()
@@ -207,26 +229,32 @@ def page(run: RunRecord) -> str:
     parts = (
         _head(run),
         _tiles(run),
+        _limits(run),
         _levels(run),
         _starts(run),
         _recovery(run),
-        f"<h2>What this run does not prove</h2>{listed(not_proven(run))}",
-        _plots(run),
-        _requests(run),
+        section("What this run does not prove", listed(not_proven(run))),
+        section("Over time", _plots(run), folds=True),
+        section("Requests of the nodes", _requests(run), folds=True),
         about(run),
     )
     body = "\n".join(filter(None, parts))
-    return whole(f"fleet run {run.name}: {run.verdict.words}", run.verdict, body)
+    return whole(f"{run.title}: {run.verdict.words}", run.verdict, body)
 
 
 def _head(run: RunRecord) -> str:
-    about = [f"run {run.name}", str(run.about.get("started") or ""), f"{duration(run.wall_s)} long"]
-    about.append(f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "")
+    cluster, is_local = run.about.get("cluster"), run.about.get("local_control_plane")
+    about = [
+        "local control plane" if is_local else f"cluster {cluster}" if cluster else "",
+        str(run.about.get("started") or ""),
+        f"{duration(run.wall_s)} long",
+        f"fleet {run.about['fleet_version']}" if "fleet_version" in run.about else "",
+    ]
     return (
-        f'<header><p class="verdict">{escaped(run.verdict.words)}</p>'
-        f"<h1>{escaped(sentence(run))}</h1>"
+        f'<header><p class="title">{escaped(run.title)}</p>'
+        f'<p class="verdict">{escaped(run.verdict.words)}</p><h1>{escaped(sentence(run))}</h1>'
         f'<p class="about">{escaped(" · ".join(filter(None, about)))}</p></header>'
-        + (f'<p class="broken">{escaped(refused(run))}</p>' if refused(run) else "")
+        + (f'<p class="over">{escaped(refused(run))}</p>' if refused(run) else "")
         + (listed(run.reasons) if len(run.reasons) > 1 else "")
     )
 
@@ -236,31 +264,64 @@ def _tiles(run: RunRecord) -> str:
         value = run.number(path)
         return "-" if value is None else _in_ms(value)
 
-    def count(path: str) -> str:
-        value = run.number(path)
+    def count(value: float | None) -> str:
         return "-" if value is None else f"{value:,.0f}"
 
-    ready_s = run.number("nodes.time_to_ready_s")
+    ready_s, nodes = run.number("nodes.time_to_ready_s"), run.number("nodes.requested")
     requests = sum(cast("int", row["count"]) for row in run.rows("requests"))
     requests = requests or int(run.number("requests_total") or 0)
-    ready = f"{count('nodes.ready')} / {count('nodes.requested')}"
+    running = max((value for _, value in pods(run).get("Running", [])), default=0.0)
+    kept = stored(run)
     shown = [
-        (ready, "nodes Ready, at the end", MEASURED),
+        (
+            f"{count(run.number('nodes.ready'))} / {count(nodes)}",
+            "nodes Ready at the end",
+            MEASURED,
+        ),
         (duration(ready_s) if ready_s is not None else "-", "until all were Ready", MEASURED),
-        (count("nodes.ever_not_ready"), "nodes Ready, then not", MEASURED),
-        (count("pods.started"), "pods started", MEASURED),
-        (ms("pods.start_ms.p99"), "pod start p99, in all", SIMULATED),
+        (count(run.number("nodes.ever_not_ready")), "nodes Ready, then not", MEASURED),
+        (count(run.number("pods.started")), "pods started", MEASURED),
+        (f"{running / nodes:,.1f}" if nodes else "-", "pods per node, at most", MEASURED),
+        (size(int(kept[-1][1])) if kept else "-", "size of etcd at the end", MEASURED),
         (f"{requests:,}", "requests of the nodes", MEASURED),
-        (count("lease.missed"), "Leases missed", MEASURED),
-        (ms("process.timer_lag_ms.p99"), "timer lag p99: fleet's own error", MEASURED),
+        (f"{requests / run.wall_s:,.0f}/s" if run.wall_s else "-", "requests, mean", MEASURED),
+        (count(run.number("lease.missed")), "Leases missed", MEASURED),
+        (ms("process.timer_lag_ms.p99"), "timer lag p99, fleet's own error", MEASURED),
     ]
     return tiles(shown)
+
+
+def _limits(run: RunRecord) -> str:
+    """Return what limited the run, and how much was used of what may limit one."""
+    found = uses(run)
+    what, advice = limited_by(run, found)
+
+    def cell(use: Use, at: Point | None) -> str:
+        if at is None:
+            return ""
+        near = ' class="over"' if use.resource.share(at[1]) >= NEAR else ""
+        value = f"<b{near}>{use.resource.words(at[1])}</b>"
+        return f"<span>{value} <small>at {clock(at[0])}</small></span>"
+
+    rows = [
+        (
+            escaped(use.resource.name),
+            cell(use, use.bring_up),
+            cell(use, use.after),
+            use.resource.words(limit) if (limit := use.resource.limit) else "",
+        )
+        for use in found
+    ]
+    head = ("highest mean of 5 to 15 s", "bring-up", "after", "limit")
+    made = f"<p>{escaped(what)}</p><p><b>Try next:</b> {escaped(advice)}</p>"
+    made += table(head, rows, (1, 2, 3)) if rows else ""
+    return section("What limited the run", made)
 
 
 def _levels(run: RunRecord) -> str:
     if not run.levels:
         return ""
-    names = ("indicator", "measured", "as nodes saw it", "limit", "by", "samples", "")
+    names = ("indicator", "measured", "as nodes saw it", "limit", "")
     rows = []
     for level in run.levels:
         sli = level.sli
@@ -268,18 +329,30 @@ def _levels(run: RunRecord) -> str:
         if level.worst:
             words += f" ({level.worst})"
         name = f"<b>{escaped(sli)}</b>{level_words(sli, level.percentile).removeprefix(sli)}"
+        limit = of_unit(sli, level.limit) if level.limit is not None else ""
         rows.append(
             (
-                f"{name} {tag(MEASURED)}<small>{escaped(words)}</small>",
-                escaped(of_unit(sli, level.measured)),
+                f"{name}<small>{escaped(words)}</small>",
+                _noted(of_unit(sli, level.measured), f"{level.samples:,} samples"),
                 escaped(of_unit(sli, level.client)) if level.client is not None else "",
-                escaped(of_unit(sli, level.limit)) if level.limit is not None else "",
-                escaped(level.source),
-                f"{level.samples:,}",
+                _noted(limit, level.source) if limit else "",
                 _mark(level),
             )
         )
-    return f"<h2>Service levels</h2>{table(names, rows, (1, 2, 3, 5), reflows=True)}"
+    made = table(names, rows, (1, 2, 3), reflows=True)
+    return section("Service levels", f'{made}<p class="about">{escaped(LATENCIES)}</p>')
+
+
+def _noted(value: str, note: str) -> str:
+    return f"<span>{escaped(value)} <small>{escaped(note)}</small></span>"
+
+
+LATENCIES = (
+    "API calls: measured by the server, for the slowest kind of request, without the wait in its "
+    "queues. What nodes saw includes queues and network, for all kinds together. Plots show p99 "
+    "second by second."
+)
+"""Why one page has several figures called p99."""
 
 
 def _mark(level: ServiceLevel) -> str:
@@ -293,36 +366,27 @@ def _mark(level: ServiceLevel) -> str:
     return f"<span>{mark}{note}</span>"
 
 
+SHARES = ("p50", "p99")
 STARTS = (
-    ("scheduler", "pods.start_scheduler_ms", MEASURED, "as the scheduler tells itself"),
-    ("API server", "pods.start_api_ms", MEASURED, "requests that the start waited for"),
-    ("kubelet and fleet", "pods.start_fleet_ms", MEASURED, "relists, syncs, and fleet's own queue"),
-    ("machine", "pods.start_simulated_ms", SIMULATED, "sandbox, pulls, starts, hooks: an input"),
+    ("scheduler", "start_scheduler_ms", MEASURED, "from its queue to the binding"),
+    ("API server", "start_api_ms", MEASURED, "requests that the start waited for"),
+    ("kubelet", "start_fleet_ms", MEASURED, "its sync loop, and delays of fleet itself"),
+    ("machine", "start_simulated_ms", SIMULATED, "sandbox, image pulls, container starts, hooks"),
+    ("in all, without the scheduler", "start_ms", SIMULATED, "percentiles do not add up"),
 )
 """What a pod's start is made of, in the order in which it passes them."""
 
 
 def _starts(run: RunRecord) -> str:
     """Return where pods spent the time of their start; "" of a run without pods."""
-    rows = [
-        (
-            f"{escaped(part)} {tag(kind)}",
-            escaped(words),
-            *(_duration_ms(run, path, s) for s in SHARES),
-        )
-        for part, path, kind, words in STARTS
-    ]
     if run.number("pods.start_ms.p50") is None:
         return ""
-    return f"<h2>Start of pods</h2>{table(('part', '', *SHARES), rows, (2, 3))}"
-
-
-SHARES = ("p50", "p99")
-
-
-def _duration_ms(run: RunRecord, path: str, share: str) -> str:
-    value = run.number(f"{path}.{share}")
-    return "not told" if value is None else _in_ms(value)
+    rows = []
+    for part, key, kind, words in STARTS:
+        values = [run.number(f"pods.{key}.{share}") for share in SHARES]
+        shown = ["not available" if value is None else _in_ms(value) for value in values]
+        rows.append((f"{escaped(part)}{tag(kind)}<small>{escaped(words)}</small>", *shown))
+    return section("Start of pods", table(("part", *SHARES), rows, (1, 2)))
 
 
 def _in_ms(value: float) -> str:
@@ -330,9 +394,6 @@ def _in_ms(value: float) -> str:
 
 
 def _recovery(run: RunRecord) -> str:
-    found = recoveries(run)
-    if not found:
-        return ""
     rows = [
         (
             escaped(each.fault),
@@ -341,10 +402,10 @@ def _recovery(run: RunRecord) -> str:
             f"{each.lost:,}",
             duration(each.took_s) if each.took_s is not None else "not seen",
         )
-        for each in found
+        for each in recoveries(run)
     ]
     head = ("fault", "from", "until", "nodes lost", "until as many were Ready again")
-    return f"<h2>Recovery {tag(MEASURED)}</h2>{table(head, rows, (1, 2, 3, 4))}"
+    return section("Recovery", table(head, rows, (1, 2, 3, 4), reflows=True) if rows else "")
 
 
 def _plots(run: RunRecord) -> str:
@@ -357,27 +418,31 @@ def _plots(run: RunRecord) -> str:
         + (f" to {clock(each.until_s)}" if each.until_s else "")
         for each in marks
     )
-    legend = "A dashed line is the begin of a phase, a shaded band a fault"
+    legend = "A dashed line marks the start of a phase, a shaded band a fault"
     legend += ", a red line what broke first" if broken is not None else ""
     told = f'<p class="about">{legend}: {parts}.</p>' if parts else ""
-    return f"<h2>Over time</h2>{told}{plotted(plots_of(run), marks, run.wall_s)}"
+    return told + plotted(plots_of(run), marks, run.wall_s)
 
 
 def _requests(run: RunRecord) -> str:
+    """Return all kinds of requests: errors first, and of these what the server refused."""
     rows = run.rows("requests")
     if not rows:
         return ""
-    failed = [row for row in rows if is_failure(str(row["resource"]), cast("int", row["code"]))]
-    made = f"<h2>Requests of the nodes {tag(MEASURED)}</h2>" + _request_table(rows[:ROWS_SHOWN])
-    if len(rows) > ROWS_SHOWN:
-        rest = rows[ROWS_SHOWN:]
-        made += (
-            f"<details><summary>{len(rest)} more kinds</summary>{_request_table(rest)}</details>"
-        )
-    made += f"<h2>Errors {tag(MEASURED)}</h2>"
-    return made + (
+
+    def is_error(row: Json) -> bool:
+        return is_failure(str(row["resource"]), cast("int", row["code"]))
+
+    failed = sorted(filter(is_error, rows), key=lambda row: row["code"] != 429)
+    fine = [row for row in rows if not is_error(row)]
+    made = "<h3>Errors</h3>" + (
         _request_table(failed) if failed else "<p>None that a healthy server would not give.</p>"
     )
+    made += f"<h3>Others</h3>{_request_table(fine[:ROWS_SHOWN])}"
+    if rest := fine[ROWS_SHOWN:]:
+        more = f"<summary>{len(rest)} more kinds</summary>{_request_table(rest)}"
+        made += f"<details>{more}</details>"
+    return made
 
 
 def _request_table(rows: Sequence[Json]) -> str:
@@ -413,7 +478,7 @@ def about(run: RunRecord) -> str:
             f"{run.number('controlplane.samples') or 0:,.0f} samples, one of the API server "
             f"{size(int(run.number('controlplane.bytes') or 0))} in {took_ms:,.0f} ms"
         )
-    versions = {
+    versions: Json = {
         "server": run.get("server_version"),
         "fidelity": run.get("fidelity"),
         "identity": run.get("identity"),
@@ -427,31 +492,25 @@ def about(run: RunRecord) -> str:
         "Python": run.about.get("python"),
         "command": run.about.get("command"),
     }
-    parts = (
-        (
-            f"Configuration {tag(INPUT)}",
-            versions | {f"--{k.replace('_', '-')}": v for k, v in options.items()},
-        ),
-        ("Machine", machine),
-        (
-            f"Fleet itself {tag(MEASURED)}",
-            {
-                "CPU": f"{run.number('process.cpu_s') or 0:,.1f} s",
-                "memory": size(int(run.number("process.rss_bytes") or 0)),
-                "CPU a request": f"{a_request:,.0f} us" if a_request is not None else None,
-                "metrics of the control plane": cost,
-                "asked for itself": ", ".join(f"{name} {count}" for name, count in asked.items()),
-            },
-        ),
-    )
+    own: Json = {
+        "CPU": f"{run.number('process.cpu_s') or 0:,.1f} s",
+        "memory": size(int(run.number("process.rss_bytes") or 0)),
+        "CPU a request": f"{a_request:,.0f} us" if a_request is not None else None,
+        "metrics of the control plane": cost,
+        "asked for itself": ", ".join(f"{name} {count}" for name, count in asked.items()),
+    }
+    versions |= {f"--{key.replace('_', '-')}": value for key, value in options.items()}
     return "".join(
-        f"<h2>{title}</h2><dl>"
-        + "".join(
-            f"<dt>{escaped(key)}</dt><dd>{escaped(value)}</dd>"
-            for key, value in rows.items()
-            if value not in (None, "")
+        section(title, _pairs(rows), kind=kind, folds=True)
+        for title, kind, rows in (
+            ("Configuration", INPUT, versions),
+            ("Machine", "", machine),
+            ("fleet itself", "", own),
         )
-        + "</dl>"
-        for title, rows in parts
-        if rows
     )
+
+
+def _pairs(rows: Json) -> str:
+    shown = ((escaped(key), escaped(each)) for key, each in rows.items() if each not in (None, ""))
+    made = "".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in shown)
+    return f"<dl>{made}</dl>" if made else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree as ET
 
 import orjson
@@ -12,6 +13,7 @@ from fleet.report.comparison import Comparison, Row, compare
 from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.html_report import write_report
+from fleet.report.limits import limited_by, uses
 from fleet.report.report import ServiceLevel
 from fleet.report.run_directory import RunRecord, read_run
 from fleet.report.service_levels import INDICATORS, is_asked
@@ -38,7 +40,8 @@ def _mark(level: ServiceLevel) -> str:
 
 def markdown(run: RunRecord) -> str:
     """Return one run for a pull request or a log."""
-    lines = [f"## {run.verdict.words}: fleet run {run.name}", "", sentence(run), ""]
+    lines = [f"## {run.verdict.words}: {run.title}", "", sentence(run), ""]
+    lines += [" ".join(limited_by(run, uses(run))), ""]
     lines += [f"- {each}" for each in filter(None, (refused(run), *run.reasons))]
     rows = [
         (
@@ -58,14 +61,29 @@ def markdown(run: RunRecord) -> str:
 
 
 def as_json(run: RunRecord) -> Json:
-    """Return what the report concludes, beside the summary."""
-    broken = first_broken(run)
+    """Return what the report concludes, next to the summary."""
+    broken, found = first_broken(run), uses(run)
+    what, advice = limited_by(run, found)
     return {
         "run": run.name,
         "verdict": run.verdict.value,
         "reasons": run.reasons,
-        "refused_renewals": refused(run),
+        "refused": refused(run),
         "sentence": sentence(run),
+        "limited_by": {
+            "sentence": what,
+            "advice": advice,
+            "resources": [
+                {
+                    "name": each.resource.name,
+                    "unit": each.resource.unit,
+                    "highest": each.highest[1],
+                    "at_s": each.highest[0],
+                    "limit": each.resource.limit,
+                }
+                for each in found
+            ],
+        },
         "first_broken": broken._asdict() if broken is not None else None,
         "recoveries": [each._asdict() for each in recoveries(run)],
         "not_proven": not_proven(run),
@@ -217,6 +235,7 @@ def make_report(
     tolerance: str,
     form: str | None,
     out: Path | None,
+    title: str = "",
     *,
     note: Callable[[str], None],
 ) -> tuple[str, Exit]:
@@ -226,6 +245,8 @@ def make_report(
     """
     share = margin("--tolerance", tolerance)
     runs = [read_run(path) for path in (paths if baseline is None else (baseline, *paths))]
+    for run in runs if title else ():
+        run.about["options"] = {**cast("Json", run.about.get("options") or {}), "title": title}
     if len(runs) == 1:
         return _one(runs[0], form or "html", out), Exit.OK
     compared = compare(runs, share)

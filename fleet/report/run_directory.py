@@ -285,6 +285,12 @@ class RunRecord:
         return str(self.summary.get("run_id") or self.path.name)
 
     @property
+    def title(self) -> str:
+        """Return what the user calls it, else `fleet run` and its id."""
+        options = cast("Json", self.about.get("options") or {})
+        return str(options.get("title") or f"fleet run {self.name}")
+
+    @property
     def verdict(self) -> Outcome:
         """Return what the run was worth when it ended."""
         return Outcome(str(self.summary.get("verdict", Outcome.INCOMPLETE)))

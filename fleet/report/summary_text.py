@@ -1,6 +1,6 @@
 """The summary in words and tables: whether it is valid first, then what happened, what is next."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fleet.errors import Exit
@@ -41,11 +41,12 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     decided = figures.judgement()
     advice = ": do not use these figures" if decided.outcome is Outcome.INVALID else ""
     lines = [f"fleet run {figures.run_id}: {decided.outcome.words}{advice}"]
-    if refused := sum(each.count for each in figures.requests if _refused(each)):
-        lines.append(f"  {refused_words(refused)}")
     if decided.outcome is not Outcome.FAIL:  # levels stand below, met or not, judged or not
         reasons = [each for each in decided.reasons if not each.startswith(NOT_JUDGED)]
         lines += [f"  - {reason}" for reason in reasons]
+    kinds = ((each.verb, each.resource, each.code, each.count) for each in figures.requests)
+    if refused := refused_words(kinds):
+        lines.append(f"  {refused}")
     for expectation in figures.expectations:
         mark = MARKS[expectation.is_met]
         detail = f" ({expectation.detail})" if expectation.detail else ""
@@ -54,13 +55,18 @@ def _verdict(figures: RunFigures, *, has_colours: bool) -> list[str]:
     return lines + [_grey(line) if has_colours else line for line in _unjudged(figures)]
 
 
-def refused_words(count: int) -> str:
-    """Say how often the server would not take the heartbeat of a node."""
-    return f"the API server REFUSED {count:,} renewals of Leases (429)"
+def refused_words(requests: Iterable[tuple[str, str, int, int]]) -> str:
+    """Say how many requests the server refused, "" for none; renewals first, which cost nodes.
 
-
-def _refused(request: RequestFigures) -> bool:
-    return is_refused_renewal(request.verb, request.resource, request.code)
+    `requests` are rows of verb, resource, code and count.
+    """
+    counts = [0, 0]
+    for verb, resource, code, count in requests:
+        if code == 429:
+            counts[not is_refused_renewal(verb, resource, code)] += count
+    kinds = ("renewals of Leases", f"{'other ' if counts[0] else ''}requests")
+    found = [f"{count:,} {kind}" for count, kind in zip(counts, kinds, strict=True) if count]
+    return f"the API server REFUSED {' and '.join(found)} (429)" if found else ""
 
 
 MARKS = {True: "met", False: "NOT MET", None: "not judged"}
@@ -200,10 +206,10 @@ def _server_words(figures: RunFigures) -> str:
 
 
 def _requests(requests: Sequence[RequestFigures]) -> list[str]:
-    """Tabulate errors, refused renewals first, and the most frequent other kinds of request."""
+    """Tabulate errors, refused requests first, and the most frequent other kinds of request."""
     ordered = sorted(requests, key=lambda r: (-r.count, r.resource, r.verb, r.code))
     failures = [r for r in ordered if is_failure(r.resource, r.code)]
-    failures.sort(key=lambda r: not _refused(r))
+    failures.sort(key=lambda r: (not is_refused_renewal(r.verb, r.resource, r.code), r.code != 429))
     good = [r for r in ordered if not is_failure(r.resource, r.code)]
     shown = failures[:TOP_ROWS] + good[:TOP_ROWS]
     rows = [("verb", "resource", "code", "count", "p50 ms", "p99 ms")]

@@ -231,6 +231,7 @@ report_options = join(
         help="Default: html for one run, markdown for several.",
     ),
     click.option("--out", type=PATH, help="Write it here."),
+    click.option("--title", default="", help="The title of a run's page (default: the run's own)."),
 )
 # fmt: off
 NOT_OF_CAPACITY = frozenset((

@@ -116,6 +116,7 @@ class Run:
         self._objectives = player.objectives() if player else load_objectives(settings.slo)
         self._has_begun = False  # something was created in the cluster
         # Made one after the other, as the run goes on.
+        self._about: dict[str, object]
         self._directory: RunDirectory
         self._cluster: Cluster
         self._facts: TargetFacts
@@ -134,7 +135,8 @@ class Run:
             check_command(settings.command, os.environ)
         self._directory = directory = RunDirectory(self._run_id, settings.run_dir)
         asyncio.get_running_loop().set_exception_handler(self._background.on_loop_error)
-        directory.describe(about_run(self._whole, is_local=is_local))
+        self._about = about_run(self._whole, is_local=is_local)
+        directory.describe(self._about)
         self._display.start()
         if settings.shared is None:  # the first process of a run says it for all
             for line in self._mix.warnings:
@@ -227,6 +229,7 @@ class Run:
         api = cluster.api("preflight")
         features = features_of(settings, self._mix.models)
         names, note, is_local = self._whole.end_names, self._display.note, bool(self._target.local)
+        self._directory.describe(self._about | {"cluster": cluster.credentials.context})
         identity = await authorize(api, settings.identity, names, features)
         await prepare_agents(api, identity, self._mix, names[0], note, is_local=is_local)
         if settings.statefulset is not None:

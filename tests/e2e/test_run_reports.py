@@ -47,6 +47,8 @@ OVERLAPS = """[...document.querySelectorAll('figure')].some(figure => {
 })"""
 """Whether the name of a phase lies over that of another."""
 SPILL = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+LENGTH = "document.documentElement.scrollHeight"
+NARROW_LENGTH_MAX = 4000
 PAPER = "getComputedStyle(document.body).backgroundColor"
 SMALLEST = """Math.min(...[...document.querySelectorAll('.u-legend *, .phase')].map(each =>
   parseFloat(getComputedStyle(each).fontSize)))"""
@@ -68,9 +70,11 @@ async def look_at(page: Page, report: Path, shots: Path) -> None:
     drawn = await page.until(PLOTS)
     assert len(drawn) >= 12, drawn
     assert all(drawn), drawn
-    assert await page.ask("document.querySelectorAll('.slis tbody tr').length") == 8
+    assert await page.ask("document.querySelectorAll('#service-levels tbody tr').length") == 8
+    assert await page.ask("document.querySelectorAll('#what-limited-the-run tbody tr').length") >= 3
+    assert await page.ask("document.querySelectorAll('.limit').length") >= 4  # lines in plots
     papers = set()
-    for width, height in ((1280, 2400), (390, 5200)):
+    for width, height in ((1280, 2400), (390, 1800)):
         for scheme in ("light", "dark"):
             await page.call(
                 "Emulation.setDeviceMetricsOverride",
@@ -81,6 +85,7 @@ async def look_at(page: Page, report: Path, shots: Path) -> None:
             assert await page.ask(SPILL) <= 0, (width, scheme)
             assert await page.ask(SMALLEST) >= 10, (width, scheme)
             assert not await page.ask(OVERLAPS), (width, scheme)
+            assert width > 500 or await page.ask(LENGTH) <= NARROW_LENGTH_MAX
             assert await page.ask("document.querySelectorAll('.phase.phase').length")
             papers.add(await page.ask(PAPER))
             await page.screenshot(shots / f"report-{width}-{scheme}.png")
@@ -103,7 +108,7 @@ def test_a_report_is_whole_in_a_browser(world: World, tmp_path: Path) -> None:
     world.kubectl("delete", "deployment", "web")
     report = run.directory / "report.html"
     assert str(report) in printed
-    assert "<h2>Start of pods</h2>" in report.read_text()
+    assert '<section id="start-of-pods"' in report.read_text()
     summary = run.summary()
     asked = summary["controlplane"]["asked_by_fleet"]["metrics"]
     assert asked - summary["controlplane"]["lost"] >= 2  # a busy component answers too late

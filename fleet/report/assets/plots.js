@@ -74,6 +74,37 @@
     }
   }
 
+  // A limit is a line across the plot. One that lies far above all values is named at the top.
+  function limits(chart, plot) {
+    const {ctx, bbox, over} = chart;
+    over.querySelectorAll(".limit").forEach(each => each.remove());
+    for (const [name, value] of Object.entries(plot.limits)) {
+      const label = document.createElement("span"), isAbove = value > chart.scales.y.max;
+      const y = isAbove ? bbox.top : Math.round(chart.valToPos(value, "y", true));
+      label.className = "limit";
+      label.textContent = isAbove ? `${name} \u2191` : name;
+      over.append(label);
+      const top = (y - bbox.top) / devicePixelRatio;
+      label.style.top = `${isAbove || top < 14 ? top + 1 : top - 14}px`;
+      if (isAbove) continue;
+      ctx.save();
+      ctx.strokeStyle = colour("--fail");
+      ctx.lineWidth = devicePixelRatio;
+      ctx.setLineDash([2 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.beginPath();
+      ctx.moveTo(bbox.left, y);
+      ctx.lineTo(bbox.left + bbox.width, y);
+      ctx.stroke();
+      ctx.restore();
+    }
+  }
+
+  // The highest value of the axis: a limit is on it unless the values would become a flat line.
+  function highest(plot, high) {
+    const near = Object.values(plot.limits).filter(each => each <= high * 4);
+    return Math.max(high, ...near) * 1.05 || 1;
+  }
+
   // Of a logarithmic axis, which has nine lines for each power of ten, only the powers.
   function tens(chart, lines) {
     const isPower = value => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-9;
@@ -106,7 +137,9 @@
           range: (_, low, high) => low === first && high === last
             ? [0, isTime ? Math.max(untilS, last) : last * 1.02] : [low, high],
         },
-        y: plot.is_log ? {distr: 3} : {range: (_, low, high) => [0, high > 0 ? high * 1.05 : 1]},
+        y: plot.is_log
+          ? {distr: 3, range: (_, low, high) => uPlot.rangeLog(low, Math.max(high, ...Object.values(plot.limits)), 10, false)}
+          : {range: (_, low, high) => [0, highest(plot, high)]},
       },
       axes: [
         axis("x", {
@@ -136,7 +169,7 @@
         markers: {width: 3, dash: (_, series) => series > 1 && plot.kind !== "stack" ? "dashed" : "solid"},
       },
       hooks: {
-        draw: isTime ? [mark] : [],
+        draw: [...(isTime ? [mark] : []), chart => limits(chart, plot)],
         setSeries: plot.kind !== "stack" ? [] : [(chart, index, changed) => {
           if (changed.show !== undefined)
             chart.setData(stacked(raw, chart.series.slice(1).map(each => each.show)), false);
@@ -156,6 +189,10 @@
     drawn.set(plot.name, new uPlot(options(plot, box.clientWidth, raw), data, box));
   }
 
+  const narrow = matchMedia("(max-width: 560px)");
+  const fold = () => document.querySelectorAll("details.fold").forEach(each => { each.open = !narrow.matches; });
+  narrow.addEventListener("change", fold);
+  fold();
   plots.forEach(draw);
   document.getElementById("zoom").hidden = false;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => plots.forEach(draw));

@@ -90,7 +90,9 @@ def check(text: str) -> None:
     found = Elements(text)
     assert not found.tags & {"img", "iframe", "object", "embed", "link", "base", "form"}
     assert not [name for name in found.attributes if name.startswith("on") or name == "style"]
-    assert not [link for link in found.links if not re.fullmatch(r"#\w+|[\w-]+/report\.html", link)]
+    assert not [
+        link for link in found.links if not re.fullmatch(r"#[\w-]+|[\w-]+/report\.html", link)
+    ]
     [style] = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
     assert "body{}" not in style
     scripts = re.findall(r"<script([^>]*)>(.*?)</script>", text, re.DOTALL)
