@@ -26,7 +26,7 @@ help:  ## list the targets
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fleet needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
 	sed -n 's/^\([A-Za-z0-9].*==[^\\]*\).*/\1/p' charts/requirements.txt > .venv/constraints.txt
-	$(BIN)/pip install --quiet --constraint .venv/constraints.txt --editable '.[dev,locust]'
+	$(BIN)/pip install --quiet --constraint .venv/constraints.txt --editable '.[dev,docs,locust]'
 	touch $@
 
 setup: .venv/.stamp  ## create .venv with everything in it
@@ -35,7 +35,7 @@ spawn: setup  ## bring up NODES virtual kubelets on a local control plane
 	$(BIN)/fleet spawn --nodes $(NODES) $(ARGS)
 
 check: lint types unit sim  ## lint, types, contracts, unit tests, simulations and the recorded judge: before each commit
-test: check e2e  ## check, and the end-to-end tests
+test: check site e2e  ## check, the site and the end-to-end tests
 .PHONY: check nightly
 nightly: programs chromium  ## every test and bench that test leaves out, each in turn, with one table; ARGS='--only NAME', '--list'
 	$(GUARDED) $(BIN)/python tools/nightly.py $(ARGS)
@@ -43,6 +43,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/codespell $$(git ls-files '*.md' '*.yaml' 'fleet/*.py' 'profiles/*.py' 'tools/*.py')
 types: setup
 	$(BIN)/mypy
 # What needs a control plane, a kubelet or a browser has the mark e2e.
@@ -200,6 +201,10 @@ docs: setup  ## write the reference pages that the code says: command line, keys
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/grafana.py
 
+.PHONY: site
+site: setup  ## build the documentation as a site in site/, with its links checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 .PHONY: picture
 picture: setup chromium  ## make the pictures in README.md anew, of runs of two minutes, or a report's of ARGS=RUN_DIR
 	$(BIN)/python tools/picture.py $(ARGS)
@@ -241,4 +246,4 @@ format: setup  ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove what make created here
-	rm -rf .venv dist .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf .venv dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

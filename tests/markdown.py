@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+ROOT_PAGES = ("README.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
 FENCE = re.compile(r"^( *)```(.*)$")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} +(.*?) *$")
@@ -38,7 +39,11 @@ class Block:
 def pages() -> list[Path]:
     """Return everything that is written for users."""
     charts = (ROOT / "charts").rglob("*.md")
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(charts)]
+    return [
+        *map(ROOT.joinpath, ROOT_PAGES),
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted(charts),
+    ]
 
 
 def name(page: Path) -> str:

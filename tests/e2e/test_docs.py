@@ -38,6 +38,8 @@ SHELL = ("sh", "console")
 CONTEXTS = ("test", "kind-fleet", "k3d-fleet")
 """Names that the pages call a cluster; here they all are the control plane of the tests."""
 
+PARTS_OF_PODS = {"affinity", "command", "tolerations"}
+
 SHIM = f"""\
 #!{sys.executable}
 import os, sys
@@ -150,7 +152,8 @@ def test_the_commands_of_a_page_work(
     page: Path, world: World, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = shell_blocks(page)
-    if any("fleet controlplane" in block.text for block in blocks):  # its own, not the shared one
+    own = "fleet controlplane", "-flag "
+    if any(words in block.text for block in blocks for words in own):  # not the shared one
         monkeypatch.setenv("XDG_STATE_HOME", str(directory / "state"))
     try:
         done = subprocess.run(
@@ -210,10 +213,13 @@ def test_a_yaml_block_is_read(block: Block, world: World, tmp_path: Path) -> Non
             spec = {"nodePools": [{"name": "a", "replicas": 1}], **document}
             whole = {**head, "metadata": {"name": "a"}, "spec": spec}
             assert parse_scenario(yaml.safe_dump(whole), block.place)
-        elif "command" in document:
-            container = {"name": "a", "image": "a", **document}
+        elif document.keys() & PARTS_OF_PODS:
+            container = {"name": "a", "image": "a"}
+            spec = {"containers": [container], **document}
+            if "command" in document:
+                spec = {"containers": [{**container, **document}]}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
-            dry_run(world, {**pod, "spec": {"containers": [container]}})
+            dry_run(world, {**pod, "spec": spec})
         else:
             read_part(document)
 
