@@ -20,7 +20,7 @@ export FLEET_TEST_MINOR := $(VERSION)
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-# The versions of the image's packages are those that the tests run with. pip takes no hashes beside
+# The versions of the image's packages are those that the tests run with. pip takes no hashes with
 # an editable install, so that they are left out.
 .venv/.stamp: pyproject.toml charts/requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fleet needs Python 3.11 or newer")'
@@ -62,7 +62,7 @@ e2e: programs chromium  ## the real command line on real control planes, the cha
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
 		tests/e2e tests/chart tests/parity
 
-programs: setup kubelet  ## build what the tests run beside fleet: the control plane, kubelets, Helm
+programs: setup kubelet  ## build what the tests run next to fleet: the control plane, kubelets, Helm
 	$(BIN)/python tests/go_program.py helm kubemark
 
 .PHONY: kubelet
@@ -121,7 +121,7 @@ oracle-recorded: setup  ## what a real kubelet did in recorded scenes, against a
 oracle-record: export FLEET_ORACLE_RECORD = 1
 oracle-record: oracle  ## `make oracle`, and what the real kubelet did replaces tests/oracle/recorded
 
-oracle: kubelet  ## a node beside a real kubelet that lives in the same simulated world; needs root; VERSION=1.35
+oracle: kubelet  ## a node next to a real kubelet that lives in the same simulated world; needs root; VERSION=1.35
 	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder \
 		tests/oracle
 
@@ -152,7 +152,7 @@ conformance: setup  ## the Kubernetes project's own tests of its workload contro
 bench: setup  ## measure 5,000 nodes in both fidelities
 	$(GUARDED) $(BIN)/python -m tests.bench
 
-bench-peers: setup  ## KWOK and 20 nodes of kubemark beside fleet, in turns; ARGS='--nodes 1000 --rounds 3'; two hours
+bench-peers: setup  ## KWOK and 20 nodes of kubemark next to fleet, in turns; ARGS='--nodes 1000 --rounds 3'; two hours
 	$(BIN)/fleet controlplane build
 	$(BIN)/python tests/go_program.py kwok
 	$(GUARDED) $(BIN)/python -m tests.bench.peers $(ARGS)
@@ -206,7 +206,7 @@ site: setup  ## build the documentation as a site in site/, with its links check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: picture
-picture: setup chromium  ## make the pictures in README.md anew, of runs of two minutes, or a report's of ARGS=RUN_DIR
+picture: setup chromium  ## make the pictures in README.md, of runs of two minutes, or a report's of ARGS=RUN_DIR
 	$(BIN)/python tools/picture.py $(ARGS)
 
 .PHONY: report-outage

@@ -1,4 +1,4 @@
-"""Tasks beside a run, and what becomes of the run when one of them fails.
+"""Tasks alongside a run, and what becomes of the run when one of them fails.
 
     keep     starts it again, later each time; after `tries_max` failures in a row the run ends
     need     cannot be started again: the run ends with its reason
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Background:
-    """All tasks beside one run. `end` is told why the run cannot go on."""
+    """All tasks alongside one run. `end` takes the reason why the run cannot go on."""
 
     def __init__(
         self,

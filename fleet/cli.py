@@ -58,7 +58,7 @@ def main() -> None:
         code = _fail(error.format_message(), Exit.USAGE)
     except FleetError as error:
         code = _fail(str(error), error.exit_code)
-    except BrokenPipeError:  # whoever read it has seen enough
+    except BrokenPipeError:  # the reader has seen enough
         code = Exit.SETUP
     except OSError as error:
         code = _fail(_reason(error), Exit.SETUP)

@@ -54,7 +54,7 @@ class Exit(enum.IntEnum):
 
 
 class FleetError(Exception):
-    """A failure that is told to the user in one line; `exit_code` ends the process."""
+    """A failure that the user reads in one line; `exit_code` ends the process."""
 
     exit_code = Exit.SETUP
 

@@ -174,7 +174,7 @@ class Requests:
 
 @dataclass(slots=True, eq=False)
 class FleetCounts:
-    """What the kubelets of the process did. `report.figures` names what is told of it."""
+    """What the kubelets of the process did. `report.figures` names what is reported of it."""
 
     requests: Requests = field(default_factory=Requests)
     registered: int = 0

@@ -199,7 +199,7 @@ def _scale(suffix: str, exponent: str | None) -> tuple[QuantityFormat, int, int]
 def parse_share(text: object) -> float:
     """Return the share that `25%` or `0.25` is; ValueError says what one looks like.
 
-    A bare number above 1 is refused: whoever writes 10 means 10 %, and not 1000 %.
+    A bare number above 1 is refused: a user who writes 10 means 10 %, and not 1000 %.
     """
     number = str(text).removesuffix("%")
     try:

@@ -1,7 +1,7 @@
 """Makes the two pictures that README.md shows: of a report and of the dashboard (`make picture`).
 
 Each of a run of its own on a local control plane, with faults on, as a browser of 1280 pixels shows
-it on light paper. With RUN_DIR the report is that run's, and only its picture is made anew. On a
+it on light paper. With RUN_DIR the report is that run's, and only its picture is made. On a
 machine that does something else besides, the runs are slow, and say so.
 """
 
@@ -124,7 +124,7 @@ def steered(run: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def until(is_so: Callable[[], bool], what: str) -> None:
-    """Wait for something that the dashboard tells."""
+    """Wait for something that the dashboard shows."""
     deadline_s = time.monotonic() + WAIT_S_MAX
     while time.monotonic() < deadline_s:
         with contextlib.suppress(urllib.error.URLError):

@@ -163,7 +163,7 @@ def _type(each: Json, definitions: dict[str, Json]) -> str:
 
 
 def _with_table(page: str, header: str, rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a page with its first table of this header made anew."""
+    """Return a page with its first table of this header made again."""
     before, _, rest = (REFERENCE / page).read_text().partition(f"{header}\n")
     lines = [
         header,

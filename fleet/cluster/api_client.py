@@ -87,7 +87,7 @@ class Answer(NamedTuple):
 class Api:
     """Requests for one purpose to one cluster, under one user agent.
 
-    With patience each is tried for so long, whatever becomes of the server meanwhile.
+    With patience each is tried for so long, whatever becomes of the server.
     """
 
     def __init__(

@@ -351,7 +351,7 @@ class Renewal:
         credentials that may work.
         """
         if refused and self._credentials.secrets() != refused:
-            return  # somebody has renewed them meanwhile
+            return  # another caller has renewed them
         expires_s = self._credentials.expires_s
         is_needed = bool(refused) or (expires_s is not None and self._wall_s() >= expires_s)
         is_due = self._now_s() >= self._due_s or (is_needed and not self._failures)

@@ -114,7 +114,7 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
 
 
 class RefusalWatch:
-    """Tells from the answers to nodes whether the server has come to take them for others."""
+    """Finds in the answers to nodes whether the server has come to take them for others."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests

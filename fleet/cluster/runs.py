@@ -256,7 +256,7 @@ class RunLease:
         return (holder.run, holder.holder) == (self.run_id, self.holder)
 
     async def _store(self, method: str, path: str, body: Json) -> bool:
-        """Write the Lease; return whether nobody else had written it meanwhile."""
+        """Write the Lease; return whether nobody else had written it since it was read."""
         stored = await self._api.request(method, path, body=body)
         if stored.code in (404, 409):
             return False
@@ -297,7 +297,7 @@ class RunLease:
 
 
 async def _whole(writing: Coroutine[object, object, bool]) -> bool:
-    """Write to the end, also when cancelled meanwhile: what was written must be known."""
+    """Write to the end, also when cancelled: what was written must be known."""
     task = asyncio.ensure_future(writing)
     try:
         return await asyncio.shield(task)
@@ -467,7 +467,7 @@ async def claim_addresses(
         claimed = found
         lease.addresses = ",".join(map(str, plan.ranges(claimed, count)))
         if not await lease.renew():
-            raise SetupError(f"another process wrote the Lease of {lease.prefix} meanwhile")
+            raise SetupError(f"another process has just written the Lease of {lease.prefix}")
     raise SetupError(f"addressPool {plan}: other fleets claim the same addresses: try again")
 
 

@@ -47,7 +47,7 @@ from fleet.controlplane.process import start_ticks
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.profile.secret_variables import without_secrets
 
-DOWN_TIMEOUT_S = 20.0  # meanwhile its supervisor ends the components, etcd with GRACE_S
+DOWN_TIMEOUT_S = 20.0  # in which its supervisor ends the components, etcd with GRACE_S
 KILL_TIMEOUT_S = 5.0
 POLL_S = 0.05
 SUPERVISOR = "from fleet.controlplane.standing import supervisor; supervisor()"

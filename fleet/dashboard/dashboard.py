@@ -1,4 +1,4 @@
-"""Nodes as a Locust dashboard wants them: the master beside us or elsewhere, the worker in here.
+"""Nodes as a Locust dashboard wants them: the master here or elsewhere, the worker in here.
 
 API users get a namespace, an account in it, and the least rights (`LoadAccess`). The account is not
 the administrator: whose requests are exempt from priority-and-fairness, and say nothing of what
@@ -189,7 +189,7 @@ class DashboardRun:
     ) -> None:
         """Serve the dashboard until `stop` is set or the master ends us; then part in order.
 
-        `leaves_nodes` tells at the end whether the nodes stay: what comes after removes them all,
+        `leaves_nodes` says at the end whether the nodes stay: what comes after removes them all,
         or they are not ours any more.
         """
         settings = self._settings

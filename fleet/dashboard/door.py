@@ -1,7 +1,7 @@
 """The door before every route of the dashboard: who may come in, and from which page.
 
 It wraps the whole WSGI application, so that no route, static file, error page or upgrade request is
-beside it, whoever adds one. A request passes three checks, in this order:
+next to it, from any source. A request passes three checks, in this order:
 
     1. the name that it was sent to is one of ours: a page that lets its site's name lead here (DNS
        rebinding) is of our origin to the browser, and only that name betrays it
@@ -179,7 +179,7 @@ class Door:
         path = environ["PATH_INFO"].encode("latin-1")
         target = "./" + quote(path.rpartition(b"/")[2])
         if self._base and environ["PATH_INFO"] == self._base:
-            target += "/"  # or what the page loads by relative addresses would be beside it
+            target += "/"  # or what the page loads by relative addresses would be next to it
         if query:
             target += f"?{urlencode(query)}"
         scheme = environ.get("HTTP_X_FORWARDED_PROTO") or environ.get("wsgi.url_scheme", "")

@@ -59,12 +59,12 @@ class ElasticFleet:
     async def resume(self, nodes: int) -> None:
         """Run the kubelets of nodes that exist already, before any master asks for them.
 
-        A master that has just come up is told how many there are, so they are waited for.
+        A master that has just come up learns how many there are, so they are waited for.
         """
         self.aim(min(nodes, self.nodes_max))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RESUME_S_MAX):
-                while self.existing < nodes:  # noqa: ASYNC110 - the observer tells nobody
+                while self.existing < nodes:  # noqa: ASYNC110 - the observer notifies nobody
                     await asyncio.sleep(STEP_S)
 
     async def run(self) -> None:

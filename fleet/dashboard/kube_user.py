@@ -1,4 +1,4 @@
-"""`KubeUser`: a Locust user of an API server, for load beside the nodes.
+"""`KubeUser`: a Locust user of an API server, for load next to the nodes.
 
 Imported by locustfiles only; never by fleet itself. Certificates are verified, which Locust by
 default does not do. Rows are named as the nodes' are: verb and `resource[/subresource]`.
@@ -25,7 +25,7 @@ JSON = "application/json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 """What kubectl accepts: the server's own columns."""
 WATCH_S = (300, 600)
-"""The server's time-out of a reflector's watch, drawn anew for each."""
+"""The server's time-out of a reflector's watch, drawn again for each."""
 REOPEN_S = 1.0
 
 

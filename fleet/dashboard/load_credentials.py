@@ -1,4 +1,4 @@
-"""Who the API users beside the nodes are: a kubeconfig or the pod's own service account.
+"""Who the API users next to the nodes are: a kubeconfig or the pod's own service account.
 
 For plain Locust workers, which run on gevent and not on fleet's loop: everything here waits.
 Source: k8s.io/client-go/plugin/pkg/client/auth/exec/exec.go, refreshCredsLocked;
@@ -29,7 +29,7 @@ RUN = "FLEET_LOAD_RUN"
 """Variable with the run on whose nodes their pods are; without on those of any fleet."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_LEFT_S = 60.0
-"""A token is asked for anew so long before it ends, and one from a file that often."""
+"""A token is asked for again so long before it ends, and one from a file that often."""
 PLUGIN_S_MAX = 60.0
 
 Json = dict[str, Any]

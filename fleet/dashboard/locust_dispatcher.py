@@ -80,7 +80,7 @@ class FleetDispatcher:
 
     @property
     def is_behind(self) -> bool:
-        """Return whether a worker has not been told its share, or users have lost theirs."""
+        """Return whether a worker does not know its share, or users have lost theirs."""
         return self._is_behind and not self._is_busy
 
     @property

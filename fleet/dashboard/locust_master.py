@@ -1,4 +1,4 @@
-"""Processes of Locust: the master as a child of a run, API users beside it, and either on its own.
+"""Processes of Locust: the master as a child of a run, API users next to it, and either alone.
 
 A master is started with fleet's locustfile, never imported. It prints one line of JSON with the
 ports that it found (port 0 works for both), and dies with us. What Locust reads from its own
@@ -49,7 +49,7 @@ class MasterOptions(NamedTuple):
     directory: Path  # where its report, CSV files and log go
     token: str  # opens its dashboard; by the environment, which is nobody's to read but ours
     web_port: int = 0
-    hosts: tuple[str, ...] = ()  # by which names browsers know the dashboard, beside loopback
+    hosts: tuple[str, ...] = ()  # by which names browsers know the dashboard, besides loopback
     load: tuple[Path, ...] = ()
     api_users: int = 0
 

@@ -75,7 +75,7 @@ class LocustWorker:
     reopen: bool = False
     state: WorkerState = WorkerState.READY
     target: int | None = None
-    _has_connection: bool = False  # as far as the last message tells
+    _has_connection: bool = False  # by the last message
     _is_registered: bool = False
     _adopting: bool = False
     _answered_spawn: bool = True
@@ -83,7 +83,7 @@ class LocustWorker:
     _last_spawn: float = 0.0
     _nodes: int = 0
     _quiet_ticks: int = 0
-    _refused: set[str] = field(default_factory=set)  # classes that we were told to run, and cannot
+    _refused: set[str] = field(default_factory=set)  # classes that we shall run, and cannot
     _reset_at_complete: bool = False
     _ticks: int = 0
     _tries: int = 0
@@ -175,7 +175,7 @@ class LocustWorker:
         return Message("stats", {**statistics, **self._counts(), "fleet": fleet})
 
     def reconnect(self) -> None:
-        """Register anew, over a new socket."""
+        """Register again, over a new socket."""
         self._forget_master()
         self.reopen = True
 
@@ -189,7 +189,7 @@ class LocustWorker:
         self.is_done = True
 
     def _forget_master(self) -> None:
-        """Begin to register anew."""
+        """Begin to register again."""
         self._is_registered = False
         self._ticks = self._tries = self._unanswered = 0
 

@@ -385,7 +385,7 @@ class LocustLink:
         await self._follow()
 
     async def _follow(self) -> None:
-        """Do what the machine has decided; messages leave in order, whoever calls."""
+        """Do what the machine has decided; messages leave in order for every caller."""
         async with self._order:
             await self._do()
 
@@ -420,7 +420,7 @@ class LocustLink:
 async def obstacle(host: str, port: int) -> str:
     """Say why no master may have answered at an address.
 
-    A master's port greets whoever connects, as every ZeroMQ socket does; a web server waits.
+    A master's port greets every client, as every ZeroMQ socket does; a web server waits.
     """
     try:
         async with asyncio.timeout(PROBE_S_MAX):

@@ -48,7 +48,7 @@ FAULTS_SCRIPT = '<script src="./fleet/faults.js"></script>'
 
 log = logging.getLogger("fleet")
 runners.HEARTBEAT_LIVENESS = 15  # a long pause of a worker must not look like its death
-runners.HEARTBEAT_DEAD_INTERNAL = -sys.maxsize  # or it deals anew, and what is held is lost
+runners.HEARTBEAT_DEAD_INTERNAL = -sys.maxsize  # or it deals again, and what is held is lost
 
 VERSIONS = ((2, 47), (3, 0))  # from, to
 
@@ -141,7 +141,7 @@ class Fleet:
     def _is_time_to_adopt(self) -> bool:
         """Return whether all workers of whose nodes a new master must know are here.
 
-        They come one after the other: whoever came too late would be told to have no nodes.
+        They come one after the other: a late one would learn that it has no nodes.
         """
         clients, options = self.runner.clients, self._options
         fleets = {each for each in clients if is_fleet(each)}
@@ -230,7 +230,7 @@ def add_arguments(parser: Any) -> None:
         type=int,
         default=0,
         env_var="FLEET_NODES",
-        help="How many of the users are virtual nodes, if there are API users beside them",
+        help="How many of the users are virtual nodes, if there are API users next to them",
     )
     parser.add_argument(
         "--fleet-shard-loss",
@@ -246,7 +246,7 @@ def add_arguments(parser: Any) -> None:
         default=[],
         env_var="FLEET_DASHBOARD_HOST",
         include_in_web_ui=False,
-        help="A name that browsers know the dashboard by, beside the bound address and localhost",
+        help="A name that browsers know the dashboard by, besides the bound address and localhost",
     )
 
 
@@ -307,7 +307,7 @@ def close(web_ui: Any, options: Any) -> str:
     scheme = "https" if web_ui.tls_cert else "http"
     host = LOOPBACKS[1] if web_ui.host in EVERYWHERE else web_ui.host
     shown = f"[{host}]" if ":" in host else host
-    # A token that was given is known to whoever gave it; logs are read by others.
+    # A token that was given is known to its giver; logs are read by others.
     key = " (open to the token that was given)" if given else f"?token={token}"
     return f"{scheme}://{shown}:{{port}}{base}/{key}"
 
@@ -339,7 +339,7 @@ def refusal(message: str) -> Response:
 
 
 def tell_ports(runner: MasterRunner, web_ui: Any, address: str) -> None:
-    """Print the ports that were found, as one JSON line for whoever started this master, and where.
+    """Print the ports that were found, as one JSON line for the starter of this master, and where.
 
     The address goes to stderr as it is: the tab Logs shows what is logged.
     """
@@ -372,7 +372,7 @@ def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
         if request.path.endswith("/stats/requests") and response.is_json:
             added = {"extended_stats": [{"key": "fleet", "data": fleet.rows()}]}
             shown = {**(response.json or {}), **added}
-            # The page stops asking once it was told `stopping`, and would show that for ever:
+            # The page stops asking once it has read `stopping`, and would show that for ever:
             # the nodes of a fleet take longer to go than the 2 s between its questions.
             if shown.get("state") == runners.STATE_STOPPING:
                 shown["state"] = runners.STATE_RUNNING

@@ -327,7 +327,7 @@ class Candidate(NamedTuple):
 def choose(
     spec: FaultSpec, candidates: Iterable[Candidate], draws: Draws, number: int
 ) -> list[Candidate]:
-    """Return whom a fault hits, in order; `number` tells faults of one run apart.
+    """Return whom a fault hits, in order; `number` distinguishes the faults of a run.
 
     Of those that match, `share` takes at least one.
     """

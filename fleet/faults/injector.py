@@ -132,7 +132,7 @@ class Injector:
     def turn(self, number: int) -> int:
         """Let a fault that comes and goes do so; return when it is due again.
 
-        What is over at once happens anew each time; all else is on for one half and off for the
+        What is over at once happens again each time; all else is on for one half and off for the
         other.
         """
         now_ns, before = self._reactor.clock.now_ns(), self.active[number]

@@ -136,7 +136,7 @@ class Timer(enum.IntEnum):
     PROBES = 16  # key: pod uid; an attempt of one of its probes ends
     IMAGES = 15  # key: the list in the node status, or the garbage collection
     RUNTIME_STATE = 14  # the health of the runtime changes, or the sync loop goes on
-    SHUTDOWN = 18  # the machine is told to shut down, or goes on with it
+    SHUTDOWN = 18  # the machine begins to shut down, or goes on with it
     CERTIFICATE = 60  # not the kubelet's: a certificate is to be asked for, or presented
     AGENT = 80  # a node agent's, not a kubelet's; key: its place on the node, then its own key
     PROBLEM = 81  # what a fault has turned is to be said of the Node
@@ -329,7 +329,7 @@ class StopWatch(NamedTuple):
 
 
 class Milestone(enum.IntEnum):
-    """What a kubelet tells the run, for counts and latencies only."""
+    """What a kubelet reports to the run, for counts and latencies only."""
 
     REGISTERED = 0
     READY = 1

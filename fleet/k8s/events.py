@@ -1,4 +1,4 @@
-"""The body of an Event, whoever reports it. Source: client-go/tools/record/event.go, makeEvent."""
+"""The body of an Event of any reporter. Source: client-go/tools/record/event.go, makeEvent."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple

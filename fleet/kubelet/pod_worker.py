@@ -3,7 +3,7 @@
     SYNC --deleted, removed, or ended--> TERMINATING --containers stopped--> TERMINATED --> finished
 
 State only moves forward. Within a state one sync runs at a time; `stage` says what it waits for,
-and what happens meanwhile is `pending` until it is done. Only a wait for volumes can be cut short.
+and what happens until then is `pending` until it is done. Only a wait for volumes can be cut short.
 Source: pkg/kubelet/pod_workers.go, UpdatePod, podWorkerLoop, completeWork.
 Differs: a static pod does not exist here.
 """

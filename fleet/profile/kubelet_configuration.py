@@ -424,7 +424,7 @@ class KubeletConfiguration(Spec):
         """Source: pkg/kubelet/apis/config/validation/validation.go."""
         given = self.enforce_node_allocatable
         if len(set(given)) < len(given) or ("none" in given and len(given) > 1):
-            raise ValueError("enforceNodeAllocatable names one twice, or none beside others")
+            raise ValueError("enforceNodeAllocatable names one twice, or none next to others")
         for what, key in (("system", "systemReservedCgroup"), ("kube", "kubeReservedCgroup")):
             if any(each.startswith(what) for each in given) and key not in self.without_effect:
                 raise ValueError(f"enforceNodeAllocatable: {what}-reserved needs {key}")

@@ -76,7 +76,7 @@ class Outage(Spec):
 
     @property
     def shown(self) -> tuple[str, str]:
-        """Return reason and message of the condition that is false meanwhile."""
+        """Return reason and message of the condition that is false then."""
         if self.kind is OutageKind.NETWORK_NOT_READY:
             return self.reason or NETWORK_REASON, self.message or NETWORK_MESSAGE
         return self.reason, self.message

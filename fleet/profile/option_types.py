@@ -222,7 +222,7 @@ def _stop_duration(text: str, given: str) -> int:
 
 
 def _provider_id(value: object) -> str:
-    """Read `none`, `fleet`, or a template that tells the nodes apart."""
+    """Read `none`, `fleet`, or a template that differs for each node."""
     text = str(value)
     if text in ("", PROVIDER_ID_NONE, PROVIDER_ID_FLEET):
         return text

@@ -45,7 +45,7 @@ CSR_ONLY = ("cert_dir", "bootstrap_token", "bootstrap_kubeconfig", "approve_csrs
 NOT_MANAGED = (
     ("fidelity", "light is for nodes that fleet makes"),
     ("watches", "each of these nodes has its own"),
-    ("identity", "these nodes cannot be told beforehand"),
+    ("identity", "these nodes cannot be known beforehand"),
     ("shard", "one process serves all that match"),
     ("processes", "one process serves all that match"),
     ("rate", "nodes start when others make them"),

@@ -2,7 +2,7 @@
 
 The report, the dashboard's page of charts and the Grafana dashboard of the chart take the titles of
 their plots, the labels of their lines and the colours from here: what has one name in one of them
-has it in all, and is found by its colour. The colours can be told apart by the colour-blind (Okabe
+has it in all, and is found by its colour. The colour-blind can distinguish the colours (Okabe
 and Ito, jfly.uni-koeln.de/color); each has a lighter one for dark paper.
 """
 

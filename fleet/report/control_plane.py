@@ -14,7 +14,7 @@ The file has a line for each sample of a component:
      "histograms": {"etcd_disk_wal_fsync_duration_seconds": {"": [0, 3, 9]}},
      "bounds": {"etcd_disk_wal_fsync_duration_seconds": [0.001, 0.002, null]}}
 
-Counters are told as the component tells them. A line has only what changed since the last one of
+Counters are reported as the component has them. A line has only what changed since the last one of
 its component, null for what is gone; `Samples` reads the file back. A sample costs the API server
 CPU, 0.1 s where there are 5,000 nodes, so the next one waits a hundred times as long as the answer
 took, but not so long that the moment is missed in which a busy server answers late.
@@ -60,7 +60,7 @@ class Family(NamedTuple):
 
     name: str
     labels: tuple[str, ...] = ()
-    """What series are told apart by; over all other labels they are added up."""
+    """What distinguishes series; over all other labels they are added up."""
     is_histogram: bool = False
     only: tuple[str, str] = ("", "")
     """A label and the value that it must have."""
@@ -123,7 +123,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Exposition:
-    """What one component told at one time. Buckets are cumulative, as they are told."""
+    """What one component reported at one time. Buckets are cumulative, as reported."""
 
     values: dict[Key, float] = field(default_factory=dict)
     buckets: dict[Key, list[float]] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Exposition:
     def since(self, before: "Exposition") -> "Exposition":
         """Return what was counted in between. Gauges make no sense in it.
 
-        A counter that fell was begun anew, by a component that was started again.
+        A counter that fell began again, in a component that was started again.
         """
         values = {
             key: now - base if now >= (base := before.values.get(key, 0)) else now
@@ -162,7 +162,7 @@ def quantile(fraction: float, bounds: list[float], cumulative: list[float]) -> f
     """Return a quantile of a histogram in its own unit; None without samples.
 
     Within a bucket samples are taken as spread evenly, and what lies beyond the last bound is
-    told as that bound.
+    reported as that bound.
     Source: github.com/prometheus/prometheus promql/quantile.go, bucketQuantile.
     """
     total = cumulative[-1] if cumulative else 0
@@ -290,7 +290,7 @@ class Sample:
 
 
 class Component:
-    """One component and what it told last."""
+    """One component and what it reported last."""
 
     def __init__(self, name: str, fetch: Fetch) -> None:
         self.name = name

@@ -1,6 +1,6 @@
 """What a run shows while it lasts: a live block on a terminal, plain lines anywhere else.
 
-All of it goes to stderr; stdout is for the result. Whoever runs the nodes calls `update` as often
+All of it goes to stderr; stdout is for the result. The host of the nodes calls `update` as often
 as they like: the figures carry their own time, and what comes too soon is not drawn. A block that
 did not change is not written.
 """
@@ -64,7 +64,7 @@ class LiveFigures:
     api_errors: int = 0
     watches: int = 0
     agents: int = 0
-    """What runs beside the kubelets: with the next two."""
+    """What runs next to the kubelets: with the next two."""
     agent_watches: int = 0
     agent_bytes_per_s: float = 0.0
     fleet_cpu: float | None = None
@@ -286,7 +286,7 @@ class Display:
         ]
         words = "; ".join(filter(None, [_plain_nodes(now) + self._left(now), *facts]))
         line = f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else "")
-        # Logs are cut by whoever reads them, not by a width that nobody set.
+        # Readers of logs cut them, not a width that nobody set.
         self.console.print(Text(line), soft_wrap=True)
 
 
@@ -405,7 +405,7 @@ def _ms(value: float) -> str:
 
 
 async def ask_on_terminal(question: str) -> bool:
-    """Ask a person; anything but yes is no. The loop turns meanwhile, so that signals end it."""
+    """Ask a person; anything but yes is no. The loop turns all the time, so that signals end it."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     try:

@@ -73,7 +73,7 @@ class FleetCollector(Collector):
 
 
 def agent_metrics(agents: ByName) -> Iterator[Metric]:
-    """Yield what ran beside the kubelets; the names are those of the profiles."""
+    """Yield what ran next to the kubelets; the names are those of the profiles."""
     for field, figure in figures_of(AgentFigures).items():
         if agents and figure.metric:
             values = [(name, getattr(each, field)) for name, each in agents.items()]

@@ -224,7 +224,7 @@ class RunFigures:
         "them makes the run invalid. See [own limits](#own-limits)",
     )
     agents: ByName = made(dict[str, AgentFigures])
-    """What ran beside the kubelets, which the other figures do not count."""
+    """What ran next to the kubelets, which the other figures do not count."""
     process: ProcessFigures = made(ProcessFigures)
     wall_s: float = figure(0.0, "from the start of the run to its end", kind=Kind.FACT)
     slis: Sequence[ServiceLevel] = figure((), kind=Kind.FACT)
@@ -298,8 +298,8 @@ def lag_reasons(timer_lag: Histogram, wall_s: float) -> list[str]:
         )
     if longest_ms > STANDSTILL_LIMIT_MS:
         reasons.append(
-            f"fleet itself lagged: timers fired up to {longest_ms / 1000:.1f} s late, it stood "
-            "still meanwhile; give it a core of its own, or fewer nodes a process (--processes)"
+            f"fleet itself lagged: it stood still, timers fired up to {longest_ms / 1000:.1f} s "
+            "late; give it a core of its own, or fewer nodes a process (--processes)"
         )
     return reasons
 

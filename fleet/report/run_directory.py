@@ -57,7 +57,7 @@ def refuse_foreign(path: Path) -> None:
     """
     try:
         found = path.lstat()
-    except OSError:  # whoever writes or reads there says it
+    except OSError:  # the next write or read there says it
         return
     if stat.S_ISLNK(found.st_mode):
         raise UsageError(f"run directory {path} is a symbolic link; name the directory itself")
@@ -72,7 +72,7 @@ def _holds_run(path: Path) -> bool:
 
 
 def _free_directory(path: Path) -> Path:
-    """Return the path, or a numbered one beside it: a run with a fixed name is started again."""
+    """Return the path, or a numbered one next to it: a run with a fixed name is started again."""
     candidates = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
     return next(each for each in chain((path,), candidates) if not _holds_run(each))
 
@@ -81,7 +81,7 @@ class LineFile:
     """A file of lines, each there whole or not at all."""
 
     def __init__(self, path: Path) -> None:
-        # Without a buffer: whoever follows the file sees whole lines, and a crash loses none.
+        # Without a buffer: a reader who follows the file sees whole lines, and a crash loses none.
         self._file = path.open("wb", buffering=0)
         self._bytes = 0  # of whole lines
 
@@ -151,7 +151,7 @@ class RunDirectory:
         return problem
 
     def keep_control_plane(self, line: bytes) -> bool:
-        """Append a line of what the control plane told; return whether there was room for it."""
+        """Append a line of the control plane's metrics; return whether there was room for it."""
         try:
             self._controlplane = self._controlplane or LineFile(self.path / CONTROLPLANE)
         except OSError:
@@ -159,7 +159,7 @@ class RunDirectory:
         return not self._controlplane.append(line)
 
     def describe(self, about: Json) -> None:
-        """Write what the run is: options, versions, machine. A full disk is told later."""
+        """Write what the run is: options, versions, machine. A full disk is reported later."""
         with contextlib.suppress(SetupError):
             self._write(RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
 
@@ -352,7 +352,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def _of_killed(lines: Sequence[Json]) -> Json:
-    """Return what the time series tells of a run that could not write its summary."""
+    """Return what the time series has of a run that could not write its summary."""
     found: Json = {"verdict": "incomplete", "valid": False, "invalid_reasons": [KILLED]}
     if not lines:
         return found

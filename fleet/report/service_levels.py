@@ -122,7 +122,7 @@ DEFAULTS = (
     Objective("SingleObjectReadLatency", 99, 1.0, SIG),
     Objective("ListLatency", 99, 30.0, SIG),
     Objective("PodStartupLatency", 99, 5.0, SIG, phase=WHOLE),
-    # Whoever stops fleet or the control plane on purpose loses nodes: shown, no verdict.
+    # Stopping fleet or the control plane on purpose loses nodes: shown, no verdict.
     Objective("FalseNotReadyNodes", 100, 0.0, OWN, is_judged=False, min_samples=0, phase=WHOLE),
 )
 """Source: kubernetes/community sig-scalability/slos/slos.md; fleet's own has no upstream."""
@@ -169,7 +169,7 @@ class ExpectationSpec(Spec):
 
 
 class ObjectivesSpec(Spec):
-    """What the file holds beside its name."""
+    """What the file holds besides its name."""
 
     defaults: bool = True
     expectations: tuple[ExpectationSpec, ...] = ()
@@ -294,7 +294,7 @@ def slowest(calls: Sequence[Calls], bounds: list[float], percentile: float, leas
 
 @dataclass(slots=True, kw_only=True)
 class Evidence:
-    """What the control plane told, as periods; None where it was not to be had."""
+    """The control plane's metrics, as periods; None where they were unavailable."""
 
     steady_s: float = 0.0
     steady: Exposition | None = None
@@ -435,7 +435,7 @@ def _found(
 def _api_latency(
     name: str, evidence: Evidence, phase: str, percentile: float, least: int
 ) -> tuple[Latency, float | None, str]:
-    """Return what the server told of one kind of calls, and what the nodes saw of them."""
+    """Return what the server and what the nodes measured of one kind of calls."""
     period = evidence.steady if phase == STEADY else evidence.whole
     if period is None:
         return Latency(None, 0, ""), None, evidence.problem or "there was no steady part"

@@ -1,16 +1,16 @@
 """Taking over the nodes that an earlier process under our names has left.
 
 A kubelet that finds its Node leaves the taints as they are. On a shared cluster, nodes without the
-taint (of a run with `--no-taint`, or of one that was told it is fleet's own) are therefore given it
+taint (of a run with `--no-taint`, or of one that took it for fleet's own) are therefore given it
 before their kubelets start.
 
 Shards whose pod was killed while its StatefulSet was scaled down: their nodes are removed.
 
-A pod that is scaled away removes its nodes before it ends. One that is killed meanwhile (deleted by
+A pod that is scaled away removes its nodes before it ends. One that is killed before (deleted by
 force, its machine gone) cannot, and no pod follows it that would. The pod of ordinal 0, which is
 scaled away last, looks for Leases of the run that nobody renews and whose ordinal the StatefulSet
 does not want any more. It takes such a Lease before it removes what is left: a pod that is scaled
-up again meanwhile waits for it, and then starts with none of the nodes.
+up again before that waits for it, and then starts with none of the nodes.
 """
 
 import asyncio

@@ -44,7 +44,7 @@ async def bring_up(
 ) -> str:
     """Start the nodes and wait for them; return what is lacking, "" if nothing is.
 
-    Once the run is told to stop it returns at once. `whole` are the settings of all processes.
+    Once the run shall stop it returns at once. `whole` are the settings of all processes.
     """
 
     def stopped() -> str:

@@ -111,7 +111,7 @@ class CapacityOptions:
 
 
 class Asked(NamedTuple):
-    """What each run is told."""
+    """The options of each run."""
 
     arguments: list[str]
     """They begin with `spawn` or `run`; the number of nodes and the run directory are added."""
@@ -149,7 +149,7 @@ def options_of(
 
 
 def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, object]) -> Asked:
-    """Return what each run is told but for its size. Raises UsageError for what is not one."""
+    """Return the options of each run but its size. Raises UsageError for what is not one."""
     options = {key: value for key, value in given.items() if not _is_absent(value)}
     try:
         parse_positive_duration(hold)

@@ -108,7 +108,7 @@ async def clean(
 
     INVALID if something with fleet's label had to stay: it is somebody else's.
 
-    `say` prints the result, `note` what stands beside it; `ask` is None without a terminal. Raises
+    `say` prints the result, `note` prints remarks; `ask` is None without a terminal. Raises
     UsageError if it is not confirmed, IncompleteError if the server does not let us finish.
     """
     choice.check(can_ask=ask is not None)
@@ -180,7 +180,7 @@ def refusals(found: FoundRuns) -> list[str]:
 
 
 async def _remove(api: Api, runs: Sequence[RunInfo], choice: Choice, progress: Progress) -> Cleaned:
-    """Remove runs as they were shown; one that lives again meanwhile is no expired one."""
+    """Remove runs as they were shown; one that lives again since is no expired one."""
     total = Cleaned()
     for info in runs:
         if choice.expired:

@@ -7,7 +7,7 @@ a path of a socket has room for 107 bytes only.
 Each run also keeps a file about itself in one directory that only its user may enter:
 
     listed --the run ends--> the file is removed
-           --it is killed--> the file names a process that is gone; whoever looks next removes it
+           --it is killed--> the file names a process that is gone; the next look removes it
 
 A process is known by its number, its start time and the boot that it began in, since numbers are
 used again. A home that several machines share keeps the files of each apart by the host's name.
@@ -132,7 +132,7 @@ def find_run(directory: Path | None, runs: Path = RUNS_DIRECTORY) -> Path:
         return directory
     anywhere = [each.directory for each in running()]
     beside = [path.parent for path in sorted(runs.glob(f"*/{SOCKET}"))]
-    known = {path.absolute(): path for path in (*anywhere, *beside)}  # as short as it can be told
+    known = {path.absolute(): path for path in (*anywhere, *beside)}  # as short as it can be
     found = [path for path in known.values() if _is_alive(path)]
     if not found:
         raise SetupError(

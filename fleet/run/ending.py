@@ -1,4 +1,4 @@
-"""How a run ends: its nodes removed or left to others, its figures judged, what to do next told.
+"""How a run ends: its nodes removed or left to others, its figures judged, what to do next said.
 
 `RunOutcome` is the end for the command line, `about_run` what a run says of itself for its report,
 and `report_of` writes the report.
@@ -125,7 +125,7 @@ def report_of(settings: Settings, directory: Path) -> str:
     """Write the page of a run that is over; return where it is, or in a line why it is not there.
 
     Only the first process of a run writes one, and a pod of many writes none. What goes wrong is
-    told and is no reason for a run to fail.
+    reported and is no reason for a run to fail.
     """
     if settings.no_report or settings.shared is not None or settings.statefulset is not None:
         return ""
@@ -170,7 +170,7 @@ class Ending:
         self._figures.incomplete_reasons = [*self._figures.incomplete_reasons, reason]
 
     async def settle(self, cluster: Cluster, lease: RunLease) -> None:
-        """Remove the nodes or leave them to whoever comes after us, then give up their names.
+        """Remove the nodes or leave them to a successor, then give up their names.
 
         Names are kept while nodes are left that nobody answers for. A second Ctrl-C may have come
         before this began: then it does not begin.
@@ -188,7 +188,7 @@ class Ending:
         return self._target.is_own or bool(lease.lost_to) or await self._keeps_nodes()
 
     async def _keeps_nodes(self) -> bool:
-        """Return whether the nodes are for whoever comes after us."""
+        """Return whether the nodes are for a successor."""
         settings = self._settings
         if settings.keep:
             return True

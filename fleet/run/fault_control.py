@@ -140,7 +140,7 @@ class FaultControl:
         return [self._shown(self._faults[number]) for number in sorted(self._faults)]
 
     async def answer(self, order: Json) -> Json:
-        """Carry an order out; what cannot be done is told in the answer."""
+        """Carry an order out; the answer says what cannot be done."""
         try:
             match order.get("do"):
                 case "inject":

@@ -2,7 +2,7 @@
 
 PREPARING --first kubelet--> RUNNING
     | first: what is under way is cancelled, and what was begun is undone
-                                | first: `stop` is set, and whoever waits for it goes on
+                                | first: `stop` is set, and what waits for it goes on
 
 timeout(1) and process managers signal a process and then its group: what follows within half a
 second is no second wish.
@@ -60,7 +60,7 @@ class Interrupts:
                 loop.remove_signal_handler(number)
 
     async def until_stopped(self, work: Coroutine[object, object, object]) -> None:
-        """Do something, unless the run is told to stop first."""
+        """Do something, unless the run shall stop first."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self.stop.wait())
         try:
@@ -80,6 +80,6 @@ class Interrupts:
         self.is_terminated = number == signal.SIGTERM
         self.stop.set()
         if (self.is_preparing or self.is_second) and self._task is not None:
-            # A handshake that is cut off half-way would be told with a traceback.
+            # A handshake that is cut off half-way would show a traceback.
             asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
             self._task.cancel()

@@ -68,7 +68,7 @@ class NodeKeeper:
     ) -> None:
         assert node_host.managed is not None
         self.is_settled = asyncio.Event()
-        """All Nodes that matched at first are served, or left alone for a reason that was told."""
+        """All Nodes that matched at first are served, or left alone for a known reason."""
         self._api = cluster.api("manage")
         self._host = node_host
         self._served = node_host.managed
@@ -118,7 +118,7 @@ class NodeKeeper:
     # ---- what there is ----
 
     def _on_change(self, name: str, _before: Json | None, now: Json | None) -> None:
-        """Take a Node that came, changed or went; one that was made anew is both."""
+        """Take a Node that came, changed or went; one that was made again is both."""
         uid = now["metadata"]["uid"] if now is not None else ""
         if self._known.get(name, uid) != uid:
             self._leave(name)

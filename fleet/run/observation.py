@@ -1,4 +1,4 @@
-"""What is seen of a run beside its nodes: the control plane's metrics, phases, and the judgement.
+"""What is seen of a run besides its nodes: the control plane's metrics, phases, and the judgement.
 
     begin --all nodes are Ready--> steady --drain--> over
 
@@ -40,7 +40,7 @@ class SteadyPart(NamedTuple):
     from_s: float
     until_s: float
     server: Exposition | None
-    """What the API server told of it, None if it did not answer often enough."""
+    """What the API server reported of it, None if it did not answer often enough."""
     client: list[tuple[str, str, Histogram]]
     """What the nodes saw."""
 

@@ -1,4 +1,4 @@
-"""Whether a run may load its cluster: looked at, told, asked, before anything is created.
+"""Whether a run may load its cluster: looked at, said, asked, before anything is created.
 
 On a shared cluster the pods of a scenario are kept on the nodes of the run. What COMMAND creates
 passes by fleet: it gets the node selector in its environment, and the question says so.

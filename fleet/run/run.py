@@ -520,7 +520,7 @@ class Run:
             live = self._live()
             self._display.update(live)
             if self._settings.run_id:
-                with contextlib.suppress(OSError):  # the time series tells of a full disk
+                with contextlib.suppress(OSError):  # the time series reports a full disk
                     keep_live(self._directory.path, live)
             if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)

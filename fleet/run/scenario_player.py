@@ -206,7 +206,7 @@ class ScenarioPlayer:
         act: Callable[[int], Awaitable[None]],
         stage: Stage,
     ) -> None:
-        """Do something at a rate, beside one another; a server that is slow gets less."""
+        """Do something at a rate, in parallel; a server that is slow gets less."""
         begun_s = stage.elapsed_s()
         free = asyncio.Semaphore(AT_ONCE_MAX)
 

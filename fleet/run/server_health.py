@@ -4,7 +4,7 @@
     sick --one look that is healthy--> healthy
     sick --for as long as the rule says--> the run ends in order, with the reason
 
-A load test that goes on against a server that is failing hurts whoever shares the cluster. On a
+A load test that goes on against a server that is failing hurts all who share the cluster. On a
 shared cluster the rules are on unless the user says otherwise.
 """
 

@@ -1,4 +1,4 @@
-"""The command behind `--`: run once, ended when the run is told to stop."""
+"""The command behind `--`: run once, ended when the run shall stop."""
 
 import asyncio
 import contextlib

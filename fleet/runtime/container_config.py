@@ -394,7 +394,7 @@ class PodDNS(NamedTuple):
 
 
 def pod_dns(pod: Pod, settings: DNSSettings, host_ips: str) -> PodDNS:
-    """Return what a kubelet tells the runtime of a pod's DNS."""
+    """Return what a kubelet gives the runtime of a pod's DNS."""
     spec = pod.spec.network
     is_host = spec.dns_policy == "Default" or (
         spec.dns_policy == "ClusterFirst" and pod.spec.host_network

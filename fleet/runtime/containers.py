@@ -100,7 +100,7 @@ class SandboxState(enum.IntEnum):
 class Sandbox:
     """A pod in the runtime. `containers` has the latest of each name, oldest first."""
 
-    ips: str  # v4 before v6, as containerd tells them; see fleet.k8s.addresses
+    ips: str  # v4 before v6, as containerd has them; see fleet.k8s.addresses
     state: SandboxState = SandboxState.READY
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()
@@ -192,7 +192,7 @@ def image_id(image: str) -> str:
 class BackOff:
     """How long a failing container must wait: 10 s, doubling to 300 s or what is configured.
 
-    An entry is (delay, time of the last bump); one that saw no exit for 600 s starts anew.
+    An entry is (delay, time of the last bump); one that saw no exit for 600 s starts again.
     Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
     """
 

@@ -200,7 +200,7 @@ def run_in(
 
 
 def script_in(process: Process, words: tuple[str, ...]) -> Script:
-    """Return a command that a user runs, who is told if it is not read."""
+    """Return a command that a user runs; what is not read is an error that the user sees."""
     try:
         return _script(words, process, is_own=False, is_asked=True)
     except OverBudgetError:  # such a container was not started: nobody is in it

@@ -52,7 +52,7 @@ class Placement(NamedTuple):
     def placed(self, manifest: Manifest, paths: Sequence[str]) -> Manifest:
         """Return a copy of an object whose pods only run on these nodes.
 
-        `paths` say where the object has pod templates, beside what fleet knows of its kind. Raises
+        `paths` say where the object has pod templates, besides what fleet knows of its kind. Raises
         UsageError for an object of which fleet cannot say where its pods would run.
         """
         made = copy.deepcopy(manifest)

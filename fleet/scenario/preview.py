@@ -250,7 +250,7 @@ PER_START = (
     ("PATCH nodes/status", 1),
     ("DELETE resourceslices", 1),
 )
-"""Requests of a kubelet that starts anew and finds its Node, fidelity `kubelet`."""
+"""Requests of a kubelet that restarts and finds its Node, fidelity `kubelet`."""
 CROWDED = {"POST events": 8, "GET leases": 1.7, "PATCH nodes/status": 2}
 """Of them those that become more, each of so many, where starting kubelets wait for one another.
 
@@ -331,7 +331,7 @@ def _of_churn(manifests: list[Manifest], rate: float, *, light: bool) -> Iterato
 
 
 def _starts(phase: PhaseSpec, nodes: int) -> Iterator[str]:
-    """Yield what kubelets ask that start anew after a fault."""
+    """Yield what kubelets ask that restart after a fault."""
     for fault in phase.faults:
         if fault.type in STARTS:
             hit = max(1, round(fault.share * nodes))
@@ -341,7 +341,7 @@ def _starts(phase: PhaseSpec, nodes: int) -> Iterator[str]:
                 f"{what} {more.get(what, each) * hit:,.0f}" for what, each in PER_START
             )
             how = ", a crowd for two cores" if is_crowd else ""
-            yield f"{_at_most(fault)}{hit:,} kubelets start anew{how}: {counts} in all"
+            yield f"{_at_most(fault)}{hit:,} kubelets restart{how}: {counts} in all"
 
 
 def _at_most(fault: FaultSpec) -> str:

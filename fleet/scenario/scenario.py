@@ -34,7 +34,7 @@ Rate = Annotated[float, Field(gt=0, le=RATE_MAX)]
 
 
 class ManifestSpec(Spec):
-    """Which objects: those of a file beside the scenario's, or one that is written out."""
+    """Which objects: those of a file next to the scenario's, or one that is written out."""
 
     file: str = ""
     manifest: Manifest | None = None
@@ -164,7 +164,7 @@ RANDOM_FAULTS_MAX = 10_000
 
 
 class NodePool(Spec):
-    """Nodes of one profile: a shipped name, or a file beside the scenario's."""
+    """Nodes of one profile: a shipped name, or a file next to the scenario's."""
 
     name: DnsLabel
     profile: str = "default"
@@ -308,11 +308,11 @@ class Scenario(Spec):
 
     @property
     def is_applied(self) -> bool:
-        """Whether it creates objects beside the nodes."""
+        """Whether it creates objects besides the nodes."""
         return any(each.apply or each.churn for each in self.spec.phases)
 
     def profiles(self, origin: Path) -> tuple[str, ...]:
-        """Return the pools as `--profile` has them; files lie beside the scenario."""
+        """Return the pools as `--profile` has them; files lie next to the scenario."""
         found = []
         for pool in self.spec.node_pools:
             source = pool.profile

@@ -1,4 +1,4 @@
-"""API users beside the nodes: `fleet spawn --dashboard --load api_users --api-users 12`.
+"""API users next to the nodes: `fleet spawn --dashboard --load api_users --api-users 12`.
 
 Copy it and take what you need. Weights say how often each class is chosen; with 12 users or more
 there is one of each.

@@ -1,7 +1,9 @@
 """The documentation as text: links lead somewhere, index and generated pages are true."""
 
+import io
 import itertools
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from fleet.kubelet.pod_worker import SyncStage
 
 UNTESTED_MAX = 16
 PUZZLES = re.compile(
-    r"\b(anew|beside|in vain|meanwhile|tells|to be had|told|whoever)\b", re.IGNORECASE
+    r"(?<![\w-])(anew|beside|in vain|meanwhile|tells|to be had|told|whoever)\b", re.IGNORECASE
 )
 """Words that readers of English have to decode: report, again, next to, while, not available."""
 
@@ -39,9 +41,25 @@ def test_the_index_names_every_page() -> None:
     assert not missing, "docs/README.md does not link these"
 
 
+def puzzling(text: str) -> bool:
+    return PUZZLES.search(re.sub("`[^`]*`|{[^}]*}", "", text)) is not None
+
+
 @pytest.mark.parametrize("page", markdown.pages(), ids=markdown.name)
 def test_pages_use_plain_words(page: Path) -> None:
-    puzzles = [line for line in markdown.prose(page) if PUZZLES.search(re.sub("`[^`]*`", "", line))]
+    assert not list(filter(puzzling, markdown.prose(page)))
+
+
+@pytest.mark.parametrize("folder", ["fleet", "profiles", "tools"])
+def test_docstrings_help_and_comments_use_plain_words(folder: str) -> None:
+    puzzles = []
+    for path in (markdown.ROOT / folder).rglob("*.py"):
+        text = path.read_text()
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline) if puzzling(text) else ()
+        for token in tokens:
+            is_text = token.type in {tokenize.COMMENT, tokenize.STRING} and " " in token.string
+            if is_text and puzzling(token.string):
+                puzzles.append(f"{markdown.name(path)}:{token.start[0]}: {token.string}")
     assert not puzzles
 
 

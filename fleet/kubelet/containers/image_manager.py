@@ -57,7 +57,7 @@ _STREAM_TIME = 0x1A7E
 
 
 class Ensured(NamedTuple):
-    """How far an image is: there, being pulled until `due_ns`, or not to be had for `failure`.
+    """How far an image is: there, being pulled until `due_ns`, or unavailable for `failure`.
 
     `events` are about the container, in order.
     """

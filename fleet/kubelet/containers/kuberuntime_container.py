@@ -263,7 +263,7 @@ def _wait(worker: PodWorker, end_ns: int, turn: Turn) -> None:
 def outcome(runtime: Runtime, worker: PodWorker, turn: Turn) -> str | None:
     """Return None while what is being killed has not ended, "" once it has, else the error.
 
-    The sandbox of a pod that is killed as a whole is stopped last. Hooks that failed are told.
+    The sandbox of a pod that is killed as a whole is stopped last. Hooks that failed are reported.
     """
     _tell_hooks(worker, turn)
     uid = worker.pod.uid

@@ -66,7 +66,7 @@ class DeviceManager:
             for index, each in enumerate(self._devices)
         )
         self._grants: dict[PodUid, tuple[Grant, ...]] = {}
-        self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones when pods were last told
+        self._told: tuple[frozenset[int], ...] = ()  # the unhealthy ones that pods know
 
     # ---- capacity ----
 

@@ -128,7 +128,7 @@ class PodAdmission:
     def release_ready(self, turn: Turn) -> None:
         """Kill the next pod for a critical one, or start it once all have made room.
 
-        Then the pods that came meanwhile are looked at.
+        Then the pods that came since are looked at.
         """
         for uid, victims in tuple((self._held or {}).items()):
             if victims not in (_NODE, _TURN) and not self._still_runs(victims):

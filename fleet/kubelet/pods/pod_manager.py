@@ -5,7 +5,7 @@
     manifest gone -> pod ends -> housekeeping -> mirror DELETEd
 
 A sync of a static pod acts on the mirror as it was when the sync was asked for, not on the one
-that there is by then: a mirror that is gone meanwhile is deleted once more, which is answered with
+that there is by then: a mirror that has gone since is deleted once more, which is answered with
 404, or 409 where its successor is there, and nothing is made before the next sync. What is asked
 for while the requests of a sync are under way waits for their answers.
 

@@ -94,7 +94,7 @@ class StaticPodSync:
             statuses.on_pod(with_uid(mirror, static.uid), turn)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take the answer to a call about a mirror; go on with what was asked for meanwhile."""
+        """Take the answer to a call about a mirror; go on with what was asked for since."""
         pod = self.manager.on_reply(call, reply, turn)
         worker = None if pod is None else self._workers.get(pod.uid)
         if worker is not None:

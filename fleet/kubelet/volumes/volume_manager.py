@@ -149,7 +149,7 @@ class VolumeManager:
     def begin(self, pod: Pod, turn: Turn) -> None:
         """Begin to wait for the volumes: the loops each need up to one turn of 100 ms.
 
-        A sync that waits again finds what went on meanwhile; its claims are read again.
+        A sync that waits again finds what went on since; its claims are read again.
         """
         share = turn.draw(_STREAM_LOOP)
         due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)

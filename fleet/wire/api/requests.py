@@ -276,7 +276,7 @@ def create_event(call: ApiCall, caller: Caller) -> Request:
 
 
 def patch_event(call: ApiCall, caller: Caller) -> Request:
-    """Build the PATCH of an Event that is told again."""
+    """Build the PATCH of an Event that happened again."""
     del caller
     event = call.payload
     assert isinstance(event, EventObject), event

@@ -5,7 +5,7 @@
          v                                           v
         LIST --last page--> RESUME               back-off, then LIST_STREAM again
 
-A closed watch goes on from the last version; an expired one starts anew after a back-off of 0.8 s
+A closed watch goes on from the last version; an expired one starts again after a back-off of 0.8 s
 doubling to 30 s. The initial events are passed on as they come, between `restarted` and SYNCED,
 where upstream gathers them first: nothing here needs the whole at once.
 Source: client-go/tools/cache/reflector.go, ListAndWatchWithContext, watchList, watch.
@@ -105,7 +105,7 @@ class Next(NamedTuple):
 class ListWatch(ABC):
     """Keeps one list-watch going; what it is about stands in the classes below.
 
-    `kind` tells the requests of one client apart in seeded draws.
+    `kind` distinguishes the requests of one client in seeded draws.
     """
 
     node: int
@@ -158,7 +158,7 @@ class ListWatch(ABC):
         return BACKOFF_FIRST_NS, BACKOFF_MAX_NS
 
     def open(self, draws: Draws, now_ns: int) -> Request:
-        """Return the next request; `phase` tells whether it starts a snapshot."""
+        """Return the next request; `phase` says whether it starts a snapshot."""
         assert self.phase is not WatchPhase.STOPPED, self.resource
         self.opens += 1
         self.waits = 0
@@ -207,7 +207,7 @@ class ListWatch(ABC):
         return self._refused(response.code, draws, now_ns)
 
     def _on_closed(self, failure: Failure, draws: Draws, now_ns: int) -> Next:
-        """Decide after an open stream ended; one that ends at once has told nothing."""
+        """Decide after an open stream ended; one that ends at once has brought nothing."""
         if failure in _BREAKS:
             return self.on_error_event(500, draws, now_ns)
         if now_ns - self._opened_ns >= SHORT_WATCH_NS or self._events:
@@ -218,7 +218,7 @@ class ListWatch(ABC):
         return self._back_off(draws, now_ns)
 
     def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
-        """Decide after a LIST was refused: ask again as told, or for a watch-list, later."""
+        """Decide after a LIST was refused: ask again, or for a watch-list, later."""
         if (again := self._again(response)) is not None:
             return again
         self._token = ""
@@ -394,7 +394,7 @@ class Reflector(ListWatch):
 
     @property
     def is_between_events(self) -> bool:
-        """Whether the stream tells of changes, and the last event has come whole."""
+        """Whether the stream brings changes, and the last event has come whole."""
         return self.phase is WatchPhase.STREAM and not self._partial
 
     def on_bookmark(self, version: str) -> None:
@@ -521,7 +521,7 @@ class Rejecting(Protocol):
 
 
 class WatchCounts(Rejecting, Protocol):
-    """The counters of whoever owns a list-watch."""
+    """The counters of the owner of a list-watch."""
 
     requests: Requests
     watches_open: int

@@ -226,7 +226,7 @@ class Connection:
             return -1
 
     def write_out(self) -> int:
-        """Write `out`; return how many bytes left. `stuck` tells that some did not.
+        """Write `out`; return how many bytes left. `stuck` says that some did not.
 
         Raises OSError.
         """
@@ -254,7 +254,7 @@ class Connection:
 
 
 def dial_failure(error: OSError | DialError) -> Failure:
-    """Return what kind of failure a dial has met; client-go tells them apart.
+    """Return what kind of failure a dial has met; client-go distinguishes them.
 
     Source: apimachinery/pkg/util/net: IsConnectionRefused, IsConnectionReset, IsProbableEOF,
     IsTimeout.
@@ -289,7 +289,7 @@ UserAgent = bytes | Callable[[int], bytes]
 
 
 class HeaderPlans:
-    """Makes the plan of a pool, and makes all anew once the token has rotated."""
+    """Makes the plan of a pool, and makes all again once the token has rotated."""
 
     def __init__(
         self,
@@ -411,7 +411,7 @@ class Descriptors:
 
 
 class PoolLimits(NamedTuple):
-    """How much one pool may have; whoever lets many nodes share a pool gives it more."""
+    """How much one pool may have; a pool that many nodes share gets more."""
 
     connections: int = 64
     """Of `STREAMS_DEFAULT` streams each, more of fewer; beyond it requests wait."""

@@ -316,7 +316,7 @@ class Dials:
         await self._resolver.close()
 
     def _resolved(self, error: str) -> None:
-        """Dial whoever waits for the look-up."""
+        """Dial for all that wait for the look-up."""
         now_ns = self._now_ns()
         for pool in list(self._pools.values()):
             connection = pool.dialing

@@ -4,11 +4,11 @@
 
     ARMED --something is ready: handle it--> RESTING --COALESCE_S: handle what came--> ARMED
     ARMED --requests were written (`rest`)--> RESTING
-    the same, if whoever turns the process lets it rest longer--> ASLEEP --`on_edge`: handle what
+    the same, if the loop of the process lets it rest longer--> ASLEEP --`on_edge`: handle what
     came--> ASLEEP, or ARMED once nothing came
 
 A wake-up of the process costs 50 us and more, as much as a request; so after a flush and after a
-wake-up we rest for 2 ms, or until the next edge, and take what came meanwhile together. The gate
+wake-up we rest for 2 ms, or until the next edge, and take together what came by then. The gate
 makes arming cheap: to put an epoll into another, Linux walks all its descriptors (1.3 ms for
 5,000), to modify it does not.
 """
@@ -165,7 +165,7 @@ class Poller:
             self._go_on(None)
 
     def _go_on(self, pause_s: float | None) -> None:
-        """Look again at once if something was left, else after a pause, else when told."""
+        """Look again at once if something was left, else after a pause, else when woken."""
         if self._epoll.closed or self._timer is not None:
             return
         if self._limited:

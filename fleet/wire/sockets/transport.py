@@ -153,9 +153,9 @@ class Transport:
     def cut(self, pool: int, cut: Cut | None) -> None:
         """Separate an identity from the server, or None: join it again.
 
-        Nothing tells an end of a connection of a black hole. What waits in the kernel passes once
-        it is over, as repeated packets would; a dial that hangs is begun anew.
-        Differs: a connection that we give up meanwhile is closed for the server, too.
+        No end of a connection learns of a black hole. What waits in the kernel passes once
+        it is over, as repeated packets would; a dial that hangs begins again.
+        Differs: a connection that we give up in that time is closed for the server, too.
         """
         before = self._cuts.pop(pool, None)
         if cut is not None:
@@ -215,9 +215,9 @@ class Transport:
                     stream.done = True
 
     def _give_up(self, stream: Stream) -> None:
-        """Take a stream off its connection; its bytes are told to the server at the next flush."""
+        """Take a stream off its connection; the server learns its bytes at the next flush."""
         if stream.sid == 0:
-            return  # it waits: whoever takes it from the queue sees that it is done
+            return  # it waits: what takes it from the queue sees that it is done
         connection = self._by_fd[stream.fd]
         connection.http2.cancel(stream)
         if connection.http2.news is not None:  # it may have been the last one there
@@ -350,7 +350,7 @@ class Transport:
                     break
                 stats.bytes_in += size
                 inbox += http2.receive(buffer[:size], now_ns)
-                if http2.news is not None:  # epoll tells of more
+                if http2.news is not None:  # epoll reports more
                     break
                 if size < READ_AGAIN_BYTES and not http2.midway:
                     break
@@ -369,7 +369,7 @@ class Transport:
             self._mark(connection)
 
     def _write(self, connection: Connection) -> None:
-        now_ns = self._now_ns()  # before: on a busy machine the server may answer meanwhile
+        now_ns = self._now_ns()  # before: on a busy machine the server may answer first
         try:
             self.stats.bytes_out += connection.write_out()
         except OSError as error:

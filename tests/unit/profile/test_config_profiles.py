@@ -348,7 +348,7 @@ PINNING = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
         ({"enforceNodeAllocatable": "pods"}, ".enforceNodeAllocatable: 'pods' is not a list"),
         (
             {"enforceNodeAllocatable": ["pods", "none"]},
-            ": enforceNodeAllocatable names one twice, or none beside others",
+            ": enforceNodeAllocatable names one twice, or none next to others",
         ),
         (
             {"enforceNodeAllocatable": ["pods", "kube-reserved"]},

@@ -345,14 +345,14 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     herd = load(find("thundering-herd"))
     told = forecast(herd, find("thundering-herd"), 100, mix, light=False).splitlines()
     assert "  open      100 connections, 500 watches" in told
-    starts = [each.partition(":")[0].strip() for each in told if "start anew" in each]
-    assert starts == ["herd      100 kubelets start anew", "herd      50 kubelets start anew"]
+    starts = [each.partition(":")[0].strip() for each in told if "restart" in each]
+    assert starts == ["herd      100 kubelets restart", "herd      50 kubelets restart"]
     assert any("POST events 600," in each for each in told)
     told = forecast(herd, find("thundering-herd"), 300, mix, light=False).splitlines()
     [crowd] = [each for each in told if "300 kubelets" in each]
-    assert "300 kubelets start anew, a crowd for two cores: " in crowd
+    assert "300 kubelets restart, a crowd for two cores: " in crowd
     assert "POST events 2,400, " in crowd
-    assert any("150 kubelets start anew: " in each for each in told)
+    assert any("150 kubelets restart: " in each for each in told)
     assert not any("WATCH" in e for e in forecast(herd, Path(), 9, mix, light=True).splitlines())
 
 
