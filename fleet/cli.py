@@ -2,39 +2,44 @@
 
 import asyncio
 import contextlib
+import importlib.metadata
 import importlib.util
 import logging
 import os
+import platform
+import shlex
 import signal
 import sys
 import traceback
 import types
-from collections.abc import Container, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
-import orjson
+import click.shell_completion
 import uvloop
-from click.core import ParameterSource
 
 from fleet import KUBERNETES_VERSION, __version__
 from fleet.errors import Exit, FleetError, UsageError, masked
+from fleet.report.printed import listed, printed, table
 from fleet.run.cli_options import (
     CLUSTER,
+    ENDS_BY_ITSELF,
     NOT_OF_CAPACITY,
     RBAC,
     UP,
+    USUAL,
     VARIABLES,
-    GroupedCommand,
+    Commands,
     SettingsCommand,
     capacity_options,
     clean_options,
     fault_options,
+    output_option,
     rbac_options,
     report_options,
     run_dir,
-    scenario_options,
 )
 
 if TYPE_CHECKING:
@@ -92,26 +97,68 @@ def _reason(error: OSError) -> str:
     return f"{error.filename}: {why}" if error.filename else why
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+Names = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def complete(names: Callable[[], Iterable[str]]) -> Names:
+    """Return what completes a word in a shell with one of these names."""
+    return lambda _context, _parameter, word: [each for each in names() if each.startswith(word)]
+
+
+def _scenario_names() -> Iterable[str]:
+    from fleet.scenario.scenario import shipped  # noqa: PLC0415
+
+    return shipped()
+
+
+def _profile_names() -> Iterable[str]:
+    from fleet.profile.loader import shipped  # noqa: PLC0415
+
+    return shipped()
+
+
+def _fault_names() -> Iterable[str]:
+    from fleet.faults.fault import FaultType  # noqa: PLC0415
+
+    return [each.value for each in FaultType]
+
+
+UV_PIP = ("uv", "pip", "install", "--python", sys.executable)
+GLOBAL = {"help_option_names": ["-h", "--help"]}
+BY_SETTINGS = {"cls": SettingsCommand, "context_settings": VARIABLES}
+
+
+@click.group(cls=Commands, context_settings=GLOBAL)
 @click.version_option(__version__, message=f"fleet %(version)s (kubelet {KUBERNETES_VERSION})")
 def cli() -> None:
-    """Thousands of virtual kubelets, to load-test a real Kubernetes control plane.
+    """Load-test a Kubernetes control plane with thousands of virtual kubelets.
 
-    Options of fleet spawn have variables, in every command that has the option: $FLEET_NODES sets
-    --nodes. Only --run-dir and --controlplane-bin have none there. A flag overrides its variable,
+    Each option of fleet spawn has a variable, in every command that has the option: $FLEET_NODES
+    sets --nodes. Only --run-dir and --controlplane-bin have none. A flag overrides its variable,
     and a variable overrides the default.
+
+    For example:
+      fleet spawn --nodes 100          run 100 nodes in a local control plane
+      fleet run zone-outage            rehearse an outage, then judge the run
+      fleet capacity --max-nodes 5000  find the size that breaks an SLO
     """
 
 
-@cli.command(cls=SettingsCommand, context_settings=VARIABLES)
+@cli.command(**BY_SETTINGS, exits=tuple(Exit))
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
-    """Bring virtual kubelets up and keep them until Ctrl-C, then clean up.
+    """Run virtual kubelets until Ctrl-C, then clean up.
 
-    With -- COMMAND: run it once all nodes are Ready, with KUBECONFIG set, and exit with its code.
-    Without --kubeconfig, --context or --in-cluster the nodes join a local control plane.
-    $FLEET_NODES sets --nodes, and so on for all options except --run-dir and --controlplane-bin:
-    flag > variable > default.
+    Without --kubeconfig, --context or --in-cluster the nodes join a local control plane: a running
+    `fleet controlplane up`, or else one that fleet starts for this run. Append -- COMMAND, and
+    fleet runs it when all nodes are Ready, with KUBECONFIG set, and exits with its exit code.
+    Each option has a variable: $FLEET_NODES sets --nodes.
+
+    For example:
+      fleet spawn -n 1000 --duration 5m
+      fleet spawn -n 500 -- kubectl get nodes
+      fleet spawn --context test -n 5000 --rate 50
+      fleet spawn -n 20 --profile default=9 --profile gpu=1 --dry-run
     """
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic
 
@@ -123,69 +170,61 @@ def spawn(**given: object) -> int:
         from fleet.dashboard.locust_master import find_loads  # noqa: PLC0415
 
         settings = settings.model_copy(update={"load": find_loads(settings.load)})
+    if settings.dry_run:
+        from fleet.run.run import Run  # noqa: PLC0415
 
+        plan = Run(settings).plan()
+        text = "\n".join(table([[key.replace("_", " "), str(plan[key])] for key in plan]))
+        click.echo(printed(settings.output, plan, text))
+        return Exit.OK
     return _play(settings, None)
 
 
-@cli.command("run", cls=SettingsCommand, without=(), context_settings=VARIABLES)
-@click.argument("file", metavar="FILE")
-@scenario_options
-def run_scenario(file: str, *, is_dry: bool, **given: object) -> int:
-    """Play a scenario: FILE, or one that ships with fleet; exit 1 if it is not as expected.
+@cli.command("run", **BY_SETTINGS, without=(), refused=ENDS_BY_ITSELF, exits=tuple(Exit))
+@click.argument("file", metavar="SCENARIO", shell_complete=complete(_scenario_names))
+def run_scenario(file: str, **given: object) -> int:
+    """Play a scenario of nodes, workload and faults, then judge it.
 
-    The options are those of fleet spawn; --nodes, --profile, --seed and --start stand in for the
-    file's.
+    SCENARIO is a shipped name (see `fleet scenarios list`) or a file. Of the options of fleet
+    spawn, --nodes, --profile, --seed and --start replace what the file says.
+
+    For example:
+      fleet run zone-outage --dry-run
+      fleet run zone-outage -n 500
+      fleet run ./mine.yaml --context test --confirm-cluster test
     """
     from fleet.run import scenario_player  # noqa: PLC0415
     from fleet.scenario import scenario as files  # noqa: PLC0415
 
     scenario = files.load(path := files.find(file))
-    given = _without_variables(given, scenario_player.ENDS_BY_ITSELF)
     settings = scenario_player.settings_of(scenario, path, given)
-    if is_dry:
+    if settings.dry_run:
         click.echo(scenario_player.dry_run(scenario, path, settings))
         return Exit.OK
     return _play(settings, scenario_player.ScenarioPlayer(scenario, path))
 
 
-@cli.command(cls=SettingsCommand, without=NOT_OF_CAPACITY, context_settings=VARIABLES)
+@cli.command(**BY_SETTINGS, without=NOT_OF_CAPACITY, exits=tuple(Exit))
 @capacity_options
-def capacity(
-    max_nodes: int,
-    first: int | None,
-    hold: str,
-    ready_within: str,
-    precision: str,
-    tries: int,
-    scenario: str | None,
-    run_dir: Path | None,
-    output: str | None,
-    **given: object,
-) -> int:
-    """Find the largest number of nodes that a control plane can handle within its SLOs.
+def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
+    """Find the most nodes with which a control plane meets its SLOs.
 
-    Each size is a run of its own. Sizes double until one breaks, then fleet halves the gap. The
+    Each size is a run of its own. Sizes double until one fails, then fleet halves the gap. The
     other options are those of fleet spawn, with their variables ($FLEET_PROFILE ...); options of
     the search have none.
+
+    For example:
+      fleet capacity --max-nodes 5000
+      fleet capacity --max-nodes 2000 --scenario zone-outage -o json
     """
     from fleet.run import capacity as search  # noqa: PLC0415
 
-    options = search.options_of(first, max_nodes, precision, tries, ready_within, run_dir)
-    asked = search.asked_of(scenario, hold, max_nodes, given)
-    found = _run(search.search(asked, options, _note))
-    is_json = output == "json"
-    click.echo(search.as_json(found) if is_json else search.text(found, options.directory))
+    names = ("first", "max_nodes", "precision", "tries", "ready_within", "run_dir")
+    most = given["max_nodes"]
+    options = search.options_of(*(given.pop(name) for name in names))
+    found = _run(search.search(search.asked_of(scenario, hold, most, given), options, _note))
+    click.echo(printed(output, found, search.text(found, options.directory)))
     return found.exit_code
-
-
-def _without_variables(given: Mapping[str, object], names: Container[str]) -> dict[str, object]:
-    """Leave out options of these names that variables gave: they are for other commands."""
-    source = click.get_current_context().get_parameter_source
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in names or source(name) is not ParameterSource.ENVIRONMENT
-    }
 
 
 def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
@@ -203,11 +242,8 @@ def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
                 raise
             click.echo(f"fleet: {run.left_behind()}", err=True)
             return Exit.INTERRUPTED
-        if settings.output == "json":
-            click.echo(outcome.json())
-        else:
-            has_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-            click.echo(outcome.text(has_colours=has_colours))
+        has_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        click.echo(outcome.shown(settings.output, has_colours=has_colours))
         if outcome.problem:
             click.echo(f"fleet: the summary is not kept: {outcome.problem}", err=True)
         return outcome.exit_code
@@ -217,17 +253,39 @@ def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
 
 @cli.group()
 def scenarios() -> None:
-    """List what ships for fleet run, or show how files of one's own are written."""
+    """List and show the scenarios that fleet run plays."""
 
 
 @scenarios.command("list")
-def scenarios_list() -> None:
-    """List the scenarios that ship, with their first line."""
+@output_option
+def scenarios_list(output: str) -> None:
+    """List the scenarios that ship with fleet.
+
+    For example:
+      fleet scenarios list -o yaml
+    """
     from fleet.scenario.scenario import shipped  # noqa: PLC0415
 
-    for name, path in shipped().items():
-        first = path.read_text("utf-8").partition("\n")[0]
-        click.echo(f"{name:20} {first.removeprefix('# ')}")
+    rows = [
+        {"name": name, "description": path.read_text("utf-8").partition("\n")[0].lstrip("# ")}
+        for name, path in shipped().items()
+    ]
+    click.echo(listed(output, rows))
+
+
+@scenarios.command("show")
+@click.argument("name", shell_complete=complete(_scenario_names))
+def scenarios_show(name: str) -> None:
+    """Print a scenario, to start one of your own with.
+
+    For example:
+      fleet scenarios show zone-outage > mine.yaml
+      fleet run ./mine.yaml --dry-run
+    """
+    from fleet.scenario import scenario as files  # noqa: PLC0415
+
+    files.load(path := files.find(name))
+    click.echo(path.read_text("utf-8"), nl=False)
 
 
 @scenarios.command("schema")
@@ -235,39 +293,68 @@ def scenarios_schema() -> None:
     """Print the JSON schema of scenario files, for editors."""
     from fleet.scenario.scenario import json_schema  # noqa: PLC0415
 
-    click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2))
+    click.echo(printed("json", json_schema()))
+
+
+@cli.group()
+def faults() -> None:
+    """List the faults that fleet inject and scenarios can cause."""
+
+
+@faults.command("list")
+@output_option
+def faults_list(output: str) -> None:
+    """List the types of faults, the options of each, and what it does.
+
+    For example:
+      fleet faults list
+    """
+    from fleet.faults.fault import FAULTS  # noqa: PLC0415
+
+    rows = [
+        {"fault": name.value, "options": " ".join(kind.options), "description": kind.words}
+        for name, kind in FAULTS.items()
+    ]
+    click.echo(listed(output, rows))
 
 
 @cli.group()
 def controlplane() -> None:
-    """Run the local control plane on its own."""
+    """Start and stop a local control plane that outlives runs."""
 
 
 directory_option = click.option(
     "--dir",
     "directory",
     type=click.Path(path_type=Path),
-    help="Where it lives.",
+    help="Directory of the control plane (default: in your state directory).",
 )
 
 
-@controlplane.command(cls=SettingsCommand, fields=UP, context_settings=VARIABLES)
+@controlplane.command(**BY_SETTINGS, fields=UP)
 @directory_option
 def up(directory: Path | None, **given: object) -> None:
-    """Start a control plane that outlives this command; print its kubeconfig."""
+    """Start a control plane and print how to use it.
+
+    Later runs that name no cluster use this control plane.
+
+    For example:
+      source <(fleet controlplane up)
+      fleet controlplane up --apiserver-flag max-requests-inflight=800
+    """
     from fleet.controlplane import standing as plane  # noqa: PLC0415
     from fleet.profile.settings import Settings  # noqa: PLC0415
     from fleet.run.target import plane_options  # noqa: PLC0415
 
     wanted = plane_options(Settings.from_options(**given), directory)
     info = _run(plane.up(wanted, progress=_note))
-    click.echo(f"export KUBECONFIG={info.kubeconfig}")
+    click.echo(f"export KUBECONFIG={wanted.kubeconfig_out or info.kubeconfig}")
 
 
 @controlplane.command()
 @directory_option
 def down(directory: Path | None) -> None:
-    """Stop the control plane."""
+    """Stop the control plane and remove its data."""
     from fleet.controlplane import standing as plane  # noqa: PLC0415
 
     was_up = _run(plane.down(directory))
@@ -276,18 +363,28 @@ def down(directory: Path | None) -> None:
 
 @controlplane.command()
 @directory_option
-def status(directory: Path | None) -> int:
-    """Tell whether the control plane runs and is healthy."""
+@output_option
+def status(directory: Path | None, output: str) -> int:
+    """Show whether the control plane runs and is healthy."""
     from fleet.controlplane import standing as plane  # noqa: PLC0415
 
     found = _run(plane.status(directory))
     if found is None:
-        click.echo("no control plane is running")
+        click.echo(printed(output, None, "no control plane is running"))
         return Exit.SETUP
-    for name, is_running in found.components.items():
-        click.echo(f"{name:26} {'running' if is_running else 'gone'}")
-    click.echo(f"{found.info.url} is {'ready' if found.is_ready else 'NOT ready'}")
-    click.echo(f"export KUBECONFIG={found.info.kubeconfig}")
+    states = {name: "running" if runs else "gone" for name, runs in found.components.items()}
+    value = {
+        "url": found.info.url,
+        "ready": found.is_ready,
+        "kubeconfig": str(found.info.kubeconfig),
+        "components": states,
+    }
+    lines = [
+        *table([("COMPONENT", "STATE"), *states.items()]),
+        f"{found.info.url} is {'ready' if found.is_ready else 'NOT ready'}",
+        f"export KUBECONFIG={found.info.kubeconfig}",
+    ]
+    click.echo(printed(output, value, "\n".join(lines)))
     return Exit.OK if found.is_ready else Exit.SETUP
 
 
@@ -300,7 +397,11 @@ def status(directory: Path | None) -> int:
     help="Build this minor, e.g. 1.35 (default: find or build the default).",
 )
 def build(wanted: tuple[str, ...]) -> None:
-    """Build the control plane's programs into the user's cache, once."""
+    """Build the programs of a control plane into your cache, once.
+
+    For example:
+      fleet controlplane build --kubernetes-version 1.35
+    """
     from fleet.controlplane.binaries import release_of  # noqa: PLC0415
     from fleet.controlplane.build import provide_binaries  # noqa: PLC0415
 
@@ -309,41 +410,53 @@ def build(wanted: tuple[str, ...]) -> None:
 
 
 @controlplane.command("list")
-def list_releases() -> None:
-    """List the releases of Kubernetes that fleet builds, and which of them are built."""
-    from fleet.controlplane.binaries import PROGRAM, cached_binaries, releases  # noqa: PLC0415
+@output_option
+def list_releases(output: str) -> None:
+    """List the releases of Kubernetes that fleet builds, and which are built."""
+    from fleet.controlplane.binaries import cached_binaries, releases  # noqa: PLC0415
 
+    rows = []
     for release in releases().values():
         built = cached_binaries(release)
-        note = "default" if release == KUBERNETES_VERSION else ""
-        if built is None:
-            click.echo(f"{release:10}{note:9}not built")
-        else:
-            directory = Path(built.commands["etcd"][0]).parent.parent
-            size = (directory / PROGRAM).stat().st_size
-            click.echo(f"{release:10}{note:9}{size >> 20} MiB in {directory}")
+        directory = Path(built.commands["etcd"][0]).parent.parent if built is not None else "-"
+        is_default = "yes" if release == KUBERNETES_VERSION else "-"
+        rows.append({"release": release, "default": is_default, "built": str(directory)})
+    click.echo(listed(output, rows))
 
 
 @cli.group()
 def profiles() -> None:
-    """List, show and import node profiles; explain what the programs of pods do."""
+    """List, show and import profiles of nodes and workloads."""
 
 
 @profiles.command("list")
-def profiles_list() -> None:
-    """List the profiles that ship with fleet."""
+@output_option
+def profiles_list(output: str) -> None:
+    """List the profiles that ship with fleet.
+
+    For example:
+      fleet profiles list -o json
+    """
     from fleet.profile.loader import list_profiles  # noqa: PLC0415
 
-    listed = list_profiles()
-    columns = max(len(profile.name) for profile in listed)
-    for profile in listed:
-        click.echo(f"{profile.name:{columns}} {profile.kind:14} {profile.description}")
+    rows = [
+        {"name": each.name, "kind": each.kind, "description": each.description}
+        for each in list_profiles()
+    ]
+    click.echo(listed(output, rows))
 
 
 @profiles.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete(_profile_names))
 def show(name: str) -> None:
-    """Print a profile, a start for one of your own; on stderr its keys without effect."""
+    """Print a profile, to start one of your own with.
+
+    stderr lists the keys of the profile that have no effect.
+
+    For example:
+      fleet profiles show gpu > mine.yaml
+      fleet spawn --profile ./mine.yaml
+    """
     from fleet.profile.loader import show_profile, warnings_of  # noqa: PLC0415
 
     click.echo(show_profile(name), nl=False)
@@ -355,7 +468,11 @@ def show(name: str) -> None:
 @click.argument("file", type=click.File(encoding="utf-8", errors="replace"), default="-")
 @click.option("--name", help="Name of the new profile.")
 def profiles_import(file: TextIO, name: str | None) -> None:
-    """Make profiles of Nodes, YAML or JSON: kubectl get nodes -o yaml | fleet profiles import."""
+    """Make profiles of existing Nodes, from YAML or JSON.
+
+    For example:
+      kubectl get nodes -o yaml | fleet profiles import > mine.yaml
+    """
     from fleet.profile.node_import import import_nodes  # noqa: PLC0415
 
     imported = import_nodes(file.read(), name=name or "")
@@ -391,7 +508,14 @@ def profiles_import(file: TextIO, name: str | None) -> None:
 def profiles_explain(
     files: tuple[TextIO, ...], profile: tuple[str, ...], programs: tuple[Path, ...]
 ) -> None:
-    """Show what fleet takes each program of a pod for: declared, understood, or by role."""
+    """Show what the programs of a pod will do on fleet's nodes.
+
+    Each program is declared by a PodBehavior, understood from its command, or behaves by its role.
+
+    For example:
+      fleet profiles explain -f deployment.yaml
+      kubectl get pods -o yaml | fleet profiles explain -f -
+    """
     from fleet.profile.option_types import ProfileChoice  # noqa: PLC0415
     from fleet.run.explain import explain_files  # noqa: PLC0415
     from fleet.runtime.programs import load_programs  # noqa: PLC0415
@@ -406,42 +530,74 @@ def schema() -> None:
     """Print the JSON schema of profile files, for editors."""
     from fleet.profile.loader import json_schema  # noqa: PLC0415
 
-    click.echo(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2))
+    click.echo(printed("json", json_schema()))
 
 
-@cli.command(cls=GroupedCommand)
-@click.argument("fault")
+@cli.command()
+@click.argument("fault", shell_complete=complete(_fault_names))
 @fault_options
 @run_dir
-def inject(fault: str, run_dir: Path | None, **given: object) -> None:
-    """Let something go wrong on a running fleet: docs/how-to/faults.md has the FAULTs."""
+@output_option
+def inject(fault: str, run_dir: Path | None, output: str, **given: object) -> None:
+    """Cause a fault on a running fleet.
+
+    `fleet faults list` shows the types of FAULT and the options of each. Without options that
+    choose nodes, all nodes are hit.
+
+    For example:
+      fleet inject NodeDown --share 10% --for 5m
+      fleet inject Partition --zone b --mode BlackHole
+      fleet inject NodeCondition --condition KernelDeadlock --nodes fleet-00007
+    """
     from fleet.run import control_socket  # noqa: PLC0415
 
-    order = control_socket.order_of(fault, given)
-    click.echo(_run(control_socket.inject(run_dir, order)))
+    answer = _run(control_socket.inject(run_dir, control_socket.order_of(fault, given)))
+    click.echo(printed(output, answer, str(answer["told"])))
 
 
 @cli.command()
 @click.argument("fault", default="")
 @click.option("--all", "all_faults", is_flag=True, help="Heal every fault.")
 @run_dir
-def heal(fault: str, run_dir: Path | None, *, all_faults: bool) -> None:
-    """End faults of a running fleet: FAULT is a number or a type; without it list what is on."""
+@output_option
+def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> None:
+    """List the faults of a running fleet, or end them.
+
+    FAULT is a number from the list, or a type. Without FAULT and --all the faults are listed.
+
+    For example:
+      fleet heal
+      fleet heal 2
+      fleet heal --all
+    """
     from fleet.run import control_socket  # noqa: PLC0415
 
-    click.echo(_run(control_socket.heal(run_dir, fault, is_all=all_faults)))
+    answer = _run(control_socket.heal(run_dir, fault, is_all=all_faults))
+    if isinstance(answer, list):
+        text = listed("text", [*map(control_socket.row_of, answer)], "no fault is on")
+    else:
+        text = str(answer["told"])
+    click.echo(printed(output, answer, text))
 
 
-@cli.command(cls=SettingsCommand, fields=CLUSTER, context_settings=VARIABLES)
+@cli.command(**BY_SETTINGS, fields=CLUSTER, exits=(*USUAL[:1], Exit(1), *USUAL[1:], Exit.INVALID))
 @clean_options
-def clean(statefulset: str | None, **given: Any) -> int:
-    """List what runs left in a cluster, or remove it; without arguments nothing is deleted."""
+def clean(statefulset: str | None, output: str, **given: Any) -> int:
+    """List what runs left in a cluster, or remove it.
+
+    Without --run, --all or --expired nothing is removed.
+
+    For example:
+      fleet clean --context test
+      fleet clean --context test --run 20260102-030405-ab12
+      fleet clean --expired --yes
+    """
     from fleet.cluster.credentials import ClusterSelection  # noqa: PLC0415
     from fleet.report.display import ask_on_terminal  # noqa: PLC0415
     from fleet.run import clean_command  # noqa: PLC0415
 
     named = ClusterSelection(**{name: given.pop(name) for name in CLUSTER})
-    choice = clean_command.Choice(**given, is_gone_fine=statefulset is not None)
+    choice = clean_command.Choice(**given, is_gone_fine=statefulset is not None, output=output)
     ask = ask_on_terminal if sys.stdin.isatty() else None
     done = clean_command.clean_cluster(
         named, choice, statefulset or "", ask=ask, say=click.echo, note=_note
@@ -449,23 +605,30 @@ def clean(statefulset: str | None, **given: Any) -> int:
     return _run(done)
 
 
-@cli.command(cls=SettingsCommand, fields=RBAC, context_settings=VARIABLES)
+@cli.command(**BY_SETTINGS, fields=RBAC)
 @rbac_options
 def rbac(
     service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object
 ) -> None:
-    """Print the least RBAC for runs with these options: fleet rbac | kubectl apply -f -."""
-    from fleet.cluster import rbac as printed  # noqa: PLC0415
+    """Print the least RBAC permissions for a run.
+
+    Give it the options that the run will have.
+
+    For example:
+      fleet rbac --user jane | kubectl apply -f -
+      fleet rbac --service-account load/fleet --identity csr | kubectl apply -f -
+    """
+    from fleet.cluster import rbac as printed_rbac  # noqa: PLC0415
     from fleet.profile.settings import Settings  # noqa: PLC0415
 
     settings = Settings.from_options(**given)
-    subject = printed.Subject.parse(service_account, user)
-    names = printed.node_names(settings) if given["nodes"] else []
-    found = printed.of_run(name, subject, settings, names, is_legacy=legacy_impersonation)
-    click.echo(printed.text(found), nl=False)
+    subject = printed_rbac.Subject.parse(service_account, user)
+    names = printed_rbac.node_names(settings) if given["nodes"] else []
+    found = printed_rbac.of_run(name, subject, settings, names, is_legacy=legacy_impersonation)
+    click.echo(printed_rbac.text(found), nl=False)
 
 
-@cli.command()
+@cli.command(exits=tuple(Exit)[:-1])
 @click.argument(
     "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR..."
 )
@@ -478,9 +641,13 @@ def report(
     out: Path | None,
     title: str,
 ) -> int:
-    """Make the report of a run, or compare runs with the first of them.
+    """Write the report of a run, or compare runs with the first one.
 
-    Of one run it is RUN_DIR/report.html, one file that needs no network.
+    The report of one run is RUN_DIR/report.html: one file that needs no network.
+
+    For example:
+      fleet report runs/20260102-030405-ab12
+      fleet report runs/new --baseline runs/old -o junit --out junit.xml
     """
     from fleet.report.report_command import make_report  # noqa: PLC0415
 
@@ -492,7 +659,7 @@ def report(
 
 @cli.group()
 def locust() -> None:
-    """Join fleets to Locust: a master with the Fleet tab, or workers that host nodes."""
+    """Run fleets under a Locust master, with its web UI."""
 
 
 locustfiles = click.option(
@@ -500,18 +667,22 @@ locustfiles = click.option(
     multiple=True,
     type=click.Path(path_type=Path),
     envvar="FLEET_LOAD",
-    help="A locustfile of API users, or the name of one that ships with fleet.",
+    help="Locustfile of API users, or the name of one that ships with fleet.",
 )
 locust_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+LOCUSTS = {"context_settings": {"ignore_unknown_options": True}}
 
 
-@locust.command(context_settings={"ignore_unknown_options": True})
+@locust.command(**LOCUSTS)
 @locustfiles
 @locust_arguments
 def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
-    """Become a Locust master that knows fleet, on loopback by default.
+    """Run a Locust master that can host fleets, on loopback by default.
 
-    ARGUMENTS are Locust's own, and so are its variables ($LOCUST_WEB_HOST ...): `locust --help`.
+    ARGUMENTS and variables ($LOCUST_WEB_HOST ...) are Locust's own: see `locust --help`.
+
+    For example:
+      fleet locust master --load api_users --web-port 8089
     """
     _require("locust", "fleet locust master", "locust")
     from fleet.dashboard.locust_master import master_of_its_own  # noqa: PLC0415
@@ -520,11 +691,17 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
-@locust.command(context_settings={"ignore_unknown_options": True})
+@locust.command(**LOCUSTS)
 @locustfiles
 @locust_arguments
 def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
-    """Become a Locust worker of API users; ARGUMENTS are Locust's own, such as --master-host."""
+    """Run a Locust worker of API users.
+
+    ARGUMENTS are Locust's own, such as --master-host.
+
+    For example:
+      fleet locust users --load api_users --master-host 10.0.0.7
+    """
     _require("locust", "fleet locust users", "locust")
     from fleet.dashboard.locust_master import users_of_their_own  # noqa: PLC0415
 
@@ -533,7 +710,11 @@ def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
 
 
 def worker(**given: object) -> object:
-    """Have the nodes that a Locust master asks for (default 127.0.0.1:5557); see `fleet spawn`."""
+    """Host the nodes that a Locust master requests (default 127.0.0.1:5557).
+
+    For example:
+      fleet locust worker --locust-master 10.0.0.7:5557 --context test
+    """
     given["locust_master"] = given.get("locust_master") or "127.0.0.1:5557"
     assert spawn.callback is not None
     return spawn.callback(**given)
@@ -542,18 +723,68 @@ def worker(**given: object) -> object:
 locust.add_command(
     SettingsCommand(
         "worker",
-        params=spawn.params,
         callback=worker,
+        refused=("duration", "until_ready", "dashboard", "dry_run"),
+        also=("locust_master", "on_master_quit", "max_nodes", "run_id"),
         help=worker.__doc__,
         context_settings=spawn.context_settings,
+        exits=tuple(Exit),
     )
 )
+
+
+@cli.command()
+@output_option
+def version(output: str) -> None:
+    """Print the versions of fleet and of what it emulates."""
+    found = {
+        "fleet": __version__,
+        "kubelet": KUBERNETES_VERSION,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    click.echo(printed(output, found, "\n".join(table([*found.items()]))))
+
+
+@cli.command("help")
+@click.argument("command", nargs=-1)
+def help_(command: tuple[str, ...]) -> None:
+    """Print the help of a command.
+
+    For example:
+      fleet help spawn
+      fleet help controlplane up
+    """
+    cli.main([*command, "--help"], prog_name="fleet", standalone_mode=False)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    For example:
+      source <(fleet completion bash)
+      fleet completion fish > ~/.config/fish/completions/fleet.fish
+    """
+    kind = click.shell_completion.get_completion_class(shell)
+    assert kind is not None, shell
+    click.echo(kind(cli, {}, "fleet", "_FLEET_COMPLETE").source())
 
 
 def _require(module: str, what: str, extra: str) -> None:
     """Refuse what needs an extra that is not installed; nothing is imported."""
     if importlib.util.find_spec(module) is None:
-        raise UsageError(f"{what} needs more: pip install 'fleet-emulator[{extra}]'")
+        raise UsageError(f"{what} needs packages of the extra {extra}: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return what installs the packages of an extra, wherever fleet itself came from."""
+    wanted = importlib.metadata.requires("fleet-emulator") or ()
+    names = [each.partition(";")[0] for each in wanted if f"extra == '{extra}'" in each]
+    has_pip = importlib.util.find_spec("pip") is not None  # `uv tool install` brings none
+    pip = (sys.executable, "-m", "pip", "install") if has_pip else UV_PIP
+    return shlex.join((*pip, *names))
 
 
 def _run(work: Coroutine[object, object, T]) -> T:

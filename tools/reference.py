@@ -1,8 +1,8 @@
 """Write the pages of docs/reference that the code already says: `make docs`.
 
-cli.md comes from click, configuration.md from the pydantic models, the tables of summary.md and
-metrics.md from what `fleet.report` declares, that of faults.md from `fleet.faults`. A unit test
-makes them again and compares.
+cli.md and the manual page fleet.1 come from click, configuration.md from the pydantic models, the
+tables of summary.md and metrics.md from what `fleet.report` declares, that of faults.md from
+`fleet.faults`. A unit test makes them again and compares.
 """
 
 import re
@@ -23,7 +23,7 @@ from fleet.quantity import format_duration
 from fleet.report.figure import Figure, Kind, figures_of
 from fleet.report.figures import RequestFigures, metrics
 from fleet.report.report import Judgement, RunFigures
-from fleet.run.cli_options import GroupedCommand, grouped
+from fleet.run.cli_options import EXAMPLES, EXITS, GroupedOption, grouped
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -37,6 +37,7 @@ def pages() -> dict[Path, str]:
     """Return the generated pages by their path."""
     made = {
         "cli.md": cli_page(),
+        "fleet.1": man_page(),
         "configuration.md": configuration_page(),
         "summary.md": _with_table("summary.md", "| key | |", summary_rows()),
         "metrics.md": _with_table(
@@ -63,15 +64,52 @@ def cli_page() -> str:
     lines = ["# Command line", "", "Made by `make docs` of what `fleet COMMAND --help` prints.", ""]
     lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
     for path, command in _commands("fleet", cli):
-        lines += [f"## {path}", "", *_paragraphs(command.help or ""), ""]
-        groups = grouped(command.get_params(click.Context(command))[:-1])  # without --help
-        if not isinstance(command, GroupedCommand):
-            groups = {"": [each for listed in groups.values() for each in listed]}
-        for title, options in groups.items():
-            lines += [f"**{title}**", ""] if title else []
+        words, _, examples = (command.help or "").partition(EXAMPLES)
+        lines += [f"## {path}", "", *_paragraphs(words), ""]
+        if examples:
+            lines += ["```sh", *textwrap.dedent(examples.strip("\n")).splitlines(), "```", ""]
+        for title, options in _groups(command).items():
             if options:
+                lines += [f"**{title}**", ""]
                 lines += ["| option | |", "|---|---|", *map(_option, options), ""]
     return "\n".join(lines)
+
+
+def _groups(command: click.Command) -> dict[str, list[click.Option]]:
+    """Return the options of a command by their heading, without those that every command has."""
+    own = [
+        each
+        for each in command.get_params(click.Context(command))
+        if isinstance(each, GroupedOption) or each.name not in {"help", "help_all", "verbose"}
+    ]
+    return grouped(own)
+
+
+def man_page() -> str:
+    """Return the manual page of all commands, for `man fleet`."""
+    about = [_roff(each) for each in _paragraphs((cli.help or "").partition(EXAMPLES)[0]) if each]
+    lines = ['.TH FLEET 1 "" "fleet" "User Commands"', ".SH NAME", f"fleet \\- {about[0]}"]
+    lines += [".SH SYNOPSIS", ".B fleet", "COMMAND [OPTIONS]", ".SH DESCRIPTION", *about[1:]]
+    lines += [".SH COMMANDS"]
+    for path, command in _commands("fleet", cli):
+        words, _, examples = (command.help or "").partition(EXAMPLES)
+        lines += [f'.SS "{_roff(path)}"']
+        lines += [_roff(each) or ".PP" for each in _paragraphs(words)]
+        if examples:
+            lines += [".PP", ".nf", *map(_roff, examples.strip("\n").splitlines()), ".fi"]
+        for each in (each for options in _groups(command).values() for each in options):
+            value = "" if each.is_flag else f" {each.make_metavar(click.Context(cli))}"
+            names = _roff(f"{', '.join(each.opts)}{value}")
+            lines += [".TP", f".B {names}", _roff(" ".join((each.help or "").split()))]
+    lines += [".SH EXIT STATUS"]
+    for code, words in EXITS.items():
+        lines += [".TP", f".B {code.value}", _roff(words)]
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{text}" if text.startswith((".", "'")) else text
 
 
 def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

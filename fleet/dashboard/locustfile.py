@@ -58,7 +58,7 @@ def check_version(version: str) -> None:
     if not VERSIONS[0] <= tuple(map(int, version.split(".")[:2])) < VERSIONS[1]:
         sys.stderr.write(
             f"fleet: its locustfile needs Locust 2.47 or a later 2.x, this is {version}: "
-            f"pip install 'fleet-emulator[locust]'\n"
+            "pip install 'locust>=2.47,<3'\n"
         )
         sys.exit(3)
 

@@ -108,6 +108,11 @@ class FaultKind(NamedTuple):
     of_control_plane: bool = False
     """It hits no node but a component of the run's own local control plane."""
 
+    @property
+    def options(self) -> list[str]:
+        """Return the options of `fleet inject` that it takes; a needed one has a star."""
+        return [f"--{key_of(each)}{'*' * (each in self.needs)}" for each in self.takes]
+
 
 _HEARTBEATS = "heartbeats"
 FAULTS = {

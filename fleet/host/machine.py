@@ -50,11 +50,12 @@ def raise_descriptors(
     *,
     own_watches: bool = False,
     listening: int = 0,
-) -> None:
-    """Raise the soft limit of open files to the hard one: pods and clients bring more than nodes.
+) -> int:
+    """Return how many open files are needed, and raise their soft limit to the hard one.
 
-    A local API server inherits the limit and holds the other ends. Raises SetupError naming the
-    number when the hard limit is too low. Source: Go's os package, which does so at its start.
+    Pods and clients bring more than nodes. A local API server inherits the limit and holds the
+    other ends. Raises SetupError naming the number when the hard limit is too low. Source: Go's os
+    package, which does so at its start.
     """
     connections = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
     needed = DESCRIPTORS_BASE + connections + listening  # sockets of kubelets
@@ -67,10 +68,11 @@ def raise_descriptors(
                 f"{nodes} nodes in fidelity {fidelity} need {needed} open files, the limit is "
                 f"{hard}: raise it (ulimit -Hn {needed}), {_fewer(fidelity, own_watches)}"
             ) from None
-        return
+        return needed
     wanted = max(soft, needed) if hard == resource.RLIM_INFINITY else hard
     if soft not in (wanted, resource.RLIM_INFINITY):
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return needed
 
 
 def check_ports(
@@ -113,8 +115,8 @@ def check_memory(
     *,
     is_local: bool,
     own_watches: bool = False,
-) -> None:
-    """Raise SetupError when the nodes, and a local control plane, will not fit."""
+) -> int:
+    """Return the bytes that nodes, and a local control plane, need. Raises SetupError if over."""
     watching = nodes if own_watches and fidelity is Fidelity.LIGHT else 0
     needed = BASE_BYTES + nodes * NODE_BYTES[fidelity] + int(nodes * agents * AGENT_BYTES)
     needed += watching * WATCHES_BYTES
@@ -128,6 +130,7 @@ def check_memory(
             f"{' with the local control plane' if is_local else ''}, {available / 1e9:.1f} GB are "
             f"available: {_fewer(fidelity, own_watches)}"
         )
+    return needed
 
 
 def available_bytes() -> int:

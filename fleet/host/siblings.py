@@ -26,7 +26,7 @@ from fleet.controlplane.options import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text
-from fleet.profile.settings import ServeMode, Settings, flag_of
+from fleet.profile.settings import ServeMode, Settings, flags_of
 from fleet.report.display import LiveFigures
 from fleet.report.report import RunFigures, load, merge
 from fleet.report.run_directory import FIGURES
@@ -224,7 +224,7 @@ INHERITED = frozenset({"bootstrap_token", "cert_dir"})
 FIRST_ONLY = frozenset(
     {
         *("duration_ns", "until_ready", "command", "statefulset", "manage"),
-        *("slo", "no_report", "title", "quiet", "stop_if"),
+        *("slo", "no_report", "title", "quiet", "stop_if", "dry_run"),
         *("output", "kubeconfig_out", "dashboard", "dashboard_port", "dashboard_hosts"),
         *("load", "api_users", "load_cluster_role", "real_nodes"),
         *("controlplane_bin", "kubernetes_version", "fsync", "audit_log", "etcd_flags"),
@@ -255,51 +255,36 @@ def sibling_arguments(
 
     `confirmation` is of a shared cluster, "" for one that is fleet's own.
     """
-    share = settings.share(number)
-    arguments = [
-        f"--nodes={share.nodes}",
-        f"--shard={share.shard}",
-        f"--shard-stride={share.shard_stride}",
-        f"--run-id={run_id}",
-        f"--holder={settings.holder or run_id}",
-        "--processes=1",
-        "--keep",
-        *(each for field in PASSED_ON for each in _passed_on(settings, field)),
-    ]
-    if share.max_nodes:
-        arguments.append(f"--max-nodes={share.max_nodes}")
-    if share.rate:
-        arguments.append(f"--rate={rate_text(share.rate)}")
-    serve = settings.serve
+    share, fields = settings.share(number), Settings.model_fields
+    serve, serve_at = settings.serve, settings.serve_at
     if serve is ServeMode.AUTO and kubeconfig is not None:
         serve = ServeMode.LOOPBACK  # to the process it is a cluster that was named
-    arguments.append(f"--serve={serve}")
-    if settings.serve_at:
+    if serve_at:
         address, port = settings.serve_address
         before = number
         if serve is ServeMode.PORTS:
             before = sum(settings.share(each).most for each in range(number))
-        arguments.append(f"--serve-at={address}:{port + before}")
-    if settings.metrics_port:
-        arguments.append(f"--metrics-port={settings.metrics_port + number}")
-    if settings.locust_master:
-        arguments += [f"--locust-master={settings.locust_master}", "--on-master-quit=hold"]
-    if confirmation:
-        arguments.append(f"--confirm-cluster={confirmation}")
-    arguments.append("--shared" if confirmation else "--not-shared")
-    config = kubeconfig or settings.kubeconfig
-    if config is not None:
-        arguments.append(f"--kubeconfig={config}")
-    return arguments
-
-
-def _passed_on(settings: Settings, field: str) -> list[str]:
-    """Return the options that give a process the value of a field, none for the default."""
-    value, flag = getattr(settings, field), flag_of(field)
-    if value == Settings.model_fields[field].default:
-        return []
-    if value is True:
-        return [flag]
-    if field == "profiles":
-        return [f"{flag}={choice.source}={choice.weight}" for choice in value]
-    return [f"{flag}={each}" for each in (value if isinstance(value, tuple) else (value,))]
+        serve_at = f"{address}:{port + before}"
+    same = {field: getattr(settings, field) for field in PASSED_ON}
+    arguments = flags_of(
+        {field: value for field, value in same.items() if value != fields[field].default}
+        | {
+            "nodes": share.nodes,
+            "shard": share.shard,
+            "shard_stride": share.shard_stride,
+            "run_id": run_id,
+            "holder": settings.holder or run_id,
+            "processes": 1,
+            "keep": True,
+            "max_nodes": share.max_nodes or None,
+            "rate": rate_text(share.rate) if share.rate else None,
+            "serve": serve,
+            "serve_at": serve_at,
+            "metrics_port": settings.metrics_port + number if settings.metrics_port else None,
+            "locust_master": settings.locust_master,
+            "on_master_quit": "hold" if settings.locust_master else None,
+            "confirm_cluster": confirmation,
+            "kubeconfig": kubeconfig or settings.kubeconfig,
+        }
+    )
+    return [*arguments, "--shared" if confirmation else "--not-shared"]

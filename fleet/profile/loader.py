@@ -326,7 +326,7 @@ def parse_documents(text: str, origin: str) -> tuple[Document, ...]:
 def list_profiles() -> tuple[ProfileSummary, ...]:
     """List what is shipped; the first comment line of a file describes it."""
     found = []
-    for name, path in sorted(_shipped().items()):
+    for name, path in sorted(shipped().items()):
         text = _read(path)
         first = text.partition("\n")[0]
         kind = DIRECTORIES[path.parent.name]
@@ -381,7 +381,7 @@ def is_path(source: str) -> bool:
     return "/" in source or source.endswith((".yaml", ".yml"))
 
 
-def _shipped() -> dict[str, Path]:
+def shipped() -> dict[str, Path]:
     """Return the shipped documents by name."""
     root = shipped_directory()
     return {path.stem: path for part in DIRECTORIES for path in (root / part).glob("*.yaml")}
@@ -389,10 +389,10 @@ def _shipped() -> dict[str, Path]:
 
 def _shipped_path(name: str) -> Path:
     """Return the file of a shipped document."""
-    shipped = _shipped()
-    if name not in shipped:
-        raise UsageError(f"{unknown_name('profile', name, shipped)}, or a file ending in .yaml")
-    return shipped[name]
+    known = shipped()
+    if name not in known:
+        raise UsageError(f"{unknown_name('profile', name, known)}, or a file ending in .yaml")
+    return known[name]
 
 
 def _read(path: Path) -> str:

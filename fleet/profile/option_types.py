@@ -41,6 +41,9 @@ class ProfileChoice(NamedTuple):
     source: str
     weight: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.source}={self.weight}"
+
 
 class StopRules(NamedTuple):
     """When a run ends because the API server is sick; a duration of 0 turns a rule off."""

@@ -3,7 +3,7 @@
 import enum
 import ipaddress
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -113,6 +113,7 @@ class OutputFormat(enum.StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    YAML = "yaml"
 
 
 class ServeMode(enum.StrEnum):
@@ -145,87 +146,95 @@ class Settings(BaseModel):
     )
 
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
-    """How many virtual kubelets (default 100)."""
+    """Number of virtual kubelets (default 100)."""
     name_prefix: DnsLabel = "fleet"
-    """Nodes are PREFIX-00000 ... (default fleet)."""
+    """Prefix of the node names: PREFIX-00000, PREFIX-00001 ... (default fleet)."""
     profiles: Annotated[Profiles, Shown("NAME|FILE[=WEIGHT]")] = Field(
         default=DEFAULT_PROFILES, alias="profile"
     )
-    """What nodes are like."""
+    """Profile of the nodes: a name from `fleet profiles list`, or a file (default default). Repeat
+    it with weights for a mix: default=9, gpu=1."""
     programs: Annotated[tuple[Path, ...], Shown("FILE")] = ()
-    """A plug-in that says what the programs of containers do: docs/how-to/programs.md."""
+    """Python plug-in that defines what programs in containers do."""
     fidelity: Fidelity = Fidelity.KUBELET
-    """All requests of a kubelet (default), or the fewest."""
+    """Send all requests that a kubelet sends (kubelet, default) or the fewest (light)."""
     start: StartMode = StartMode.SETTLED
-    """Make nodes as if they had been up for long (default settled), or send all that a kubelet
-    sends when it starts (cold)."""
+    """Create nodes that look long established (settled, default), or send every request of a
+    starting kubelet (cold)."""
     encoding: Encoding | None = None  # None: what the fidelity has, see `wire_encoding`
-    """How objects travel (default protobuf; json with light)."""
+    """Encoding of objects (default protobuf; json with --fidelity light)."""
     watches: WatchMode | None = None  # None: see `has_own_watches`
-    """Whose they are (default per-node; shared with light)."""
+    """Open watches per node, or share a few among all nodes (default per-node; shared with
+    --fidelity light)."""
     rate: Annotated[Rate, Shown("N|max")] = 0.0  # 0: as the server takes them; inf: all at once
-    """Nodes started per second, or all at once (default: as the API server takes them)."""
+    """Nodes to start per second, or max for all at once (default: what the API server sustains)."""
     no_agents: bool = False
-    """Without the node agents that profiles name."""
+    """Run no node agents, such as the kube-proxy of the default profile."""
     simulate_csi: bool = False
-    """Be the CSI driver csi.fleet.emulator."""
+    """Simulate the CSI driver csi.fleet.emulator and its controller."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    """Of everything random."""
+    """Seed for all random choices, so that a run can be repeated (default 0)."""
     serve: ServeMode = ServeMode.AUTO
-    """Where kubelets answer logs, exec, scrapes (default: 127.x on a local control plane)."""
+    """Where kubelets serve logs, exec and metrics: an address 127.x per node (loopback), a port per
+    node (ports), one port for all (path), nowhere (off). The default auto is loopback on a local
+    control plane, else off."""
     serve_at: Annotated[Address, Shown("ADDRESS:PORT")] = ""
-    """With ports: of the first node, the next ones have the next ports; with path: of all."""
+    """Address of the first node with --serve ports (the next nodes have the next ports), or of all
+    nodes with --serve path."""
     identity: IdentityMode = IdentityMode.IMPERSONATE
-    """Impersonated (default), with certificates of their own, or you."""
+    """How nodes authenticate: impersonate each node with your credential (default), csr (a client
+    certificate per node), or shared (all as you)."""
     cert_dir: Annotated[Path | None, Shown(variable="FLEET_CERT_DIR")] = None
-    """With csr: keeps their keys and certificates."""
+    """With --identity csr: directory that keeps the keys and certificates of the nodes."""
     bootstrap_token: Annotated[BootstrapToken, Shown("TOKEN", variable="FLEET_BOOTSTRAP_TOKEN")] = (
         SecretStr("")
     )
-    """With csr: joins."""
+    """With --identity csr: token to request the first certificate with."""
     bootstrap_kubeconfig: Path | None = None
-    """The same, a file."""
+    """With --identity csr: kubeconfig that has such a token."""
     approve_csrs: bool = False
-    """With csr: approve the nodes' requests."""
+    """With --identity csr: approve the certificate requests of the nodes."""
     kubeconfig: Path | None = None
-    """Use this kubeconfig."""
+    """Use the cluster of this kubeconfig."""
     context: str = ""
-    """Use this context of the kubeconfig."""
+    """Use the cluster of this kubeconfig context."""
     in_cluster: bool = False
-    """Use the pod's own service account."""
+    """Use the cluster that this pod runs in, with its service account."""
     confirm_cluster: Annotated[str, Shown("CONTEXT|UID")] = ""
-    """Load this shared cluster, unasked."""
+    """Load this existing cluster without a prompt."""
     shared: Annotated[bool | None, Shown(is_hidden=True)] = None
     """Of a process of a run: whether the cluster is shared, as the first process found."""
     no_taint: bool = False
-    """Dedicated clusters only: any pod may come."""
+    """Set no taint, so that any pod may run on the nodes. For dedicated clusters only."""
     zone_labels: bool = False
-    """Set zone labels on a cluster that was named too."""
+    """Set zone labels also in an existing cluster."""
     provider_id: Annotated[ProviderIdOption, Shown("none|fleet|TEMPLATE")] = ""
-    """Give the nodes no providerID, fleet://ZONE/NAME, or one such as aws:///{{zone}}/{{name}}
-    (default: as their profiles say)."""
+    """providerID of the nodes: none, fleet (fleet://ZONE/NAME), or a template such as
+    aws:///{{zone}}/{{name}} (default: as in the profile)."""
     manage: Annotated[LabelSelector, Shown("SELECTOR")] = ""
-    """Be the kubelet of Nodes that others make: those with these labels, --nodes at most. On a
-    shared cluster they also need the label fleet.emulator/managed=true."""
+    """Serve existing Nodes with these labels, at most --nodes, e.g. those that an autoscaler
+    creates. On a shared cluster they also need the label fleet.emulator/managed=true."""
     # It must stand on the command line of each run.
     real_nodes: Annotated[bool, Shown(variable=None)] = False
     """Let the scenario's pods run on any node of a shared cluster (default: on fleet's only)."""
     duration_ns: DurationOption | None = Field(default=None, alias="duration")  # None: until Ctrl-C
-    """End this long after all nodes are Ready, e.g. 90s, 5m."""
+    """End this long after all nodes are Ready, e.g. 90s or 5m (default: at Ctrl-C)."""
     until_ready: bool = False
-    """Clean up and exit once all nodes are Ready."""
+    """End as soon as all nodes are Ready."""
+    dry_run: Annotated[bool, Shown(variable=None)] = False
+    """Print the plan of the run, and start nothing."""
     stop_if: Annotated[StopIf | None, Shown("RULES")] = None  # None: see `stop_rules`
-    """End the run when the API server is sick: readyz[:DURATION], errors[:SHARE[:DURATION]], or
-    never (default: readyz:30s,errors:20%:30s on a shared cluster, else never)."""
+    """End the run when the API server is unhealthy: readyz[:DURATION], errors[:SHARE[:DURATION]],
+    or never (default: readyz:30s,errors:20%:30s on a shared cluster, else never)."""
     keep: bool = False
-    """Leave the nodes in the cluster at the end."""
+    """Leave the nodes in the cluster at the end; `fleet clean` removes them."""
     kubeconfig_out: Path | None = None
-    """Write a kubeconfig for kubectl here."""
+    """Write a kubeconfig of the cluster to this file."""
     # $FLEET_RUN_DIR names the run of a COMMAND.
     run_dir: Annotated[Path | None, Shown(variable=None)] = None
-    """Where summary and time series go (default runs/<id>)."""
+    """Directory for summary, time series and report (default runs/<id>)."""
     slo: Path | None = None
-    """What the run is held to (default: SIG Scalability's SLOs)."""
+    """File of SLOs to judge the run by (default: SIG Scalability's)."""
     no_report: bool = False
     """Write no report.html at the end."""
     title: Annotated[str, Shown("TEXT")] = ""
@@ -233,62 +242,63 @@ class Settings(BaseModel):
     quiet: bool = False
     """Show no progress on stderr, only what needs attention."""
     output: OutputFormat = OutputFormat.TEXT
-    """How the summary is printed."""
+    """Format of the summary (default text)."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0  # 0: none
-    """Serve Prometheus metrics here."""
+    """Port for Prometheus metrics of fleet (default none)."""
     metrics_host: str = "127.0.0.1"
-    """Where it listens (default 127.0.0.1)."""
+    """Address for these metrics (default 127.0.0.1)."""
     story: Annotated[tuple[str, ...], Shown("NODE")] = ()
-    """Keep what this node did, for bugs."""
+    """Keep the last inputs and requests of this node, to report a bug."""
     dashboard: bool = False
-    """Show and steer the fleet with Locust's web UI."""
+    """Show and control the fleet in Locust's web UI."""
     dashboard_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Its port (default: a free one)."""
+    """Port of the dashboard (default: a free one)."""
     dashboard_hosts: Annotated[HostNames, Shown("NAME")] = Field(default=(), alias="dashboard_host")
-    """A name that browsers know it by, besides localhost."""
+    """Host name that browsers use for the dashboard, other than localhost."""
     load: Annotated[tuple[Path, ...], Shown("FILE")] = ()
-    """A locustfile of API users next to the nodes."""
+    """Locustfile of API users to run next to the nodes, or the shipped api_users."""
     api_users: Annotated[int, Field(ge=0)] = 0
-    """How many users of those files."""
+    """Number of API users."""
     load_cluster_role: Annotated[str, Shown("NAME")] = ""
-    """Their ClusterRole (default: the least rights for api_users)."""
+    """ClusterRole of the API users (default: the least rights for api_users)."""
     max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
-    """The most that a dashboard may ask for (default --nodes)."""
+    """Largest number of nodes that the dashboard may ask for (default --nodes)."""
     locust_master: Annotated[Address, Shown("HOST:PORT")] = ""
-    """Have the nodes that this Locust master asks for."""
+    """Host the nodes that this Locust master asks for."""
     on_master_quit: Literal["exit", "hold"] = "exit"
-    """Then remove the nodes and exit, or keep them for the next master."""
+    """When the master ends, remove the nodes and exit (exit, default), or keep them for the next
+    master (hold)."""
     processes: Annotated[int, Field(ge=1, le=64)] = 1
-    """Share the nodes among so many processes."""
+    """Number of processes that share the nodes (default 1)."""
     shard: Annotated[Shard, Shown("N|hostname")] = None  # None: one process alone
-    """Own the names PREFIX-N-00000 ..., N as hostname ends."""
+    """Use the node names PREFIX-N-00000 ...; hostname takes N from the end of the host name."""
     shard_stride: Annotated[int, Field(ge=0)] = 0  # 0: see `stride`
-    """The most nodes of a shard, the same for all."""
+    """Largest number of nodes in a shard, the same for all shards."""
     nodes_total: Annotated[int, Field(ge=0)] = 0  # 0: each shard has `nodes`
-    """Of all shards: the last takes what is left."""
+    """Number of nodes in all shards; the last shard has the rest."""
     run_id: RunId = ""  # empty: a new one
-    """Name the run; several shards may be of one (default: a new name)."""
+    """Name of the run, which several shards may share (default: a new name)."""
     holder: str = ""  # its successor waits for it
-    """Which of those this process is, e.g. its pod's UID."""
+    """Identity of this process among the shards, e.g. the UID of its pod."""
     statefulset: Annotated[StatefulSetOption, Shown("NAMESPACE/NAME")] = None
-    """Ours: SIGTERM keeps the nodes if it starts this shard again."""
+    """StatefulSet of this pod: SIGTERM keeps the nodes if it will start this shard again."""
     # $FLEET_CONTROLPLANE_BIN is one place of several.
     controlplane_bin: Annotated[Path | None, Shown(variable=None)] = None
-    """Directory of its programs (default: docs/reference/versions.md)."""
+    """Directory of the programs (default: from PATH or the cache, else built once)."""
     kubernetes_version: Annotated[str, Shown("MINOR")] = ""
-    """Minor of Kubernetes that it runs: 1.34 to 1.37 (default: 1.36), built on first use."""
+    """Minor of Kubernetes to run: 1.34 to 1.37 (default: 1.36), built on first use."""
     fsync: bool = False
-    """Let etcd wait for the disk."""
+    """Let etcd wait for the disk, as in production."""
     audit_log: Path | None = None
-    """Log each request here."""
+    """Write the API server's audit log to this file."""
     etcd_flags: ComponentFlags = Field(default=(), alias="etcd_flag")
-    """More flags for etcd."""
+    """Flag for etcd, e.g. snapshot-count=10000."""
     apiserver_flags: ComponentFlags = Field(default=(), alias="apiserver_flag")
-    """More flags for kube-apiserver."""
+    """Flag for kube-apiserver, e.g. max-requests-inflight=800."""
     scheduler_flags: ComponentFlags = Field(default=(), alias="scheduler_flag")
-    """More flags for kube-scheduler."""
+    """Flag for kube-scheduler, e.g. v=4."""
     controller_manager_flags: ComponentFlags = Field(default=(), alias="controller_manager_flag")
-    """More flags for kube-controller-manager."""
+    """Flag for kube-controller-manager, e.g. node-eviction-rate=1."""
     command: tuple[str, ...] = ()  # what stands behind `--`
 
     @classmethod
@@ -320,19 +330,29 @@ class Settings(BaseModel):
             raise ValueError("--statefulset: its pods are of one run, name it with --run-id")
         if self.in_cluster and (self.kubeconfig or self.context):
             raise ValueError("--in-cluster excludes --kubeconfig and --context")
-        if self.command and (self.until_ready or self.duration_ns is not None):
-            raise ValueError("a command ends the run itself: drop --until-ready and --duration")
+        self._check_end()
         self._check_dashboard()
         self._check_certificates()
         self._check_serving()
         if "metrics_host" in self.model_fields_set and not self.metrics_port:
             raise ValueError("--metrics-host needs --metrics-port")
-        if self.duration_ns == 0:
-            raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
         if self.names_cluster:
             for flag in self.local_only:
                 raise ValueError(f"{flag} is for the local control plane, not for a cluster")
         return self
+
+    def _check_end(self) -> None:
+        if self.command and (self.until_ready or self.duration_ns is not None):
+            raise ValueError("a command ends the run itself: drop --until-ready and --duration")
+        if self.duration_ns == 0:
+            raise ValueError("--duration: 0s leaves no time; --until-ready ends at Ready")
+        if self.until_ready and self.duration_ns is not None:
+            raise ValueError(
+                "--until-ready excludes --duration: drop one, the run ends either when all nodes "
+                "are Ready or this long after that"
+            )
+        if "on_master_quit" in self.model_fields_set and not self.locust_master:
+            raise ValueError("--on-master-quit needs --locust-master")
 
     def _check_managed(self) -> None:
         for field, why in NOT_MANAGED if self.manage else ():
@@ -562,6 +582,21 @@ class Settings(BaseModel):
     def node_names(self) -> Iterator[str]:
         """Yield the names of all nodes that this process may have, by slot."""
         return map(self.node_name, range(self.most))
+
+
+def is_absent(value: object) -> bool:
+    """Return whether an option was not given; 0 was."""
+    return value is None or value is False or value in ((), "")
+
+
+def flags_of(given: Mapping[str, object]) -> list[str]:
+    """Return the arguments of a command line that give fields or options these values."""
+    return [
+        flag_of(name) if each is True else f"{flag_of(name)}={each}"
+        for name, value in given.items()
+        if not is_absent(value)
+        for each in (value if isinstance(value, tuple) else (value,))
+    ]
 
 
 def flag_of(field: str) -> str:

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import cast
 from xml.etree import ElementTree as ET
 
-import orjson
-
 from fleet.errors import Exit, SetupError, UsageError
 from fleet.profile.option_types import margin
 from fleet.report.comparison import Comparison, Row, compare
@@ -14,6 +12,7 @@ from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.html_report import write_report
 from fleet.report.limits import limited_by, uses
+from fleet.report.printed import printed
 from fleet.report.report import ServiceLevel
 from fleet.report.run_directory import RunRecord, read_run
 from fleet.report.service_levels import INDICATORS, is_asked
@@ -259,9 +258,9 @@ def make_report(
         note(conclusion(compared))
     match form or "markdown":
         case "html":
-            raise UsageError("--format html is the page of one run; compare runs as markdown")
-        case "json":
-            text = _json(compared_json(compared))
+            raise UsageError("--output html is the page of one run; compare runs as text or json")
+        case "json" | "yaml":
+            text = printed(form or "", compared_json(compared)) + "\n"
         case "junit":
             text = compared_junit(compared)
         case _:
@@ -273,17 +272,13 @@ def _one(run: RunRecord, form: str, out: Path | None) -> str:
     match form:
         case "html":
             return f"{write_report(run, out)}\n"
-        case "json":
-            text = _json(as_json(run))
+        case "json" | "yaml":
+            text = printed(form, as_json(run)) + "\n"
         case "junit":
             text = junit(run)
         case _:
             text = markdown(run)
     return _written(text, out)
-
-
-def _json(content: object) -> str:
-    return orjson.dumps(content, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
 def _written(text: str, out: Path | None) -> str:

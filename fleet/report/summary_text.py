@@ -6,6 +6,7 @@ from pathlib import Path
 from fleet.errors import Exit
 from fleet.metrics import Histogram, is_failure, is_refused_renewal, merged
 from fleet.report.figures import AgentFigures, RequestFigures
+from fleet.report.printed import table
 from fleet.report.report import Outcome, RunFigures
 from fleet.report.run_directory import SUMMARY
 from fleet.report.service_levels import is_asked, level_words, words
@@ -231,20 +232,7 @@ def _requests(requests: Sequence[RequestFigures]) -> list[str]:
         kinds = f"{len(rest)} more kinds"
         code = "2xx" if all(200 <= r.code < 300 for r in rest) else "any"
         rows.append(("other", kinds, code, count, _ms(latency, 0.5), _ms(latency, 0.99)))
-    return _aligned(rows, left=2)
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Align columns: the first `left` to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    return table(rows, left=2, indent="  ")
 
 
 def _closing(

@@ -31,10 +31,11 @@ from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
 from fleet.profile.option_types import margin
-from fleet.profile.settings import Settings
+from fleet.profile.settings import Settings, flags_of, is_absent
 from fleet.quantity import format_duration, parse_positive_duration
 from fleet.report.capacity_report import Probe, Search, write_capacity
 from fleet.report.findings import of_unit, sentence
+from fleet.report.printed import printed, table
 from fleet.report.report import Outcome, own_limit_words
 from fleet.report.run_directory import SUMMARY, TIMESERIES, RunRecord, read_run
 from fleet.report.service_levels import share_of_limit
@@ -150,7 +151,7 @@ def options_of(
 
 def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, object]) -> Asked:
     """Return the options of each run but its size. Raises UsageError for what is not one."""
-    options = {key: value for key, value in given.items() if not _is_absent(value)}
+    options = {key: value for key, value in given.items() if not is_absent(value)}
     try:
         parse_positive_duration(hold)
     except ValueError as error:
@@ -165,20 +166,8 @@ def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, obj
     else:
         find_scenario(scenario)
         arguments = ["run", scenario]
-    variables = {}
-    for key, value in options.items():
-        if key in INHERITED:
-            variables[f"FLEET_{key.upper()}"] = str(value)
-            continue
-        flag = "--" + key.replace("_", "-")
-        values = value if isinstance(value, tuple) else (value,)
-        arguments += (flag if each is True else f"{flag}={each}" for each in values)
-    return Asked(arguments, variables)
-
-
-def _is_absent(value: object) -> bool:
-    """Return whether an option was not given; 0 was."""
-    return value is None or value is False or value in ((), "")
+    kept = {f"FLEET_{key.upper()}": str(options.pop(key)) for key in INHERITED & options.keys()}
+    return Asked(arguments + flags_of(options), kept)
 
 
 def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
@@ -229,18 +218,13 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         command=asked.arguments,
         probes=probes,
     )
-    (options.directory / CAPACITY).write_text(as_json(found))
+    (options.directory / CAPACITY).write_text(printed("json", found))
     if "--no-report" not in asked.arguments:
         try:
             note(f"report: {write_capacity(found, options.directory)}")
         except FleetError as error:  # it spoils no search
             note(f"no report: {error}")
     return found
-
-
-def as_json(found: Search) -> str:
-    """Return what `capacity.json` has."""
-    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
 
 
 async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOptions) -> Probe:
@@ -361,9 +345,8 @@ def text(found: Search, directory: Path) -> str:
     lines = [f"fleet capacity: {judged}{held}, {found.end} ({duration(found.took_s)})"]
     told = filter(None, (found.unjudged, found.problem, found.what_broke))
     lines += [f"  {each}" for each in told]
-    lines += ["", f"  {'nodes':>7}  {'verdict':10}  {'all Ready':>9}  nearest to its limit"]
+    rows = [("NODES", "VERDICT", "ALL READY", "NEAREST TO ITS LIMIT")]
     for each in sorted(found.probes, key=lambda probe: probe.nodes):
         ready = f"{each.ready_s:,.1f} s" if each.ready_s is not None else "-"
-        shown = each.shown or each.told
-        lines.append(f"  {each.nodes:>7,}  {each.verdict:10}  {ready:>9}  {shown}")
-    return "\n".join([*lines, "", str(directory / CAPACITY)])
+        rows.append((f"{each.nodes:,}", each.verdict, ready, each.shown or each.told))
+    return "\n".join([*lines, "", *table(rows, indent="  "), "", str(directory / CAPACITY)])

@@ -21,6 +21,7 @@ from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
 from fleet.cluster.statefulset import stop_pods
 from fleet.controlplane.standing import attach
 from fleet.errors import Exit, IncompleteError, UsageError
+from fleet.report.printed import listed, printed
 
 CHOOSE = (
     "nothing was deleted: choose with --run ID, --expired (what no running fleet holds) or --all\n"
@@ -39,6 +40,7 @@ class Choice(NamedTuple):
     is_gone_fine: bool = False  # a run that is not there is no error
     is_dry: bool = False
     yes: bool = False
+    output: str = "text"
 
     @property
     def is_any(self) -> bool:
@@ -117,8 +119,9 @@ async def clean(
     for line in refusals(chosen):
         note(line)
     if not choice.is_any or choice.is_dry:
-        listed = objects_text(chosen.runs) if choice.is_dry else ""
-        say(runs_text(chosen.runs) + listed + (DRY if choice.is_dry else CHOOSE))
+        say(runs_text(chosen.runs, choice.output).rstrip("\n"))
+        if choice.output == "text":
+            say(objects_text(chosen.runs) + DRY if choice.is_dry else CHOOSE)
         return Exit.OK
     if chosen.runs and not choice.run:
         what = "their nodes, all pods on these, and the objects of their scenarios"
@@ -128,11 +131,13 @@ async def clean(
         elif ask is None or not await ask(shown):
             raise UsageError("not confirmed; nothing was deleted")
     done = await _remove(api, chosen.runs, choice, progress)
-    say(
+    removed = (
         f"removed {done.runs} runs: {done.nodes} nodes, {done.leases} leases, "
         f"{done.csi_nodes} CSINodes, {done.pods} pods"
         + (f", {done.applied} objects of scenarios" if done.applied else "")
     )
+    counts = {name: count for name, count in done._asdict().items() if isinstance(count, int)}
+    say(printed(choice.output, {"removed": counts, "left": done.left}, removed))
     for path in done.left:
         note(f"still there: {path}")
     if done.left:
@@ -204,29 +209,21 @@ def _shown(paths: Sequence[str]) -> str:
     return ", ".join(paths[:SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def runs_text(runs: Iterable[RunInfo]) -> str:
-    """Return runs as a table."""
-    rows = [("RUN", "PREFIX", "NODES", "OBJECTS", "STATE", "AGE", "VERSION")]
-    rows += [
-        (
-            info.run,
-            ",".join(info.prefixes) or "-",
-            f"{info.nodes:,}",
-            f"{len(info.objects):,}",
-            "running" if info.is_alive else "left behind",
-            _age(info.age_s),
-            info.version or "-",
-        )
+def runs_text(runs: Iterable[RunInfo], output: str = "text") -> str:
+    """Return runs as a table, or as `--output` says."""
+    rows: list[dict[str, object]] = [
+        {
+            "run": info.run,
+            "prefix": ",".join(info.prefixes) or "-",
+            "nodes": info.nodes,
+            "objects": len(info.objects),
+            "state": "running" if info.is_alive else "left behind",
+            "age": _age(info.age_s),
+            "version": info.version or "-",
+        }
         for info in runs
     ]
-    if len(rows) == 1:
-        return "no fleet has left anything in this cluster\n"
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+    return listed(output, rows, "no fleet has left anything in this cluster") + "\n"
 
 
 def _age(seconds: int) -> str:

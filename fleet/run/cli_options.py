@@ -1,7 +1,13 @@
-"""The options of the commands: those of `fleet spawn` in the groups of its help, and of others."""
+"""The options of the commands, and their help: by group, with examples and exit codes.
+
+Options of `fleet spawn` are declared in `Settings`, the others here. A docstring of a command is
+its help; its first sentence stands in the list of commands.
+"""
 
 import enum
 import functools
+import inspect
+import logging
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,43 +15,135 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
+from fleet.errors import Exit
+
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 F = Callable[..., object]
 PATH = click.Path(path_type=Path)
-
-
+FORMATS = ("text", "json", "yaml")
 SCENARIOS_ONLY = frozenset({"real_nodes"})
+ENDS_BY_ITSELF = ("duration", "until_ready", "dashboard", "locust_master", "slo")
+"""Options of `fleet spawn` that a scenario leaves no room for."""
 VARIABLES = {"auto_envvar_prefix": "FLEET"}
 """Of a command: `$FLEET_NODES` stands for `--nodes`, as everywhere."""
+SHORT = {"nodes": "-n", "output": "-o", "quiet": "-q"}
+# fmt: off
+COMMON = frozenset((
+    "nodes", "profiles", "fidelity", "start", "rate", "identity", "kubeconfig", "context",
+    "confirm_cluster", "duration_ns", "until_ready", "dry_run", "keep", "kubeconfig_out", "run_dir",
+    "slo", "quiet", "output", "dashboard", "processes", "kubernetes_version",
+))
+# fmt: on
+"""Options of `fleet spawn` that most runs need; `--help-all` shows the others too."""
+SECTIONS = {
+    "Run nodes": ("spawn", "run", "capacity", "inject", "heal", "locust"),
+    "Inspect": ("report", "scenarios", "faults", "profiles"),
+    "Clean up": ("clean",),
+    "Control plane": ("controlplane", "rbac"),
+    "About fleet": ("version", "help", "completion"),
+}
+EXITS = {
+    Exit.OK: "Done; a run is valid and meets its expectations.",
+    Exit.EXPECTATION_FAILED: "A service level or another expectation is not met.",
+    Exit.USAGE: "An option, a file or a combination of them is wrong.",
+    Exit.SETUP: "The set-up failed: a program, a port, a permission, a server.",
+    Exit.INVALID: "The result is invalid or incomplete; the reasons are printed.",
+    Exit.INTERRUPTED: "Interrupted: a second Ctrl-C, or one before there were nodes.",
+}
+EXAMPLES = "\b\nExamples:\n"
+"""What begins the examples of a command, whose lines are kept as they are."""
+USUAL = (Exit.OK, Exit.USAGE, Exit.SETUP)
 
 
 class GroupedOption(click.Option):
-    """An option that help shows under a heading."""
+    """An option that help shows under a heading, an uncommon one only in `--help-all`."""
 
-    def __init__(self, *arguments: Any, group: str, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.group = group
+    def __init__(self, *arguments: Any, group: str, is_common: bool = True, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.group, self.is_common = group, is_common
 
 
-class GroupedCommand(click.Command):
-    """A command whose help has a section for each group, in the order of its options."""
+def _set_verbosity(_context: click.Context, _option: click.Parameter, times: int) -> None:
+    if times:
+        logging.getLogger("fleet").setLevel(logging.INFO if times == 1 else logging.DEBUG)
+
+
+class Command(click.Command):
+    """A command whose help has a section for each group of options, and its exit codes."""
+
+    def __init__(self, *arguments: Any, exits: tuple[Exit, ...] = USUAL, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.exits = exits
+        self.help = with_examples(self.help or "")
+        verbose = "Log what fleet does and asks on stderr; -vv logs every step."
+        self.params.append(
+            click.Option(
+                ["-v", "--verbose"],
+                count=True,
+                expose_value=False,
+                callback=_set_verbosity,
+                help=verbose,
+            )
+        )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections."""
-        for title, listed in grouped(self.get_params(ctx)).items():
+        parameters = self.get_params(ctx)
+        is_whole = bool(ctx.meta.get("help_all"))
+        for title, listed in grouped(parameters, is_whole=is_whole).items():
             records = [each.get_help_record(ctx) for each in listed]
             with formatter.section(title):
                 formatter.write_dl([record for record in records if record is not None])
 
+    def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), EXITS[code]) for code in self.exits])
 
-class SettingsCommand(GroupedCommand):
+
+class Commands(click.Group):
+    """Commands in sections, each with the first sentence of its help."""
+
+    command_class = Command
+    group_class = type
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.help = with_examples(self.help or "")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections."""
+        is_top = ctx.parent is None
+        for title, names in (SECTIONS if is_top else {"Commands": tuple(self.commands)}).items():
+            width = max(map(len, self.commands))
+            rows = [(name.ljust(width), summary(self.commands[name])) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"Details of a command: {ctx.command_path} COMMAND --help")
+
+
+def with_examples(text: str) -> str:
+    """Mark the examples of a docstring, so that their lines are kept as they are."""
+    return inspect.cleandoc(text).replace("For example:\n", EXAMPLES)
+
+
+def summary(command: click.Command) -> str:
+    """Return the first sentence of a command's help."""
+    first = " ".join((command.help or "").partition("\n\n")[0].split())
+    return first.partition(". ")[0].removesuffix(".") + "."
+
+
+class SettingsCommand(Command):
     """A command with options of `fleet spawn`: those of `fields`, or all but those of `without`.
 
-    `fields` may have another help for a field. The options are made of `Settings` when they are
-    asked for: `fleet --help` does without pydantic, which takes 0.25 s. No variable stands for the
-    other options of the command: one that is set for runs neither deletes nor skips anything.
+    `fields` may have another help for a field. `also` are common here. The options are made of
+    `Settings` when they are asked for: `fleet --help` does without pydantic, which takes 0.25 s. No
+    variable stands for the other options of the command, nor for `refused` ones, which only have an
+    error to give: one that is set for runs neither deletes nor skips anything.
     """
 
     def __init__(
@@ -53,11 +151,25 @@ class SettingsCommand(GroupedCommand):
         *arguments: Any,
         fields: Mapping[str, str] = MappingProxyType({}),
         without: Container[str] = SCENARIOS_ONLY,
+        refused: Container[str] = (),
+        also: Container[str] = (),
         **more: Any,
     ) -> None:
         super().__init__(*arguments, **more)
-        self._fields, self._without = fields, without
+        self._fields, self._without, self._refused, self._also = fields, without, refused, also
         self._made: list[click.Option] | None = None
+        if not fields:
+            whole = "Show all options, with those for shards, Locust and the control plane."
+            self.params.append(
+                click.Option(
+                    ["--help-all"],
+                    is_flag=True,
+                    is_eager=True,
+                    expose_value=False,
+                    callback=_show_all,
+                    help=whole,
+                )
+            )
         for own in self.params:
             own.allow_from_autoenv = False  # type: ignore[attr-defined]
 
@@ -77,12 +189,24 @@ class SettingsCommand(GroupedCommand):
             is_ours = name not in self._without and (not self._fields or name in self._fields)
             if field.description and is_ours:
                 words = self._fields.get(name) or " ".join(field.description.split())
-                yield _option(field.alias or name, field, group, words)
+                option = _option(name, field, group, words)
+                option.is_common = bool(self._fields) or name in COMMON or name in self._also
+                if option.name in self._refused:
+                    option.hidden, option.allow_from_autoenv = True, False
+                yield option
 
 
-def _option(name: str, field: "FieldInfo", group: str, words: str) -> click.Option:
+def _show_all(context: click.Context, _option: click.Parameter, is_asked: bool) -> None:  # noqa: FBT001
+    if is_asked and not context.resilient_parsing:
+        context.meta["help_all"] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+def _option(field_name: str, field: "FieldInfo", group: str, words: str) -> GroupedOption:
     """Return the option of a field of `Settings`."""
     from fleet.profile.option_types import Shown  # noqa: PLC0415 - see above
+    from fleet.profile.settings import flag_of  # noqa: PLC0415
 
     shown = next((each for each in field.metadata if isinstance(each, Shown)), Shown())
     kind: Any = field.annotation
@@ -90,11 +214,11 @@ def _option(name: str, field: "FieldInfo", group: str, words: str) -> click.Opti
         [kind] = (each for each in get_args(kind) if each is not type(None))
     if is_several := get_origin(kind) is tuple:
         kind = get_args(kind)[0]
-    flag = f"--{name.replace('_', '-')}"
+    flag = flag_of(field_name)
     how: dict[str, Any] = {"type": str}  # of what a validator reads itself
     if kind is bool:
         how = {"is_flag": True, "default": field.default}
-        flag += f"/--not-{name}" if field.default is None else ""
+        flag += f"/--not-{field_name}" if field.default is None else ""
     elif kind is int:
         how = {"type": int}
     elif kind is Path:
@@ -104,7 +228,7 @@ def _option(name: str, field: "FieldInfo", group: str, words: str) -> click.Opti
     elif isinstance(kind, type) and issubclass(kind, enum.Enum):
         how = {"type": click.Choice([str(each) for each in kind])}
     return GroupedOption(
-        [flag],
+        [*filter(None, [SHORT.get(field_name)]), flag],
         group=group,
         help=words,
         hidden=shown.is_hidden,
@@ -116,14 +240,19 @@ def _option(name: str, field: "FieldInfo", group: str, words: str) -> click.Opti
     )
 
 
-def grouped(parameters: list[click.Parameter]) -> dict[str, list[click.Option]]:
-    """Return the options that help shows by their heading."""
+def grouped(
+    parameters: list[click.Parameter], *, is_whole: bool = True
+) -> dict[str, list[click.Option]]:
+    """Return the options that help shows by their heading, the general ones last."""
     groups: dict[str, list[click.Option]] = {}
+    general = []
     for each in parameters:
-        if isinstance(each, click.Option) and not each.hidden:
-            title = each.group if isinstance(each, GroupedOption) else "Options"
-            groups.setdefault(title, []).append(each)
-    return groups
+        if isinstance(each, GroupedOption):
+            if not each.hidden and (is_whole or each.is_common):
+                groups.setdefault(each.group, []).append(each)
+        elif isinstance(each, click.Option) and not each.hidden:
+            general.append(each)
+    return groups | {"Options": general}
 
 
 def join(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -140,13 +269,16 @@ def in_group(group: str) -> Callable[..., Callable[[F], F]]:
     return functools.partial(click.option, cls=GroupedOption, group=group)
 
 
-whom = in_group("Whom it hits: all nodes that match all of these")
+output_option = click.option(
+    *("-o", "--output"), type=click.Choice(FORMATS), default="text", help="Format (default text)."
+)
+whom = in_group("Nodes that it hits: those that match all of these")
 what = in_group("What it does")
 
 CLUSTER = dict.fromkeys(("kubeconfig", "context", "in_cluster"), "")
 UP = dict.fromkeys(
     (
-        *("kubeconfig_out", "controlplane_bin", "kubernetes_version", "fsync", "audit_log"),
+        *("kubernetes_version", "kubeconfig_out", "controlplane_bin", "fsync", "audit_log"),
         *("etcd_flags", "apiserver_flags", "scheduler_flags", "controller_manager_flags"),
     ),
     "",
@@ -161,81 +293,82 @@ run_dir = click.option(
 fault_options = join(
     whom("--selector", metavar="KEY=VALUE[,...]", help="Nodes with these labels."),
     whom("--zone", help="Nodes of this zone."),
-    whom("--nodes", metavar="NAME[,...]", help="These nodes."),
-    whom("--share", metavar="SHARE", help="A part of those, drawn with the seed: 25%."),
-    what("--for", "for_", metavar="DURATION", help="Heal it after this long, e.g. 8m."),
-    what("--by", metavar="DURATION", help="How late, or how far off a clock is."),
-    what("--every", metavar="DURATION", help="It comes and goes: on for half of this, then off."),
-    what("--mode", metavar="Reset|BlackHole|Inbound|Outbound", help="Of a Partition."),
-    what("--component", metavar="etcd|kube-apiserver|...", help="Of the run's control plane."),
-    what("--condition", metavar="TYPE", help="Of a Node, e.g. KernelDeadlock."),
-    what("--status", metavar="True|False|Unknown", help="Of the condition (default True)."),
-    what("--resource", metavar="NAME", help="Whose devices fail, e.g. nvidia.com/gpu."),
-    what("--count", type=click.IntRange(1), help="How many devices of a node (default all)."),
-    what("--heartbeats", metavar="Lease|Status", help="Only this one (default both)."),
-    what("--reason", help="That the runtime or a daemon gives."),
-    what("--message", help="That the runtime, a network plugin, a driver or a daemon gives."),
-)
-scenario_options = click.option(
-    "--dry-run", "is_dry", is_flag=True, help="Print the time line and a forecast, and do nothing."
+    whom("--nodes", metavar="NAME[,...]", help="Nodes with these names."),
+    whom("--share", metavar="SHARE", help="Random part of these nodes, e.g. 25%."),
+    what("--for", "for_", metavar="DURATION", help="Heal the fault after this time, e.g. 8m."),
+    what("--by", metavar="DURATION", help="Delay, or offset of a clock, e.g. 20s or -1h."),
+    what("--every", metavar="DURATION", help="Period of a fault that is on half of the time."),
+    what("--mode", metavar="Reset|BlackHole|Inbound|Outbound", help="Kind of a Partition."),
+    what("--component", metavar="etcd|kube-apiserver|...", help="Control plane component to hit."),
+    what("--condition", metavar="TYPE", help="Node condition to set, e.g. KernelDeadlock."),
+    what("--status", metavar="True|False|Unknown", help="Status to set it to (default True)."),
+    what("--resource", metavar="NAME", help="Resource whose devices fail, e.g. nvidia.com/gpu."),
+    what("--count", type=click.IntRange(1), help="Number of failing devices (default all)."),
+    what("--heartbeats", metavar="Lease|Status", help="Heartbeat to lose (default both)."),
+    what("--reason", help="Reason that the runtime or a daemon reports."),
+    what("--message", help="Message that the runtime, a plug-in, a driver or a daemon reports."),
 )
 clean_options = join(
     click.option("--run", default="", help="Remove this run."),
-    click.option("--all", "all_runs", is_flag=True, help="Remove every run, running ones too."),
+    click.option("--all", "all_runs", is_flag=True, help="Remove every run, also running ones."),
     click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone."),
-    click.option("--yes", is_flag=True, help="Ask nothing; --all and --expired ask otherwise."),
+    click.option("--yes", is_flag=True, help="Do not ask before --all or --expired removes runs."),
     click.option(
-        "--dry-run", "is_dry", is_flag=True, help="Show what would go, and remove nothing."
+        "--dry-run", "is_dry", is_flag=True, help="Show what would be removed, and remove nothing."
     ),
     click.option(
         "--statefulset",
         metavar="NAMESPACE/NAME",
-        help="End the pods of the run first: scale it to 0.",
+        help="Scale this StatefulSet, whose pods host the run, to 0 first.",
     ),
+    output_option,
 )
 RBAC = dict.fromkeys(
     (
         *("identity", "fidelity", "profiles", "no_agents", "simulate_csi", "approve_csrs"),
         *("manage", "serve", "serve_at"),
     ),
-    "As of the run.",
+    "As you will give it to the run.",
 ) | {
-    "nodes": "Only for these nodes, by name.",
-    "name_prefix": "Of those nodes (default fleet).",
-    "processes": "Of the run: its nodes have the names of shards.",
+    "nodes": "Restrict the rights to this number of nodes, by name.",
+    "name_prefix": "Prefix of the names of these nodes (default fleet).",
+    "processes": "Number of processes, which decides the names of the nodes.",
 }
 """Fields of `Settings` that `fleet rbac` has, too, with its help."""
 rbac_options = join(
-    click.option("--legacy-impersonation", is_flag=True, help="For servers before 1.36."),
+    click.option(
+        "--legacy-impersonation", is_flag=True, help="Print rights for servers before 1.36."
+    ),
     click.option(
         "--service-account",
         default="fleet/fleet",
         metavar="NAMESPACE/NAME",
-        help="Who gets the rights (default fleet/fleet).",
+        help="Service account that gets the rights (default fleet/fleet).",
     ),
-    click.option("--user", default="", help="Or this user, instead."),
-    click.option("--name", default="fleet", help="Of the roles (default fleet)."),
+    click.option("--user", default="", help="User who gets the rights, not a service account."),
+    click.option("--name", default="fleet", help="Name of the roles (default fleet)."),
 )
 report_options = join(
-    click.option("--baseline", type=PATH, help="Compare with this run; exit 1 if worse."),
+    click.option("--baseline", type=PATH, help="Compare with this run; exit with 1 if worse."),
     click.option(
         "--tolerance",
         default="10%",
         metavar="SHARE",
-        help="Accept figures that are worse by up to this share: 10% or 0.1 (default 10%).",
+        help="How much worse than the baseline a figure may be (default 10%).",
     ),
     click.option(
-        "--format",
-        "form",
-        type=click.Choice(["html", "markdown", "json", "junit"]),
-        help="Default: html for one run, markdown for several.",
+        *("-o", "--output", "--format", "form"),
+        type=click.Choice(["html", "markdown", "junit", *FORMATS]),
+        help="Format (default html for one run, text, which is Markdown, for several).",
     ),
-    click.option("--out", type=PATH, help="Write it here."),
-    click.option("--title", default="", help="The title of a run's page (default: the run's own)."),
+    click.option("--out", type=PATH, help="Write to this file (default stdout)."),
+    click.option(
+        "--title", default="", help="Title of the page of a run (default: the run's own)."
+    ),
 )
 # fmt: off
 NOT_OF_CAPACITY = frozenset((
-    "nodes", "max_nodes", "duration_ns", "until_ready", "keep", "output", "run_dir",
+    "nodes", "max_nodes", "duration_ns", "until_ready", "dry_run", "keep", "output", "run_dir",
     "kubeconfig_out", "shared", "manage", "shard", "shard_stride", "nodes_total", "run_id",
     "holder", "statefulset", "dashboard", "dashboard_port", "dashboard_hosts", "locust_master",
     "on_master_quit", "load", "api_users", "load_cluster_role", "story",
@@ -243,15 +376,19 @@ NOT_OF_CAPACITY = frozenset((
 # fmt: on
 """Options of `fleet spawn` that the search sets itself, or that make no sense in it."""
 search = in_group("Search")
-PRECISION = "Stop when held and broken sizes are this near: 10% or 0.1 (default 10%)."
 capacity_options = join(
-    search("--max-nodes", type=int, required=True, help="Try no more than these."),
-    search("--first", type=int, help="The first size (default 100, or --max-nodes if less)."),
-    search("--hold", default="75s", help="How long a size must hold when Ready (default 75s)."),
-    search("--ready-within", default="10m", help="A size that takes longer broke (default 10m)."),
-    search("--precision", default="10%", metavar="SHARE", help=PRECISION),
-    search("--tries", type=int, default=2, help="In how many runs it must break (default 2)."),
-    search("--scenario", metavar="FILE", help="Play this with each size, instead of holding it."),
-    search("--run-dir", type=PATH, help="Where all runs go (default runs/capacity-<time>)."),
-    search("--output", type=click.Choice(["text", "json"]), help="How the answer is printed."),
+    search("--max-nodes", type=int, required=True, help="Largest size to try."),
+    search("--first", type=int, help="First size (default 100, or --max-nodes if smaller)."),
+    search("--hold", default="75s", help="Time that a size must hold when Ready (default 75s)."),
+    search("--ready-within", default="10m", help="Time to become Ready in (default 10m)."),
+    search(
+        "--precision",
+        default="10%",
+        metavar="SHARE",
+        help="Stop when the gap to the failed size is this small (default 10%).",
+    ),
+    search("--tries", type=int, default=2, help="Failed runs that fail a size (default 2)."),
+    search("--scenario", metavar="FILE", help="Play this scenario with each size."),
+    search("--run-dir", type=PATH, help="Directory of all runs (default runs/capacity-<time>)."),
+    output_option,
 )

@@ -241,23 +241,29 @@ def order_of(kind: str, given: Mapping[str, object]) -> Json:
     return order
 
 
-async def inject(directory: Path | None, order: Json) -> str:
-    """Have a run do it; return what to print."""
-    return str((await ask(find_run(directory), order))["told"])
+async def inject(directory: Path | None, order: Json) -> Json:
+    """Have a run do it; return its answer, with what to print as `told`."""
+    return await ask(find_run(directory), order)
 
 
-async def heal(directory: Path | None, what: str, *, is_all: bool) -> str:
-    """Heal faults of a run; without a word which ones, return what is on."""
+async def heal(directory: Path | None, what: str, *, is_all: bool) -> Json | list[Json]:
+    """Heal faults of a run; without a word which ones, return the list of what is on."""
     if what and is_all:
         raise UsageError("name one fault, or --all of them")
     run = find_run(directory)
     if what or is_all:
-        return str((await ask(run, {"do": "heal", "what": what}))["told"])
-    active = (await ask(run, {"do": "list"}))["active"]
-    return "\n".join(map(_line, active)) or "no fault is on"
+        return await ask(run, {"do": "heal", "what": what})
+    active: list[Json] = (await ask(run, {"do": "list"}))["active"]
+    return active
 
 
-def _line(each: Json) -> str:
-    left = "until it is healed" if each["left_s"] is None else f"{each['left_s']:.0f} s to go"
-    hit = f"{each['nodes']} of {each['of']} nodes" if each["of"] else ""
-    return f"{each['number']:>3}  {each['fault']:24} {hit:20} on for {each['for_s']:.0f} s, {left}"
+def row_of(fault: Json) -> Json:
+    """Return what people read of a fault that is on."""
+    left_s = fault["left_s"]
+    return {
+        "number": fault["number"],
+        "fault": fault["fault"],
+        "nodes": f"{fault['nodes']} of {fault['of']}" if fault["of"] else "-",
+        "on for": f"{fault['for_s']:.0f} s",
+        "left": "until healed" if left_s is None else f"{left_s:.0f} s",
+    }

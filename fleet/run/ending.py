@@ -11,7 +11,6 @@ import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
 import psutil
 
 from fleet import __version__
@@ -27,6 +26,7 @@ from fleet.profile.settings import Settings
 from fleet.report.display import Display
 from fleet.report.figure import Json
 from fleet.report.html_report import write_report
+from fleet.report.printed import printed
 from fleet.report.report import LONGER, Outcome, RunFigures, summary
 from fleet.report.run_directory import read_run
 from fleet.report.summary_text import summary_text
@@ -53,19 +53,16 @@ class RunOutcome:
         self.run_directory = None
         self.exit_code = Exit.SETUP
 
-    def json(self) -> str:
-        """Return what `summary.json` holds."""
-        return orjson.dumps(summary(self.figures), option=orjson.OPT_INDENT_2).decode()
-
-    def text(self, *, has_colours: bool = False) -> str:
-        """Return the summary for people."""
-        return summary_text(
+    def shown(self, output: str, *, has_colours: bool = False) -> str:
+        """Return the summary as `--output` says: for people, or what `summary.json` holds."""
+        text = summary_text(
             self.figures,
             self.run_directory,
             self.next_steps,
             self.report,
             has_colours=has_colours,
         )
+        return printed(output, summary(self.figures), text)
 
 
 def exit_code_of(figures: RunFigures, command: int | None) -> int:

@@ -13,6 +13,7 @@ import contextlib
 import gc
 import os
 import platform
+import shlex
 import time
 from functools import partial
 
@@ -30,12 +31,13 @@ from fleet.cluster.statefulset import check
 from fleet.controlplane.options import KUBECTL, ComponentDeath
 from fleet.errors import FleetError, RunInterruptedError, SetupError
 from fleet.faults.injector import attach_problem
-from fleet.host.machine import check_memory, check_ports, raise_descriptors
+from fleet.host.machine import available_bytes, check_memory, check_ports, raise_descriptors
 from fleet.host.node_certificates import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
 from fleet.profile.loader import NodeMix, mix_of
 from fleet.profile.settings import ServeMode, Settings
+from fleet.quantity import format_duration
 from fleet.report.control_plane import ControlPlaneSampler
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
@@ -43,6 +45,7 @@ from fleet.report.meter import Meter
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import load_objectives
+from fleet.report.summary_text import size
 from fleet.run.adoption import adopt_nodes, clear_lost_shards, remove_applied
 from fleet.run.applied import Applied
 from fleet.run.bring_up import bring_up, find_preset, tell_unregistered
@@ -168,17 +171,46 @@ class Run:
             raise self._failure
         return outcome
 
-    def _check_machine(self, *, is_local: bool) -> None:
-        """Raise SetupError if this machine cannot hold the nodes."""
+    def plan(self) -> dict[str, object]:
+        """Return what the run will be, once this machine is known to hold it: `--dry-run`."""
+        settings, models = self._whole, self._mix.models
+        cluster = "the one of the service account" if settings.in_cluster else "a local one"
+        if settings.kubeconfig or settings.context:
+            named = (settings.kubeconfig or "the usual kubeconfig", settings.context or "current")
+            cluster = "{}, context {}".format(*named)
+        files, needed = self._check_machine(is_local=not settings.names_cluster)
+        mix = (f"{each.ordinals_per_period} {each.name}" for each in models)
+        end = f"{format_duration(settings.duration_ns or 0)} after all nodes are Ready"
+        if settings.duration_ns is None:
+            end = "when all nodes are Ready" if settings.until_ready else "at Ctrl-C"
+        return {
+            "nodes": settings.nodes,
+            "names": " to ".join(settings.end_names),
+            "profiles": ", ".join(mix),
+            "cluster": cluster,
+            "fidelity": str(settings.fidelity),
+            "identity": str(settings.identity),
+            "pace": settings.pace,
+            "processes": settings.processes,
+            "end": shlex.join(settings.command) or end,
+            "memory": f"{size(needed)} of {size(available_bytes())}",
+            "open files": files,
+        }
+
+    def _check_machine(self, *, is_local: bool) -> tuple[int, int]:
+        """Return the open files and bytes needed. Raises SetupError if this machine lacks them."""
         settings, whole = self._settings, self._whole
         fidelity, agents = settings.fidelity, self._mix.agents_per_node
         own_watches = settings.has_own_watches
         listening = settings.most if settings.serve is ServeMode.PORTS else 0
-        raise_descriptors(
+        files = raise_descriptors(
             settings.most, fidelity, agents, own_watches=own_watches, listening=listening
         )
         check_ports(whole.most, fidelity, agents, own_watches=own_watches)
-        check_memory(whole.most, fidelity, agents, is_local=is_local, own_watches=own_watches)
+        needed = check_memory(
+            whole.most, fidelity, agents, is_local=is_local, own_watches=own_watches
+        )
+        return files, needed
 
     async def _run_in(self) -> int | None:
         """Run on the cluster that is meant; return the command's exit code, if there was one."""

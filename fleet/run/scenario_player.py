@@ -20,6 +20,7 @@ from fleet.report.display import clock
 from fleet.report.report import Expectation, Phase
 from fleet.report.service_levels import Objective, objectives_of
 from fleet.run.applied import Applied, Created
+from fleet.run.cli_options import ENDS_BY_ITSELF
 from fleet.run.fault_control import FaultControl
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
@@ -304,10 +305,6 @@ def _words(phase: PhaseSpec) -> str:
     if phase.until is not None:
         waits.append(f"until {phase.until.condition}")
     return f"{phase.name}: {', then '.join(waits)}"
-
-
-ENDS_BY_ITSELF = ("duration", "until_ready", "dashboard", "locust_master", "slo")
-"""Options of `fleet spawn` that a scenario leaves no room for."""
 
 
 def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> Settings:

@@ -103,7 +103,7 @@ def test_the_image_tells_what_it_is(image: Image) -> None:
     assert image.run("--version").startswith("fleet ")
     assert "--nodes" in image.run("spawn", "--help")
     assert "flaky-batch" in image.run("profiles", "list")
-    assert "Become a Locust master" in image.run("locust", "master", "--help")
+    assert "Run a Locust master" in image.run("locust", "master", "--help")
 
 
 def test_the_image_has_no_compiler_and_no_installer(image: Image) -> None:

@@ -2,19 +2,23 @@
 
 import json
 import re
+import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from fleet import KUBERNETES_VERSION
-from fleet.cli import cli, controlplane, main, spawn
+from fleet.cli import cli, controlplane, install_command, main, spawn
 from fleet.controlplane.binaries import PROGRAM, PROGRAMS, cache_directory, minor_of, releases
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.settings import Settings
+from fleet.run.cli_options import EXAMPLES, SECTIONS
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -37,6 +41,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--profile", "default=0"], "the weight '0' is not a number above 0"),
         (["spawn", "--profile", "./no-such.yaml"], "no-such.yaml"),
         (["spawn", "--name-prefix", "a" * 60], "shorten the prefix"),
+        (["spawn", "--until-ready", "--duration", "5m"], "--until-ready excludes --duration"),
+        (["spawn", "--on-master-quit", "hold"], "--on-master-quit needs --locust-master"),
         (["spawn", "--duration", "0s"], "--duration: 0s leaves no time"),
         (["spawn", "--in-cluster", "--context=x"], "--in-cluster excludes"),
         (["spawn", "--apiserver-flag=--"], "--apiserver-flag"),
@@ -93,13 +99,171 @@ def test_help_shows_options_in_groups(
 ) -> None:
     """Every option has a word of help and stands under a heading of its own kind."""
     for command in (["spawn"], ["locust", "worker"]):
-        assert call(monkeypatch, *command, "--help") == Exit.OK
+        assert call(monkeypatch, *command, "--help-all") == Exit.OK
         printed = capsys.readouterr().out
         headings = [line for line in printed.splitlines() if re.fullmatch(r"[A-Z][a-z ]+:", line)]
         assert headings[0] == "Nodes:"
-        assert headings[-1] == "Options:"
-        assert len(headings) == 8
+        assert headings[-2:] == ["Options:", "Exit codes:"]
+        assert len(headings) == 9
     assert [each.name for each in spawn_parameters() if not each.help] == []
+
+
+def commands(path: tuple[str, ...] = (), group: click.Group = cli) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every command that is no group, and of every group."""
+    yield path
+    for name, each in group.commands.items():
+        here = (*path, name)
+        yield from commands(here, each) if isinstance(each, click.Group) else iter([here])
+
+
+def command_of(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    return command
+
+
+@pytest.mark.parametrize("path", [*commands()], ids=" ".join)
+def test_help_fits_a_terminal_and_says_how_the_command_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert call(monkeypatch, *path, "--help") == Exit.OK
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not re.search(r"[a-z]\.\.\.$", shown, re.MULTILINE)  # nothing is cut
+    assert "docs/" not in shown  # a wheel has no such pages
+    if not isinstance(command_of(path), click.Group):
+        codes = re.findall(r"(?m)^  (\d+) +[A-Z]", shown.partition("Exit codes:")[2])
+        assert {"0", "2"} <= set(codes)
+        assert call(monkeypatch, "help", *path) == Exit.OK
+        assert capsys.readouterr().out == shown
+
+
+def test_the_first_help_shows_what_most_runs_need(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sum(len(names) for names in SECTIONS.values()) == len(cli.commands)
+    flags = {}
+    for flag in ("--help", "--help-all"):
+        assert call(monkeypatch, "spawn", flag) == Exit.OK
+        flags[flag] = set(re.findall(r"(?m)^  (?:-., )?(--[a-z-]+)", capsys.readouterr().out))
+    assert len(flags["--help"] - {"--help", "--help-all", "--verbose"}) <= 21
+    assert flags["--help"] < flags["--help-all"]
+    assert {"--shard", "--statefulset", "--locust-master"} <= flags["--help-all"] - flags["--help"]
+    every = {each.opts[-1] for each in spawn_parameters()}
+    assert every <= flags["--help-all"]
+
+
+def examples() -> Iterator[str]:
+    for path in commands():
+        lines = (command_of(path).help or "").partition(EXAMPLES)[2].splitlines()
+        yield from (line.strip() for line in lines if "fleet" in line)
+
+
+@pytest.mark.parametrize("line", [*examples()])
+def test_every_example_of_the_help_is_understood(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str
+) -> None:
+    """Its command is there, and has these options."""
+    words = shlex.split(re.split(r"  | [>|] |\)$", line[line.index("fleet ") :])[0])
+    monkeypatch.chdir(tmp_path)
+    Path("deployment.yaml").touch()
+    group: click.Command = cli
+    assert words.pop(0) == "fleet"
+    while isinstance(group, click.Group):
+        group = group.commands[words.pop(0)]
+    if group.name not in {"master", "users"}:  # the options are Locust's
+        with group.make_context(group.name, words, **group.context_settings):
+            pass  # it closes files
+
+
+@pytest.mark.parametrize("command", [["profiles"], ["scenarios"], ["faults"]])
+def test_lists_have_headers_and_other_formats(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    found = {}
+    for form in ("text", "json", "yaml"):
+        assert call(monkeypatch, *command, "list", "-o", form) == Exit.OK
+        found[form] = capsys.readouterr().out
+    rows = json.loads(found["json"])
+    assert yaml.safe_load(found["yaml"]) == rows
+    header, *lines = found["text"].splitlines()
+    assert header.split() == [key.upper() for key in rows[0]]
+    assert len(lines) == len(rows) > 5
+    assert all(row["description"] for row in rows)
+
+
+def test_a_shipped_scenario_is_shown_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "scenarios", "show", "zone-outage") == Exit.OK
+    assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == "zone-outage"
+    assert call(monkeypatch, "scenarios", "show", "zone-outrage") == Exit.USAGE
+    assert "did you mean 'zone-outage'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shell: str
+) -> None:
+    assert call(monkeypatch, "completion", shell) == Exit.OK
+    assert "_FLEET_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("fleet run zone-", "zone-outage"),
+        ("fleet profiles show gp", "gpu"),
+        ("fleet inject Node", "NodeDown"),
+        ("fleet spawn --fid", "--fidelity"),
+        ("fleet spawn --fidelity l", "light"),
+        ("fleet contr", "controlplane"),
+    ],
+)
+def test_a_word_is_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, found: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fleet"])
+    monkeypatch.setenv("_FLEET_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit):
+        main()
+    assert f"plain,{found}" in capsys.readouterr().out.splitlines()
+
+
+def test_the_plan_of_a_run_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ("-n", "40", "--profile=default=3", "--profile=gpu", "--duration=90s")
+    assert call(monkeypatch, "spawn", *options, "--dry-run", "-o", "json") == Exit.OK
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["names"] == "fleet-00000 to fleet-00039"
+    assert plan["profiles"] == "3 default, 1 gpu"
+    assert plan["end"] == "1m30s after all nodes are Ready"
+    assert call(monkeypatch, "spawn", *options, "--dry-run") == Exit.OK
+    assert capsys.readouterr().out.splitlines()[0].split() == ["nodes", "40"]
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr("fleet.host.machine.available_bytes", lambda: 1 << 20)
+    assert call(monkeypatch, "spawn", "--dry-run") == Exit.SETUP
+    assert "of memory" in capsys.readouterr().err
+
+
+def test_an_extra_is_installed_by_packages_that_are_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "fleet" not in install_command("worker").partition("install")[2]
+    words = shlex.split(install_command("locust"))
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    assert words[4].startswith("locust")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)  # as `uv tool install`
+    assert shlex.split(install_command("worker"))[:5] == [
+        *("uv", "pip", "install", "--python", sys.executable),
+    ]
 
 
 def spawn_parameters() -> list[click.Option]:
@@ -166,9 +330,10 @@ def test_no_variable_deletes_skips_or_breaks_anything(monkeypatch: pytest.Monkey
     monkeypatch.setenv("FLEET_REAL_NODES", "1")
     monkeypatch.setenv("FLEET_NODES", "5000")
     cleaned = parsed("clean")
+    assert cleaned.pop("output") == "text"
     assert not any(cleaned.values()), cleaned
     played = parsed("run", "zone-outage")
-    assert played["is_dry"] is False
+    assert played["dry_run"] is False
     assert played["real_nodes"] is parsed("capacity", "--max-nodes=1")["real_nodes"] is False
     assert parsed("inject", "NodeDown")["nodes"] is None
 
@@ -221,12 +386,11 @@ def test_every_release_is_listed_with_where_it_is_built(
         program.write_bytes(bytes(3 << 20))
         program.chmod(0o755)
     assert call(monkeypatch, "controlplane", "list") == Exit.OK
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [*releases().values()]
-    assert [line for line in lines if "not built" not in line] == [
-        f"v1.35.4            3 MiB in {built}"
-    ]
-    assert [line.split()[0] for line in lines if "default" in line] == [KUBERNETES_VERSION]
+    header, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert header == ["RELEASE", "DEFAULT", "BUILT"]
+    assert [release for release, _, _ in lines] == [*releases().values()]
+    assert ["v1.35.4", "-", str(built)] in lines
+    assert [line for line in lines if "yes" in line] == [[KUBERNETES_VERSION, "yes", "-"]]
 
 
 def test_the_help_names_the_releases_that_fleet_builds() -> None:
@@ -267,7 +431,7 @@ def test_keys_without_effect_are_told_beside_the_profile(
 def test_help_and_version_need_no_library(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "spawn", "--help") == Exit.OK
+    assert call(monkeypatch, "spawn", "--help-all") == Exit.OK
     shown = capsys.readouterr().out
     for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--manage"):
         assert option in shown

@@ -26,7 +26,7 @@ def test_a_release_that_it_was_not_made_for_is_refused_in_one_line(version: str)
     assert done.returncode == 3
     assert done.stderr == (
         f"fleet: its locustfile needs Locust 2.47 or a later 2.x, this is {version}: "
-        f"pip install 'fleet-emulator[locust]'\n"
+        "pip install 'locust>=2.47,<3'\n"
     )
 
 

@@ -425,7 +425,7 @@ def test_other_forms_say_the_same(slow: Path, good: Path, form: str, tmp_path: P
 
 
 def test_several_runs_are_no_page(good: Path, slow: Path) -> None:
-    with pytest.raises(UsageError, match="compare runs as markdown"):
+    with pytest.raises(UsageError, match="compare runs as text or json"):
         asked(good, slow, form="html")
 
 

@@ -22,6 +22,7 @@ from fleet.run.control_socket import (
     open_socket,
     order_of,
     process_mark,
+    row_of,
     running,
 )
 
@@ -237,13 +238,15 @@ def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
 
     async def body() -> None:
         async with open_socket(tmp_path, answer):
-            assert await inject(tmp_path, {"do": "inject"}) == "inject it"
-            assert await heal(tmp_path, "3", is_all=False) == "heal it"
-            assert await heal(tmp_path, "", is_all=True) == "heal it"
-            lines = (await heal(tmp_path, "", is_all=False)).splitlines()
-            assert [line.split()[0] for line in lines] == ["3", "12"]
-            assert lines[0].endswith("on for 12 s, 8 s to go")
-            assert lines[1].endswith("until it is healed")
+            assert await inject(tmp_path, {"do": "inject"}) == {"told": "inject it"}
+            assert await heal(tmp_path, "3", is_all=False) == {"told": "heal it"}
+            assert await heal(tmp_path, "", is_all=True) == {"told": "heal it"}
+            active = await heal(tmp_path, "", is_all=False)
+            assert isinstance(active, list)
+            assert [[*row_of(row).values()] for row in active] == [
+                [3, "Partition Reset", "5 of 20", "12 s", "8 s"],
+                [12, "Partition Reset", "5 of 20", "12 s", "until healed"],
+            ]
             with pytest.raises(UsageError, match="one fault, or --all"):
                 await heal(tmp_path, "3", is_all=True)
 
