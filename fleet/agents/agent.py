@@ -34,7 +34,7 @@ from fleet.profile.agent_behavior import (
 )
 from fleet.wire.api.framing import Partial
 from fleet.wire.api.requests import CALL_TIMEOUT_NS
-from fleet.wire.api.watch import ListWatch, WatchPhase
+from fleet.wire.api.watch import ListWatch
 from fleet.wire.http2.messages import ContentType, Request, Response
 
 START, READ, CONDITIONS, EVENT, TURNED, WATCH = "s", "r", "c", "e", "t", "w"
@@ -99,11 +99,10 @@ class AgentReflector(ListWatch):
         """Return the event that these bytes of the stream go on with, or begin."""
         return self._partial or data
 
-    def open(self, draws: Draws, now_ns: int) -> Request:
-        """Return the next request; clients without watch-lists always begin with a LIST."""
-        if self.phase is WatchPhase.IDLE and self.watch.method is Method.LIST_WATCH:
-            self.phase = WatchPhase.LIST
-        return super().open(draws, now_ns)
+    @property
+    def lists_first(self) -> bool:
+        """Return whether a snapshot is a LIST."""
+        return self.watch.method is Method.LIST_WATCH
 
 
 NO_PROBLEMS: Mapping[str, NodeCondition] = {}

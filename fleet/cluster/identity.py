@@ -200,6 +200,7 @@ class Features(NamedTuple):
     own_watches: bool | None = None  # each node opens its own; None: in kubelet
     serves: bool = False  # the kubelets' servers ask who may
     manages: bool = False  # be the kubelet of Nodes that others make
+    certificate_requests: bool = True  # kubelets watch those of their pods, since 1.37
 
     @property
     def has_own_watches(self) -> bool:
@@ -221,6 +222,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         own_watches=settings.has_own_watches,
         serves=settings.is_served,
         manages=bool(settings.manage),
+        certificate_requests=any(each.release.watches_certificate_requests for each in models),
     )
 
 
@@ -364,6 +366,7 @@ WATCH_CALLS: Calls = (
 """The watches of every node with its own. Those of all pods, which nodes without their own share,
 no node identity may open: they are fleet's own.
 """
+CERTIFICATE_CALLS: Calls = ((CERTIFICATES, "podcertificaterequests", "", "", "list watch"),)
 OBJECT_CALLS: Calls = (
     ("", "configmaps", "", "", "list watch"),
     ("", "secrets", "", "", "list watch"),
@@ -390,9 +393,11 @@ def optional_permissions(features: Features) -> list[Permission]:
 
 def watch_calls(features: Features) -> Calls:
     """Return the watches that serve the kubelets, their own and shared ones."""
-    if features.fidelity is Fidelity.KUBELET:
-        return (*WATCH_CALLS, *OBJECT_CALLS)
-    return WATCH_CALLS if features.has_own_watches else (("", "pods", "", "", "list watch"),)
+    is_kubelet, has_own = features.fidelity is Fidelity.KUBELET, features.has_own_watches
+    if not (is_kubelet or has_own):
+        return (("", "pods", "", "", "list watch"),)
+    certificates = CERTIFICATE_CALLS if has_own and features.certificate_requests else ()
+    return (*WATCH_CALLS, *certificates, *(OBJECT_CALLS if is_kubelet else ()))
 
 
 def node_calls(features: Features) -> Calls:

@@ -94,7 +94,8 @@ def of_run(
         )
     wanted = Impersonation.USER_AND_GROUP if is_legacy else Impersonation.USER
     identity = Identity(settings.identity, wanted if acts else Impersonation.NONE)
-    found = manifests(name, subject, identity, features_of(settings, mix.models), node_names)
+    features = features_of(settings, mix.models)._replace(certificate_requests=True)
+    found = manifests(name, subject, identity, features, node_names)
     if settings.identity is IdentityMode.SHARED:
         needed = [each for agent in agents for each in permissions_of(agent)]
         return found + _granted(f"{name}-agents", subject, needed)

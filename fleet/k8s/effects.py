@@ -106,6 +106,7 @@ class WatchKind(enum.IntEnum):
     CONFIG_MAP = 5  # one object, by namespace and name
     SECRET = 6
     RESOURCE_SLICES = 7  # those of one DRA driver on this node; its name is the driver's
+    CERTIFICATE_REQUESTS = 8  # PodCertificateRequests; no kubelet of fleet makes or reads any
 
 
 @enum.unique

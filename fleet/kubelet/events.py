@@ -12,7 +12,6 @@ import enum
 import struct
 from collections import deque
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from fleet.clock import NS_PER_S
@@ -116,34 +115,6 @@ class OpenReason(NamedTuple):
 
 
 AnyReason = Reason | OpenReason
-
-
-class Texts(NamedTuple):
-    """What changed with the minor version of the kubelet; `%s` is the image or the container."""
-
-    pulled: str
-    created: str
-    started: str
-    checks_credentials: bool  # of pods that use an image which another pod had pulled
-
-
-@lru_cache(maxsize=8)
-def texts_of(kubelet_version: str) -> Texts:
-    """Return the texts of one version."""
-    minor = int(kubelet_version.removeprefix("v").split(".")[1])
-    if minor >= 36:
-        return Texts(
-            'Container image "%s" already present on machine and can be accessed by the pod',
-            "Container created",
-            "Container started",
-            checks_credentials=True,
-        )
-    return Texts(
-        'Container image "%s" already present on machine',
-        "Created container: %s",
-        "Started container %s",
-        checks_credentials=minor >= 35,
-    )
 
 
 def pod_ref(pod: Pod, spec: ContainerSpec | None) -> ObjectRef:

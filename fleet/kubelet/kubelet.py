@@ -52,14 +52,6 @@ MAY_SWAP = (
     "etc.) might be swapped to disk and should no longer be considered secure."
 )
 """Source: pkg/kubelet/cm/container_manager_linux.go, NewContainerManager."""
-BASE_WATCHES = (
-    WatchKind.NODE,
-    WatchKind.SERVICES,
-    WatchKind.CSI_DRIVERS,
-    WatchKind.RUNTIME_CLASSES,
-)
-"""What a kubelet watches from its start; its pods follow."""
-
 POD_TIMERS = frozenset(
     (
         Timer.POD_SYNC,
@@ -76,6 +68,14 @@ POD_TIMERS = frozenset(
 NEVER_WITHHELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
 """Registration itself, and events, which only report what has the node's name."""
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
+
+
+def base_watches(env: Environment) -> tuple[WatchKind, ...]:
+    """Return what a kubelet watches from its start, in order; its pods follow."""
+    asks = env.model.release.watches_certificate_requests and env.own_watches
+    certificates = (WatchKind.CERTIFICATE_REQUESTS,) if asks else ()
+    first = (WatchKind.NODE, WatchKind.SERVICES)
+    return (*first, *certificates, WatchKind.CSI_DRIVERS, WatchKind.RUNTIME_CLASSES)
 
 
 class VirtualKubelet:
@@ -157,7 +157,7 @@ class VirtualKubelet:
         if isinstance(self._csi, CSINode):
             self._start_clients(self._csi, turn)
         elif turn.env.own_watches:
-            turn.out.extend(StartWatch(node, kind) for kind in BASE_WATCHES)
+            turn.out.extend(StartWatch(node, kind) for kind in base_watches(turn.env))
         else:
             return
         turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
@@ -166,11 +166,10 @@ class VirtualKubelet:
         """Begin what a kubelet does besides registering, and report that it starts."""
         node = turn.node
         csi.start(turn)
-        turn.out.append(StartWatch(node, WatchKind.NODE))
-        turn.out.append(StartWatch(node, WatchKind.SERVICES))
-        turn.out.append(StartWatch(node, WatchKind.CSI_DRIVERS))
+        *first, last = base_watches(turn.env)
+        turn.out.extend(StartWatch(node, kind) for kind in first)
         self.lease.start(turn)
-        turn.out.append(StartWatch(node, WatchKind.RUNTIME_CLASSES))
+        turn.out.append(StartWatch(node, last))
         if turn.env.model.may_swap_volumes:
             turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
         turn.node_event(Reason.STARTING, "Starting kubelet.")
@@ -191,7 +190,7 @@ class VirtualKubelet:
         self._node_synced = self._saw_node = True
         if isinstance(self._csi, CSINode):
             self._csi.create(node_uid, turn)
-        turn.out.extend(StartWatch(turn.node, kind) for kind in BASE_WATCHES)
+        turn.out.extend(StartWatch(turn.node, kind) for kind in base_watches(turn.env))
         turn.out.append(StartWatch(turn.node, WatchKind.PODS))
 
     def _withhold(self, begin: int, turn: Turn) -> None:

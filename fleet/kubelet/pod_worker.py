@@ -319,6 +319,10 @@ class PodWorker:
         if self.reasons is not None:
             self.reasons.pop(name, None)
 
+    def has_reason(self, reason: str) -> bool:
+        """Return whether the last attempt to start some container failed for a reason."""
+        return any(each.reason == reason for each in (self.reasons or {}).values())
+
     def note_reason(self, name: str, reason: WaitingState) -> None:
         """Put into the reason cache why a container could not be started."""
         self.reasons = {**(self.reasons or {}), name: reason}

@@ -101,8 +101,11 @@ class Turn(NamedTuple):
             self.recorder.event(pod_ref(pod, spec), reason, message, self, annotations)
 
     def node_event(self, reason: AnyReason, message: str) -> None:
-        """Record an event about the Node; since 1.36 its reference has no uid."""
-        self.recorder.event(ObjectRef("Node", "", self.facts.name), reason, message, self)
+        """Record an event about the Node."""
+        release, facts = self.env.model.release, self.facts
+        uid = {"name": facts.name, "uid": facts.uid}.get(release.node_event_uid, "")
+        about = ObjectRef("Node", "", facts.name, uid, api_version=release.node_event_version)
+        self.recorder.event(about, reason, message, self)
 
     def wait(self, worker: PodWorker, due_ns: int) -> None:
         """Wait for the runtime: the stage of the worker is over at `due_ns`.

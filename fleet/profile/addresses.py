@@ -18,8 +18,6 @@ from fleet.k8s.addresses import each_of, is_ipv6
 
 LOOPBACK_POOL = ipaddress.IPv4Network("127.128.0.0/9")
 """All of it is on `lo` already; the lower half is left to resolvers and other programs."""
-SERVER_FEATURES = frozenset({"ExtendWebSocketsToKubelet"})
-"""Of `status.declaredFeatures`: what only a kubelet with a server can do."""
 PORT_MAX = 65535
 
 

@@ -134,10 +134,13 @@ class TaintSpec(Spec):
         return self.key, self.value, self.effect
 
 
+CRASH_LOOP_MAX_NS = 300 * NS_PER_S
+
+
 class CrashLoopBackOff(Spec):
     """Source: KubeletConfiguration crashLoopBackOff."""
 
-    max_container_restart_period_ns: DurationNs = 300 * NS_PER_S
+    max_container_restart_period_ns: DurationNs = CRASH_LOOP_MAX_NS
 
 
 class AnonymousAuthentication(Spec):
@@ -474,11 +477,6 @@ class KubeletConfiguration(Spec):
         if "node_status_update_frequency_ns" in self.model_fields_set:
             return self.node_status_update_frequency_ns
         return STATUS_REPORT_NS
-
-    @cached_property
-    def features_disabled(self) -> frozenset[str]:
-        """Return the feature gates that are off."""
-        return frozenset(gate for gate, is_on in self.feature_gates.items() if not is_on)
 
     @cached_property
     def static_policies(self) -> tuple[tuple[str, str], ...]:

@@ -24,6 +24,7 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice, provider_template
 from fleet.profile.pod_behavior import DEFAULT_DRIVER, CSIDriver, PodBehavior, PodBehaviorManifest
+from fleet.profile.release import check_skew, explain_version
 from fleet.profile.schema import API_VERSION, explain
 from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.yaml_text import YAMLTextError, read_documents
@@ -125,6 +126,25 @@ class NodeMix:
             replace(model, agents=tuple(each for each in model.agents if each.name != agent))
             for model in self.models
         )
+
+    def choose_version(self, option: str, server_version: str) -> list[str]:
+        """Give all kubelets the version that --kubelet-version says; before any node is made.
+
+        Return where kubelets are not as their profiles ask, one line each.
+        """
+        if option:
+            check_skew(option, server_version)
+            self.models = tuple(
+                replace(model, kubelet_version=option, follows_server=False)
+                for model in self.models
+            )
+        lines = []
+        for model in self.models:
+            asked = server_version if model.follows_server else model.kubelet_version
+            if line := explain_version(asked, server_version):
+                lines.append(line if model.follows_server else f"profile {model.name}: {line}")
+        self.models = tuple(model.on_server(server_version) for model in self.models)
+        return list(dict.fromkeys(lines))
 
     def give_provider_ids(self, option: str) -> None:
         """Give all nodes the providerIDs that --provider-id says; before any node is made."""

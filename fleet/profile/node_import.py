@@ -10,7 +10,6 @@ from typing import NamedTuple
 import orjson
 import yaml
 
-from fleet import KUBERNETES_VERSION
 from fleet.errors import UsageError
 from fleet.k8s.well_known import REGION_LABEL, ZONE_LABEL
 from fleet.profile.loader import parse_documents, yaml_mappings
@@ -18,8 +17,8 @@ from fleet.profile.node_profile import (
     PASTED_ANNOTATIONS,
     SERVER_TAINT_PREFIXES,
     WEIGHT_MAX,
-    is_version,
 )
+from fleet.profile.release import is_version
 from fleet.profile.schema import API_VERSION
 
 Mapped = Mapping[str, object]
@@ -80,7 +79,7 @@ def _notices(groups: Mapping[str, list[Mapped]]) -> Iterator[str]:
         shown = ", ".join(dict.fromkeys(map(repr, versions)))
         yield (
             f"kubeletVersion {shown} of {count} is no version: the profile names none, so its "
-            f"nodes emulate a kubelet of {KUBERNETES_VERSION}"
+            "nodes emulate a kubelet of the API server's version"
         )
 
 

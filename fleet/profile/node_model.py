@@ -16,10 +16,11 @@ from typing import NamedTuple
 from fleet.k8s.addresses import each_of, first_of, is_ipv6
 from fleet.k8s.pods import Pod
 from fleet.k8s.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
-from fleet.profile.addresses import NOWHERE, SERVER_FEATURES, AddressPool, Serving
+from fleet.profile.addresses import NOWHERE, AddressPool, Serving
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
 from fleet.profile.kubelet_configuration import (
+    CRASH_LOOP_MAX_NS,
     CredentialProvider,
     DNSSettings,
     KubeletConfiguration,
@@ -41,6 +42,7 @@ from fleet.profile.pod_behavior import (
     RunTimes,
     select_behavior,
 )
+from fleet.profile.release import Release, emulated_version, release_of
 from fleet.profile.schema import PLACEHOLDER
 from fleet.profile.usage import Usage
 from fleet.quantity import parse_quantity
@@ -108,15 +110,6 @@ WINDOWS = "windows"
 NO_SWAP_KERNEL = (6, 4)
 """Source: pkg/util/kernel/constants.go, TmpfsNoswapSupportKernelVersion."""
 _KERNEL = re.compile(r"(\d+)\.(\d+)")
-_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
-
-_FEATURES_SINCE = {
-    "ExtendWebSocketsToKubelet": (1, 36),
-    "InPlacePodLevelResourcesVerticalScaling": (1, 36),
-    "InPlacePodVerticalScalingInitContainers": (1, 36),
-    "RestartAllContainersOnContainerExits": (1, 36),
-}
-"""Source: status.declaredFeatures of a recorded 1.36.3 kubelet with default feature gates."""
 
 
 class NodeImage(NamedTuple):
@@ -153,7 +146,9 @@ class NodeModel:
     """All that the nodes of one profile share. Compared by identity; change it with `adapted`."""
 
     name: str
-    kubelet_version: str
+    kubelet_version: str  # as the Node says it
+    follows_server: bool  # the version is that of the API server, once one is known
+    release: Release  # what its kubelets do
     labels: dict[str, str]  # of the template and the defaults, without those that need a name
     annotations: dict[str, str]
     taints: tuple[Taint, ...]
@@ -166,7 +161,6 @@ class NodeModel:
     pods_max: int
     provider_id: str  # with placeholders; "" for none
     runtime_handlers: tuple[RuntimeHandler, ...]
-    declared_features: tuple[str, ...]
     supplemental_groups_policy: bool | None  # None: the runtime does not say
     topology_spread: tuple[tuple[str, tuple[str, ...]], ...]  # label key, values
     zone_labels: bool  # False keeps ZONE_LABELS off the nodes
@@ -267,10 +261,17 @@ class NodeModel:
             return False
         return kernel is None or (int(kernel[1]), int(kernel[2])) < NO_SWAP_KERNEL
 
-    def has_gate(self, gate: str, since: tuple[int, int]) -> bool:
-        """Return whether a feature gate is on: by default from a version of the kubelet on."""
-        stated = self.kubelet.feature_gates.get(gate)
-        return parse_version(self.kubelet_version)[:2] >= since if stated is None else stated
+    @property
+    def says_user_namespace(self) -> bool:
+        """Return whether Nodes say that their kubelets run in no user namespace."""
+        return self.release.says_user_namespace and not self.is_windows
+
+    @property
+    def crash_loop_max_ns(self) -> int:
+        """Return the longest back-off of a container that crashes."""
+        if not self.release.caps_crash_loops:
+            return CRASH_LOOP_MAX_NS
+        return self.kubelet.crash_loop_back_off.max_container_restart_period_ns
 
     @property
     def addresses_max(self) -> int:
@@ -320,8 +321,8 @@ class NodeModel:
             ]
         if self.supplemental_groups_policy is not None:
             status["features"] = {"supplementalGroupsPolicy": self.supplemental_groups_policy}
-        if self.declared_features:
-            status["declaredFeatures"] = list(self.declared_features)
+        if self.release.declared_features:
+            status["declaredFeatures"] = list(self.release.declared_features)
         return status
 
     def behavior_of(self, pod: Pod) -> PodBehavior:
@@ -339,6 +340,17 @@ class NodeModel:
         known = dict(zip(USER_AGENT_PLACEHOLDERS, (version, self.os, self.arch), strict=True))
         return PLACEHOLDER.sub(lambda found: known[found[1]], user_agent).encode()
 
+    def on_server(self, server_version: str) -> "NodeModel":
+        """Return this model with the kubelet that it has on an API server of some version."""
+        asked = server_version if self.follows_server else self.kubelet_version
+        version = emulated_version(asked, server_version)
+        return replace(
+            self,
+            kubelet_version=version,
+            node_info=self.node_info | {"kubeletVersion": version},
+            release=release_of(version).with_gates(self.kubelet.feature_gates),
+        )
+
     def adapted(
         self,
         server_version: str,
@@ -347,50 +359,19 @@ class NodeModel:
         serving: Serving | None = None,
         address_shift: int = 0,
     ) -> "NodeModel":
-        """Return this model for one cluster: not above its version, zone labels or not.
+        """Return this model for one cluster: its version, zone labels or not.
 
         What needs a server is declared only if there is one.
         """
-        version = cap_version(self.kubelet_version, server_version)
-        features = declared_features(version, self.kubelet.features_disabled)
+        found = self.on_server(server_version)
         if serving == NOWHERE:
-            features = tuple(each for each in features if each not in SERVER_FEATURES)
+            found = replace(found, release=replace(found.release, extends_sockets=False))
         return replace(
-            self,
-            kubelet_version=version,
-            node_info=self.node_info | {"kubeletVersion": version},
-            declared_features=features,
+            found,
             zone_labels=zone_labels,
             serving=serving,
             address_shift=address_shift,
         )
-
-
-def parse_version(text: str) -> tuple[int, int, int]:
-    """Return major, minor, patch of `v1.36.3`, with or without a vendor's suffix."""
-    found = _VERSION.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is not a version such as v1.36.3")
-    return int(found[1]), int(found[2]), int(found[3] or 0)
-
-
-def cap_version(kubelet: str, server: str) -> str:
-    """Return the kubelet's version, or the server's when that is lower."""
-    return kubelet if parse_version(kubelet) <= parse_version(server) else server
-
-
-def declared_features(version: str, disabled: frozenset[str]) -> tuple[str, ...]:
-    """Return what a kubelet of a version lists in `status.declaredFeatures`, sorted."""
-    if "NodeDeclaredFeatures" in disabled:
-        return ()
-    at = parse_version(version)[:2]
-    return tuple(
-        sorted(
-            feature
-            for feature, since in _FEATURES_SINCE.items()
-            if at >= since and feature not in disabled
-        )
-    )
 
 
 def daemon_endpoints(port: int) -> dict[str, object]:

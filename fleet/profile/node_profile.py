@@ -39,10 +39,9 @@ from fleet.profile.node_model import (
     NodeImage,
     NodeModel,
     RuntimeHandler,
-    declared_features,
-    parse_version,
 )
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, CSIDriver, PodBehavior, RunTimes
+from fleet.profile.release import is_version, kubelet_version, release_of
 from fleet.profile.schema import (
     PLACEHOLDER,
     PLACEHOLDERS,
@@ -100,17 +99,7 @@ def _version(text: object) -> object:
     """Check a version, and give it the leading `v` that a kubelet reports."""
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not a version such as v1.36.3")  # noqa: TRY004
-    parse_version(text)
-    return text if text.startswith("v") else f"v{text}"
-
-
-def is_version(text: object) -> bool:
-    """Return whether a kubelet may be of this version."""
-    try:
-        _version(text)
-    except ValueError:
-        return False
-    return True
+    return kubelet_version(text)
 
 
 def _pools(text: object) -> object:
@@ -318,6 +307,12 @@ class NodeProfileSpec(Spec):
         return capacity if isinstance(capacity, int) and capacity > 0 else 0
 
     @property
+    def stated_version(self) -> str:
+        """Return the version that the profile asks for, "" for that of the API server."""
+        given = self.template.status.node_info.get("kubeletVersion")
+        return self.kubelet_version or (str(given) if is_version(given) else "")
+
+    @property
     def unusable_version(self) -> str:
         """Return the kubeletVersion of the template if it is none, such as KWOK's `fake`."""
         version = self.template.status.node_info.get("kubeletVersion")
@@ -341,7 +336,7 @@ class NodeProfile(Spec):
         if not version:
             return ()
         what = f"profile {self.metadata.name}: kubeletVersion {version!r} is no version"
-        return (f"{what}: its nodes emulate a kubelet of {KUBERNETES_VERSION}",)
+        return (f"{what}: its nodes emulate a kubelet of the API server's version",)
 
     def compiled(
         self,
@@ -368,6 +363,8 @@ class NodeProfile(Spec):
         return NodeModel(
             name=self.metadata.name,
             kubelet_version=info["kubeletVersion"],
+            follows_server=not spec.stated_version,
+            release=release_of(info["kubeletVersion"]).with_gates(configuration.feature_gates),
             labels=_labels(spec, info),
             annotations=_annotations(spec),
             taints=_taints(spec),
@@ -382,9 +379,6 @@ class NodeProfile(Spec):
             pods_max=capacity["pods"].value,
             provider_id=_provider_template(spec),
             runtime_handlers=handlers,
-            declared_features=declared_features(
-                info["kubeletVersion"], configuration.features_disabled
-            ),
             supplemental_groups_policy=policy,
             topology_spread=tuple(
                 (each.topology_key, each.values) for each in spec.topology_spread
@@ -423,15 +417,13 @@ class NodeProfile(Spec):
 def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
     """Return nodeInfo without the machine's identifiers, in upstream's order."""
     given = {key: str(value) for key, value in spec.template.status.node_info.items() if value}
-    if spec.unusable_version:
-        del given["kubeletVersion"]
-    version = spec.kubelet_version or given.get("kubeletVersion") or KUBERNETES_VERSION
+    version = spec.stated_version or KUBERNETES_VERSION
     system = _os(spec)
     defaults = WINDOWS_INFO_DEFAULT if system == WINDOWS else NODE_INFO_DEFAULT
     info = {key: given.get(key) or default for key, default in defaults.items()}
     labels = spec.template.metadata.labels
     return info | {
-        "kubeletVersion": str(_version(version)),
+        "kubeletVersion": kubelet_version(version),
         "kubeProxyVersion": "",  # upstream locks it empty
         "operatingSystem": system,
         "architecture": given.get("architecture") or labels.get("kubernetes.io/arch", "amd64"),

@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 
 from fleet.errors import UsageError
 from fleet.profile.addresses import PORT_MAX
@@ -31,6 +39,7 @@ from fleet.profile.option_types import (
     StopRules,
     rate_text,
 )
+from fleet.profile.release import kubelet_version
 from fleet.profile.schema import DnsLabel, explain
 
 NODES_MAX = 100_000
@@ -211,6 +220,9 @@ class Settings(BaseModel):
     provider_id: Annotated[ProviderIdOption, Shown("none|fleet|TEMPLATE")] = ""
     """providerID of the nodes: none, fleet (fleet://ZONE/NAME), or a template such as
     aws:///{{zone}}/{{name}} (default: as in the profile)."""
+    kubelet_version: Annotated[str, AfterValidator(kubelet_version), Shown("VERSION")] = ""
+    """Version of the kubelets, e.g. v1.35.4: up to three minors older than the API server
+    (default: that of the API server, or as in the profile)."""
     manage: Annotated[LabelSelector, Shown("SELECTOR")] = ""
     """Serve existing Nodes with these labels, at most --nodes, e.g. those that an autoscaler
     creates. On a shared cluster they also need the label fleet.emulator/managed=true."""

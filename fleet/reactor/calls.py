@@ -66,6 +66,8 @@ class ClientLimits:
             return 0
         if client is Client.EVENTS:
             qps, burst = model.kubelet.event_record_qps, model.kubelet.event_burst
+            if not qps and not model.release.limits_events_at_zero:
+                return 0
         else:
             qps, burst = model.kubelet.kube_api_qps, model.kubelet.kube_api_burst
             if qps:

@@ -21,7 +21,7 @@ from fleet.k8s.objects import RuntimeClassView, ServiceView
 from fleet.k8s.pods import EventType, NodeView, Pod
 from fleet.k8s.volumes import CSIDriverView
 from fleet.kubelet.environment import CATALOG_KINDS, on_catalog
-from fleet.kubelet.kubelet import BASE_WATCHES, VirtualKubelet
+from fleet.kubelet.kubelet import VirtualKubelet, base_watches
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.reactor.process import NOBODY, Entry, Process
 from fleet.reactor.watch_delays import WatchDelays
@@ -29,6 +29,7 @@ from fleet.wire.api.requests import slices_selector
 from fleet.wire.api.watch import (
     Bookmarks,
     Lane,
+    ListingReflector,
     Opening,
     Reflector,
     SharedReflector,
@@ -44,9 +45,11 @@ from fleet.wire.api.watch import (
 )
 from fleet.wire.http2.messages import Response, StreamOpened
 
+NODE_KINDS = frozenset((WatchKind.NODE, WatchKind.PODS, WatchKind.CERTIFICATE_REQUESTS))
+"""Of which a node watches what names it."""
 OBJECT_KINDS = frozenset((WatchKind.CONFIG_MAP, WatchKind.SECRET))
 SHARED_KINDS = CATALOG_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
-"""All but the watches of simulated DRA drivers, which are no kubelet's."""
+"""All but PodCertificateRequests, and the watches of DRA drivers, which are no kubelet's."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,10 +177,9 @@ class Watches:
         if kind is WatchKind.RESOURCE_SLICES:
             selector = slices_selector(kubelet.name.encode(), name.encode())
             reflector = Reflector(node, kind, name, selector=selector)
-        elif kind in (WatchKind.NODE, WatchKind.PODS):
-            reflector = Reflector(node, kind, kubelet.name)
         else:
-            reflector = Reflector(node, kind, name, namespace)
+            make = Reflector if kubelet.env.model.release.streams_lists else ListingReflector
+            reflector = make(node, kind, kubelet.name if kind in NODE_KINDS else name, namespace)
         entry.reflectors = (*entry.reflectors, reflector)
         return self._open(reflector)
 
@@ -244,9 +246,11 @@ class Watches:
 
     def are_open(self, node: NodeId) -> bool:
         """Return whether a node has opened the watches of its own that every kubelet has."""
-        reflectors = self._process.kubelets.entries[node].reflectors
-        is_complete = len(reflectors) > len(BASE_WATCHES)  # its pods follow
-        return is_complete and all(each.phase is WatchPhase.STREAM for each in reflectors)
+        entry = self._process.kubelets.entries[node]
+        kubelet, reflectors = entry.kubelet, entry.reflectors
+        if kubelet is None or len(reflectors) <= len(base_watches(kubelet.env)):  # its pods follow
+            return False
+        return all(each.phase is WatchPhase.STREAM for each in reflectors)
 
     # ---- what happened ----
 

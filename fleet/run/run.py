@@ -256,6 +256,9 @@ class Run:
         environment = environment_of(self._target, self._directory.path, self._run_id)
         check_command(settings.command, environment)
         self._figures.server_version = cluster.version
+        lines = self._mix.choose_version(settings.kubelet_version, cluster.version)
+        for line in lines if settings.shared is None else ():
+            self._display.note(line)
         self._figures.etcd_fsync = self._target.etcd_fsync
         self._display.phase("checking the cluster")
         api = cluster.api("preflight")

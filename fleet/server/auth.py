@@ -326,7 +326,7 @@ class AccessControl:
             return text(401, "Unauthorized")
         if configuration.authorization.mode == "AlwaysAllow":
             return None
-        is_fine = FINE_GRAINED_GATE not in configuration.features_disabled
+        is_fine = configuration.feature_gates.get(FINE_GRAINED_GATE, True)
         asked = subresources(request.path, is_fine_grained=is_fine)
         verb = verb_of(request.method)
         assert protocol.node is not None

@@ -276,8 +276,8 @@ class KubeletServers:
         if node is None:
             return _hung_up(request)
         try:
-            configuration = self._reactor.entries[node].caller.template.model.kubelet
-            response = await self._answer(request, protocol, node, configuration)
+            model = self._reactor.entries[node].caller.template.model
+            response = await self._answer(request, protocol, node, model)
         except NodeGoneError:
             return _hung_up(request)
         except BugError as error:
@@ -291,10 +291,12 @@ class KubeletServers:
         request: web.BaseRequest,
         protocol: NodeProtocol,
         node: NodeId,
-        configuration: KubeletConfiguration,
+        model: NodeModel,
     ) -> web.StreamResponse:
-        accept = request.headers.get("Accept", "")
-        found = route(request.method, request.path, accept, configuration)
+        configuration, accept = model.kubelet, request.headers.get("Accept", "")
+        has_debugging = configuration.enable_debugging_handlers
+        method, path, release = request.method, request.path, model.release
+        found = route(method, path, accept, release, has_debugging=has_debugging)
         if isinstance(found, Answer) and found.is_public:
             return _routed(found)
         refused = await self._access.refusal(request, protocol, configuration)

@@ -9,9 +9,10 @@ Source: pkg/kubelet/server/server.go, NewServer; net/http ServeMux; go-restful C
 
 import re
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 
-from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.profile.release import Release
 
 
 class Endpoint(StrEnum):
@@ -111,11 +112,11 @@ DEBUG_SERVICES = {
 DISABLED = tuple(f"{root.rstrip('/')}/" for root in DEBUG_SERVICES if root != "/checkpoint/")
 """What is answered without enableDebuggingHandlers."""
 GATES = {
-    "/checkpoint/": "ContainerCheckpoint",
-    "/flagz": "ComponentFlagz",
-    "/statusz": "ComponentStatusz",
+    "/checkpoint/": attrgetter("checkpoints"),
+    "/flagz": attrgetter("serves_flags"),
+    "/statusz": attrgetter("serves_status"),
 }
-"""Of 1.36 all are on by default."""
+"""What only some releases answer."""
 
 
 class NodePath(NamedTuple):
@@ -136,19 +137,21 @@ def split_path(path: str) -> NodePath:
 
 
 def route(
-    method: str, path: str, accept: str, configuration: KubeletConfiguration
+    method: str, path: str, accept: str, release: Release, *, has_debugging: bool = True
 ) -> Route | Answer:
-    """Return what answers a request, or the answer of the router."""
+    """Return what answers a request, or the answer of the router.
+
+    `has_debugging` is enableDebuggingHandlers of the kubelet's configuration.
+    """
     endpoint = HANDLERS.get(path)
-    has_debugging = configuration.enable_debugging_handlers
-    if endpoint is None and has_debugging and _is_on(path, configuration):
+    if endpoint is None and has_debugging and _is_on(path, release):
         endpoint = DEBUG_HANDLERS.get(path)
     if endpoint is not None:
         return Route(endpoint, {})
     services = {**SERVICES, **DEBUG_SERVICES} if has_debugging else SERVICES
     for root, service in services.items():
         bare = root.rstrip("/")
-        if not (path == bare or path.startswith(f"{bare}/")) or not _is_on(root, configuration):
+        if not (path == bare or path.startswith(f"{bare}/")) or not _is_on(root, release):
             continue
         if path == bare and root.endswith("/"):
             return Answer(301, "", (("Location", root),), is_public=True)
@@ -161,9 +164,9 @@ def route(
     return NOT_FOUND
 
 
-def _is_on(root: str, configuration: KubeletConfiguration) -> bool:
-    gate = GATES.get(root)
-    return gate is None or gate not in configuration.features_disabled
+def _is_on(root: str, release: Release) -> bool:
+    is_served = GATES.get(root)
+    return is_served is None or is_served(release)
 
 
 def _select(service: _Service, method: str, rest: str, accept: str) -> Route | Answer:

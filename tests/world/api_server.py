@@ -40,6 +40,7 @@ KINDS = {
     "persistentvolumes": ("v1", "PersistentVolume"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
     "runtimeclasses": ("node.k8s.io/v1", "RuntimeClass"),
+    "podcertificaterequests": ("certificates.k8s.io/v1", "PodCertificateRequest"),
     "resourceslices": ("resource.k8s.io/v1", "ResourceSlice"),
     "resourceclaims": ("resource.k8s.io/v1", "ResourceClaim"),
     "serviceaccounts": ("v1", "ServiceAccount"),

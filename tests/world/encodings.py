@@ -24,7 +24,8 @@ from fleet.wire.api.protobuf import (
 )
 from world.strategic_merge import Object
 
-"""Kinds of which kubelets read the metadata only: there is no message of theirs."""
+UNREAD = {"PodCertificateRequest": "RuntimeClass"}
+"""Kinds that no kubelet reads, and the kind as which a bookmark of theirs is sent."""
 NAMES = {"ResourceClaim": "AllocatedClaim"}
 """Messages that are called otherwise than their kind."""
 
@@ -120,7 +121,8 @@ class ProtobufEncoding(NamedTuple):
 
     def body(self, obj: Object) -> bytes:
         """Return an object as it is sent."""
-        kind = obj["kind"]
+        kind = str(obj["kind"])
+        kind = UNREAD.get(kind, kind)
         message = message_class(NAMES.get(kind, kind))
         head = {"kind": kind, "apiVersion": obj["apiVersion"]}
         return object_from_json({**head, **known(obj, message.DESCRIPTOR)})

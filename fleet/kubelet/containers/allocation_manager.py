@@ -38,25 +38,15 @@ from fleet.k8s.pods import (
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import ContainerKill, KillReason, PodWorker
 from fleet.kubelet.turn import Turn
-from fleet.profile.node_model import NodeModel
 from fleet.quantity import Quantity, parse_quantity
 from fleet.runtime.container_usage import container_usage
 from fleet.runtime.containers import RunState, Sandbox
 
 RESOURCES = ("cpu", "memory")
 KINDS = ("requests", "limits")
-POD_GATE = "InPlacePodLevelResourcesVerticalScaling"
 KEPT_MAX = 1024
 WHOLE = ""  # in the place of a container's name: the pod itself
 Resources = dict[str, dict[str, Any]]
-
-
-def resizes_pods(model: NodeModel) -> bool:
-    """Return whether a kubelet resizes pods as a whole, and so shows their resources.
-
-    Source: the feature gate; it needs NodeDeclaredFeatures, and is declared by itself.
-    """
-    return POD_GATE in model.declared_features
 
 
 def has_other_resources(old: Pod, new: Pod, *, whole: bool) -> bool:
@@ -383,7 +373,7 @@ class AllocationManager:
 
         Source: HandlePodUpdates, handlePodResourcesResize.
         """
-        whole = resizes_pods(turn.env.model)
+        whole = turn.env.model.release.resizes_whole_pods
         if not has_other_resources(worker.pod, pod, whole=whole):
             self._pending.pop(pod.uid, None)
             self._desired.pop(pod.uid, None)
@@ -433,7 +423,7 @@ class AllocationManager:
                 event = Reason.RESIZE_INFEASIBLE if refusal.is_final else Reason.RESIZE_DEFERRED
                 text = _summary(pod, pod.generation, refusal.message)
                 why = reason if refusal.is_final else refusal.reason
-                turn.event(pod, event, f"Pod resize {why}: {text}")
+                self._report(pod, event, f"Pod resize {why}: {text}", turn)
             self._arm(RETRY_NS, turn)
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)
@@ -446,7 +436,7 @@ class AllocationManager:
             has.setdefault(spec.name, updated.get(spec.name) or limited_json(spec, own))
         has.setdefault(WHOLE, own.own_json)
         text = _summary(pod, pod.generation)
-        turn.event(pod, Reason.RESIZE_STARTED, f"Pod resize started: {text}")
+        self._report(pod, Reason.RESIZE_STARTED, f"Pod resize started: {text}", turn)
         return pod
 
     def retry(
@@ -552,7 +542,12 @@ class AllocationManager:
         self._progress[pod.uid] = now if is_known else now._replace(transition_s=turn.wall_s)
         if not is_known or message != before.message:
             text = _summary(pod, before.observed_generation, message)
-            turn.event(pod, Reason.RESIZE_ERROR, f"Pod resize error: {text}")
+            self._report(pod, Reason.RESIZE_ERROR, f"Pod resize error: {text}", turn)
+
+    def _report(self, pod: Pod, reason: Reason, message: str, turn: Turn) -> None:
+        """Record an event about a resize that is not done."""
+        if turn.env.model.release.reports_resizes:
+            turn.event(pod, reason, message)
 
     def look(self, pod: Pod, sandbox: Sandbox | None, turn: Turn) -> None:
         """End the resize of a pod once nothing is left of it. Source: IsPodResizeInProgress.

@@ -141,11 +141,8 @@ def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> tuple[int
     got = _free_space(order, wanted, turn)
     if got >= wanted:
         return freed + got, None
-    text = (
-        f"Insufficient free disk space on the node's image filesystem ({percent}% of "
-        f"{format_size(capacity)} used). Failed to free sufficient space by deleting unused "
-        f"images (freed {got} bytes). Investigate disk usage, as it could be used by active "
-        "images, logs, volumes, or other data."
+    text = turn.env.model.release.space_text.format(
+        used=percent, capacity=format_size(capacity), wanted=wanted, freed=got
     )
     return freed + got, (Reason.FREE_DISK_SPACE_FAILED, text)
 

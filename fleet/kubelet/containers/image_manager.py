@@ -26,7 +26,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, Op, PodTarget, Reply, TokenRequest
 from fleet.k8s.pods import Pod, PodUid, ServiceAccountView, Token, WaitingState
 from fleet.kubelet.containers.image_gc_manager import arm_image_gc, arm_image_list
-from fleet.kubelet.events import Reason, texts_of
+from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import CredentialLookup, PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.profile.image_behavior import (
@@ -181,7 +181,7 @@ class ImageManager:
         if found is None:
             return False
         is_private = wanted.behavior.error is PullError.UNAUTHORIZED and not wanted.has_secret
-        checks = texts_of(env.model.kubelet_version).checks_credentials
+        checks = env.model.release.checks_credentials
         return not (is_private and checks and not env.images.is_preloaded(found))
 
     def _without_pull(
@@ -189,7 +189,7 @@ class ImageManager:
     ) -> Ensured | None:
         """Return how an image is that is not to be pulled now, None when it is."""
         if wanted.policy != "Always" and self._is_usable(wanted, reference, turn):
-            text = texts_of(turn.env.model.kubelet_version).pulled % wanted.image
+            text = turn.env.model.release.pulled_text % wanted.image
             return Ensured(((Reason.PULLED, text),))
         if wanted.policy == "Never":
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
@@ -343,7 +343,6 @@ def _whole_ms(value_ns: int) -> int:
     return value_ns // NS_PER_MS * NS_PER_MS
 
 
-GATE = "KubeletServiceAccountTokenForCredentialProviders"
 TOKEN_LIFE_S = 3600
 """What the API server gives a token whose life nobody asked for."""
 
@@ -394,6 +393,6 @@ def _read_account(pod: Pod, turn: Turn) -> None:
 
 def providers_of(model: NodeModel, image: str) -> tuple[CredentialProvider, ...]:
     """Return the providers that the nodes of a profile ask about an image."""
-    if not model.credential_providers or not model.has_gate(GATE, since=(1, 34)):
+    if not model.credential_providers or not model.release.asks_providers_with_tokens:
         return ()
     return tuple(each for each in model.credential_providers if each.matches(image))

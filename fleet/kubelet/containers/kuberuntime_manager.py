@@ -23,7 +23,7 @@ from fleet.kubelet.containers.kuberuntime_sandbox import (
     tell_dns,
 )
 from fleet.kubelet.containers.probe_manager import ProbeManager
-from fleet.kubelet.events import Reason, back_off_texts, texts_of
+from fleet.kubelet.events import Reason, back_off_texts
 from fleet.kubelet.pod_worker import (
     ALL_REPLACED,
     NO_KILLS,
@@ -310,8 +310,8 @@ class KubeRuntimeManager:
             failure = StartFailure(reason=CONFIG_ERROR, message=error)
         is_created = failure is None or failure.reason == RUN_ERROR
         if is_created:
-            texts = texts_of(turn.env.model.kubelet_version)
-            turn.event(pod, Reason.CREATED, texts.created.replace("%s", spec.name), spec)
+            text = turn.env.model.release.created_text.format(spec.name)
+            turn.event(pod, Reason.CREATED, text, spec)
         if failure is not None:
             if failure.reason == RUN_ERROR:
                 now_ns, wall_s = turn.now_ns, turn.wall_s
@@ -344,7 +344,7 @@ class KubeRuntimeManager:
         key = f"{spec.name}/{spec.image}/{spec.resources_json.decode()}"
         wait_ns = self._back_off.wait_ns(pod.uid, key, exit_ns, turn.now_ns)
         if not wait_ns:
-            max_ns = turn.env.model.kubelet.crash_loop_back_off.max_container_restart_period_ns
+            max_ns = turn.env.model.crash_loop_max_ns
             self._back_off.next(pod.uid, key, exit_ns, turn.now_ns, max_ns)
             return False
         event, waiting = back_off_texts(pod, spec, wait_ns)
@@ -466,8 +466,8 @@ class KubeRuntimeManager:
         worker.plan = worker.plan[1:]
         worker.had_actions = True
         self._allocations.actuate(pod.uid, spec.name)
-        texts = texts_of(turn.env.model.kubelet_version)
-        turn.event(pod, Reason.STARTED, texts.started.replace("%s", spec.name), spec)
+        text = turn.env.model.release.started_text.format(spec.name)
+        turn.event(pod, Reason.STARTED, text, spec)
         if spec.life.post_start is None:
             worker.forget_reason(spec.name)
             return SyncStage.NEXT
@@ -496,7 +496,7 @@ class KubeRuntimeManager:
             is_unknown,
             windows=env.model.is_windows,
             recursive=mounts_recursively(pod, env),
-            has_env_files=env.model.has_gate("EnvFiles", since=(1, 35)),
+            has_env_files=env.model.release.has_env_files,
         )
 
     def _fail_first(self, worker: PodWorker, failure: StartFailure, turn: Turn) -> SyncStage:

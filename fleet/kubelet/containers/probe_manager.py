@@ -225,7 +225,8 @@ class ProbeManager:
                 found[spec.name] = Probed(started=False, ready=False)
             else:
                 before = _status_of(old, spec.name)
-                started = _is_started(probes, container, before)
+                keeps = turn.env.model.release.keeps_started
+                started = _is_started(probes, container, before if keeps else None)
                 ready = started and self._is_ready(pod, spec, container, probes, turn)
                 found[spec.name] = Probed(started, ready)
         return found

@@ -344,6 +344,9 @@ def counted(attempt: ProbeAttempt) -> ProbeResult | None:
 def was_started_before(started_s: int, start_ns: int, turn: Turn) -> bool:
     """Return whether a kubelet before us started a container; `start_ns` is when we began.
 
-    Source: prober_manager.go, kubeletRestartGracePeriod.
+    Source: prober_manager.go, kubeletRestartGracePeriod. Older kubelets take it for a new one.
     """
-    return started_s < turn.env.wall_s(start_ns) - RESTART_GRACE_S
+    return (
+        turn.env.model.release.keeps_started
+        and started_s < turn.env.wall_s(start_ns) - RESTART_GRACE_S
+    )

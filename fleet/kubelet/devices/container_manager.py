@@ -219,8 +219,3 @@ def _supply(model: NodeModel) -> dict[str, int]:
             if name == "memory" or name.startswith(_HUGE_PAGES)
         }
     return found
-
-
-def reports_health(model: NodeModel) -> bool:
-    """Return whether container statuses name devices: gate ResourceHealthStatus."""
-    return model.has_gate("ResourceHealthStatus", since=(1, 36))

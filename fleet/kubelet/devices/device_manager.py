@@ -288,10 +288,10 @@ class DeviceManager:
     def with_health(self, pod: Pod, status: PodStatus, turn: Turn) -> PodStatus:
         """Return a status that names the devices of each container and their health.
 
-        Source: UpdateAllocatedResourcesStatus, for regular containers; since 1.36 by default.
+        Source: UpdateAllocatedResourcesStatus, for regular containers.
         """
         grants = self._grants.get(pod.uid)
-        if grants is None or not container_manager.reports_health(turn.env.model):
+        if grants is None or not turn.env.model.release.shows_device_health:
             return status
         containers = tuple(
             each._replace(devices_json=self._render(each.name, grants, turn))

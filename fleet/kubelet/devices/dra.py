@@ -44,7 +44,6 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.pods import ContainerStatus, EventType, Pod, PodStatus, PodUid
-from fleet.kubelet.devices.container_manager import reports_health
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import DraDriver, outage_begin_ns, registers_after_ns
 
@@ -257,7 +256,7 @@ class DRAManager:
         """
         if not self._pods or not pod.spec.admission.container_claims:
             return status
-        if not reports_health(turn.env.model):
+        if not turn.env.model.release.shows_device_health:
             return status
         prepared = {
             view.name: view
@@ -279,7 +278,7 @@ class DRAManager:
         A driver that went says nothing. Source: HandleWatchResourcesStream.
         """
         before_ns, self._looked_ns = self._looked_ns, turn.now_ns
-        if not self._pods or not reports_health(turn.env.model):
+        if not self._pods or not turn.env.model.release.shows_device_health:
             return []
         there = {each.driver for each in registered_drivers(turn)}
         return [
@@ -331,7 +330,7 @@ def _resource_health(device: ClaimDevice, turn: Turn) -> dict[str, str]:
     """Source: buildResourceHealth."""
     health, message = _health(device, turn, turn.now_ns)
     shown = {"health": health, "resourceID": f"{device.driver}/{device.pool}/{device.device}"}
-    if message and turn.env.model.has_gate("ResourceHealthStatusMessage", since=(1, 36)):
+    if message and turn.env.model.release.explains_device_health:
         shown["message"] = message
     return shown
 

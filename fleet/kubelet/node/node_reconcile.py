@@ -21,7 +21,7 @@ from fleet.k8s.admission import is_extended
 from fleet.k8s.effects import NodeId, NodeStatusPatch
 from fleet.k8s.holds import MACHINE_IDS
 from fleet.k8s.pods import NodeDetails, NodeView
-from fleet.k8s.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS
+from fleet.k8s.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS, USER_NAMESPACE
 from fleet.kubelet.environment import Environment
 from fleet.profile.node_model import (
     NodeIdentity,
@@ -233,7 +233,11 @@ def _setters(
         if changed:
             status[member] = changed
     shown = _strings(details, "nodeInfo")
-    info = {key: value for key, value in facts.node_info.items() if shown.get(key, "") != value}
+    info: dict[str, object] = {
+        key: value for key, value in facts.node_info.items() if shown.get(key, "") != value
+    }
+    if model.says_user_namespace and shown.get(USER_NAMESPACE) != str(False):
+        info[USER_NAMESPACE] = False
     if info:
         status["nodeInfo"] = info
     ours_whole = {**model.status_json(), "daemonEndpoints": daemon_endpoints(facts.kubelet_port)}

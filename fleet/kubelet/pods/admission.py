@@ -25,7 +25,7 @@ from fleet.kubelet.devices import container_manager
 from fleet.kubelet.devices.container_manager import UNEXPECTED, static_refusal
 from fleet.kubelet.pod_worker import Rejection
 from fleet.kubelet.pressure.preemption import is_critical_pod
-from fleet.profile.node_model import NodeModel, parse_version
+from fleet.profile.node_model import NodeModel
 from fleet.quantity import parse_quantity
 
 NODE_AFFINITY_FAILED = "node(s) didn't match Pod's node affinity/selector"
@@ -142,15 +142,13 @@ def _last_handlers(pod: Pod, inputs: AdmissionInputs) -> Rejection | None:
     if spec.app_armor and not model.app_armor and pod.status.phase == "Pending":
         message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
         return Rejection("AppArmor", message)
-    version = parse_version(model.kubelet_version)[:2]
-    if spec.pod_level and (
-        version < (1, 34) or "PodLevelResources" in model.kubelet.features_disabled
-    ):
+    if spec.pod_level and not model.release.has_pod_resources:
         message = "PodLevelResources feature gate is disabled"
         return Rejection("PodLevelResourcesNotSupported", message)
-    if spec.features and version >= (1, 36):
-        missing = [each for each in spec.features if each not in model.declared_features]
-        if missing and "NodeDeclaredFeatures" not in model.kubelet.features_disabled:
+    if spec.features and model.release.declares_features:
+        declared = model.release.declared_features
+        missing = [each for each in spec.features if each not in declared]
+        if missing:
             message = f"Pod requires node features that are not available: {', '.join(missing)}"
             return Rejection("PodFeatureUnsupported", message)
     return NODE_SHUTDOWN if inputs.is_shutting_down else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.k8s.pods import PodStatus, WaitingState
-from fleet.kubelet.containers.allocation_manager import AllocationManager, resizes_pods
+from fleet.kubelet.containers.allocation_manager import AllocationManager
 from fleet.kubelet.containers.kuberuntime_sandbox import mounts_recursively
 from fleet.kubelet.containers.pod_actions import could_restart_all, should_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
@@ -75,7 +75,8 @@ class StatusGenerator:
             is_terminal=is_terminal,
             untolerated=status_generate.untolerated_key(pod, env.tolerate_key),
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
-            pod_resources=resizes_pods(env.model),
+            pod_resources=env.model.release.resizes_whole_pods,
+            explains_sandbox=env.model.release.explains_sandbox,
             shows_user=not env.model.is_windows,
             image_id=env.images.image_id,
             recursive=mounts_recursively(pod, env),

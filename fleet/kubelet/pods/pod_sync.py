@@ -28,7 +28,7 @@ from fleet.k8s.pods import Pod, PodStatus
 from fleet.k8s.static_pods import StaticPod
 from fleet.kubelet.containers import kuberuntime_container
 from fleet.kubelet.containers.allocation_manager import AllocationManager
-from fleet.kubelet.containers.image_manager import release_images
+from fleet.kubelet.containers.image_manager import ERR_IMAGE_PULL, release_images
 from fleet.kubelet.containers.kuberuntime_manager import ANSWER_POLL_NS, KubeRuntimeManager
 from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
@@ -400,7 +400,8 @@ class PodSyncer:
         if self.volumes.objects.awaits_secrets(worker.pod, worker.last_sync_ns, turn):
             turn.wait(worker, turn.now_ns + ANSWER_POLL_NS)
             return None
-        self.kuberuntime.look_for_secrets(worker.pod, turn)
+        if turn.env.model.release.reports_secrets_early:
+            self.kuberuntime.look_for_secrets(worker.pod, turn)
         return SyncStage.PREPARE
 
     def _prepare(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
@@ -463,7 +464,10 @@ class PodSyncer:
         """Report it before images are pulled. Source: kubelet.go, OnPodSandboxReady."""
         pod = worker.pod
         status = self.statuses.status(pod.uid)
-        if status is not None and turn.env.fidelity.reports_each_step:
+        reports = (
+            turn.env.fidelity.reports_each_step and turn.env.model.release.reports_ready_sandbox
+        )
+        if status is not None and reports:
             self.reports.set_status(worker, with_sandbox_ready(status, pod.generation), turn)
         return SyncStage.PLAN
 
@@ -473,14 +477,19 @@ class PodSyncer:
         What it put into the reason cache is shown by the next sync, which may be when a back-off
         is over.
         """
+        release = turn.env.model.release
         if worker.retry_ns:
             self._requeue(worker, worker.retry_ns, turn)
+        if not release.reports_secrets_early and worker.has_reason(ERR_IMAGE_PULL):
+            self.kuberuntime.look_for_secrets(worker.pod, turn)
         if worker.retry_ns and worker.had_actions and turn.env.fidelity.waits_for_relist:
             # The relist sees at least the new sandbox: the failure is reported a sync later.
             turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
         elif worker.retry_ns and not turn.env.fidelity.waits_for_relist:
             self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
-        relisted = worker.had_actions and not worker.retry_ns
+        has_acted = worker.had_actions and not worker.retry_ns
+        at_once = release.relists_on_demand or not turn.env.fidelity.waits_for_relist
+        relisted = has_acted and at_once
         operation = "create" if worker.had_actions and worker.seen_ns >= 0 else "sync"
         turn.facts.counts().on_sync(operation, turn.now_ns - worker.began_ns)
         worker.end_sync(turn.now_ns, relisted=relisted)

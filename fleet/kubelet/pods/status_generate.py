@@ -97,6 +97,7 @@ class PodInputs(NamedTuple):
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
     in_cgroup: PodSpec | None = None  # by which the pod's cgroup is, if not as asked
     pod_resources: bool = True  # the status shows the resources of the whole pod
+    explains_sandbox: bool = False  # why it is not ready
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
     image_id: Callable[[str], str] = image_id
     recursive: bool = True  # the runtime handler supports recursive read-only mounts
@@ -320,12 +321,12 @@ def _conditions(
 ) -> tuple[PodCondition, ...]:
     foreign = [each for each in pod.status.conditions if each.type not in OWNED_CONDITIONS]
     generation = pod.generation
-    sandbox_ready = "True" if sandbox is not None and sandbox.ready else "False"
+    sandbox_ready = _sandbox_ready(sandbox, inputs)
     initialized = _initialized(pod, inputs, phase, inits)
     first = (
         *foreign,
         *inputs.resize,
-        shared_condition(SANDBOX_READY, sandbox_ready, "", "", 0, generation),
+        shared_condition(SANDBOX_READY, *sandbox_ready, 0, generation),
         shared_condition("Initialized", *initialized, 0, generation),
     )
     containers_ready = _containers_ready(phase, _unready(pod, containers, inits))
@@ -339,6 +340,16 @@ def _conditions(
         shared_condition("PodScheduled", "True", "", "", 0, generation),
         *_all_restarting(pod, sandbox, inputs, phase),
     )
+
+
+def _sandbox_ready(sandbox: Sandbox | None, inputs: PodInputs) -> tuple[str, str, str]:
+    """Source: GeneratePodReadyToStartContainersCondition, PodSandboxChanged."""
+    if sandbox is not None and sandbox.ready:
+        return "True", "", ""
+    if not inputs.explains_sandbox:
+        return "False", "", ""
+    message = "no pod sandbox exists" if sandbox is None else "pod sandbox is not ready"
+    return "False", "PodSandboxNotReady", message
 
 
 def _all_restarting(

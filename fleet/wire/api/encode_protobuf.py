@@ -187,7 +187,7 @@ def _involved_object(about: ObjectRef) -> bytes:
                 field(2, about.namespace.encode()),
                 field(3, about.name.encode()),
                 field(4, about.uid.encode()),
-                b"\x2a\x02v1",
+                field(5, about.api_version.encode()),
                 field(6, about.resource_version.encode()),
                 field(7, about.field_path.encode()),
             )

@@ -30,7 +30,7 @@ from fleet.k8s.schema import differing, render, shown, shown_all
 from fleet.k8s.strategic_merge import Json, two_way_patch
 from fleet.k8s.times import rfc3339
 from fleet.k8s.volumes import NODE_RESIZE_ERROR, RESIZE_CONDITIONS, ClaimStatusPatch
-from fleet.k8s.well_known import MIRROR_ANNOTATION
+from fleet.k8s.well_known import MIRROR_ANNOTATION, USER_NAMESPACE
 from fleet.profile.addresses import TTL_ANNOTATION, ControllerPreset
 from fleet.profile.machine import DraDriver
 from fleet.profile.node_model import NodeIdentity, NodeModel, daemon_endpoints
@@ -174,6 +174,8 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
     info: dict[str, object] = {**facts.node_info}
     if model.swap_bytes:
         info["swap"] = {"capacity": model.swap_bytes}
+    if model.says_user_namespace:
+        info[USER_NAMESPACE] = False
     addresses = [{"type": kind, "address": address} for kind, address in facts.addresses]
     return b'{"kind":"Node","apiVersion":"v1","metadata":%b,"spec":%b,"status":{%b}}' % (
         orjson.dumps(metadata),

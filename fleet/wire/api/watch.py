@@ -66,9 +66,11 @@ _PATHS: dict[WatchKind, bytes] = {
     WatchKind.CONFIG_MAP: b"/api/v1/namespaces/%b/configmaps",
     WatchKind.SECRET: b"/api/v1/namespaces/%b/secrets",
     WatchKind.RESOURCE_SLICES: SLICES,
+    WatchKind.CERTIFICATE_REQUESTS: b"/apis/certificates.k8s.io/v1/podcertificaterequests",
 }
 WATCH_RESOURCES = {kind: path.rpartition(b"/")[2].decode() for kind, path in _PATHS.items()}
 _ALL_BOUND = b"fieldSelector=spec.nodeName%21%3D"
+_OF_NODE = b"fieldSelector=spec.nodeName%3D"
 _TIMEOUTS_S: dict[WatchKind, tuple[int, int]] = {
     WatchKind.CONFIG_MAP: (1800, 3600),  # pkg/kubelet/util/manager/watch_based_manager.go
     WatchKind.SECRET: (1800, 3600),
@@ -136,6 +138,11 @@ class ListWatch(ABC):
         return None
 
     @property
+    def lists_first(self) -> bool:
+        """Return whether a snapshot is a LIST: the client does not ask for watch-lists."""
+        return False
+
+    @property
     @abstractmethod
     def resource(self) -> str:
         """What it is about, as the API server's metrics name it."""
@@ -169,6 +176,8 @@ class ListWatch(ABC):
         self._partial = b""
         path, selector = self.target()
         version = self.version.encode()
+        if self.phase is WatchPhase.IDLE and self.lists_first:
+            self.phase = WatchPhase.LIST
         if self.phase is WatchPhase.STREAM:
             return self._request(_watch_from, path, selector, version, draws)
         if self.phase is WatchPhase.LIST:
@@ -361,9 +370,9 @@ class Reflector(ListWatch):
         self._selector = selector
 
     @property
-    def reads(self) -> WatchKind:
+    def reads(self) -> WatchKind | None:
         """Return of which kind the objects are read."""
-        return self.kind
+        return None if self.kind is WatchKind.CERTIFICATE_REQUESTS else self.kind
 
     @property
     def resource(self) -> str:
@@ -383,7 +392,9 @@ class Reflector(ListWatch):
         if self.kind is WatchKind.SERVICES:
             return path, b"fieldSelector=spec.clusterIP%21%3DNone"
         if self.kind is WatchKind.PODS:
-            return path, b"fieldSelector=spec.nodeName%3D" + name if name else _ALL_BOUND
+            return path, _OF_NODE + name if name else _ALL_BOUND
+        if self.kind is WatchKind.CERTIFICATE_REQUESTS:
+            return path, _OF_NODE + name
         if self.namespace:
             path %= self.namespace.encode()
         return path, b"fieldSelector=metadata.name%3D" + name if name else b""
@@ -400,6 +411,17 @@ class Reflector(ListWatch):
     def on_bookmark(self, version: str) -> None:
         """Take a bookmark that came whole, between two events."""
         self._on_event(EventType.BOOKMARK, version)
+
+
+class ListingReflector(Reflector):
+    """A list-watch of a kubelet older than watch-lists."""
+
+    __slots__ = ()
+
+    @property
+    def lists_first(self) -> bool:
+        """Return whether a snapshot is a LIST."""
+        return True
 
 
 class SharedReflector(Reflector):

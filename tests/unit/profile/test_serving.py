@@ -22,7 +22,7 @@ def test_each_node_has_a_loopback_address_of_its_own() -> None:
     facts = model.identity(300, "n")
     assert facts.addresses == (("InternalIP", "127.128.1.45"), ("Hostname", "n"))
     assert facts.kubelet_port == 10250
-    assert SOCKETS in model.declared_features
+    assert SOCKETS in model.release.declared_features
     assert model.addresses(300) == "127.128.1.45"  # of its pods in the host's network, too
     assert model.index_of("127.128.1.45") == 300
 
@@ -55,8 +55,8 @@ def test_a_node_without_a_server_declares_none() -> None:
     facts = model.identity(300, "n")
     assert facts.addresses[0] == ("InternalIP", "198.18.1.45")
     assert facts.kubelet_port == 0
-    assert SOCKETS not in model.declared_features
-    assert model.declared_features
+    assert SOCKETS not in model.release.declared_features
+    assert model.release.declared_features
 
 
 @pytest.mark.parametrize("serving", [Serving(port=10250), Serving("10.0.0.7", 20_000, first=300)])

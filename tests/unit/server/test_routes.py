@@ -2,16 +2,16 @@
 
 import pytest
 
-from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.profile.release import V1_35, V1_36, Release
 from fleet.server.routes import Answer, Endpoint, Route, route, split_path
 
-DEFAULT = KubeletConfiguration()
-NO_DEBUGGING = KubeletConfiguration(enable_debugging_handlers=False)
 IN_POD = {"podNamespace": "a", "podID": "b", "containerName": "c"}
 
 
-def answered(method: str, path: str, configuration: KubeletConfiguration = DEFAULT) -> Answer:
-    found = route(method, path, "", configuration)
+def answered(
+    method: str, path: str, release: Release = V1_36, *, has_debugging: bool = True
+) -> Answer:
+    found = route(method, path, "", release, has_debugging=has_debugging)
     assert isinstance(found, Answer), found
     return found
 
@@ -44,7 +44,7 @@ def answered(method: str, path: str, configuration: KubeletConfiguration = DEFAU
 def test_a_path_has_its_endpoint(
     method: str, path: str, endpoint: Endpoint, parameters: dict[str, str]
 ) -> None:
-    assert route(method, path, "", DEFAULT) == Route(endpoint, parameters)
+    assert route(method, path, "", V1_36) == Route(endpoint, parameters)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_root_without_its_slash_is_redirected(root: str) -> None:
      ("text/html", False), ("application/vnd.kubernetes.protobuf", False)],
 )  # fmt: skip
 def test_pods_come_as_json_or_not_at_all(accept: str, is_served: bool) -> None:  # noqa: FBT001
-    found = route("GET", "/pods", accept, DEFAULT)
+    found = route("GET", "/pods", accept, V1_36)
     assert isinstance(found, Route) is is_served
     if isinstance(found, Answer):
         assert found.code == 406
@@ -87,17 +87,16 @@ def test_pods_come_as_json_or_not_at_all(accept: str, is_served: bool) -> None: 
 
 def test_without_debugging_handlers_the_paths_say_so() -> None:
     for path in ("/exec/a/b/c", "/logs/x", "/containerLogs/a/b/c", "/debug/pprof/heap"):
-        assert answered("GET", path, NO_DEBUGGING).text == "Debug endpoints are disabled.\n"
-    assert answered("GET", "/configz", NO_DEBUGGING).code == 404
-    assert isinstance(route("GET", "/pods", "", NO_DEBUGGING), Route)
+        assert answered("GET", path, has_debugging=False).text == "Debug endpoints are disabled.\n"
+    assert answered("GET", "/configz", has_debugging=False).code == 404
+    assert isinstance(route("GET", "/pods", "", V1_36, has_debugging=False), Route)
 
 
 def test_a_gate_that_is_off_takes_its_path_away() -> None:
-    off = KubeletConfiguration(
-        feature_gates={"ContainerCheckpoint": False, "ComponentStatusz": False}
-    )
+    off = V1_36.with_gates({"ContainerCheckpoint": False, "ComponentStatusz": False})
     assert answered("POST", "/checkpoint/a/b/c", off).code == 404
     assert answered("GET", "/statusz", off).is_public
+    assert answered("GET", "/flagz", V1_35).is_public
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, ImagePull
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeImage, NodeModel
+from fleet.profile.release import V1_34
 from fleet.runtime.image_store import Image
 
 NGINX = "docker.io/library/nginx:1"
@@ -265,7 +266,7 @@ def test_a_private_image_needs_a_secret_also_when_another_pod_pulled_it() -> Non
     never = node.ensure(behavior=private, uid="e", policy="Never").failure
     assert never is not None
     assert never.reason == "ErrImageNeverPull"
-    old = Node(kubelet_version="v1.34.2")
+    old = Node(release=V1_34)
     old.pull(behavior=private, uid="b", has_secret=True)
     assert old.ensure(behavior=private, uid="d").failure is None
     preloaded = Node(images_preloaded=(NodeImage(("nginx:1",), 7),))

@@ -20,6 +20,7 @@ from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
+from fleet.profile.release import V1_35
 
 GPU = "nvidia.com/gpu"
 S = NS_PER_S
@@ -171,7 +172,7 @@ def test_statuses_name_devices_and_their_health() -> None:
     pod.status = status
     again.adopt(pod, again.turn(0))
     assert again.allocated() == {GPU: 2}
-    old = dataclasses.replace(load_mix().model_of(0), kubelet_version="v1.35.0")
+    old = dataclasses.replace(load_mix().model_of(0), release=V1_35)
     assert found.with_health(pod, shown("c0"), Node(old).turn(25 * S)) == shown("c0")
 
 

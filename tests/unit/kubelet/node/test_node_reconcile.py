@@ -22,6 +22,7 @@ from fleet.k8s.pods import NodeView
 from fleet.kubelet.node.node_reconcile import ATTACH_ANNOTATION, both, reconcile
 from fleet.kubelet.node.node_status import NodeStatus
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions
+from fleet.profile.release import V1_35
 
 ZONE = "topology.kubernetes.io/zone"
 TYPE = "node.kubernetes.io/instance-type"
@@ -118,7 +119,7 @@ def test_the_first_tick_brings_what_the_setters_set() -> None:
             "osImage": model().node_info["osImage"],
         },
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-        "declaredFeatures": list(model().declared_features),
+        "declaredFeatures": list(model().release.declared_features),
         "addresses": [
             {"type": "InternalIP", "address": ADDRESS},
             {"type": "Hostname", "address": "n"},
@@ -129,7 +130,7 @@ def test_the_first_tick_brings_what_the_setters_set() -> None:
 
 def test_an_older_kubelet_takes_its_features_back() -> None:
     env = environment()
-    env.model = dataclasses.replace(env.model, declared_features=())
+    env.model = dataclasses.replace(env.model, release=V1_35)
     assert reconcile(NODE, existing(), ADDRESS, env) is None
     assert status_of(env.outdated[NODE]) == {"declaredFeatures": None}
 

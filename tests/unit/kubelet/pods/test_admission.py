@@ -14,6 +14,7 @@ from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Shortage, Ver
 from fleet.kubelet.pressure.preemption import Need, pods_to_preempt
 from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
+from fleet.profile.release import V1_36
 from fleet.wire.api.decode_json import decode_node
 
 CRITICAL = 2_000_000_000
@@ -258,7 +259,7 @@ def security(**fields: object) -> dict[str, Any]:
         ),
         (
             {"resources": {"requests": {"cpu": "1"}}},
-            {"kubelet": KubeletConfiguration(feature_gates={"PodLevelResources": False})},
+            {"release": V1_36.with_gates({"PodLevelResources": False})},
             "PodLevelResourcesNotSupported",
             "PodLevelResources feature gate is disabled",
         ),

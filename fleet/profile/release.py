@@ -1,0 +1,228 @@
+"""What a kubelet of each minor does otherwise: one record per minor, one question per field.
+
+Everything else asks `NodeModel.release`; nothing compares versions. A field that a feature gate
+decides is in GATES, so that `featureGates` of a profile's kubeletConfiguration turns it on or off.
+Source: pkg/kubelet, pkg/features/kube_features.go and client-go of v1.34.4, v1.35.4, v1.36.3 and
+v1.37.2, each compared with the one before, and the requests of a real kubelet of each.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from fleet.errors import UsageError
+
+_VERSION = re.compile(r"v?([0-9]+)\.([0-9]+)(?:\.([0-9]+))?(.*)")
+SKEW_MAX = 3
+"""How many minors a kubelet may be older than its API server. Source: the version skew policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What the kubelets of one minor do; the defaults are those of the oldest minor."""
+
+    newest: str  # the patch release whose sources were read
+
+    # What they ask for
+    streams_lists: bool = False  # a watch that begins with the present state, else a LIST first
+    watches_certificate_requests: bool = False  # PodCertificateRequests of their node
+    relists_on_demand: bool = False  # after a sync that did something, not at the next second
+    limits_events_at_zero: bool = True  # eventRecordQPS: 0 is the client's default; else no limit
+
+    # Node
+    declares_features: bool = False  # status.declaredFeatures, and pods are admitted by them
+    says_user_namespace: bool = False  # nodeInfo.runningInUserNamespace
+    node_event_version: str = ""  # apiVersion of what events about the Node refer to
+    node_event_uid: str = "name"  # its uid: the "name" of the Node, "" for none, or its real "uid"
+
+    # Pods
+    keeps_started: bool = False  # a restarted kubelet goes by the status that stands there
+    reports_ready_sandbox: bool = False  # before images are pulled, with a status of its own
+    explains_sandbox: bool = False  # why PodReadyToStartContainers is False
+    has_pod_resources: bool = True
+    resizes_whole_pods: bool = False  # and shows resources of pods as a whole
+    resizes_init_containers: bool = False  # which are no sidecars
+    reports_resizes: bool = False  # events when a resize begins, is put off, cannot be or fails
+    restarts_all_containers: bool = False  # where a rule says so
+    caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
+    has_env_files: bool = False
+    shows_device_health: bool = False
+    explains_device_health: bool = False
+
+    # Images
+    checks_credentials: bool = False  # of pods that use an image which another pod had pulled
+    asks_providers_with_tokens: bool = True
+    reports_secrets_early: bool = True  # that some lack, at each sync; else once a pull failed
+    space_text: str = (
+        "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, "
+        "but only found {freed} bytes eligible to free."
+    )
+    pulled_text: str = 'Container image "%s" already present on machine'
+
+    # Containers: `{}` is the name
+    created_text: str = "Created container: {}"
+    started_text: str = "Started container {}"
+
+    # Their own endpoints
+    extends_sockets: bool = False  # WebSockets that the API server only passes on
+    checkpoints: bool = True  # /checkpoint
+    serves_flags: bool = False  # /flagz
+    serves_status: bool = False  # /statusz
+
+    @property
+    def name(self) -> str:
+        """Return the minor, such as `1.36`."""
+        return self.newest.removeprefix("v").rpartition(".")[0]
+
+    @property
+    def declared_features(self) -> tuple[str, ...]:
+        """Return what a kubelet lists in `status.declaredFeatures`, sorted."""
+        if not self.declares_features:
+            return ()
+        return tuple(sorted(GATES[field] for field in DECLARED if getattr(self, field)))
+
+    def with_gates(self, stated: Mapping[str, bool]) -> "Release":
+        """Return what a kubelet does whose configuration turns feature gates on or off."""
+        changed = {field: stated[gate] for field, gate in GATES.items() if gate in stated}
+        return replace(self, **changed) if changed else self  # type: ignore[arg-type]
+
+
+GATES = {
+    "streams_lists": "WatchListClient",
+    "watches_certificate_requests": "PodCertificateRequest",
+    "relists_on_demand": "PLEGOnDemandRelist",
+    "declares_features": "NodeDeclaredFeatures",
+    "says_user_namespace": "KubeletInUserNamespace",
+    "has_pod_resources": "PodLevelResources",
+    "resizes_whole_pods": "InPlacePodLevelResourcesVerticalScaling",
+    "resizes_init_containers": "InPlacePodVerticalScalingInitContainers",
+    "restarts_all_containers": "RestartAllContainersOnContainerExits",
+    "caps_crash_loops": "KubeletCrashLoopBackOffMax",
+    "has_env_files": "EnvFiles",
+    "shows_device_health": "ResourceHealthStatus",
+    "explains_device_health": "ResourceHealthStatusMessage",
+    "checks_credentials": "KubeletEnsureSecretPulledImages",
+    "asks_providers_with_tokens": "KubeletServiceAccountTokenForCredentialProviders",
+    "extends_sockets": "ExtendWebSocketsToKubelet",
+    "checkpoints": "ContainerCheckpoint",
+    "serves_flags": "ComponentFlagz",
+    "serves_status": "ComponentStatusz",
+}
+DECLARED = (
+    "extends_sockets",
+    "resizes_init_containers",
+    "resizes_whole_pods",
+    "restarts_all_containers",
+)
+"""Source: component-helpers/nodedeclaredfeatures/features; each is declared by its gate's name."""
+
+V1_34 = Release("v1.34.4")
+V1_35 = replace(
+    V1_34,
+    newest="v1.35.4",
+    streams_lists=True,
+    node_event_version="v1",
+    node_event_uid="",
+    keeps_started=True,
+    reports_resizes=True,
+    caps_crash_loops=True,
+    has_env_files=True,
+    checks_credentials=True,
+    space_text=(
+        "Insufficient free disk space on the node's image filesystem ({used}% of {capacity} used). "
+        "Failed to free sufficient space by deleting unused images (freed {freed} bytes). "
+        "Investigate disk usage, as it could be used by active images, logs, volumes, or other "
+        "data."
+    ),
+    pulled_text='Container image "%s" already present on machine and can be accessed by the pod',
+    created_text="Container created",
+    started_text="Container started",
+)
+V1_36 = replace(
+    V1_35,
+    newest="v1.36.3",
+    relists_on_demand=True,
+    declares_features=True,
+    reports_ready_sandbox=True,
+    resizes_whole_pods=True,
+    resizes_init_containers=True,
+    restarts_all_containers=True,
+    shows_device_health=True,
+    explains_device_health=True,
+    extends_sockets=True,
+    serves_flags=True,
+    serves_status=True,
+)
+V1_37 = replace(
+    V1_36,
+    newest="v1.37.2",
+    watches_certificate_requests=True,
+    limits_events_at_zero=False,
+    says_user_namespace=True,
+    node_event_uid="uid",
+    explains_sandbox=True,
+    reports_secrets_early=False,
+)
+RELEASES = (V1_34, V1_35, V1_36, V1_37)
+
+
+@lru_cache(maxsize=64)
+def parse_version(text: str) -> tuple[int, int, int]:
+    """Return major, minor, patch of `v1.36.3`, with or without a vendor's suffix."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a version such as v1.36.3")
+    return int(found[1]), int(found[2]), int(found[3] or 0)
+
+
+def kubelet_version(text: str) -> str:
+    """Check a version, and give it the leading `v` that a kubelet reports."""
+    parse_version(text)
+    return text if text.startswith("v") else f"v{text}"
+
+
+def is_version(text: object) -> bool:
+    """Return whether a kubelet may be of this version."""
+    return isinstance(text, str) and _VERSION.fullmatch(text) is not None
+
+
+def release_of(version: str) -> Release:
+    """Return the release of a version: the nearest one of those that fleet emulates."""
+    minor = parse_version(version)[:2]
+    found = [each for each in RELEASES if parse_version(each.newest)[:2] <= minor]
+    return found[-1] if found else RELEASES[0]
+
+
+def emulated_version(asked: str, server: str) -> str:
+    """Return the version that Nodes say: never above the server's, nor of an unknown minor."""
+    version = min(asked, server, key=parse_version)
+    newest = RELEASES[-1].newest
+    return newest if parse_version(version)[:2] > parse_version(newest)[:2] else version
+
+
+def explain_version(asked: str, server: str) -> str:
+    """Return why the kubelets of a server are not as asked, "" if they are."""
+    known = f"fleet emulates kubelets of {RELEASES[0].name} to {RELEASES[-1].name}"
+    version = emulated_version(asked, server)
+    shown = f"the API server is {server}" if asked == server else f"kubeletVersion is {asked}"
+    if parse_version(version)[:2] < parse_version(RELEASES[0].newest)[:2]:
+        return f"{shown}, and {known}: nodes say {version} and behave as {RELEASES[0].name}"
+    if version == asked:
+        return ""
+    if parse_version(asked) > parse_version(server):
+        return f"{shown}, newer than the API server: nodes are kubelets of {version}"
+    return f"{shown}, and {known}: nodes are kubelets of {version}"
+
+
+def check_skew(kubelet: str, server: str) -> None:
+    """Raise UsageError unless fleet emulates a kubelet that a server of this version may have."""
+    names = [each.name for each in RELEASES]
+    (_, minor, _), (_, newest, _) = parse_version(kubelet), parse_version(server)
+    if release_of(kubelet).name != f"1.{minor}":
+        raise UsageError(f"--kubelet-version {kubelet}: give one of {names[0]} to {names[-1]}")
+    if parse_version(kubelet) > parse_version(server) or minor < newest - SKEW_MAX:
+        raise UsageError(
+            f"--kubelet-version {kubelet}: the API server is {server}; a kubelet may be up to "
+            f"{SKEW_MAX} minors older, and never newer"
+        )
