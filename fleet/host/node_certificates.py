@@ -35,7 +35,6 @@ import enum
 import logging
 import os
 import secrets
-import socket
 import ssl
 import string
 from collections.abc import AsyncIterator, Callable
@@ -180,16 +179,12 @@ class CertificateContext:
         self._shared = shared
         self._path = str(path)
 
-    def wrap_socket(
-        self, sock: socket.socket, *, do_handshake_on_connect: bool, server_hostname: str
-    ) -> ssl.SSLSocket:
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *, server_hostname: str
+    ) -> ssl.SSLObject:
         """Begin a TLS connection. Raises OSError, also without a usable certificate."""
         self._shared.load_cert_chain(self._path)
-        return self._shared.wrap_socket(
-            sock,
-            do_handshake_on_connect=do_handshake_on_connect,
-            server_hostname=server_hostname,
-        )
+        return self._shared.wrap_bio(incoming, outgoing, server_hostname=server_hostname)
 
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"

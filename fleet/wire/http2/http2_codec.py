@@ -389,7 +389,6 @@ class Http2Codec:
         "_rest",
         "_settled",
         "goaway",
-        "midway",
         "news",
         "outbound",
         "streams",
@@ -404,7 +403,6 @@ class Http2Codec:
         self.streams_max = streams_max
         self.news: News | None = None
         self.goaway = ""  # what the peer said with it; then nothing new is opened here
-        self.midway = False  # of an answer the headers came, and the body is on its way
         self._next_id = 1
         self._rest: bytearray | None = None
         self._block: tuple[int, int, bytearray] | None = None  # an unfinished header block
@@ -595,8 +593,6 @@ class Http2Codec:
         stream.request = None
         if flags & END_STREAM:
             self._finish(stream, now_ns, found)
-        else:
-            self.midway = not stream.watch
 
     def _finish(self, stream: Stream, now_ns: int, found: Inbox) -> None:
         """Deliver the answer of a stream that the peer has ended."""
@@ -605,7 +601,6 @@ class Http2Codec:
         sid = stream.sid
         if self._forget(stream):
             self.outbound.cancel(sid)  # the peer does not want the rest of the body
-        self.midway = False
         stream.done = True
         body = stream.body
         stream.body = b""

@@ -4,13 +4,16 @@
         |by a proxy: CONNECT         ^
         +--> TUNNEL --2xx------------+
 
-`ssl.SSLSocket` on the descriptor, not a memory BIO: OpenSSL then keeps no copy of what it read
-(the `ssl` module sets SSL_MODE_RELEASE_BUFFERS), so a large answer leaves nothing behind.
-A write that OpenSSL could not finish is repeated with the same bytes first: they stay in `out`,
-which only grows at its end (SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, also set by the module).
+    socket --recv--> INCOMING --SSL_read--> buffer; `out` --SSL_write--> OUTGOING --send--> socket
+
+OpenSSL works on memory, and one recv takes all records that have come: on a descriptor it makes two
+system calls for each record. All connections share the two memory BIOs, since each call leaves them
+empty: of an unfinished record OpenSSL keeps the beginning. It keeps nothing of a finished one (the
+`ssl` module sets SSL_MODE_RELEASE_BUFFERS), so a large answer leaves nothing behind.
 Sessions are never resumed, as a kubelet's Go client does not resume them.
 """
 
+import contextlib
 import enum
 import errno
 import heapq
@@ -51,11 +54,11 @@ class ConnectionState(enum.Enum):
 
 
 class TlsContext(Protocol):
-    """What makes a TLS connection of a socket: an `ssl.SSLContext`, or what stands for one."""
+    """What makes a TLS connection: an `ssl.SSLContext`, or what stands for one."""
 
-    def wrap_socket(
-        self, sock: socket.socket, *, do_handshake_on_connect: bool, server_hostname: str
-    ) -> ssl.SSLSocket:
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *, server_hostname: str
+    ) -> ssl.SSLObject:
         """Begin TLS without a handshake. Raises OSError."""
         ...
 
@@ -72,7 +75,12 @@ def prepare_context(context: ssl.SSLContext) -> None:
 
 
 NEVER = -1
-
+CIPHER_BYTES = 65_536
+"""Read at a time; with the record of which OpenSSL has the beginning, at most `PLAIN_BYTES`."""
+PLAIN_BYTES = CIPHER_BYTES + 16_384
+INCOMING, OUTGOING = ssl.MemoryBIO(), ssl.MemoryBIO()
+_CIPHER = memoryview(bytearray(CIPHER_BYTES))
+"""These are used from the thread of the reactor's loop only."""
 
 REPLY_BYTES_MAX = 16_384
 END = b"\r\n\r\n"
@@ -113,7 +121,8 @@ class Connection:
     pool: int
     http2: Http2Codec
     state: ConnectionState = ConnectionState.CONNECTING
-    sock: socket.socket | ssl.SSLSocket | None = None
+    sock: socket.socket | None = None
+    tls: ssl.SSLObject | None = None
     fd: int = -1
     mask: int = 0
     places: tuple[Address, ...] = ()  # that it has still to try, the present one first
@@ -123,7 +132,8 @@ class Connection:
     ping_ns: int = 0  # when an unanswered ping was sent
     dirty: bool = False  # waits in the transport's list for the flush
     leaving: bool = False  # its GOAWAY is counted
-    stuck: bool = False  # a write waits for the socket
+    unsent: bytes | bytearray = b""  # encrypted, and waits for the socket
+    early: bytes = b""  # came together with the end of the handshake
     up_ns: int = 0  # since when it is UP
     full_ns: int = 0  # when more was there last than is read at a time
     reply: bytes = b""  # of a proxy, as far as it has come
@@ -171,27 +181,64 @@ class Connection:
                 return
         if self.state is ConnectionState.TUNNEL and not self._is_through():
             return
-        if self.state in (ConnectionState.CONNECTING, ConnectionState.TUNNEL):
-            assert self.sock is not None
-            self.sock = context.wrap_socket(
-                self.sock, do_handshake_on_connect=False, server_hostname=server_name
-            )
+        if self.state is ConnectionState.HANDSHAKE:
+            self._take_handshake()
+        else:
+            self.tls = context.wrap_bio(INCOMING, OUTGOING, server_hostname=server_name)
             self.state = ConnectionState.HANDSHAKE
             self.limit_ns = now_ns + HANDSHAKE_NS_MAX
-        assert isinstance(self.sock, ssl.SSLSocket)
+        assert self.tls is not None
+        is_done = True
         try:
-            self.sock.do_handshake()
+            self.tls.do_handshake()
         except ssl.SSLWantReadError:
-            self.mask = READ
-        except ssl.SSLWantWriteError:
-            self.mask = WRITE
-        else:
-            if self.sock.selected_alpn_protocol() != "h2":
+            is_done = False
+        except ssl.SSLError:
+            self._break_off()
+            raise
+        self.early = INCOMING.read()  # of the server's next messages, which `read_into` takes
+        self._send_encrypted()
+        self.mask = READ | WRITE if self.unsent else READ
+        if is_done:
+            if self.tls.selected_alpn_protocol() != "h2":
                 raise DialError(NO_H2)
             self.state = ConnectionState.UP
-            self.mask = READ
             self.limit_ns = 0
             self.read_ns = self.up_ns = now_ns
+
+    def _take_handshake(self) -> None:
+        """Read what the server says of a handshake. Raises OSError."""
+        assert self.sock is not None
+        with contextlib.suppress(BlockingIOError):
+            piece = self.sock.recv(CIPHER_BYTES)
+            if not piece:
+                raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "unexpected eof while reading")
+            INCOMING.write(piece)
+
+    def _break_off(self) -> None:
+        """Leave both memory BIOs empty after an error, of which the server gets the alert."""
+        INCOMING.read()
+        with contextlib.suppress(OSError):
+            self._send_encrypted()
+
+    def _send_encrypted(self) -> None:
+        """Send what is encrypted, as far as the socket takes it at once. Raises OSError."""
+        assert self.sock is not None
+        if self.unsent:
+            self.unsent += OUTGOING.read()
+        else:
+            self.unsent = OUTGOING.read()
+        if self.unsent:
+            try:
+                size = self.sock.send(self.unsent)
+            except BlockingIOError:
+                size = 0
+            if size == len(self.unsent):
+                self.unsent = b""
+            else:
+                if isinstance(self.unsent, bytes):
+                    self.unsent = bytearray(self.unsent)  # what is sent goes off its front
+                del self.unsent[:size]
 
     def _is_through(self) -> bool:
         """Read what a proxy answers; return whether it has opened the tunnel.
@@ -213,36 +260,55 @@ class Connection:
             raise DialError(why)
         return True
 
-    def read_into(self, buffer: memoryview) -> int:
-        """Read at most one TLS record; return -1 when there is none, 0 at the end.
+    def read_into(self, buffer: memoryview) -> tuple[int, bool]:
+        """Decrypt what has come into a buffer of `PLAIN_BYTES`; return how much, and if more waits.
 
-        The buffer is larger than a record, so OpenSSL keeps nothing that epoll would not know of.
-        Raises OSError.
+        The size is -1 when there is nothing yet, 0 at the end. Raises OSError.
         """
-        assert isinstance(self.sock, ssl.SSLSocket)
+        assert self.sock is not None
+        assert self.tls is not None
+        if self.early:
+            is_full = True
+            INCOMING.write(self.early)
+            self.early = b""
+        else:
+            try:
+                size = self.sock.recv_into(_CIPHER)
+            except BlockingIOError:
+                return -1, False
+            if not size:
+                return 0, False
+            is_full = size == CIPHER_BYTES
+            INCOMING.write(_CIPHER[:size])
+        read, at = self.tls.read, 0
         try:
-            return self.sock.recv_into(buffer)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return -1
+            while INCOMING.pending:
+                size = int(read(PLAIN_BYTES, buffer[at:]))  # no bytes, as there is a buffer
+                if not size:  # the server has said that this is the end
+                    INCOMING.read()
+                    return at, False
+                at += size
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            self._break_off()
+            raise
+        if OUTGOING.pending:  # new keys
+            self._send_encrypted()
+        return at or -1, is_full
 
     def write_out(self) -> int:
-        """Write `out`; return how many bytes left. `stuck` says that some did not.
+        """Write `out`; return how many bytes were encrypted. `unsent` is what the socket refused.
 
         Raises OSError.
         """
-        assert isinstance(self.sock, ssl.SSLSocket)
+        assert self.tls is not None
         out = self.http2.outbound.out
-        try:
-            size = self.sock.send(out)
-        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            self.stuck = True
-            return 0
-        if size == len(out):
+        size = len(out)
+        if size:
+            self.tls.write(out)
             out.clear()
-            self.stuck = False
-        else:
-            del out[:size]
-            self.stuck = True
+        self._send_encrypted()
         return size
 
     def close(self) -> None:
@@ -250,7 +316,7 @@ class Connection:
         self.state = ConnectionState.CLOSED
         if self.sock is not None:
             self.sock.close()
-            self.sock = None
+            self.sock = self.tls = None
 
 
 def dial_failure(error: OSError | DialError) -> Failure:

@@ -23,6 +23,7 @@ from fleet.wire.http2.messages import Cut, Failure, Request, swallows_input, swa
 from fleet.wire.sockets.connection import (
     DEFAULT_LIMITS,
     NEVER,
+    PLAIN_BYTES,
     Connection,
     ConnectionHealth,
     ConnectionState,
@@ -45,9 +46,7 @@ from fleet.wire.sockets.dials import (
 )
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 
-READ_BUFFER_BYTES = 65536  # one for the process; more than a TLS record, see Connection.read_into
-READS_PER_EVENT_MAX = 16  # then the next connection has its turn
-READ_AGAIN_BYTES = 4096  # a record this large is likely to be followed by another
+READS_PER_EVENT_MAX = 4  # of 64 KiB; then the next connection has its turn
 RESET_BY_PEER = "connection reset by peer"
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
@@ -86,7 +85,7 @@ class Transport:
         self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
         self._dirty: list[Connection] = []
         self._delayed: list[Pool] = []  # those that have requests to send again later
-        self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(PLAIN_BYTES))
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
         self._descriptors = Descriptors(self._poller)
         self._by_fd = self._descriptors.by_fd  # looked up for each event
@@ -296,7 +295,7 @@ class Transport:
         self._poller.rest()
         for connection in dirty:
             connection.dirty = False
-            if connection.state is ConnectionState.UP and not connection.stuck:
+            if connection.state is ConnectionState.UP and not connection.unsent:
                 if self._cuts and swallows_output(self._cuts.get(connection.pool)):
                     continue
                 self._write(connection)
@@ -320,6 +319,8 @@ class Transport:
                 self._watch_over(connection)
                 self._pump(self._pools[connection.pool])
                 self._mark(connection)  # the preface leaves also if nobody has a request
+                if connection.early:
+                    self._read(connection)
             return
         if mask & WRITE:
             self._write(connection)
@@ -343,16 +344,13 @@ class Transport:
         end = ""
         try:
             for _ in range(READS_PER_EVENT_MAX):
-                size = connection.read_into(buffer)
+                size, is_more = connection.read_into(buffer)
                 if size <= 0:
-                    http2.midway = False
                     end = "" if size else "the server closed the connection"
                     break
                 stats.bytes_in += size
                 inbox += http2.receive(buffer[:size], now_ns)
-                if http2.news is not None:  # epoll reports more
-                    break
-                if size < READ_AGAIN_BYTES and not http2.midway:
+                if not is_more or http2.news is not None:  # epoll reports what is left
                     break
             else:
                 connection.full_ns = now_ns
@@ -365,8 +363,11 @@ class Transport:
             self._attend(connection, now_ns)
         if pool.waiting:
             self._pump(pool)
-        if http2.outbound.out and connection.state is ConnectionState.UP:
-            self._mark(connection)
+        if connection.state is ConnectionState.UP:
+            if connection.unsent:
+                self._write(connection)
+            elif http2.outbound.out:
+                self._mark(connection)
 
     def _write(self, connection: Connection) -> None:
         now_ns = self._now_ns()  # before: on a busy machine the server may answer first
@@ -375,9 +376,9 @@ class Transport:
         except OSError as error:
             self._lose(connection, explain(error))
             return
-        if not connection.stuck:
+        if not connection.unsent:
             connection.http2.outbound.on_written(now_ns)
-        mask = READ | WRITE if connection.stuck else READ
+        mask = READ | WRITE if connection.unsent else READ
         if mask != connection.mask:
             connection.mask = mask
             self._poller.modify(connection.fd, mask)
@@ -510,7 +511,7 @@ class Transport:
         if connection.state is ConnectionState.CLOSED:
             return
         now_ns = self._now_ns()
-        untouched = not connection.stuck
+        untouched = not connection.unsent
         self._descriptors.discard(connection)
         self.stats.connections -= 1
         pool = self._pools[connection.pool]
@@ -529,7 +530,7 @@ class Transport:
     def _part(self, connection: Connection, code: int) -> None:
         """Say GOAWAY, as far as the socket takes it at once."""
         is_cut = connection.pool in self._cuts
-        if connection.state is ConnectionState.UP and not connection.stuck and not is_cut:
+        if connection.state is ConnectionState.UP and not connection.unsent and not is_cut:
             connection.http2.outbound.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()
