@@ -7,7 +7,7 @@ ARGS ?=
 WORKERS ?= 4
 BIN := .venv/bin
 # What a command starts ends with it, also when it is killed; tests see to that themselves.
-GUARDED := $(BIN)/python tests/guard.py
+GUARDED := $(BIN)/python tests/support/guard.py
 INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 FLEET_VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 # Of Kubernetes, for `make oracle` and the tests on a control plane that is there: 1.35.
@@ -63,12 +63,12 @@ e2e: programs chromium  ## the real command line on real control planes, the cha
 		tests/e2e tests/chart tests/parity
 
 programs: setup kubelet  ## build what the tests run next to fleet: the control plane, kubelets, Helm
-	$(BIN)/python tests/go_program.py helm kubemark
+	$(BIN)/python tests/support/go_program.py helm kubemark
 
 .PHONY: kubelet
 kubelet: setup
 	$(BIN)/fleet controlplane build $(addprefix --kubernetes-version=,$(VERSION))
-	$(BIN)/python tests/go_program.py kubelet
+	$(BIN)/python tests/support/go_program.py kubelet
 
 rights: setup  ## least RBAC in every identity, with every right taken away once, and a storm of 403s
 	$(BIN)/fleet controlplane build
@@ -142,7 +142,7 @@ forecast: setup  ## what --dry-run says of FORECAST_NODES (1000) nodes, held aga
 .PHONY: metrics-server
 metrics-server: setup  ## the real metrics-server scrapes 500 nodes, and an autoscaler acts on what it says
 	$(BIN)/fleet controlplane build
-	$(BIN)/python tests/go_program.py metrics-server
+	$(BIN)/python tests/support/go_program.py metrics-server
 	$(BIN)/pytest tests/metrics_server
 
 conformance: setup  ## the Kubernetes project's own tests of its workload controllers
@@ -150,23 +150,23 @@ conformance: setup  ## the Kubernetes project's own tests of its workload contro
 	$(GUARDED) $(BIN)/python tests/conformance/conformance.py $(ARGS)
 
 bench: setup  ## measure 5,000 nodes in both fidelities
-	$(GUARDED) $(BIN)/python -m tests.bench
+	$(GUARDED) $(BIN)/python -m bench
 
 bench-peers: setup  ## KWOK and 20 nodes of kubemark next to fleet, in turns; ARGS='--nodes 1000 --rounds 3'; two hours
 	$(BIN)/fleet controlplane build
-	$(BIN)/python tests/go_program.py kwok
-	$(GUARDED) $(BIN)/python -m tests.bench.peers $(ARGS)
+	$(BIN)/python tests/support/go_program.py kwok
+	$(GUARDED) $(BIN)/python -m bench.peers $(ARGS)
 
 .PHONY: bench-ceiling
 bench-ceiling: setup  ## how far fleet itself goes, at a sink in place of an API server; ARGS='--fidelity kubelet'
-	$(GUARDED) $(BIN)/python -m tests.bench.ceiling $(ARGS)
+	$(GUARDED) $(BIN)/python -m bench.ceiling $(ARGS)
 
 .PHONY: bench-slopes
 bench-slopes: setup  ## what a node costs, from 1,000 nodes to 20,000, with a plot; half an hour
-	$(GUARDED) $(BIN)/python -m tests.bench.ceiling --out runs/ceiling-light.json
-	$(GUARDED) $(BIN)/python -m tests.bench.ceiling --fidelity kubelet --spawn=--no-agents \
+	$(GUARDED) $(BIN)/python -m bench.ceiling --out runs/ceiling-light.json
+	$(GUARDED) $(BIN)/python -m bench.ceiling --fidelity kubelet --spawn=--no-agents \
 		--sizes 1000,2500,5000,10000 --out runs/ceiling-kubelet.json
-	$(BIN)/python -m tests.bench.slopes runs/ceiling-light.json runs/ceiling-kubelet.json \
+	$(BIN)/python -m bench.slopes runs/ceiling-light.json runs/ceiling-kubelet.json \
 		--plot docs/images/slopes.svg
 
 dist: setup  ## everything that a release needs, into dist/

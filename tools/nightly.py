@@ -49,7 +49,7 @@ def steps() -> list[Step]:
     """Return all steps; the seeds of the simulations are those of the day."""
     today = f"{datetime.now(tz=UTC):%Y%m%d}000"
     seeds = {"FLEET_SIM_FIRST_SEED": today, "FLEET_SIM_SEEDS": "200"}
-    go_programs = (PYTHON, "tests/go_program.py", "metrics-server")
+    go_programs = (PYTHON, "tests/support/go_program.py", "metrics-server")
     fuzz = (PYTHON, "tests/fuzz/fuzz.py", "--inputs=10000000", f"--first={today}")
     return [
         Step(
@@ -72,8 +72,8 @@ def steps() -> list[Step]:
         ),
         Step("fuzz", 90, (fuzz,)),
         Step("installed", 60, ((PYTHON, "tools/release.py"), (*PYTEST, "tests/installed"))),
-        Step("bench", 60, ((PYTHON, "-m", "tests.bench"),)),
-        Step("bench-ceiling", 60, ((PYTHON, "-m", "tests.bench.ceiling"),)),
+        Step("bench", 60, ((PYTHON, "-m", "bench"),)),
+        Step("bench-ceiling", 60, ((PYTHON, "-m", "bench.ceiling"),)),
     ]
 
 

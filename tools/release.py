@@ -19,13 +19,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-import controlplane_wheel
-import lock
-import sbom
 import yaml
 
 from fleet.controlplane.binaries import PROGRAM, cache_directory
 from fleet.controlplane.build import build_binaries
+from tools import controlplane_wheel, lock, sbom
 
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"

@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import lock
-
 import fleet
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import MODULE
+from tools import lock
 
 GO_MOD = MODULE / f"{KUBERNETES_VERSION}.mod"
 UPLOT = lock.ROOT / "fleet" / "report" / "assets" / "uplot" / "uPlot.iife.min.js"

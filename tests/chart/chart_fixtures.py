@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chart_release import Places, Release, released
-from e2e_world import World
-from helm_commands import Helm
-from played_node import PlayedNode
+from e2e.e2e_world import World
+
+from chart.chart_release import Places, Release, released
+from chart.helm_commands import Helm
+from chart.played_node import PlayedNode
 
 
 @pytest.fixture(scope="session")

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from e2e_world import FLEET, WAIT_MAX_S, Json, World, condition, eventually
-from helm_commands import NAMESPACE, RELEASE, RUN, Helm
-from played_node import PlayedNode
+from e2e.e2e_world import FLEET, WAIT_MAX_S, Json, World, condition, eventually
 
+from chart.helm_commands import NAMESPACE, RELEASE, RUN, Helm
+from chart.played_node import PlayedNode
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane.standing import attach
 

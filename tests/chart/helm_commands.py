@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from chart_rbac import CHART
-from go_program import HELM
+from support.go_program import HELM
+
+from chart.chart_rbac import CHART
 
 Json = dict[str, Any]
 NAMESPACE = "load"

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import yaml
-from guard import MARK
+from support.guard import MARK
 
 Json = dict[str, Any]
 POLL_S = 0.2

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import release
 import yaml
-from chart_rbac import (
+from e2e.e2e_world import World
+
+from chart.chart_rbac import (
     AGENTS,
     CLUSTER,
     CSR_LEGACY,
@@ -19,9 +20,7 @@ from chart_rbac import (
     of_nodes,
     text,
 )
-from e2e_world import World
-from helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
-
+from chart.helm_commands import NAMESPACE, RELEASE, RUN, SOME_UID, Helm
 from fleet.cluster.agent_access import permissions_of
 from fleet.cluster.identity import (
     Features,
@@ -36,8 +35,9 @@ from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
 from fleet.host.machine import AGENT_BYTES, BASE_BYTES, NODE_BYTES
 from fleet.profile.settings import SHARD_ROOM, Fidelity
+from tools import release
 
-pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+pytest_plugins = ("e2e.e2e_fixtures", "chart.chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]

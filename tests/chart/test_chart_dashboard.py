@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from e2e_world import World
-from helm_commands import NAMESPACE, RELEASE, SOME_UID, Helm
+from e2e.e2e_world import World
 
-pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+from chart.helm_commands import NAMESPACE, RELEASE, SOME_UID, Helm
+
+pytest_plugins = ("e2e.e2e_fixtures", "chart.chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]

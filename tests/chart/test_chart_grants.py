@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart_rbac import IDENTITIES, kube_proxy
-from chart_release import OF_RELEASE, WITHOUT_CONSTRAINED_IMPERSONATION, another_world
-from e2e_world import World, eventually
-from helm_commands import NAMESPACE, RELEASE, Helm
-from played_node import Server
-from test_chart import OF_PODS
+from e2e.e2e_world import World, eventually
 
+from chart.chart_rbac import IDENTITIES, kube_proxy
+from chart.chart_release import OF_RELEASE, WITHOUT_CONSTRAINED_IMPERSONATION, another_world
+from chart.helm_commands import NAMESPACE, RELEASE, Helm
+from chart.played_node import Server
+from chart.test_chart import OF_PODS
 from fleet.cluster.agent_access import NAME, check_agents
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
@@ -20,7 +20,7 @@ from fleet.cluster.identity import Features, authorize, check_permissions
 from fleet.errors import SetupError
 from fleet.profile.settings import Fidelity
 
-pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+pytest_plugins = ("e2e.e2e_fixtures", "chart.chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 Json = dict[str, Any]

@@ -6,14 +6,14 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
-from chart_release import NODES_PER_POD, Release
-from e2e_world import Json, condition, eventually
-from helm_commands import NAMESPACE, RELEASE, RUN
+from e2e.e2e_world import Json, condition, eventually
 
+from chart.chart_release import NODES_PER_POD, Release
+from chart.helm_commands import NAMESPACE, RELEASE, RUN
 from fleet.cluster.ownership import SHARD_LABEL
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+pytest_plugins = ("e2e.e2e_fixtures", "chart.chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

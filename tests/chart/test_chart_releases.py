@@ -15,7 +15,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from chart_release import (
+from e2e.e2e_world import Json, World, condition, eventually
+
+from chart.chart_release import (
     NODES_PER_POD,
     OF_RELEASE,
     WITHOUT_CONSTRAINED_IMPERSONATION,
@@ -24,14 +26,12 @@ from chart_release import (
     another_world,
     released,
 )
-from e2e_world import Json, World, condition, eventually
-from go_module import module_directory
-from helm_commands import NAMESPACE, RELEASE, RUN, Helm
-from played_node import PlayedNode
-
+from chart.go_module import module_directory
+from chart.helm_commands import NAMESPACE, RELEASE, RUN, Helm
+from chart.played_node import PlayedNode
 from fleet.cluster.run_id import LOAD_LABEL
 
-pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+pytest_plugins = ("e2e.e2e_fixtures", "chart.chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 TOKEN_ID, TOKEN_SECRET = "chart1", "0123456789abcdef"

@@ -7,13 +7,13 @@ import itertools
 from typing import Any
 
 import pytest
-from e2e_world import World
-from helm_commands import RELEASE, Helm
-from test_chart import permissions
+from e2e.e2e_world import World
 
+from chart.helm_commands import RELEASE, Helm
+from chart.test_chart import permissions
 from fleet.profile.settings import Fidelity
 
-pytest_plugins = ("e2e_fixtures", "chart_fixtures")
+pytest_plugins = ("e2e.e2e_fixtures", "chart.chart_fixtures")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 Json = dict[str, Any]

@@ -38,7 +38,7 @@ from fleet.errors import SetupError
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent))
-from go_program import E2E_TEST, GINKGO, build_e2e_tests  # noqa: E402 - found there
+from support.go_program import E2E_TEST, GINKGO, build_e2e_tests  # noqa: E402 - found there
 
 FOCUS = r"\[sig-apps\].*\[Conformance\]"
 ROUNDS = {"parallel": "!Serial", "serial": "Serial"}

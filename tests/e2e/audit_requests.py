@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from http import HTTPStatus
 
-from e2e_world import Json, World
+from e2e.e2e_world import Json, World
 
 
 def requests_of(world: World, node: str) -> list[Json]:

@@ -9,12 +9,12 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, Running, World, eventually
-from go_program import TESTED
-from guard import guarded, marked_processes
-from leftovers import leftovers
-from own_control_plane import own_control_plane
+from support.go_program import TESTED
+from support.guard import guarded, marked_processes
 
+from e2e.e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, Running, World, eventually
+from e2e.leftovers import leftovers
+from e2e.own_control_plane import own_control_plane
 from fleet.controlplane.binaries import find_binaries
 from fleet.controlplane.options import CONTROLLER_MANAGER
 from fleet.controlplane.standing import attach

@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 import yaml
-from e2e_api import api_of, audit_log
-from lateness import assert_ended
 
+from e2e.e2e_api import api_of, audit_log
+from e2e.lateness import assert_ended
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane.options import APISERVER, ControlPlaneInfo
 from fleet.profile.loader import show_profile

@@ -3,8 +3,8 @@
 import asyncio
 
 import yaml
-from e2e_world import Json, Running, World
 
+from e2e.e2e_world import Json, Running, World
 from fleet.profile.loader import show_profile
 from fleet.run.control_socket import ask
 

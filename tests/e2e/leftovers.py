@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from e2e_world import Json, World, eventually
 
+from e2e.e2e_world import Json, World, eventually
 from fleet.cluster.ownership import RUN_LABEL
 
 WORKLOADS = (

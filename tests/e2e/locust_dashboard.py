@@ -8,7 +8,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from e2e_world import World, eventually
+from e2e.e2e_world import World, eventually
 
 PRINTED = re.compile(r"dashboard: ((http://\S+)/\?token=(\S+))")
 

@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from e2e_world import World
-from go_program import TESTED
-from leftovers import leftovers
+from support.go_program import TESTED
 
+from e2e.e2e_world import World
+from e2e.leftovers import leftovers
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.options import ControlPlaneOptions
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from e2e_world import Json, World, eventually
+from e2e.e2e_world import Json, World, eventually
 
 NAME = "machine"
 RENEW_S = 4.0

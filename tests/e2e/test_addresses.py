@@ -5,13 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import named_fleet
 import pytest
 import yaml
-from e2e_world import WAIT_MAX_S, World
-from lateness import assert_done
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e import named_fleet
+from e2e.e2e_world import WAIT_MAX_S, World
+from e2e.lateness import assert_done
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "named"

@@ -8,12 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from e2e_api import TRY_AGAIN
-from e2e_world import Json, World, condition, eventually
 
+from e2e.e2e_api import TRY_AGAIN
+from e2e.e2e_world import Json, World, condition, eventually
 from fleet.profile.agent_behavior import SERVICE_ACCOUNT_USER
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "agents"

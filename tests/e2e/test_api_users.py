@@ -5,15 +5,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from e2e_world import Json, World, eventually
-from locust_dashboard import Dashboard
 
+from e2e.e2e_world import Json, World, eventually
+from e2e.locust_dashboard import Dashboard
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.run_id import LOAD_LABEL
 from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "busy"

@@ -5,11 +5,12 @@ import re
 from collections import Counter
 
 import pytest
-from audit_requests import assert_refusals_end
-from e2e_world import Json, World, condition, eventually, workload
-from lateness import assert_done
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.audit_requests import assert_refusals_end
+from e2e.e2e_world import Json, World, condition, eventually, workload
+from e2e.lateness import assert_done
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 STAGE = ("--start=cold",)  # whose kubelets say what those say that start

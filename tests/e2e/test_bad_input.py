@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e_world import World, eventually
-from lateness import assert_done
 
+from e2e.e2e_world import World, eventually
+from e2e.lateness import assert_done
 from fleet.cluster.ownership import RUN_LABEL
 
 SAID_BEFORE = (
@@ -18,7 +18,7 @@ SAID_BEFORE = (
     "WARNING fleet.cluster.credentials: CERTIFICATES ARE",
 )
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chromium import INSTALL, Page, browse, find_chromium
-from e2e_world import World, condition, eventually
-from locust_dashboard import Dashboard
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.chromium import INSTALL, Page, browse, find_chromium
+from e2e.e2e_world import World, condition, eventually
+from e2e.locust_dashboard import Dashboard
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),

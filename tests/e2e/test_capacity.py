@@ -8,9 +8,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from e2e_world import DEDICATED, FLEET, WAIT_MAX_S, Json, World
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import DEDICATED, FLEET, WAIT_MAX_S, Json, World
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NEVER = """\

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
-from e2e_world import WAIT_MAX_S
 
+from e2e.e2e_world import WAIT_MAX_S
 from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster
 from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
 from fleet.cluster.credentials import ClusterSelection
@@ -48,7 +48,7 @@ from fleet.errors import Exit, SetupError, UsageError
 from fleet.profile.settings import IdentityMode
 from fleet.run.clean_command import Choice, clean
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 T = TypeVar("T")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import CONFIRMED, World, eventually
-from forking_proxy import forking_proxy
 
+from e2e.e2e_world import CONFIRMED, World, eventually
+from e2e.forking_proxy import forking_proxy
 from fleet.wire.sockets.connection import IDLE_VARIABLE, PING_VARIABLE
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 
 PREFIX = "silent"

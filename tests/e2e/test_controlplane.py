@@ -42,7 +42,7 @@ from fleet.controlplane.options import (
 from fleet.controlplane.standing import attach, down, status, up
 from fleet.errors import SetupError
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 LIMIT_S = 120.0

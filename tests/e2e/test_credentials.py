@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import World
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import World
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "plugin"

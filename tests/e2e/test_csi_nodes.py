@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 import yaml
-from e2e_world import Json, World, eventually
-from test_volumes import DRIVER, claim, messages, pod, storage_class, until_ready
 
+from e2e.e2e_world import Json, World, eventually
+from e2e.test_volumes import DRIVER, claim, messages, pod, storage_class, until_ready
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 MORE = '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'

@@ -8,10 +8,11 @@ import time
 
 import psutil
 import pytest
-from e2e_world import POLL_S, World, assert_killed_and_adopted, children, eventually
-from locust_dashboard import Dashboard, audited
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import POLL_S, World, assert_killed_and_adopted, children, eventually
+from e2e.locust_dashboard import Dashboard, audited
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "dash"

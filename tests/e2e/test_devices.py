@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from e2e_world import Json, Running, World, eventually
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, Running, World, eventually
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODE = "adm-00000"

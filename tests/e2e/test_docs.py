@@ -2,7 +2,7 @@
 
 A page is one shell: its blocks run one after the other on the control plane that all share. Only
 the size differs: `fleet` and `make` are shims that hold `--nodes` at 5 and `--duration` at 2 s.
-tests/markdown.py says what may stand behind the language of a block.
+tests/support/markdown.py says what may stand behind the language of a block.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import markdown
 import psutil
 import pytest
 import yaml
-from e2e_world import FLEET, World
-from guard import MARK, marked_processes
-from markdown import Block
+from support import markdown
+from support.guard import MARK, marked_processes
+from support.markdown import Block
 
+from e2e.e2e_world import FLEET, World
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
@@ -31,7 +31,7 @@ from fleet.profile.loader import parse_documents
 from fleet.report.service_levels import load_objectives
 from fleet.scenario.scenario import parse as parse_scenario
 
-pytest_plugins = ["e2e_fixtures"]
+pytest_plugins = ["e2e.e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SHELL = ("sh", "console")

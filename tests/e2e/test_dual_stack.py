@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import CONFIRMED, FLEET, WAIT_MAX_S, Json, World, condition, eventually, workload
-from leftovers import leftovers
 
+from e2e.e2e_world import CONFIRMED, FLEET, WAIT_MAX_S, Json, World, condition, eventually, workload
+from e2e.leftovers import leftovers
 from fleet.controlplane.standing import attach
 from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SERVICES = "10.96.0.0/12,fd00:10:96::/112"

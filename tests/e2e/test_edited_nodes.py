@@ -4,11 +4,11 @@ import json
 
 import pytest
 import yaml
-from e2e_world import World, eventually
 
+from e2e.e2e_world import World, eventually
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "edited"

@@ -8,18 +8,18 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
-import documented
 import psutil
 import pytest
-from e2e_world import FLEET, World, eventually, workload
-from guard import MARK, marked_processes
-from lateness import assert_done
+from support import documented
+from support.guard import MARK, marked_processes
 
+from e2e.e2e_world import FLEET, World, eventually, workload
+from e2e.lateness import assert_done
 from fleet.cluster.ownership import OWNER_ANNOTATION, owner_mark
 from fleet.controlplane.options import COMPONENTS
 from fleet.report.service_levels import STEADY_LEAST_S
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NOT_IN_THIS_RUN = ("expectations", "invalid_reasons", "agents")

@@ -4,12 +4,12 @@ import json
 import time
 
 import pytest
-from e2e_world import DEDICATED, Json, Running, World, condition, eventually
-from fault_world import lively, order
 
+from e2e.e2e_world import DEDICATED, Json, Running, World, condition, eventually
+from e2e.fault_world import lively, order
 from fleet.k8s.times import parse_rfc3339
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "fault"

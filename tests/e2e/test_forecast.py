@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from audit_requests import seconds
-from e2e_world import DEDICATED, World, eventually
 
+from e2e.audit_requests import seconds
+from e2e.e2e_world import DEDICATED, World, eventually
 from fleet.scenario.scenario import shipped
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NODES = int(os.environ.get("FLEET_FORECAST_NODES", "60"))

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import WAIT_MAX_S, World, eventually
-from full_disk import FullDisk, small_file_system
+from support.full_disk import FullDisk, small_file_system
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import WAIT_MAX_S, World, eventually
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "full"

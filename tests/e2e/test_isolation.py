@@ -4,12 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import markdown
 import pytest
-from e2e_world import Json, World, eventually, workload
-from leftovers import NODES, WORKLOADS, left, remove, until_the_next_second
+from support import markdown
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, World, eventually, workload
+from e2e.leftovers import NODES, WORKLOADS, left, remove, until_the_next_second
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PREFIX = "broken"
@@ -109,8 +110,8 @@ def test_a_fleet_that_is_on_keeps_what_it_has(world: World) -> None:
 
 BREAKS = """
 import pytest
-from e2e_world import workload
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import workload
+pytest_plugins = ("e2e.e2e_fixtures",)
 
 @pytest.fixture(scope="module")
 def fleet(world):
@@ -133,7 +134,7 @@ def test_beside(world, fleet):
     raise ZeroDivisionError
 """
 FOLLOWS = """
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 
 def test_after(world):
     for kind in ("nodes", "pods", "deployments"):

@@ -5,21 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
-import guard
-import markdown
 import psutil
 import pytest
-from e2e_world import eventually
-from guard import MARK, marked_processes
+from support import guard, markdown
+from support.guard import MARK, marked_processes
 
+from e2e.e2e_world import eventually
 from fleet.controlplane.options import COMPONENTS
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SLEEPS = """
 import pathlib, subprocess, time
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 
 def test_something(environment):
     subprocess.Popen(("sleep", "600"), start_new_session=True)
@@ -28,8 +27,8 @@ def test_something(environment):
 """
 SPAWNS = """
 import pathlib, signal, time
-from forking_proxy import forking_proxy
-pytest_plugins = ("e2e_fixtures",)
+from e2e.forking_proxy import forking_proxy
+pytest_plugins = ("e2e.e2e_fixtures",)
 
 def test_something(world):
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # stuck, for xdist's own farewell

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import SUITES_PROGRAMS, Json, World, condition, eventually, read_until
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import SUITES_PROGRAMS, Json, World, condition, eventually, read_until
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TICKS = "i=0; while true; do echo line $i; i=$((i + 1)); sleep 1; done"

@@ -19,13 +19,13 @@ from typing import NamedTuple
 import psutil
 import pytest
 import yaml
-from e2e_world import Json, World, eventually
 
+from e2e.e2e_world import Json, World, eventually
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.pki import SelfSigned
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PORT = 10250

@@ -18,10 +18,11 @@ from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-from e2e_world import FLEET, Running, World, condition, eventually
-from locust_dashboard import Dashboard, audited
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import FLEET, Running, World, condition, eventually
+from e2e.locust_dashboard import Dashboard, audited
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "pods"

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from e2e_world import DEDICATED, Json, World, condition, eventually
-from fault_world import lively, order
 
+from e2e.e2e_world import DEDICATED, Json, World, condition, eventually
+from e2e.fault_world import lively, order
 from fleet.errors import FleetError
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PREFIX = "machine"

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import yaml
-from audit_requests import requests_of
-from e2e_world import CONFIRMED, Json, World, condition, eventually, workload
-from fault_world import lively
-from go_program import build_kubelet
-from real_kubelet import RealKubelet, running, why_not
+from oracle.real_kubelet import RealKubelet, running, why_not
+from support.go_program import build_kubelet
 
+from e2e.audit_requests import requests_of
+from e2e.e2e_world import CONFIRMED, Json, World, condition, eventually, workload
+from e2e.fault_world import lively
 from fleet.k8s.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LABEL = "example.com/pool"

@@ -16,9 +16,10 @@ import aiohttp
 import psutil
 import pytest
 import yaml
-from e2e_world import Json, World
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, World
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PREFIX = "manystreams"

@@ -15,8 +15,10 @@ from types import MappingProxyType
 
 import pytest
 import yaml
-from connect_proxy import ConnectProxy
-from e2e_world import (
+from support.connect_proxy import ConnectProxy
+from support.guard import MARK, marked_processes
+
+from e2e.e2e_world import (
     CONFIRMED,
     FLEET,
     FOREIGN_NODE,
@@ -25,13 +27,11 @@ from e2e_world import (
     eventually,
     workload,
 )
-from guard import MARK, marked_processes
-from lateness import assert_done
-
+from e2e.lateness import assert_done
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.cluster.ownership import RUN_LABEL
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

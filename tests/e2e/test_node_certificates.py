@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from audit_requests import assert_refusals_end, seconds
 from cryptography import x509
-from e2e_world import Json, World, eventually, workload
-from fault_world import order
-from lateness import assert_done
 
+from e2e.audit_requests import assert_refusals_end, seconds
+from e2e.e2e_world import Json, World, eventually, workload
+from e2e.fault_world import order
+from e2e.lateness import assert_done
 from fleet.clock import Draws
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ["e2e_fixtures"]
+pytest_plugins = ["e2e.e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SIGNING_REQUESTS = "certificatesigningrequests"

@@ -3,10 +3,11 @@
 import time
 
 import pytest
-from e2e_world import DEDICATED, Json, World, condition, eventually
-from fault_world import lively, order
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import DEDICATED, Json, World, condition, eventually
+from e2e.fault_world import lively, order
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 GPU = "nvidia.com/gpu"

@@ -4,12 +4,12 @@ from urllib.parse import parse_qs
 
 import pytest
 import yaml
-from audit_requests import requests_of
-from e2e_world import Json, World, condition, eventually
 
+from e2e.audit_requests import requests_of
+from e2e.e2e_world import Json, World, condition, eventually
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 CONFIG, SECRET = "polled", "polled-secret"

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import Json, World, condition, eventually, workload
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, World, condition, eventually, workload
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 IMAGE = "registry.k8s.io/pause:3.10.1"

@@ -4,12 +4,12 @@ import ipaddress
 import json
 
 import pytest
-from e2e_world import FOREIGN_NODE, Json, World, eventually
 
+from e2e.e2e_world import FOREIGN_NODE, Json, World, eventually
 from fleet.controlplane.flags import POD_CIDR
 from fleet.wire.api.requests import LEASES
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 LIGHT = "--fidelity=light"

@@ -4,12 +4,12 @@ import json
 import socket
 
 import pytest
-from e2e_world import World, assert_killed_and_adopted, eventually
-from free_ports import free_port
 
+from e2e.e2e_world import World, assert_killed_and_adopted, eventually
+from e2e.free_ports import free_port
 from fleet.cluster.ownership import SHARD_LABEL
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "multi"

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 import yaml
-from e2e_world import World, eventually, workload
 from world.sim_clock import SimClock
 
+from e2e.e2e_world import World, eventually, workload
 from fleet.k8s.effects import (
     ApiCall,
     CSINodeObject,
@@ -46,7 +46,7 @@ from fleet.wire.api.operations import build
 from fleet.wire.api.requests import Caller, RenderedProfile
 from fleet.wire.http2.messages import ContentType, Request, Response
 
-pytest_plugins = ["e2e_fixtures"]
+pytest_plugins = ["e2e.e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PROTOBUF = codec.protobuf()

@@ -3,11 +3,12 @@
 import time
 
 import pytest
-from audit_requests import requests_of, seconds, shape_of
-from e2e_world import Json, Running, World, condition, eventually, workload
-from fault_world import order
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.audit_requests import requests_of, seconds, shape_of
+from e2e.e2e_world import Json, Running, World, condition, eventually, workload
+from e2e.fault_world import order
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "storm"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import CONFIRMED, DEDICATED, WAIT_MAX_S, Json, World, eventually, workload
 
+from e2e.e2e_world import CONFIRMED, DEDICATED, WAIT_MAX_S, Json, World, eventually, workload
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import Features, Impersonation, authorize, impersonation_headers, probe
@@ -19,7 +19,7 @@ from fleet.controlplane.options import ControlPlaneOptions
 from fleet.errors import SetupError
 from fleet.profile.settings import Fidelity, IdentityMode
 
-pytest_plugins = ["e2e_fixtures"]
+pytest_plugins = ["e2e.e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ACCOUNT = "system:serviceaccount:default:"

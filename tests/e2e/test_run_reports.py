@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import INSTALL, Page, browse, find_chromium
-from e2e_world import DEDICATED, World, eventually, workload
-from lateness import assert_done
 
+from e2e.chromium import INSTALL, Page, browse, find_chromium
+from e2e.e2e_world import DEDICATED, World, eventually, workload
+from e2e.lateness import assert_done
 from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.report import LAG_LEAST_S, STANDSTILL_LIMIT_MS
 from fleet.report.run_directory import read_run
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "told"

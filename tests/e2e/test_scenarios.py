@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import CONFIRMED, DEDICATED, FLEET, Json, World, condition, eventually
-from lateness import assert_done
-from real_machine import real_machine
 
+from e2e.e2e_world import CONFIRMED, DEDICATED, FLEET, Json, World, condition, eventually
+from e2e.lateness import assert_done
+from e2e.real_machine import real_machine
 from fleet.cluster.leftovers import APPLIED_BY
 from fleet.profile.pod_behavior import DEFAULT_DRIVER
 from fleet.quantity import format_duration, parse_duration
 from fleet.scenario.scenario import shipped
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODES = 9

@@ -3,13 +3,14 @@
 import socket
 import urllib.request
 
-import documented
 import pytest
-from e2e_world import World, eventually, workload
-from free_ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
+from support import documented
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import World, eventually, workload
+from e2e.free_ports import free_port
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PREFIX = "metrics"

@@ -7,10 +7,11 @@ import ssl
 from collections.abc import Iterator
 
 import pytest
-from e2e_world import Json, World, eventually
-from free_ports import free_port
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, World, eventually
+from e2e.free_ports import free_port
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 NODES = 3

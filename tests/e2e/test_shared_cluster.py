@@ -5,17 +5,17 @@ import pty
 import subprocess
 from pathlib import Path
 
-import markdown
 import pytest
 import yaml
-from e2e_world import FLEET, FOREIGN_NODE, Json, World, condition, eventually, workload
-from guard import marked_processes
-from lateness import assert_done
+from support import markdown
+from support.guard import marked_processes
 
+from e2e.e2e_world import FLEET, FOREIGN_NODE, Json, World, condition, eventually, workload
+from e2e.lateness import assert_done
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.cluster.ownership import RUN_LABEL
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),

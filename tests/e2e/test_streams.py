@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from e2e_world import SUITES_PROGRAMS, Json, World, eventually, read_until
-from free_ports import free_port
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import SUITES_PROGRAMS, Json, World, eventually, read_until
+from e2e.free_ports import free_port
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SAYS = "echo first; while true; do echo tick; sleep 1; done"

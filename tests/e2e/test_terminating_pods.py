@@ -1,10 +1,11 @@
 """Pods that cannot be killed, volumes that do not unmount, as the API shows them; and their end."""
 
 import pytest
-from e2e_world import Json, World, condition, eventually, workload
-from fault_world import lively, order
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, World, condition, eventually, workload
+from e2e.fault_world import lively, order
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DRIVER = "csi.fleet.emulator"

@@ -8,13 +8,13 @@ from http.client import OK
 from pathlib import Path
 
 import pytest
-from e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
-from own_control_plane import own_control_plane
 
+from e2e.e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
+from e2e.own_control_plane import own_control_plane
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.options import APISERVER
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 GOAWAY_CHANCE = "goaway-chance=0.02"  # of a request; the most that it takes

@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 import yaml
-from e2e_world import Json, World, condition, eventually
 
+from e2e.e2e_world import Json, World, condition, eventually
 from fleet.cluster.leftovers import PROVISIONER_FINALIZER
 from fleet.profile.loader import show_profile
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 DRIVER = "csi.fleet.emulator"

@@ -3,10 +3,11 @@
 import json
 
 import pytest
-from audit_requests import requests_of, shape_of
-from e2e_world import World, eventually, workload
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.audit_requests import requests_of, shape_of
+from e2e.e2e_world import World, eventually, workload
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 BASE = {f"watch {each} 200" for each in ("nodes", "services", "csidrivers", "runtimeclasses")}

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_world import Json, World, condition, eventually, workload
 from world import everyday_pods
 
-pytest_plugins = ("e2e_fixtures",)
+from e2e.e2e_world import Json, World, condition, eventually, workload
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 

@@ -4,7 +4,7 @@ import struct
 from random import Random
 
 from mutate import chunks, mutated
-from spdy_client import Client
+from support.spdy_client import Client
 
 from fleet.errors import RemoteProtocolError
 from fleet.server.spdy import (

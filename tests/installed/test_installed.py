@@ -14,15 +14,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import dockerfile
 import pytest
-import release
-from e2e_world import CONFIRMED, World
-from guard import MARK
+from e2e.e2e_world import CONFIRMED, World
+from support import dockerfile
+from support.guard import MARK
 
 from fleet.controlplane.binaries import PACKAGE
+from tools import release
 
-pytest_plugins = ["e2e_fixtures"]
+pytest_plugins = ["e2e.e2e_fixtures"]
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 BUILD, IMAGE = dockerfile.stages(release.ROOT / "charts" / "Dockerfile")

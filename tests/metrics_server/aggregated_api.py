@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
-from e2e_world import Json, World, condition, eventually
-from free_ports import free_port
-from go_program import METRICS_SERVER
+from e2e.e2e_world import Json, World, condition, eventually
+from e2e.free_ports import free_port
+from support.go_program import METRICS_SERVER
 
 from fleet.controlplane.build import GO_ENVIRONMENT
 

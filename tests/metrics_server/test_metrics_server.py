@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 from aggregated_api import metrics_server
-from e2e_world import Json, World, eventually, workload
+from e2e.e2e_world import Json, World, eventually, workload
 
 from fleet.quantity import parse_quantity
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 PREFIX = "scraped"

@@ -10,9 +10,9 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 import orjson
-from normalisation import Json
 
 from fleet.controlplane.options import ControlPlaneInfo
+from oracle.normalisation import Json
 
 TIMEOUT_S = 30.0
 MERGE = "application/merge-patch+json"

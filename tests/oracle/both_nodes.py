@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from e2e_world import DEDICATED, Json, Running, World, condition, eventually
-from header_tap import Noted
-from plugins.declared import made
-from real_kubelet import (
+from e2e.e2e_world import DEDICATED, Json, Running, World, condition, eventually
+from parity.recording import ENDED_WELL, Stage
+from support.header_tap import Noted
+
+from fleet.profile.node_import import import_nodes
+from oracle.plugins.declared import made
+from oracle.real_kubelet import (
     RealKubelet,
     going_first,
     raise_limits,
     running,
     sessions_go_first,
 )
-from recording import ENDED_WELL, Stage
-
-from fleet.profile.node_import import import_nodes
 
 REAL, OWN = "real-00000", "oracle-00000"
 OWN_PREFIX = OWN.rpartition("-")[0]

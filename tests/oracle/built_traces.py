@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from exchange import Side, Trace, exchanges
-from judge import Recording
-from left_out import Ledger
-from normalisation import Json
-from scene import SIDES, Play
+from oracle.exchange import Side, Trace, exchanges
+from oracle.judge import Recording
+from oracle.left_out import Ledger
+from oracle.normalisation import Json
+from oracle.scene import SIDES, Play
 
 BEGIN_S = 1_800_000_000.0
 NODES = {"real": "real-0", "fleet": "fleet-0"}

@@ -8,14 +8,14 @@ from typing import Any
 
 import grpc
 import pytest
-from cri.applications import from_pods
-from cri.machine import Machine
-from cri.messages import path, request_class, response_class, service, value
-from cri.server import CriServer
 
 from fleet.clock import Draws
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
+from oracle.cri.applications import from_pods
+from oracle.cri.machine import Machine
+from oracle.cri.messages import path, request_class, response_class, service, value
+from oracle.cri.server import CriServer
 
 Json = dict[str, Any]
 IMAGE = "registry.k8s.io/pause:3.10.1"

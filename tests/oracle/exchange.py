@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-from identities import with_words
-from left_out import (
+from oracle.identities import with_words
+from oracle.left_out import (
     CGROUP_OF_AN_ENDED_POD,
     LIMIT_OF_V1,
     PATCH_OF_A_CGROUP,
@@ -18,7 +18,7 @@ from left_out import (
     REQUEST_OF_FLEET,
     Ledger,
 )
-from normalisation import Json, Leaf, Normaliser, is_time, seconds
+from oracle.normalisation import Json, Leaf, Normaliser, is_time, seconds
 
 OWN_AGENT = "fleet/"
 """What fleet asks for itself, beside its kubelets, says so."""

@@ -8,17 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from both_nodes import HOLD_S, IMAGES, Told, both_nodes
-from exchange import NODE_SCOPE
-from go_program import build_kubelet
-from judge import Body, Judge, Recording, save, summary
-from listed_differences import Listed, judge, read_listed
-from mutations import MUTATIONS, news
-from objects_of_scenes import SHELL
-from oracle_limits import PAGE
-from oracle_stage import OracleStage
-from real_kubelet import why_not
-from recorded_scenes import record
+from support.go_program import build_kubelet
+from support.listed_differences import Listed, judge, read_listed
+
+from oracle.both_nodes import HOLD_S, IMAGES, Told, both_nodes
+from oracle.exchange import NODE_SCOPE
+from oracle.judge import Body, Judge, Recording, save, summary
+from oracle.mutations import MUTATIONS, news
+from oracle.objects_of_scenes import SHELL
+from oracle.oracle_limits import PAGE
+from oracle.oracle_stage import OracleStage
+from oracle.real_kubelet import why_not
+from oracle.recorded_scenes import record
 
 HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
 OF_V1 = "cgroup v1:"

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from exchange import Exchange
-    from normalisation import Leaf
+    from oracle.exchange import Exchange
+    from oracle.normalisation import Leaf
 
 IP, UID, ID = "IP", "UID", "ID"
 _MARK = re.compile(r"\x1f(IP|UID|ID) (\d+)\x1f")

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import Protocol
 
 import orjson
-from admin import Admin
-from exchange import FORBIDDEN, NODE_SCOPE, Side, Trace, exchanges
-from header_tap import Noted
-from left_out import Ledger
-from listed_differences import Listed, unlisted
-from normalisation import Json
-from oracle_limits import LIMITS
-from orders import late
-from request_streams import without_refusals
-from scene import SIDES, Play, Scene, Stage, play
-from totals import biases, totals
-from value_comparison import Comparison
+from support.header_tap import Noted
+from support.listed_differences import Listed, unlisted
+
+from oracle.admin import Admin
+from oracle.exchange import FORBIDDEN, NODE_SCOPE, Side, Trace, exchanges
+from oracle.left_out import Ledger
+from oracle.normalisation import Json
+from oracle.oracle_limits import LIMITS
+from oracle.orders import late
+from oracle.request_streams import without_refusals
+from oracle.scene import SIDES, Play, Scene, Stage, play
+from oracle.totals import biases, totals
+from oracle.value_comparison import Comparison
 
 [REPLAYS_OF_SCENE_MAX] = LIMITS["replays_of_a_scene"]
 AT_ONCE = 6

@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from listed_differences import cells_of
-from oracle_limits import PAGE
+from support.listed_differences import cells_of
+
+from oracle.oracle_limits import PAGE
 
 EITHER = "either"
 _COUNT = re.compile(r"(\d+) of (an? [\w ]+|the run)")

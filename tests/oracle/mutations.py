@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from exchange import NODE_SCOPE, Exchange, Trace
-from identities import owner_of_request
-from left_out import LEFT_OUT, READ_OF_A_GONE_POD, REPORT
-from normalisation import Leaf, is_time
-from oracle_limits import LIMITS
-from orders import is_watch_of_certificates
-from request_streams import BACK_OFF, SILENT, is_renewal
-from totals import BIAS, IDLE_DEVIATIONS, LEAST, READS, counted
+from oracle.exchange import NODE_SCOPE, Exchange, Trace
+from oracle.identities import owner_of_request
+from oracle.left_out import LEFT_OUT, READ_OF_A_GONE_POD, REPORT
+from oracle.normalisation import Leaf, is_time
+from oracle.oracle_limits import LIMITS
+from oracle.orders import is_watch_of_certificates
+from oracle.request_streams import BACK_OFF, SILENT, is_renewal
+from oracle.totals import BIAS, IDLE_DEVIATIONS, LEAST, READS, counted
 
 Mutation = Callable[[Trace], Trace]
 MORE = 500

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from identities import ID, IP, UID, Marks
+from oracle.identities import ID, IP, UID, Marks
 
 Json = dict[str, Any]
 Leaf = str | int | float | bool | None

@@ -1,6 +1,6 @@
 """The objects that scenes are made of."""
 
-from normalisation import Json
+from oracle.normalisation import Json
 
 PAUSE = "registry.k8s.io/pause:3.10.1"
 SHELL = "registry.k8s.io/e2e-test-images/busybox:1.36"

@@ -9,18 +9,18 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from both_nodes import OWN, REAL, BothNodes
-from header_tap import Noted
-from normalisation import Json, seconds
-from plugins.csi_plugin import CsiPlugin
-from plugins.device_plugin import DevicePlugin
-from plugins.dra_plugin import DraPlugin
-from real_kubelet import CONFIGURATION, sessions_go_first
-from scene import FLEET
-from scene import REAL as REAL_SIDE
+from support.header_tap import Noted
 
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.run.control_socket import ask
+from oracle.both_nodes import OWN, REAL, BothNodes
+from oracle.normalisation import Json, seconds
+from oracle.plugins.csi_plugin import CsiPlugin
+from oracle.plugins.device_plugin import DevicePlugin
+from oracle.plugins.dra_plugin import DraPlugin
+from oracle.real_kubelet import CONFIGURATION, sessions_go_first
+from oracle.scene import FLEET
+from oracle.scene import REAL as REAL_SIDE
 
 REGISTERS_S = 1.0
 """A kubelet that is back has told of its Node by then: what is registered sooner, or later, is in

@@ -22,10 +22,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from exchange import NODE_SCOPE, Exchange
-from identities import owner_of_request
-from normalisation import Leaf
-from oracle_limits import LIMITS
+from oracle.exchange import NODE_SCOPE, Exchange
+from oracle.identities import owner_of_request
+from oracle.normalisation import Leaf
+from oracle.oracle_limits import LIMITS
 
 [EVENT_LAG_S] = LIMITS["event_lag_s"]
 WHO = ("real", "fleet")

@@ -1,7 +1,7 @@
 """One real kubelet, with fleet's simulated runtime behind its CRI socket.
 
     holder: a mount namespace, private directories in the place of the machine's
-      kubelet --unix socket--> python -m cri, outside of the namespace
+      kubelet --unix socket--> python -m oracle.cri, outside of the namespace
 
 A kubelet writes below /var/lib/kubelet and /var/log/pods, and sets kernel parameters: it finds
 copies of its own there, which end with the holder. The holder outlives a kubelet that is killed, as
@@ -26,10 +26,11 @@ from typing import Any
 
 import psutil
 import yaml
-from cgroups import make_root, remove_root
-from free_ports import free_port
-from plugins.csi_plugin import CsiPlugin
-from plugins.server import Plugin
+from e2e.free_ports import free_port
+
+from oracle.cgroups import make_root, remove_root
+from oracle.plugins.csi_plugin import CsiPlugin
+from oracle.plugins.server import Plugin
 
 Json = dict[str, Any]
 
@@ -224,10 +225,10 @@ class RealKubelet:
     # ---- the parts ----
 
     def start_runtime(self) -> None:
-        command = (sys.executable, "-m", "cri", f"--socket={self.socket}")
+        command = (sys.executable, "-m", "oracle.cri", f"--socket={self.socket}")
         own = (f"--profile={self.profile}", f"--seed={self.seed}", f"--pod-cidr={self.pod_cidr}")
         network = (f"--host-ip={machine_address()}", f"--kubelet={self._read_only}")
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
         self._runtime = self._start("cri.log", (*command, *own, *network), environment)
         self._until(self.socket.exists, self._runtime, "cri.log")
 

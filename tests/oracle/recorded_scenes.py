@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from exchange import NODE_SCOPE, Side, owner_of
-from go_program import TESTED
-from judge import Recording, load, save
-from normalisation import Json, seconds
-from scene import REAL, Play
+from support.go_program import TESTED
 
 from fleet.controlplane.binaries import minor_of
+from oracle.exchange import NODE_SCOPE, Side, owner_of
+from oracle.judge import Recording, load, save
+from oracle.normalisation import Json, seconds
+from oracle.scene import REAL, Play
 
 OF_THE_NODE = ("", "default", "kube-node-lease", "kube-system")
 """The namespaces of what belongs to no scene."""

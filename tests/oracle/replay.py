@@ -7,17 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from both_nodes import HOLD_S, OWN, SEED, Told, measured
-from course import Step
-from go_program import TESTED
-from halves import TOLD
-from judge import Recording, load
-from normalisation import Json, seconds
-from oracle_limits import LIMITS
-from recorded_scenes import RENEWALS_S, during, of_start
-from scene import FLEET, REAL, Play, Scene, play
-from virtual_admin import VirtualAdmin
-from virtual_node import VirtualNode, manifests_of
+from support.go_program import TESTED
 
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.k8s.effects import NodeId
@@ -26,6 +16,16 @@ from fleet.profile.machine import Broken
 from fleet.profile.node_model import NodeModel
 from fleet.profile.option_types import ProfileChoice
 from fleet.wire.api.codec import JSON
+from oracle.both_nodes import HOLD_S, OWN, SEED, Told, measured
+from oracle.course import Step
+from oracle.halves import TOLD
+from oracle.judge import Recording, load
+from oracle.normalisation import Json, seconds
+from oracle.oracle_limits import LIMITS
+from oracle.recorded_scenes import RENEWALS_S, during, of_start
+from oracle.scene import FLEET, REAL, Play, Scene, play
+from oracle.virtual_admin import VirtualAdmin
+from oracle.virtual_node import VirtualNode, manifests_of
 
 [REPLAYS_MAX] = LIMITS["replays_of_a_scene"]
 QUOTED = re.compile(r'"([^"]+)"')

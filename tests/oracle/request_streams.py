@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from exchange import ENDED, FIRST, Exchange
-from left_out import (
+from oracle.exchange import ENDED, FIRST, Exchange
+from oracle.left_out import (
     LEASE_IN_AN_OUTAGE,
     READ_OF_A_GONE_POD,
     READY_OF_A_NODE,
@@ -18,8 +18,8 @@ from left_out import (
     SNAPSHOT,
     Ledger,
 )
-from normalisation import Leaf, is_time
-from oracle_limits import LIMITS
+from oracle.normalisation import Leaf, is_time
+from oracle.oracle_limits import LIMITS
 
 GONE_MIRROR = (404, 409)
 """It is gone, or another one has its name."""

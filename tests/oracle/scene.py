@@ -13,12 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from admin import Admin, RefusedError
-from course import Course, LiveCourse, Step
-from normalisation import Json
-
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.quantity import parse_quantity
+from oracle.admin import Admin, RefusedError
+from oracle.course import Course, LiveCourse, Step
+from oracle.normalisation import Json
 
 REAL, FLEET = "real", "fleet"
 SIDES = (REAL, FLEET)

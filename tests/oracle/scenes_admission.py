@@ -1,7 +1,7 @@
 """Scenes of pods that a node refuses, and of what happens to its Node."""
 
-from objects_of_scenes import container, pod, resources
-from scene import Scene
+from oracle.objects_of_scenes import container, pod, resources
+from oracle.scene import Scene
 
 
 def refused(scene: Scene) -> None:

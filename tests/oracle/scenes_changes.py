@@ -1,8 +1,8 @@
 """Scenes in which others change a pod, or what it refers to, while it runs."""
 
-from normalisation import Json
-from objects_of_scenes import config_map, container, pod, secret
-from scene import Scene, container_status, is_ready, restarts
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import config_map, container, pod, secret
+from oracle.scene import Scene, container_status, is_ready, restarts
 
 FINALIZER = "oracle.example.com/held"
 GATE = "oracle.example.com/gate"

@@ -1,8 +1,8 @@
 """Scenes of claims and the volumes that are bound to them."""
 
-from normalisation import Json
-from objects_of_scenes import container, pod
-from scene import Scene
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import container, pod
+from oracle.scene import Scene
 
 
 def volume(name: str, source: Json, **spec: object) -> Json:

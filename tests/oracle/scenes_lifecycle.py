@@ -1,7 +1,7 @@
 """Scenes of containers that start, end, restart and stop."""
 
-from objects_of_scenes import ALWAYS, PAUSE, container, exec_probe, job, pod
-from scene import Scene, container_status, restarts
+from oracle.objects_of_scenes import ALWAYS, PAUSE, container, exec_probe, job, pod
+from oracle.scene import Scene, container_status, restarts
 
 IMAGE_TOLD_S = 43.0
 """A kubelet lists its images each 30 s, and reports a change each 10 s x U[1, 1.04]."""

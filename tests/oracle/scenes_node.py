@@ -1,7 +1,7 @@
 """Scenes of what is done to a Node: to be played by themselves, since all pods of it notice."""
 
-from objects_of_scenes import pod
-from scene import Scene
+from oracle.objects_of_scenes import pod
+from oracle.scene import Scene
 
 STATUS_TICK_S = 13.0
 """A node tells what it is every 10 s x U[1, 1.04]."""

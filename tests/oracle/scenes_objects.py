@@ -1,7 +1,7 @@
 """Scenes of images, volumes and probes."""
 
-from normalisation import Json
-from objects_of_scenes import (
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import (
     config_map,
     container,
     exec_probe,
@@ -11,7 +11,7 @@ from objects_of_scenes import (
     secret,
     tcp_probe,
 )
-from scene import Scene, is_ready, restarts, waiting
+from oracle.scene import Scene, is_ready, restarts, waiting
 
 
 def pulls(scene: Scene) -> None:

@@ -1,10 +1,10 @@
 """Scenes of plug-ins: see test_oracle_variants.py."""
 
-from normalisation import Json
-from objects_of_scenes import SHELL, container, pod, secret
-from scene import Scene
-from scenes_claims import claim as bound_claim
-from scenes_claims import claiming, volume
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import SHELL, container, pod, secret
+from oracle.scene import Scene
+from oracle.scenes_claims import claim as bound_claim
+from oracle.scenes_claims import claiming, volume
 
 WIDGET = "example.com/widget"
 DRIVER, BROKEN = "dra.example.com", "broken.example.com"

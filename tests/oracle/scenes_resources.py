@@ -1,8 +1,8 @@
 """Scenes of pods that ask for much of a node: one at a time, since messages say what is used."""
 
-from normalisation import Json
-from objects_of_scenes import container, job, pod, resources
-from scene import Scene, condition_of
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import container, job, pod, resources
+from oracle.scene import Scene, condition_of
 
 CRITICAL = "system-node-critical"
 IN_PROGRESS = "PodResizeInProgress"

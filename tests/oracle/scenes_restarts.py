@@ -1,7 +1,7 @@
 """Scenes that take minutes, and those in which a kubelet or the API server is killed."""
 
-from objects_of_scenes import ALWAYS, config_map, container, exec_probe, pod
-from scene import Scene, is_ready, restarts
+from oracle.objects_of_scenes import ALWAYS, config_map, container, exec_probe, pod
+from oracle.scene import Scene, is_ready, restarts
 
 LABEL = "oracle/zone"
 OLDER_S = 12.0

@@ -1,7 +1,7 @@
 """Scenes of what the spec of a pod may say: its host, its names, its environment, its classes."""
 
-from normalisation import Json
-from objects_of_scenes import (
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import (
     ALWAYS,
     config_map,
     container,
@@ -12,7 +12,7 @@ from objects_of_scenes import (
     resources,
     secret,
 )
-from scene import Scene, is_ready, restarts, waiting
+from oracle.scene import Scene, is_ready, restarts, waiting
 
 SEES_S = 8.0
 """A sync that failed is tried again after 10 to 15 s, its pull or its sandbox at least once."""

@@ -1,7 +1,7 @@
 """Scenes of static pods and their mirrors."""
 
-from objects_of_scenes import container, pod
-from scene import Scene, phase, restarts
+from oracle.objects_of_scenes import container, pod
+from oracle.scene import Scene, phase, restarts
 
 RESYNC_S = 110.0
 """A mirror that somebody deleted at once is made again by the next sync of its pod, each minute."""

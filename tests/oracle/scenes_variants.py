@@ -1,8 +1,8 @@
 """Scenes of nodes that are configured otherwise: see test_oracle_variants.py."""
 
-from normalisation import Json
-from objects_of_scenes import container, pod, resources
-from scene import Scene
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import container, pod, resources
+from oracle.scene import Scene
 
 RBAC = "rbac.authorization.k8s.io"
 DENIED_S = 31.0

@@ -4,9 +4,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import cgroups
 import pytest
-import real_kubelet
+
+from oracle import cgroups, real_kubelet
 
 
 def test_who_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

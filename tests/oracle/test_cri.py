@@ -7,15 +7,15 @@ from pathlib import Path
 
 import grpc
 import pytest
-from cri.applications import from_pods
-from cri.machine import Machine
-from cri.messages import message_class, path, request_class, response_class, service, value
-from cri.server import CriServer
-from cri_client import CREATED, EXITED, IMAGE, MACHINE, NETWORK, RUNNING, Client, play, pod
 
 from fleet.clock import NS_PER_S
 from fleet.profile.distribution import ZERO, constant
 from fleet.profile.machine import Outage, OutageKind
+from oracle.cri.applications import from_pods
+from oracle.cri.machine import Machine
+from oracle.cri.messages import message_class, path, request_class, response_class, service, value
+from oracle.cri.server import CriServer
+from oracle.cri_client import CREATED, EXITED, IMAGE, MACHINE, NETWORK, RUNNING, Client, play, pod
 
 
 def test_the_runtime_is_ready_and_says_what_the_profile_does(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 import grpc
 import pytest
-from cri_client import Client, play, pod
+
+from oracle.cri_client import Client, play, pod
 
 T = TypeVar("T")
 EXEC = {"exec": {"command": ["check"]}}

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from built_traces import HOSTS, Log, container_id, uid
-from exchange import Trace
-from normalisation import Json
-from value_comparison import Comparison
+
+from oracle.built_traces import HOSTS, Log, container_id, uid
+from oracle.exchange import Trace
+from oracle.normalisation import Json
+from oracle.value_comparison import Comparison
 
 ADDRESSES = {"real": "127.77.0", "fleet": "10.244.0"}
 SEEDS = {"real": 100, "fleet": 7000}

@@ -4,11 +4,13 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-import left_out
 import pytest
-from built_traces import Log
-from exchange import LIMITS_OF_V1, Trace
-from left_out import (
+from support.listed_differences import judge, read_listed
+
+from oracle import left_out
+from oracle.built_traces import Log
+from oracle.exchange import LIMITS_OF_V1, Trace
+from oracle.left_out import (
     CGROUP_OF_AN_ENDED_POD,
     EITHER,
     LEASE_IN_AN_OUTAGE,
@@ -29,11 +31,10 @@ from left_out import (
     WATCH,
     Ledger,
 )
-from listed_differences import judge, read_listed
-from normalisation import Json
-from oracle_limits import PAGE
-from request_streams import without_refusals
-from value_comparison import Comparison
+from oracle.normalisation import Json
+from oracle.oracle_limits import PAGE
+from oracle.request_streams import without_refusals
+from oracle.value_comparison import Comparison
 
 RUNNING: Json = {"phase": "Running"}
 DELETED: Json = {"phase": "Succeeded", "observedGeneration": 2}

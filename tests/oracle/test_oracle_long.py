@@ -4,14 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import scenes_resources
-import scenes_restarts
-from halves import LONG, judged, marks, missed, played, rows
-from judge import Recording
-from listed_differences import too_often
-from oracle_limits import LIMITS
+from support.listed_differences import too_often
 
-pytest_plugins = ("e2e_fixtures",)
+from oracle import scenes_resources, scenes_restarts
+from oracle.halves import LONG, judged, marks, missed, played, rows
+from oracle.judge import Recording
+from oracle.oracle_limits import LIMITS
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = marks(1200)
 
 ALONE = (

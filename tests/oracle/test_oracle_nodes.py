@@ -4,17 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import scenes_claims
-import scenes_lifecycle
-import scenes_node
-import scenes_resources
-import scenes_static
-from halves import judged, marks, played
-from judge import Recording
-from listed_differences import read_listed, too_often
-from oracle_limits import LIMITS, PAGE
+from support.listed_differences import read_listed, too_often
 
-pytest_plugins = ("e2e_fixtures",)
+from oracle import scenes_claims, scenes_lifecycle, scenes_node, scenes_resources, scenes_static
+from oracle.halves import judged, marks, played
+from oracle.judge import Recording
+from oracle.oracle_limits import LIMITS, PAGE
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = marks(900)
 
 LISTED = read_listed(PAGE)

@@ -4,15 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import scenes_changes
-import scenes_restarts
-import scenes_specs
-from halves import PODS, judged, marks, played, rows
-from judge import Recording
-from listed_differences import too_often
-from oracle_limits import LIMITS
+from support.listed_differences import too_often
 
-pytest_plugins = ("e2e_fixtures",)
+from oracle import scenes_changes, scenes_restarts, scenes_specs
+from oracle.halves import PODS, judged, marks, played, rows
+from oracle.judge import Recording
+from oracle.oracle_limits import LIMITS
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = marks(900)
 
 TOGETHER = (

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import scenes_plugins
-import scenes_variants
-from both_nodes import Told
-from halves import TOLD, judged, marks, played
-from judge import Body, Recording
-from listed_differences import read_listed, too_often
-from oracle_limits import LIMITS, PAGE
+from support.listed_differences import read_listed, too_often
 
-pytest_plugins = ("e2e_fixtures",)
+from oracle import scenes_plugins, scenes_variants
+from oracle.both_nodes import Told
+from oracle.halves import TOLD, judged, marks, played
+from oracle.judge import Body, Recording
+from oracle.oracle_limits import LIMITS, PAGE
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = marks(900)
 
 LISTED = read_listed(PAGE)

@@ -5,14 +5,23 @@ import re
 from collections.abc import Callable
 
 import pytest
-from built_traces import BEGIN_S, Log
-from exchange import Trace
-from left_out import Ledger
-from normalisation import Json
-from oracle_limits import LIMITS
-from orders import NODE_ORDERS, POD_ORDERS, SCENE_ORDERS, Order, late, misordered, pod_moments
-from totals import biases, totals
-from value_comparison import Comparison
+
+from oracle.built_traces import BEGIN_S, Log
+from oracle.exchange import Trace
+from oracle.left_out import Ledger
+from oracle.normalisation import Json
+from oracle.oracle_limits import LIMITS
+from oracle.orders import (
+    NODE_ORDERS,
+    POD_ORDERS,
+    SCENE_ORDERS,
+    Order,
+    late,
+    misordered,
+    pod_moments,
+)
+from oracle.totals import biases, totals
+from oracle.value_comparison import Comparison
 
 [LAG_S] = LIMITS["event_lag_s"]
 [SHARE], [LEAST] = LIMITS["bias"], LIMITS["bias_min"]

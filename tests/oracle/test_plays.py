@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import cast
 from unittest import mock
 
-import judge
 import pytest
-from built_traces import BEGIN_S, HOSTS, NODES, Log, recording
-from header_tap import Noted
-from judge import Recording, load, made_up, save, without_measure
-from listed_differences import Listed
-from normalisation import Json
-from scene import SIDES, Play
+from support.header_tap import Noted
+from support.listed_differences import Listed
+
+from oracle import judge
+from oracle.built_traces import BEGIN_S, HOSTS, NODES, Log, recording
+from oracle.judge import Recording, load, made_up, save, without_measure
+from oracle.normalisation import Json
+from oracle.scene import SIDES, Play
 
 
 def play(

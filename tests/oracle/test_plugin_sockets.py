@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import grpc
-from plugins.messages import REGISTRATION
-from plugins.server import Plugin, serve
+
+from oracle.plugins.messages import REGISTRATION
+from oracle.plugins.server import Plugin, serve
 
 SOCKET_PATH_MAX = 107
 

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from both_nodes import OWN, PAUSE, REAL, BothNodes, Told, both_nodes
-from e2e_world import Json, condition, eventually
-from go_program import build_kubelet
-from guard import marked_processes
-from real_kubelet import SYSCTLS, why_not
+from e2e.e2e_world import Json, condition, eventually
+from support.go_program import build_kubelet
+from support.guard import marked_processes
 
-pytest_plugins = ("e2e_fixtures",)
+from oracle.both_nodes import OWN, PAUSE, REAL, BothNodes, Told, both_nodes
+from oracle.real_kubelet import SYSCTLS, why_not
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 REASON = why_not()
 pytestmark = [
     pytest.mark.e2e,

@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from both_nodes import NODES, PAUSE, REAL, BothNodes, Told, both_nodes
-from e2e_world import Json, condition, eventually
-from go_program import build_kubelet
-from real_kubelet import why_not
+from e2e.e2e_world import Json, condition, eventually
+from support.go_program import build_kubelet
 
-pytest_plugins = ("e2e_fixtures",)
+from oracle.both_nodes import NODES, PAUSE, REAL, BothNodes, Told, both_nodes
+from oracle.real_kubelet import why_not
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),

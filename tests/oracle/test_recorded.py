@@ -11,22 +11,28 @@ from typing import Any
 
 import orjson
 import pytest
-import test_oracle
-import test_oracle_long
-import test_oracle_nodes
-import test_oracle_pods
-import test_oracle_variants
-from both_nodes import HOLD_S, OWN, Told
-from both_nodes import REAL as REAL_NODE
-from exchange import NODE_SCOPE, Trace
-from halves import TOLD, node_name
-from judge import Body, Recording
-from listed_differences import read_listed, unlisted
-from mutations import MUTATIONS
-from normalisation import Json
-from oracle_limits import PAGE
-from recorded_scenes import DIRECTORY, path_of, record, recorded
-from replay import (
+from support.listed_differences import read_listed, unlisted
+from world.encodings import ENCODINGS
+
+from fleet.profile.image_behavior import digest_name
+from fleet.profile.node_model import NodeModel
+from oracle import (
+    test_oracle,
+    test_oracle_long,
+    test_oracle_nodes,
+    test_oracle_pods,
+    test_oracle_variants,
+)
+from oracle.both_nodes import HOLD_S, OWN, Told
+from oracle.both_nodes import REAL as REAL_NODE
+from oracle.exchange import NODE_SCOPE, Trace
+from oracle.halves import TOLD, node_name
+from oracle.judge import Body, Recording
+from oracle.mutations import MUTATIONS
+from oracle.normalisation import Json
+from oracle.oracle_limits import PAGE
+from oracle.recorded_scenes import DIRECTORY, path_of, record, recorded
+from oracle.replay import (
     ScriptChangedError,
     beyond_chance,
     model_of,
@@ -34,12 +40,8 @@ from replay import (
     replayed,
     started,
 )
-from scene import FLEET, REAL, Scene
-from value_comparison import Comparison
-from world.encodings import ENCODINGS
-
-from fleet.profile.image_behavior import digest_name
-from fleet.profile.node_model import NodeModel
+from oracle.scene import FLEET, REAL, Scene
+from oracle.value_comparison import Comparison
 
 HALVES = (test_oracle, test_oracle_long, test_oracle_nodes, test_oracle_pods)
 VARIANTS = test_oracle_variants.VARIANTS

@@ -3,22 +3,22 @@
 from dataclasses import dataclass
 
 import pytest
-from cri.applications import EXEC, TCP, application
-from cri.errors import CriError
-from cri.exec_sync import Done, _plan, probe_behavior, try_probe
-from cri.images import Images
-from cri.machine import Machine
-from cri.messages import message_class
-from cri.pods import Pods
-from cri.ports import Door, Ports, State
-from cri.records import CriContainer
-from cri_client import IMAGE, MACHINE, pod
-from normalisation import Json
-from objects_of_scenes import SHELL, exec_probe, grpc_probe, http_probe, tcp_probe
 
 from fleet.clock import NS_PER_S
 from fleet.kubelet.containers.prober import behavior_of, run_probe
 from fleet.profile.container_behavior import FOREVER, ProbeAnswer, ProbeKind
+from oracle.cri.applications import EXEC, TCP, application
+from oracle.cri.errors import CriError
+from oracle.cri.exec_sync import Done, _plan, probe_behavior, try_probe
+from oracle.cri.images import Images
+from oracle.cri.machine import Machine
+from oracle.cri.messages import message_class
+from oracle.cri.pods import Pods
+from oracle.cri.ports import Door, Ports, State
+from oracle.cri.records import CriContainer
+from oracle.cri_client import IMAGE, MACHINE, pod
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import SHELL, exec_probe, grpc_probe, http_probe, tcp_probe
 
 AGES_S = (0, 3, 7, 12, 30)
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.59"

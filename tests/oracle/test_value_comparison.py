@@ -7,9 +7,11 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from exchange import LIMITS_OF_V1, Exchange, Side, Trace, tells_no_address
-from judge import Recording, load
-from left_out import (
+from support.listed_differences import Listed, judge, read_listed, too_often
+
+from oracle.exchange import LIMITS_OF_V1, Exchange, Side, Trace, tells_no_address
+from oracle.judge import Recording, load
+from oracle.left_out import (
     LEASE_IN_AN_OUTAGE,
     LEFT_OUT,
     PATCH_WITHOUT_LIMIT,
@@ -17,13 +19,12 @@ from left_out import (
     SNAPSHOT,
     Ledger,
 )
-from listed_differences import Listed, judge, read_listed, too_often
-from mutations import MUTATIONS, Mutation, last_at, later, news, with_exchanges
-from normalisation import TABLE, Json, Leaf, Normaliser
-from oracle_limits import LIMITS, PAGE
-from request_streams import tells_back_off, told_in_patch, without_refusals
-from scene import SIDES
-from totals import counted
+from oracle.mutations import MUTATIONS, Mutation, last_at, later, news, with_exchanges
+from oracle.normalisation import TABLE, Json, Leaf, Normaliser
+from oracle.oracle_limits import LIMITS, PAGE
+from oracle.request_streams import tells_back_off, told_in_patch, without_refusals
+from oracle.scene import SIDES
+from oracle.totals import counted
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 

@@ -3,17 +3,17 @@
 from pathlib import Path
 
 import pytest
-import scenes_node
-from exchange import NODE_SCOPE
-from normalisation import Json
-from objects_of_scenes import container, pod, resources
-from recorded_scenes import path_of
-from replay import model_of, played
-from scene import FLEET, Scene
 from world.admission import admitted, kept_fields, qos_class
 from world.encodings import ENCODINGS
 
 from fleet.profile.node_model import NodeModel
+from oracle import scenes_node
+from oracle.exchange import NODE_SCOPE
+from oracle.normalisation import Json
+from oracle.objects_of_scenes import container, pod, resources
+from oracle.recorded_scenes import path_of
+from oracle.replay import model_of, played
+from oracle.scene import FLEET, Scene
 
 OF_BOTH = resources("100m", "64Mi")
 

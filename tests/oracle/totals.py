@@ -8,9 +8,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from exchange import Exchange, Trace
-from oracle_limits import LIMITS
-from request_streams import is_of_fresh_node
+from oracle.exchange import Exchange, Trace
+from oracle.oracle_limits import LIMITS
+from oracle.request_streams import is_of_fresh_node
 
 [SHARE] = LIMITS["bias"]
 [LEAST] = LIMITS["bias_min"]

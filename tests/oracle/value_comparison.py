@@ -6,12 +6,12 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from typing import NamedTuple
 
-from exchange import NODE_SCOPE, Exchange, Trace
-from left_out import READ_AT_A_START, READ_FOR_A_DRIVER, UNNOTED, WATCH, Ledger, used
-from normalisation import Leaf, is_time, seconds
-from oracle_limits import LIMITS
-from orders import misordered
-from request_streams import (
+from oracle.exchange import NODE_SCOPE, Exchange, Trace
+from oracle.left_out import READ_AT_A_START, READ_FOR_A_DRIVER, UNNOTED, WATCH, Ledger, used
+from oracle.normalisation import Leaf, is_time, seconds
+from oracle.oracle_limits import LIMITS
+from oracle.orders import misordered
+from oracle.request_streams import (
     CANCELLED,
     aligned,
     brief,

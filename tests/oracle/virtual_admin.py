@@ -6,13 +6,14 @@ Admission, subresources and controllers are here as far as scenes need them.
 import base64
 import copy
 
-from admin import Admin, RefusedError
-from normalisation import Json
-from virtual_controllers import Jobs, Others, bind_claims, reserve_claims
-from virtual_node import VirtualNode
 from world.admission import admitted, with_canonical, with_defaults
 from world.strategic_merge import Object
 from world.targets import Target, target_of
+
+from oracle.admin import Admin, RefusedError
+from oracle.normalisation import Json
+from oracle.virtual_controllers import Jobs, Others, bind_claims, reserve_claims
+from oracle.virtual_node import VirtualNode
 
 ITEM_KEYS = {
     "containers": "name",

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from normalisation import Json
-from virtual_node import AuditedServer
 from world.targets import Key
 from world.virtual_time import World
+
+from oracle.normalisation import Json
+from oracle.virtual_node import AuditedServer
 
 Others = dict[Key, Json]
 """Objects of kinds that no kubelet reads."""

@@ -13,8 +13,6 @@ from urllib.parse import parse_qs
 
 import hpack
 import orjson
-from both_nodes import HOLD_S, OWN, SEED
-from normalisation import Json
 from world.admission import first_status, kept_fields
 from world.api_server import Answer, SimApiServer, Stored, Watch
 from world.encodings import ENCODINGS, Encoding
@@ -42,6 +40,8 @@ from fleet.wire.http2.hpack import (
     path_lead,
 )
 from fleet.wire.http2.messages import Request
+from oracle.both_nodes import HOLD_S, OWN, SEED
+from oracle.normalisation import Json
 
 USER = {"username": f"system:node:{OWN}", "groups": ["system:nodes", "system:authenticated"]}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

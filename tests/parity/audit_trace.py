@@ -13,8 +13,9 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from differences import LIMITS
-from header_tap import Noted
+from support.header_tap import Noted
+
+from parity.differences import LIMITS
 
 Json = dict[str, Any]
 

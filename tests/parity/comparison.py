@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from audit_trace import GENERATED, Request
-from differences import LIMITS
+from parity.audit_trace import GENERATED, Request
+from parity.differences import LIMITS
 
 NEVER = float("inf")
 [RENEWAL_MIN_S] = LIMITS["renewal_min_s"]

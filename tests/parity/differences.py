@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from listed_differences import read_limits
+from support.listed_differences import read_limits
 
 PAGE = Path(__file__).with_name("differences.md")
 LIMITS = read_limits(PAGE)

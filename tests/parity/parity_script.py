@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from audit_trace import Window, parse, trace
-from comparison import REPLAYS_OF_SCENE_MAX, compare, uneven
-from differences import PAGE
-from e2e_world import WAIT_MAX_S, Json, World, condition, eventually
-from listed_differences import read_listed, unlisted
+from e2e.e2e_world import WAIT_MAX_S, Json, World, condition, eventually
+from support.listed_differences import read_listed, unlisted
+
+from parity.audit_trace import Window, parse, trace
+from parity.comparison import REPLAYS_OF_SCENE_MAX, compare, uneven
+from parity.differences import PAGE
 
 HOLLOW, FLEET = "hollow-00000", "parity-00000"
 NODES = {"parity-hollow": HOLLOW, "parity-fleet": FLEET}

@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit_trace import Window
-from e2e_world import DEDICATED, Json, World, condition, eventually
-from free_ports import free_port
-from go_program import TESTED
-from header_tap import Ends, HeaderTap, Noted
-from hollow_node import hollow_kubelet
-from parity_script import FLEET, HOLLOW, NODES, Script, play
+from e2e.e2e_world import DEDICATED, Json, World, condition, eventually
+from e2e.free_ports import free_port
+from support.go_program import TESTED
+from support.header_tap import Ends, HeaderTap, Noted
+from support.hollow_node import hollow_kubelet
 
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.directory import ADMIN_USER, Layout, Pair
@@ -26,6 +24,8 @@ from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.options import APISERVER, ControlPlaneOptions
 from fleet.controlplane.pki import Authority
 from fleet.errors import Exit
+from parity.audit_trace import Window
+from parity.parity_script import FLEET, HOLLOW, NODES, Script, play
 
 DOWN_S = 1.0
 ENDED_WELL = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)

@@ -6,10 +6,8 @@ import re
 from collections.abc import Callable
 
 import pytest
-from audit_trace import Json, Request, parse, trace
-from comparison import compare, fold, uneven
-from differences import LIMITS, PAGE
-from header_tap import (
+from hpack import Encoder
+from support.header_tap import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -22,8 +20,11 @@ from header_tap import (
     Headers,
     Holder,
 )
-from hpack import Encoder
-from listed_differences import Listed, judge, read_listed, too_often, unlisted
+from support.listed_differences import Listed, judge, read_listed, too_often, unlisted
+
+from parity.audit_trace import Json, Request, parse, trace
+from parity.comparison import compare, fold, uneven
+from parity.differences import LIMITS, PAGE
 
 WATCH = "/api/v1/pods?timeout=7m3s&timeoutSeconds=423&watch=true"
 

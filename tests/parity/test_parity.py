@@ -6,15 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from audit_trace import Request, trace
-from comparison import GET, compare, costs, uneven
-from differences import LIMITS
-from go_program import build_kubemark
-from listed_differences import judge, too_often
-from parity_script import LISTED, NODES, OUTAGE
-from recording import Recording, record
+from support.go_program import build_kubemark
+from support.listed_differences import judge, too_often
 
-pytest_plugins = ("e2e_fixtures",)
+from parity.audit_trace import Request, trace
+from parity.comparison import GET, compare, costs, uneven
+from parity.differences import LIMITS
+from parity.parity_script import LISTED, NODES, OUTAGE
+from parity.recording import Recording, record
+
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 START = {"patch pods/status": 3, "create serviceaccounts/token": 1, "watch configmaps": 1}

@@ -10,15 +10,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from audit_trace import parse
-from e2e_world import Json, World, eventually
-from go_program import build_kubemark
+from e2e.e2e_world import Json, World, eventually
+from support.go_program import build_kubemark
 
 from fleet.controlplane.directory import Layout, Pair
 from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.pki import Authority
+from parity.audit_trace import parse
 
-pytest_plugins = ("e2e_fixtures",)
+pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 HOLLOW_USER = "system:kube-proxy"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from issued_certificates import issue
+from support.issued_certificates import issue
 from world.api_server import SimApiServer
 from world.encodings import ENCODINGS
 from world.pod_world import model_of

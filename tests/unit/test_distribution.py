@@ -11,18 +11,15 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import controlplane_wheel
-import dockerfile
-import lock
 import pytest
-import release
-import sbom
 import yaml
 from packaging.requirements import Requirement
+from support import dockerfile
 
 import fleet
 from fleet.controlplane.binaries import PACKAGE, packaged_binaries
 from fleet.controlplane.options import COMPONENTS, KUBECTL
+from tools import controlplane_wheel, lock, release, sbom
 
 ROOT = Path(__file__).parent.parent.parent
 

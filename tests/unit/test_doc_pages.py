@@ -7,11 +7,11 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import markdown
 import pytest
-import reference
+from support import markdown
 
 from fleet.kubelet.pod_worker import SyncStage
+from tools import reference
 
 UNTESTED_MAX = 16
 PUZZLES = re.compile(

@@ -3,12 +3,11 @@
 import json
 import re
 
-import grafana
-
 from fleet.controlplane.options import APISERVER
 from fleet.report.control_plane import FAMILIES
 from fleet.report.figure import Kind
 from fleet.report.figures import metrics
+from tools import grafana
 
 SUFFIX = {Kind.COUNTER: "_total", Kind.HISTOGRAM: "_bucket"}
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from audit_requests import REFUSALS_MAX, assert_refusals_end
-from lateness import assert_done, assert_ended, reasons_of
+from e2e.audit_requests import REFUSALS_MAX, assert_refusals_end
+from e2e.lateness import assert_done, assert_ended, reasons_of
 
 from fleet.metrics import Histogram
 from fleet.report.figures import ProcessFigures, WatchFigures

@@ -2,10 +2,10 @@
 
 import re
 
-import new_release
 import pytest
 
 from fleet.controlplane.binaries import MODULE, releases
+from tools import new_release
 
 UPSTREAM = """\
 module k8s.io/kubernetes

@@ -3,9 +3,10 @@
 import sys
 from pathlib import Path
 
-import nightly
 import pytest
-from nightly import PYTEST, Step, play, table
+
+from tools import nightly
+from tools.nightly import PYTEST, Step, play, table
 
 CODE = "import sys; sys.exit({})"
 

@@ -6,10 +6,10 @@ What a real run and a real scrape have is compared in tests/e2e (test_endings.py
 import json
 from pathlib import Path
 
-import documented
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from support import documented
 
 from fleet.errors import Exit
 from fleet.metrics import Requests

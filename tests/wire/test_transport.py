@@ -15,8 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import uvloop
-from connect_proxy import ConnectProxy
-from free_ports import free_port
+from e2e.free_ports import free_port
 from hyperframe.frame import PushPromiseFrame
 from peer import (
     Certificate,
@@ -27,6 +26,7 @@ from peer import (
     by_path,
     make_certificate,
 )
+from support.connect_proxy import ConnectProxy
 
 from fleet.wire.http2.http2_codec import ErrorCode, Inbox
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened

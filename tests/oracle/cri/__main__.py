@@ -6,13 +6,13 @@ import logging
 import signal
 from pathlib import Path
 
-from cri.applications import from_kubelet
-from cri.machine import Machine
-from cri.server import CriServer
 from fleet import KUBERNETES_VERSION
 from fleet.clock import Draws
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
+from oracle.cri.applications import from_kubelet
+from oracle.cri.machine import Machine
+from oracle.cri.server import CriServer
 
 
 async def serve(arguments: argparse.Namespace) -> None:

@@ -9,11 +9,6 @@ from typing import NamedTuple
 
 import grpc
 
-from cri.applications import EXEC, HOOKS, Asked
-from cri.errors import CriError, unknown
-from cri.machine import Machine
-from cri.pods import Pods
-from cri.records import CriContainer
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.pods import ProbeSpec
 from fleet.kubelet.containers.prober import behavior_of
@@ -30,6 +25,11 @@ from fleet.profile.container_behavior import (
 from fleet.runtime.containers import RunState
 from fleet.runtime.program import Process
 from fleet.runtime.programs import probe_of, program_of, run_in
+from oracle.cri.applications import EXEC, HOOKS, Asked
+from oracle.cri.errors import CriError, unknown
+from oracle.cri.machine import Machine
+from oracle.cri.pods import Pods
+from oracle.cri.records import CriContainer
 
 HOOK_NS = 10 * NS_PER_MS
 KILLED_EXIT_CODE = 137

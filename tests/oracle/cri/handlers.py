@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from cri.errors import CriError
-from cri.messages import request_class, response_class, service
+from oracle.cri.errors import CriError
+from oracle.cri.messages import request_class, response_class, service
 
 Handle = Callable[[Any, Any], Any]
 """Takes a request and its context."""

@@ -1,10 +1,10 @@
 """The ImageService of CRI. Source: api.proto; containerd's CRI plug-in."""
 
-from cri.images import Images
-from cri.machine import Machine
-from cri.messages import message_class
-from cri.records import Message
 from fleet.runtime.image_store import Image
+from oracle.cri.images import Images
+from oracle.cri.machine import Machine
+from oracle.cri.messages import message_class
+from oracle.cri.records import Message
 
 IMAGE_INODES = 1000
 """Files of an image, of which nothing is known."""

@@ -6,10 +6,6 @@ Source: containerd's image service; what it answers is what fleet.profile.image_
 import asyncio
 import zlib
 
-from cri.applications import Lookup, all_containers
-from cri.errors import not_found, printed
-from cri.machine import Machine
-from cri.records import Message
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.profile.image_behavior import (
@@ -22,6 +18,10 @@ from fleet.profile.image_behavior import (
 from fleet.profile.pod_behavior import select_behavior
 from fleet.runtime.container_config import UNKNOWN_UID
 from fleet.runtime.image_store import Image, ImageStore
+from oracle.cri.applications import Lookup, all_containers
+from oracle.cri.errors import not_found, printed
+from oracle.cri.machine import Machine
+from oracle.cri.records import Message
 
 _STREAM_ERROR = 0x1A6E
 _STREAM_TIME = 0x1A7E

@@ -7,10 +7,10 @@ import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cri.records import CriContainer
 from fleet.clock import NS_PER_S
 from fleet.runtime.program import Process
 from fleet.runtime.programs import program_of
+from oracle.cri.records import CriContainer
 
 MESSAGE_PATH_ANNOTATION = "io.kubernetes.container.terminationMessagePath"
 

@@ -8,12 +8,12 @@ import asyncio
 
 import grpc
 
-from cri.errors import CriError
-from cri.machine import Machine
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId
 from fleet.kubelet.node.runtime_state import UNAVAILABLE, RuntimeState
 from fleet.profile.machine import Outage, OutageKind
+from oracle.cri.errors import CriError
+from oracle.cri.machine import Machine
 
 
 class Outages:

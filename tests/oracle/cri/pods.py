@@ -13,13 +13,6 @@ import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cri.applications import Application, Lookup, application
-from cri.errors import CriError, not_found, printed, unknown
-from cri.images import Images
-from cri.leavings import begin_log, write_leavings
-from cri.machine import Machine
-from cri.messages import message_class
-from cri.records import CriContainer, Message, PodSandbox
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid, ScriptSpec, Variable
 from fleet.profile.container_behavior import CREATE_ERROR, RUN_ERROR
@@ -28,6 +21,13 @@ from fleet.runtime.containers import NEVER, RunState, SandboxState
 from fleet.runtime.pod_addresses import no_runtime
 from fleet.runtime.runtime import Runtime
 from fleet.wire.api.decode_pod import decode_pod
+from oracle.cri.applications import Application, Lookup, application
+from oracle.cri.errors import CriError, not_found, printed, unknown
+from oracle.cri.images import Images
+from oracle.cri.leavings import begin_log, write_leavings
+from oracle.cri.machine import Machine
+from oracle.cri.messages import message_class
+from oracle.cri.records import CriContainer, Message, PodSandbox
 
 CREATED, STARTED, STOPPED, DELETED = range(4)
 """Source: api.proto, ContainerEventType."""

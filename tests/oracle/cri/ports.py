@@ -18,14 +18,14 @@ from typing import NamedTuple
 
 import grpc
 
-from cri.applications import GRPC, HOOKS, HTTP, TCP, Asked
-from cri.exec_sync import age_ns, behavior_of_probe, hook_behavior, probe_behavior, try_probe
-from cri.machine import Machine
-from cri.pods import Pods
-from cri.records import CriContainer, PodSandbox
-from cri.tls import server_context
 from fleet.clock import NS_PER_S
 from fleet.profile.container_behavior import FOREVER, ProbeAnswer, ProbeAttempt, ProbeKind
+from oracle.cri.applications import GRPC, HOOKS, HTTP, TCP, Asked
+from oracle.cri.exec_sync import age_ns, behavior_of_probe, hook_behavior, probe_behavior, try_probe
+from oracle.cri.machine import Machine
+from oracle.cri.pods import Pods
+from oracle.cri.records import CriContainer, PodSandbox
+from oracle.cri.tls import server_context
 
 logger = logging.getLogger(__name__)
 ELSEWHERE = "http://elsewhere.invalid/"

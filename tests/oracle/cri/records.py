@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from cri.applications import Application
 from fleet.k8s.addresses import first_of
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.profile.pod_behavior import ContainerBehavior, PodBehavior
 from fleet.runtime.containers import Container, RunState, Sandbox
+from oracle.cri.applications import Application
 
 Message = Any
 """A message of CRI: they are made at run time, see messages.py."""

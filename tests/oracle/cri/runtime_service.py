@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from cri.exec_sync import exec_sync
-from cri.machine import Machine
-from cri.messages import message_class, value
-from cri.outages import Outages
-from cri.pods import Pods, user_of
-from cri.records import CriContainer, Message, PodSandbox
-from cri.stats import container_stats, pod_sandbox_stats
 from fleet.profile.machine import OutageKind
 from fleet.runtime.containers import RunState
+from oracle.cri.exec_sync import exec_sync
+from oracle.cri.machine import Machine
+from oracle.cri.messages import message_class, value
+from oracle.cri.outages import Outages
+from oracle.cri.pods import Pods, user_of
+from oracle.cri.records import CriContainer, Message, PodSandbox
+from oracle.cri.stats import container_stats, pod_sandbox_stats
 
 API_VERSION = "v1"
 CONDITIONS = {

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import grpc
 
-from cri.applications import Lookup
-from cri.handlers import generic_handler
-from cri.image_service import ImageService
-from cri.images import Images
-from cri.machine import Machine
-from cri.messages import IMAGE_SERVICE, RUNTIME_SERVICE
-from cri.outages import Outages
-from cri.pods import Pods
-from cri.ports import Ports
-from cri.runtime_service import RuntimeService
+from oracle.cri.applications import Lookup
+from oracle.cri.handlers import generic_handler
+from oracle.cri.image_service import ImageService
+from oracle.cri.images import Images
+from oracle.cri.machine import Machine
+from oracle.cri.messages import IMAGE_SERVICE, RUNTIME_SERVICE
+from oracle.cri.outages import Outages
+from oracle.cri.pods import Pods
+from oracle.cri.ports import Ports
+from oracle.cri.runtime_service import RuntimeService
 
 END_S = 0.2
 

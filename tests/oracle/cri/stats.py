@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from cri.machine import Machine
-from cri.messages import message_class
-from cri.records import CriContainer, Message, PodSandbox
 from fleet.clock import NS_PER_S
 from fleet.runtime.container_usage import container_usage
 from fleet.runtime.containers import RunState
+from oracle.cri.machine import Machine
+from oracle.cri.messages import message_class
+from oracle.cri.records import CriContainer, Message, PodSandbox
 
 NANO_PER_MILLI = 1_000_000
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 
-from plugins.messages import CSI_IDENTITY, CSI_NODE
-from plugins.server import Plugin, RefusedCallError
+from oracle.plugins.messages import CSI_IDENTITY, CSI_NODE
+from oracle.plugins.server import Plugin, RefusedCallError
 
 STAGES, EXPANDS, ONE_WRITER = 1, 3, 5
 """Source: csi.proto, NodeServiceCapability.RPC.Type."""

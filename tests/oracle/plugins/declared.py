@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plugins.csi_plugin import CsiPlugin
-from plugins.device_plugin import DevicePlugin
-from plugins.dra_plugin import DraPlugin
-from plugins.server import Plugin
+from oracle.plugins.csi_plugin import CsiPlugin
+from oracle.plugins.device_plugin import DevicePlugin
+from oracle.plugins.dra_plugin import DraPlugin
+from oracle.plugins.server import Plugin
 
 Json = dict[str, Any]
 

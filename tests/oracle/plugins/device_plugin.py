@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from plugins.messages import DEVICE_PLUGIN
-from plugins.server import Plugin
+from oracle.plugins.messages import DEVICE_PLUGIN
+from oracle.plugins.server import Plugin
 
 LOOKS_S = 0.05
 """So often a stream looks whether a device is another's health."""

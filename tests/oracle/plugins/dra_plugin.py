@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plugins.messages import DRA_HEALTH, DRA_PLUGIN
-from plugins.server import Plugin
+from oracle.plugins.messages import DRA_HEALTH, DRA_PLUGIN
+from oracle.plugins.server import Plugin
 
 LOOKS_S = 0.05
 HEALTHY, UNHEALTHY = 1, 2

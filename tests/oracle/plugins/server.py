@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from cri.handlers import Handle, handler_of
 
-from plugins.messages import REGISTRATION, service
+from oracle.cri.handlers import Handle, handler_of
+from oracle.plugins.messages import REGISTRATION, service
 
 THREADS = 16
 """A stream holds one for as long as it lasts."""

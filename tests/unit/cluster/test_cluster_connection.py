@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from connect_proxy import ConnectProxy
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from support.connect_proxy import ConnectProxy
 from world.cluster_fakes import no_sleep, write_kubeconfig
 
 from fleet import __version__

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from go_program import build_e2e_tests
+from support.go_program import build_e2e_tests
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane import binaries, build

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from fault_coverage import BY_BEHAVIOR, BY_FAULT, Covered
+from support.fault_coverage import BY_BEHAVIOR, BY_FAULT, Covered
 
 from fleet.faults.fault import FAULTS, FaultType
 

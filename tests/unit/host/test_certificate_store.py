@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtensionOID
-from issued_certificates import issue
+from support.issued_certificates import issue
 
 from fleet.controlplane.pki import new_request
 from fleet.errors import SetupError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import orjson
-from issued_certificates import issue
+from support.issued_certificates import issue
 from world.sim_clock import SimClock
 
 from fleet.clock import NS_PER_S, Draws

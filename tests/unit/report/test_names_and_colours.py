@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import grafana
 import pytest
 from run_files import write_run
 
@@ -14,6 +13,7 @@ from fleet.report.appearance import CHARTS, FAINT, GREY, PALETTE, places
 from fleet.report.curves import plots_of
 from fleet.report.html_report import page
 from fleet.report.run_directory import read_run
+from tools import grafana
 
 
 @pytest.fixture(scope="module")

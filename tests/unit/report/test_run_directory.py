@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from full_disk import FullDisk, file_size_limit, small_file_system
+from support.full_disk import FullDisk, file_size_limit, small_file_system
 
 from fleet.errors import SetupError, UsageError
 from fleet.report.display import Display

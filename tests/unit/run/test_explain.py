@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-import markdown
 import pytest
+from support import markdown
 from world import everyday_pods
 
 from fleet.cli import main

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-import markdown
 import pytest
 import yaml
+from support import markdown
 from world.pod_world import UID, World, container, make_pod
 
 from fleet.clock import NS_PER_S

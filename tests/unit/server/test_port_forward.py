@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
-from spdy_client import Client
+from support.spdy_client import Client
 from world.pod_world import make_pod, session_of
 
 from fleet.k8s.effects import NodeId

@@ -7,7 +7,7 @@ from typing import cast
 import orjson
 import pytest
 from aiohttp import WSMessage, WSMsgType, web
-from spdy_client import Client
+from support.spdy_client import Client
 
 from fleet.k8s.effects import NodeId, Outbox
 from fleet.k8s.streams import Output, TerminalSize

@@ -5,7 +5,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spdy_client import Client
+from support.spdy_client import Client
 
 from fleet.errors import RemoteProtocolError
 from fleet.server.spdy import (

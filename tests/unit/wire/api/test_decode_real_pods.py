@@ -12,7 +12,7 @@ from fleet.wire.api.decode_protobuf import _container_status, _read_container_st
 from fleet.wire.api.decode_protobuf import decode_pod_view as decode_view
 from fleet.wire.api.protobuf import field
 
-PODS = Path(__file__).parents[3] / "bench" / "pods"
+PODS = Path(__file__).parents[4] / "bench" / "pods"
 ID = b"containerd://" + 64 * b"a"
 STATE = field(2, field(2, field(1, bytes((8, 5)))))
 CONTAINER = field(1, b"c") + STATE + bytes((0x1A, 0, 0x20, 1)) + field(6, b"web:1")

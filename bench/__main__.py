@@ -1,6 +1,6 @@
 """`make bench`: 5,000 nodes in both fidelities on a local control plane, as users run them.
 
-Each column is one `fleet spawn --nodes N OPTIONS -- python -m tests.bench.inside`: the command runs
+Each column is one `fleet spawn --nodes N OPTIONS -- python -m bench.inside`: the command runs
 once all nodes are Ready, waits, watches a quiet minute, then creates and deletes N bound pods.
 Figures come from the run directory and from the processes' own accounting, children included.
 Prints a table, writes JSON; of a run that failed or was not valid both have the reason and no
@@ -21,12 +21,12 @@ import psutil
 
 from .bench_table import VALID, Json, result_of, table
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> int:
     """Run the bench; the exit code tells whether every run was valid."""
-    parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, help="default: one for each node; 0 for none")
     parser.add_argument("--idle", type=int, default=60, help="seconds of the quiet measurement")
@@ -69,7 +69,7 @@ def run(spawn_options: list[str], nodes: int, pods: int, idle_s: int) -> Json:
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", "--nodes", str(nodes)),
             *(*spawn_options, "--run-dir", str(run_dir), "--output", "json", "--"),
-            *(sys.executable, "-m", "tests.bench.inside", str(inside), str(pods), str(idle_s)),
+            *(sys.executable, "-m", "bench.inside", str(inside), str(pods), str(idle_s)),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}
         finished = subprocess.run(

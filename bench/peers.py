@@ -222,7 +222,7 @@ def compare(plan: Plan, tools: list[str], rounds_max: int, out: Path) -> Json:
 
 def parsed() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(prog="tests.bench.peers", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.peers", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--idle", type=float, default=60.0, help="seconds")

@@ -28,10 +28,10 @@ from .accounting import cpu_s, rss_mb, tree
 from .inside import Json, each
 from .peer_plane import FLEET
 
-sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "e2e")]
-from free_ports import free_port
-from go_program import KWOK, build_kubemark, to_stderr
-from hollow_node import hollow_kubelet
+sys.path += [str(ROOT / "tests")]
+from e2e.free_ports import free_port
+from support.go_program import KWOK, build_kubemark, to_stderr
+from support.hollow_node import hollow_kubelet
 
 KWOK_TOOL = "KWOK"
 KUBEMARK = "kubemark"

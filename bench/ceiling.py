@@ -1,6 +1,6 @@
 """`make bench-ceiling`: how far fleet goes by itself, at a sink in place of an API server.
 
-The sink (`tests/bench/sink`, Go's own HTTP/2 and TLS) keeps what is created and answers at once, so
+The sink (`bench/sink`, Go's own HTTP/2 and TLS) keeps what is created and answers at once, so
 that fleet is what is measured: memory of a node, CPU of a renewal, how late renewals are, from
 1,000 nodes to 20,000; cost that grows with the size shows as a slope. `--renew 1` has each node
 renew once a second (a Lease of 4 s): at 20,000 nodes, 20,000 heartbeats/s or as many as one core
@@ -52,7 +52,7 @@ ROWS = (
 
 def main() -> int:
     """Measure every size, and print the table."""
-    parser = argparse.ArgumentParser(prog="tests.bench.ceiling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.ceiling", description=__doc__)
     parser.add_argument("--sizes", default="1000,5000,10000,20000")
     parser.add_argument("--fidelity", choices=("light", "kubelet"), default="light")
     parser.add_argument("--renew", type=int, default=10, help="seconds between two renewals")
@@ -105,7 +105,7 @@ def measure(nodes: int, options: argparse.Namespace) -> Json:
             *(f"--fidelity={options.fidelity}", "--encoding=json"),  # the sink reads no other
             *options.spawn.split(),
             *(f"--run-dir={run_dir}", f"--profile={profile(Path(scratch), options.renew)}", "--"),
-            *(sys.executable, "-m", "tests.bench.ceiling", INSIDE, str(out)),
+            *(sys.executable, "-m", "bench.ceiling", INSIDE, str(out)),
             *(f"--idle={options.idle}", f"--renew={options.renew}"),
         ]
         environment = {
@@ -139,7 +139,7 @@ def sink(scratch: Path) -> Iterator[Path]:
     """Build and start a sink that ends with this process; give its kubeconfig."""
     program, kubeconfig = scratch / "sink", scratch / "kubeconfig"
     build = (asyncio.run(find_go()), "build", "-o", str(program), ".")
-    subprocess.run(build, cwd=ROOT / "tests" / "bench" / "sink", check=True)
+    subprocess.run(build, cwd=ROOT / "bench" / "sink", check=True)
     running = subprocess.Popen(
         (str(program), f"-kubeconfig={kubeconfig}"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

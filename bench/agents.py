@@ -1,4 +1,4 @@
-"""`python -m tests.bench.agents`: what kube-proxy on every node costs.
+"""`python -m bench.agents`: what kube-proxy on every node costs.
 
 A Deployment behind a Service is rolled, once on a fleet without agents and once on one whose nodes
 run kube-proxy. Figures are of the time from the change to the end of the roll: the CPU of fleet and
@@ -20,7 +20,7 @@ import psutil
 
 from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "--inside"
 IDLE = "--idle"
 SETTLE_S = 15.0
@@ -35,7 +35,7 @@ def run(arguments: tuple[str, ...], nodes: int, *inside: str) -> dict[str, float
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={nodes}"),
             *(*arguments, f"--run-dir={scratch}/run"),
-            *("--", sys.executable, "-m", "tests.bench.agents", INSIDE, str(out), *inside),
+            *("--", sys.executable, "-m", "bench.agents", INSIDE, str(out), *inside),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}
         environment["FLEET_NO_AGENTS"] = "0"  # for once: see __init__.py
@@ -120,7 +120,7 @@ def main() -> None:
     if INSIDE in sys.argv:
         inside(Path(sys.argv[2]), int(sys.argv[3]))
         return
-    parser = argparse.ArgumentParser(prog="tests.bench.agents", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.agents", description=__doc__)
     parser.add_argument("--nodes", type=int, default=300)
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument(IDLE, type=float, default=0.0, help="quiet seconds, in place of a roll")

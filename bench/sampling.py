@@ -1,4 +1,4 @@
-"""`python -m tests.bench.sampling`: what it costs that fleet samples the control plane's metrics.
+"""`python -m bench.sampling`: what it costs that fleet samples the control plane's metrics.
 
 One fleet, quiet. In turns it samples as it does in every run, and not at all, in the order
 off on, on off, off on ..., since the speed of a machine changes within minutes. Whether it samples
@@ -27,8 +27,8 @@ from fleet.report.control_plane import INTERVAL_S, ControlPlaneSampler
 from .inside import SETTLE_S
 from .scrapes import begin, lateness_ms
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULE = (sys.executable, "-m", "tests.bench.sampling")
+ROOT = Path(__file__).resolve().parents[1]
+MODULE = (sys.executable, "-m", "bench.sampling")
 GATE = "FLEET_BENCH_NO_SAMPLES"
 """Names the file; while it exists fleet does not sample."""
 Json = dict[str, Any]
@@ -38,7 +38,7 @@ def main() -> int:
     """Run one fleet, and print its figures as JSON; the exit code tells whether it was valid."""
     if GATE in os.environ and sys.argv[1:2] == ["spawn"]:
         return gated_fleet(Path(os.environ[GATE]))
-    parser = argparse.ArgumentParser(prog="tests.bench.sampling", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.sampling", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--fidelity", choices=("light", "kubelet"), default="light")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each stretch")

@@ -1,6 +1,6 @@
 """Measure the wire engine: CPU per PUT, memory per connection.
 
-    python tests/bench/transport.py [--connections 5000] [--rate 500] [--flush-ms 20] [--seconds 10]
+    python bench/transport.py [--connections 5000] [--rate 500] [--flush-ms 20] [--seconds 10]
                                     [--server HOST:PORT --ca FILE]
 
 Without --server the test peer runs as a child. Any HTTP/2 server that answers every path will do;
@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import uvloop
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "wire"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "wire"))
 
 from peer import make_certificate
 
@@ -184,7 +184,7 @@ def main() -> None:
         files = make_certificate(Path(folder))
         peer = [
             sys.executable,
-            str(Path(__file__).parents[1] / "wire" / "peer.py"),
+            str(Path(__file__).parents[1] / "tests" / "wire" / "peer.py"),
             *map(str, files),
         ]
         with subprocess.Popen(peer, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.identity`: what it costs the API server to know who a node is.
+"""`python -m bench.identity`: what it costs the API server to know who a node is.
 
 The same fleet once for each identity, with Leases of 8 s, so that idle nodes do little but renew
 them, every 2 s. Figures are the processes' own CPU, by renewal; whatever else the API server does
@@ -24,7 +24,7 @@ from fleet.profile.loader import show_profile
 
 from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 SETTLE_S = 15.0
 IDENTITIES = ("impersonate", "csr", "shared")
 INSIDE = "--inside"
@@ -40,7 +40,7 @@ def run(identity: str, nodes: int, seconds: int) -> dict[str, float]:
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={nodes}"),
             *(f"--identity={identity}", f"--profile={quick}", f"--run-dir={scratch}/run"),
-            *("--", sys.executable, "-m", "tests.bench.identity", INSIDE, str(out), str(seconds)),
+            *("--", sys.executable, "-m", "bench.identity", INSIDE, str(out), str(seconds)),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}
         subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
@@ -80,7 +80,7 @@ def main() -> None:
     if INSIDE in sys.argv:
         inside(Path(sys.argv[2]), float(sys.argv[3]))
         return
-    parser = argparse.ArgumentParser(prog="tests.bench.identity", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.identity", description=__doc__)
     parser.add_argument("--nodes", type=int, default=300)
     parser.add_argument("--idle", type=int, default=60, help="seconds of each measurement")
     parser.add_argument("--rounds", type=int, default=2)

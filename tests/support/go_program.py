@@ -136,15 +136,15 @@ def _sibling(name: str, release: str = KUBERNETES_VERSION) -> Path:
     return built.with_name(f"{built.name}-{name}")
 
 
-_HERE = Path(__file__).parent
-HELM = GoProgram("helm", "Helm", _HERE / "chart" / "helm", "helm.sh/helm/v4/cmd/helm")
+_ROOT = Path(__file__).parents[2]
+HELM = GoProgram("helm", "Helm", _ROOT / "tests" / "chart" / "helm", "helm.sh/helm/v4/cmd/helm")
 METRICS_SERVER = GoProgram(
     "metrics-server",
     "metrics-server",
-    _HERE / "metrics_server" / "module",
+    _ROOT / "tests" / "metrics_server" / "module",
     "sigs.k8s.io/metrics-server/cmd/metrics-server",
 )
-KWOK = GoProgram("kwok", "KWOK", _HERE / "bench" / "kwok", "sigs.k8s.io/kwok/cmd/kwok")
+KWOK = GoProgram("kwok", "KWOK", _ROOT / "bench" / "kwok", "sigs.k8s.io/kwok/cmd/kwok")
 
 if __name__ == "__main__":
     for each in (HELM, METRICS_SERVER, KWOK):

@@ -1,4 +1,4 @@
-"""API users that never wait: one request after the other, for `tests.bench.dashboard`."""
+"""API users that never wait: one request after the other, for `bench.dashboard`."""
 
 import random
 import uuid

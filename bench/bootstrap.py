@@ -1,4 +1,4 @@
-"""`python -m tests.bench.bootstrap`: how fast nodes get certificates, and nothing else.
+"""`python -m bench.bootstrap`: how fast nodes get certificates, and nothing else.
 
 All nodes ask at once, each over a TLS connection of its own, for a certificate from a local control
 plane, whose controller-manager approves and signs. Kubelets do not start, so the rate is that of
@@ -132,7 +132,7 @@ def cpu(process: psutil.Process) -> float:
 
 def main() -> None:
     """Read the arguments and run."""
-    parser = argparse.ArgumentParser(prog="tests.bench.bootstrap", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.bootstrap", description=__doc__)
     parser.add_argument("--nodes", type=int, default=2000)
     parser.add_argument("--at-once", type=int, default=2000)
     options = parser.parse_args()

@@ -5,7 +5,7 @@ import json
 
 import aiohttp
 from aiohttp import web
-from free_ports import free_port
+from e2e.free_ports import free_port
 
 from bench.inside import Json, follow
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.dashboard`: what the dashboard costs the processes that host nodes.
+"""`python -m bench.dashboard`: what the dashboard costs the processes that host nodes.
 
 The same nodes in the same two processes four times: alone, with the dashboard, with the shipped API
 users beside them, and with ones that never wait. CPU is what the processes themselves account over
@@ -53,7 +53,7 @@ def runs(users: int) -> dict[str, tuple[str, ...]]:
 
 def main() -> None:
     """Print one row a run."""
-    parser = argparse.ArgumentParser(prog="tests.bench.dashboard", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.dashboard", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--users", type=int, default=12, help="API users beside the nodes")

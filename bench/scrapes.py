@@ -1,4 +1,4 @@
-"""`python -m tests.bench.scrapes`: what it costs that every node is scraped each 15 s.
+"""`python -m bench.scrapes`: what it costs that every node is scraped each 15 s.
 
 Two scrapers, each with a connection of its own to each node that stays open: one reads
 /metrics/resource as metrics-server does, one /stats/summary. They are a ServiceAccount's, so that
@@ -29,7 +29,7 @@ import uvloop
 from .accounting import apiserver_of, cpu_s, fleet_tree, rss_mb
 from .inside import client, run_time_s
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 INSIDE = "--inside"
 SETTLE_S = 25.0
 PATHS = ("/metrics/resource", "/stats/summary")
@@ -54,7 +54,7 @@ class Stretch(NamedTuple):
 
 def main() -> int:
     """Run one fleet, and print its figures as JSON; the exit code tells whether it was valid."""
-    parser = argparse.ArgumentParser(prog="tests.bench.scrapes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.scrapes", description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--fidelity", choices=("light", "kubelet"), default="light")
     parser.add_argument("--every", type=float, default=15.0, help="seconds between two scrapes")
@@ -70,7 +70,7 @@ def main() -> int:
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={options.nodes}"),
             *(f"--fidelity={options.fidelity}", f"--run-dir={run_dir}", "--", sys.executable),
-            *("-m", "tests.bench.scrapes", INSIDE, str(out)),
+            *("-m", "bench.scrapes", INSIDE, str(out)),
             *(f"--every={options.every}", f"--seconds={options.seconds}"),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": scratch}

@@ -1,6 +1,6 @@
 """What a node costs, from what `make bench-ceiling` measured at several sizes.
 
-    python -m tests.bench.slopes runs/ceiling-light.json runs/ceiling-kubelet.json [--plot FILE]
+    python -m bench.slopes runs/ceiling-light.json runs/ceiling-kubelet.json [--plot FILE]
 
 Draws the figures over the size, fits a line through each, and prints what the lines say of a fleet
 that no machine here can hold. A cost for each node that grew with the fleet would bend the plot.
@@ -115,7 +115,7 @@ def plot(reports: Sequence[Json], to: Path) -> None:
 
 def main() -> int:
     """Print the table, and draw."""
-    parser = argparse.ArgumentParser(prog="tests.bench.slopes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="bench.slopes", description=__doc__)
     parser.add_argument("reports", type=Path, nargs="+")
     parser.add_argument("--nodes", type=int, default=100_000)
     parser.add_argument("--plot", type=Path)

@@ -1,4 +1,4 @@
-module fleet/tests/bench/kwok
+module fleet/bench/kwok
 
 go 1.26.0
 

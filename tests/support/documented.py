@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from markdown import ROOT
+from support.markdown import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
 NAME = re.compile(r"`([^`]+)`")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .slopes import Line, line, plot, points_of, table
+from bench.slopes import Line, line, plot, points_of, table
 
 
 def report(fidelity: str) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 The pods are as an API server 1.36.3 sent them, managed fields and all: two containers with probes,
 environment and volumes, of a Deployment; one that the scheduler has just bound, one that runs.
-Run: python -m tests.bench.encoding
+Run: python -m bench.encoding
 """
 
 import timeit

@@ -1,0 +1,1 @@
+"""The Helm chart, installed on a real control plane."""

@@ -1,0 +1,1 @@
+"""The real command line on real control planes."""

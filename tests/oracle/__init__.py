@@ -1,0 +1,1 @@
+"""A node of fleet next to a real kubelet: the judge."""

@@ -1,0 +1,1 @@
+"""The requests of a node next to those of kubemark."""

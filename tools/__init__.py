@@ -1,0 +1,1 @@
+"""What makes, measures and checks this tree; no part of the package."""
