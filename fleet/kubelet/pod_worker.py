@@ -217,7 +217,7 @@ class PodWorker:
     told: PodStatus | None = None  # by the API server, with the deletion
     state: WorkerState = WorkerState.SYNC
     stage: SyncStage = SyncStage.IDLE
-    pending: bool = False  # something happened during this sync
+    pending: bool = False  # something happened during this sync; idle: a sync waits for a relist
     removed: bool = False  # the object is gone
     registered: bool = False  # its ConfigMaps and Secrets are watched
     volumes_ready: bool = False

@@ -163,6 +163,18 @@ def hooks(scene: Scene) -> None:
     scene.delete("slow-hooks", "bad-stop", "sleeps", "bad-start")
 
 
+def failing_hooks(scene: Scene) -> None:
+    """A hook after the start fails, and its container takes its grace period to end.
+
+    A relist falls into each sync then, and the next one sees how the container ended.
+    """
+    hook = {"exec": {"command": ["sh", "-c", "exit 4"]}}
+    scene.create(pod("hook-fails", container(script="sleep 3600", lifecycle={"postStart": hook})))
+    scene.wait("hook-fails", lambda each: restarts(each) >= 1, "restarts")
+    scene.pause(3)
+    scene.delete("hook-fails")
+
+
 def stops(scene: Scene) -> None:
     """Containers that take their time to stop, and one that has to be killed."""
     scene.create(

@@ -30,6 +30,7 @@ TOGETHER = (
     scenes_lifecycle.changed_image,
     scenes_lifecycle.changed_init_image,
     scenes_lifecycle.hooks,
+    scenes_lifecycle.failing_hooks,
     scenes_lifecycle.stops,
     scenes_lifecycle.shortened,
     scenes_lifecycle.forced,

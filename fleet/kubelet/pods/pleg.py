@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pods import PodUid
-from fleet.runtime.containers import Sandbox
+from fleet.runtime.containers import Container, RunState, Sandbox
 
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
 _STREAM_PHASE = 0x91E6
@@ -42,6 +42,27 @@ class Pleg:
             return False
         self._records[uid] = _share(seen)
         return any(word not in old for word in seen)
+
+    def has_reported(self, uid: PodUid, sandbox: Sandbox, now_ns: int, wall_offset_ns: int) -> bool:
+        """Return whether a relist saw a container start that was not there at the last look."""
+        seen_s = (self.last_relist_ns(now_ns) + wall_offset_ns) // NS_PER_S
+        return any(0 < each.started_s < seen_s for each in self._new(uid, sandbox))
+
+    def reports(self, uid: PodUid, sandbox: Sandbox, now_ns: int, wall_offset_ns: int) -> bool:
+        """Return whether the last relist saw what the one before did not see."""
+        before_ns = self.last_relist_ns(now_ns) - RELIST_NS
+        before_s = -(-(before_ns + wall_offset_ns) // NS_PER_S)
+        return any(
+            each.exit_ns > before_ns
+            if each.state is RunState.EXITED
+            else each.state is RunState.RUNNING and each.started_s >= before_s
+            for each in self._new(uid, sandbox)
+        )
+
+    def _new(self, uid: PodUid, sandbox: Sandbox) -> list[Container]:
+        old = self._records.get(uid, ())
+        shape = zip(sandbox.containers, _shape(sandbox), strict=True)
+        return [each for each, word in shape if word not in old]
 
     def is_stale(self, uid: PodUid, sandbox: Sandbox) -> bool:
         """Return whether a relist would see something new."""

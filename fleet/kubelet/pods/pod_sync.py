@@ -222,6 +222,8 @@ class PodSyncer:
         """Begin the sync that was asked for, if the pod cache is fresh enough.
 
         Source: podWorkerLoop, podCache.GetNewerThan: a sync waits for a relist after the last one.
+        What that relist reports of the pod is pending while the sync runs: the relist writes the
+        cache before it sends its events (reconcilePodRecord).
         """
         if worker.state is WorkerState.FINISHED:
             return None
@@ -230,11 +232,23 @@ class PodSyncer:
         if waits and self.pleg.last_relist_ns(now_ns) <= worker.last_sync_ns:
             self.mirrors.begin(worker.pod)
             turn.enqueue(worker, self.pleg.next_relist_ns(now_ns + 1))
+            worker.pending = True
             return None
         worker.sync_ns = 0
-        worker.pending = False
+        worker.pending = (
+            worker.pending and worker.state is WorkerState.SYNC and self._is_reported(worker, turn)
+        )
         worker.began_ns = now_ns
         return _SYNC_OF[worker.state]
+
+    def _is_reported(self, worker: PodWorker, turn: Turn) -> bool:
+        """Return whether the relist that a sync waited for reports something of its pod."""
+        uid, now_ns, offset_ns = worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns
+        sandbox = self.runtime.sandbox(uid)
+        if sandbox is None:
+            return False
+        self.runtime.advance(uid, now_ns, offset_ns)
+        return self.pleg.reports(uid, sandbox, now_ns, offset_ns)
 
     def _begin_again(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         self.mirrors.ask(worker.pod)
@@ -492,8 +506,12 @@ class PodSyncer:
         relisted = has_acted and at_once
         operation = "create" if worker.had_actions and worker.seen_ns >= 0 else "sync"
         turn.facts.counts().on_sync(operation, turn.now_ns - worker.began_ns)
-        worker.end_sync(turn.now_ns, relisted=relisted)
         sandbox = self.runtime.sandbox(worker.pod.uid)
+        if worker.retry_ns and sandbox is not None and turn.env.fidelity.waits_for_relist:
+            worker.pending = worker.pending or self.pleg.has_reported(
+                worker.pod.uid, sandbox, turn.now_ns, turn.env.wall_offset_ns
+            )
+        worker.end_sync(turn.now_ns, relisted=relisted)
         has_changed = False
         if relisted and sandbox is not None:
             self.runtime.advance(worker.pod.uid, turn.now_ns, turn.env.wall_offset_ns)
@@ -539,9 +557,10 @@ class PodSyncer:
         kuberuntime_container.go_on_killing(self.runtime, worker, turn)
         sandbox = self.runtime.sandbox(worker.pod.uid)
         if sandbox is not None and not sandbox.ready and worker.state is WorkerState.SYNC:
-            worker.pending = True  # after the sync under way, if there is one
             if worker.stage is SyncStage.IDLE:
                 turn.enqueue(worker, self.pleg.next_relist_ns(turn.now_ns + 1))
+            else:
+                worker.pending = True  # after the sync under way
         if worker.stage is SyncStage.IDLE and worker.state is WorkerState.SYNC:
             worker.due_ns = 0
             self._watch_runtime(worker, turn)
@@ -552,6 +571,8 @@ class PodSyncer:
         sandbox = self.runtime.sandbox(uid)
         if sandbox is None or worker.state is not WorkerState.SYNC:
             return
+        if worker.pending:
+            return  # for the sync that waits for this relist
         self.runtime.advance(uid, turn.now_ns, turn.env.wall_offset_ns)
         if self.pleg.relist(uid, sandbox):
             worker.fresh = True
