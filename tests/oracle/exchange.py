@@ -213,6 +213,8 @@ class _Reading:
         self._created: dict[str, Mapping[str, Leaf]] = {}
         self._resources: dict[tuple[str, str], Json | None] = {}
         """What the status of a pod had of them last, None if it had no such field."""
+        self._memory: dict[tuple[str, str], str] = {}
+        """The memory limit that the status of a pod had before the one of cgroup v1, if any."""
         self.found: dict[str, Exchange] = {}
 
     def take(self, event: Json) -> None:
@@ -223,18 +225,15 @@ class _Reading:
         about: Json = event.get("objectRef") or {}
         pod = str(about.get("namespace", "")), str(about.get("name", ""))
         if (about.get("resource"), about.get("subresource")) == ("pods", "status"):
-            before = self._resources.get(pod)
-            after = (event.get("responseObject") or {}).get("status")
-            if isinstance(after, dict):  # of a refusal it is a word
-                self._resources[pod] = after.get("resources")
-            if tells_nothing(event, before or {}, self._ledger):
+            before, kept = self._before(pod, event)
+            if tells_nothing(event, before or {}, self._ledger, kept):
                 read = self._reads.pop(pod, "")
                 if read in self.found:
                     self._idle[pod] = read
                     self._leads_to_nothing(read, is_so=True)
                 return
             if event["auditID"] not in self.found:
-                event = without_cgroup(event, before, self._ledger)
+                event = without_cgroup(event, before, self._ledger, kept)
         if about.get("resource") == "pods":
             self._reads.pop(pod, None)
             read = self._idle.pop(pod, "")
@@ -247,6 +246,16 @@ class _Reading:
             if made.resource == "events":
                 made = _whole_event(made, pod[1], event, self._created)
             self.found[event["auditID"]] = made
+
+    def _before(self, pod: tuple[str, str], event: Json) -> tuple[Json | None, str]:
+        """Return what the status of a pod had of resources before a patch, and the memory limit."""
+        before, kept = self._resources.get(pod), self._memory.get(pod, "")
+        after = (event.get("responseObject") or {}).get("status")
+        if isinstance(after, dict):  # of a refusal it is a word
+            self._resources[pod] = after.get("resources")
+            if _memory_limit(after) != NO_LIMIT_OF_V1:
+                self._memory[pod] = str(_memory_limit(after) or "")
+        return before, kept
 
     def _leads_to_nothing(self, read: str, *, is_so: bool) -> None:
         self.found[read] = dataclasses.replace(self.found[read], led_to_nothing_told=is_so)
@@ -271,15 +280,16 @@ class _Reading:
         return "" if others is None or namespace in others else NODE_SCOPE
 
 
-def tells_nothing(event: Json, before: Json, ledger: Ledger) -> bool:
+def tells_nothing(event: Json, before: Json, ledger: Ledger, kept: str = "") -> bool:
     """Whether a patch says only what a row of differences.md leaves out, of which one is left.
 
-    `before` has the resources that the status had before the patch.
+    `before` has the resources that the status had before the patch, and `kept` the memory limit
+    that it would have with cgroup v2.
     """
     about: Json = event.get("objectRef") or {}
     pod = f"{about.get('namespace', '')}/{about.get('name', '')}"
     rows = {
-        PATCH_WITHOUT_LIMIT: tells_no_limit(event, before),
+        PATCH_WITHOUT_LIMIT: tells_no_limit(event, before, kept),
         PATCH_OF_A_CGROUP: tells_no_cgroup(event),
         PATCH_OF_AN_ADDRESS: tells_no_address(event),
     }
@@ -287,17 +297,21 @@ def tells_nothing(event: Json, before: Json, ledger: Ledger) -> bool:
     return bool(name) and ledger.takes(name, pod)
 
 
-def tells_no_limit(event: Json, before: Json) -> bool:
+def tells_no_limit(event: Json, before: Json, kept: str = "") -> bool:
     """Whether a patch says nothing but what cgroup v1 calls no limit, or takes that back."""
     status = (event.get("requestObject") or {}).get("status")
     return status == {"resources": {"limits": LIMITS_OF_V1}} or (
-        before.get("limits") == LIMITS_OF_V1 and status == {"resources": {"limits": None}}
+        before.get("limits") == LIMITS_OF_V1
+        and not kept
+        and status == {"resources": {"limits": None}}
     )
 
 
-def without_cgroup(event: Json, before: Json | None, ledger: Ledger) -> Json:
+def without_cgroup(event: Json, before: Json | None, ledger: Ledger, kept: str = "") -> Json:
     """Leave out of a status what cgroup v1 calls no limit, and the cgroup of a pod that ended.
 
+    With cgroup v2 a pod of which only some containers have a memory limit keeps the one that its
+    status had before it ran: `kept`.
     Housekeeping removes the cgroup of a pod that has ended, before its last status or after it.
     Source: pkg/kubelet/cm/helpers_linux.go, MemoryLimitsFromConfig; kubelet_pods.go,
     HandlePodCleanups, convertToAPIPodLevelResourcesStatus.
@@ -313,7 +327,9 @@ def without_cgroup(event: Json, before: Json | None, ledger: Ledger) -> Json:
         if not ledger.takes(LIMIT_OF_V1, about):
             return event
         is_known = before is not None
-        told, after = _without_limit(told, old, is_known=is_known), _without_limit(after, {})
+        after = _without_limit(after, {}, instead=kept)
+        told = _without_limit(told, {} if kept else old, is_known=is_known)
+        told = _without_each(told, after)
     if after.get("phase") in ENDED and (
         any("resources" in each and not each["resources"] for each in (told, after))
         and ledger.takes(CGROUP_OF_AN_ENDED_POD, about)
@@ -333,7 +349,15 @@ def _memory_limit(status: Json) -> object:
     return ((status.get("resources") or {}).get("limits") or {}).get("memory")
 
 
-def _without_limit(status: Json, old: Json, *, is_known: bool = False) -> Json:
+def _without_each(told: Json, after: Json) -> Json:
+    """Take all limits back at once, as a patch does after which no other is left."""
+    limits = (told.get("resources") or {}).get("limits")
+    if not limits or any(limits.values()) or (after.get("resources") or {}).get("limits"):
+        return told
+    return {**told, "resources": {**told["resources"], "limits": None}}
+
+
+def _without_limit(status: Json, old: Json, *, is_known: bool = False, instead: str = "") -> Json:
     """Leave the limit out, also where it is taken back: a status is then as with cgroup v2.
 
     A status that has no other resources has an empty object then, which a patch does not say again.
@@ -351,6 +375,8 @@ def _without_limit(status: Json, old: Json, *, is_known: bool = False) -> Json:
             for key, each in limits.items()
             if each != NO_LIMIT_OF_V1 and not (is_old and key == "memory" and each is None)
         }
+        if instead and limits.get("memory") == NO_LIMIT_OF_V1:
+            left["memory"] = instead
     kept = {key: each for key, each in resources.items() if key != "limits"}
     if left or left is None:
         kept["limits"] = left

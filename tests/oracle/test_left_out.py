@@ -9,7 +9,7 @@ from support.listed_differences import judge, read_listed
 
 from oracle import left_out
 from oracle.built_traces import Log
-from oracle.exchange import LIMITS_OF_V1, Trace
+from oracle.exchange import LIMITS_OF_V1, NO_LIMIT_OF_V1, Trace
 from oracle.left_out import (
     CGROUP_OF_AN_ENDED_POD,
     EITHER,
@@ -119,6 +119,41 @@ def test_a_limit_that_is_taken_back_is_left_out_if_it_was_the_one_of_v1() -> Non
     assert told(both, {"memory": None, "cpu": "2"}) == ["status.resources.limits.cpu"]
     assert told(both, None) == ["status.resources.limits"]
     assert told({"memory": "1Gi"}, {"memory": None}) == ["status.resources.limits.memory"]
+
+
+def test_a_pod_of_which_one_container_alone_has_a_limit_keeps_it_as_with_cgroup_v2() -> None:
+    def told(side: str, limit: str) -> Trace:
+        log = Log(side)
+        log.reports("web", {"phase": "Pending", "resources": {"limits": {"memory": "64Mi"}}})
+        log.at_s += 5
+        log.reports(
+            "web",
+            {**RUNNING, "resources": {"limits": {"memory": limit}}},
+            told={**RUNNING, "resources": {"limits": {"memory": limit}}}
+            if limit[0] == "9"
+            else RUNNING,
+        )
+        log.at_s += 5
+        ended = {"phase": "Pending", "resources": {}}
+        log.reports("web", ended, told={"resources": {"limits": None}})
+        return log.trace()
+
+    assert not differences(told("real", NO_LIMIT_OF_V1), told("fleet", "64Mi"))
+    assert differences(told("real", NO_LIMIT_OF_V1), told("fleet", "32Mi"))
+
+
+def test_what_is_taken_back_together_with_the_limit_of_v1() -> None:
+    def told(side: str, limits: Json | None, after: Json) -> Trace:
+        log = Log(side)
+        log.reports("web", {"phase": "Pending", "resources": {"limits": {"disk": "1Mi"}}})
+        log.at_s += 5
+        status = {**RUNNING, "resources": after}
+        log.reports("web", status, told={**RUNNING, "resources": {"limits": limits}})
+        return log.trace()
+
+    real = told("real", {"disk": None, **LIMITS_OF_V1}, {"limits": LIMITS_OF_V1})
+    assert not differences(real, told("fleet", None, {}))
+    assert differences(real, told("fleet", {"disk": "2Mi"}, {"limits": {"disk": "2Mi"}}))
 
 
 def test_the_cgroup_of_a_pod_is_left_out_once_the_pod_has_ended() -> None:
