@@ -413,14 +413,21 @@ def build(wanted: tuple[str, ...]) -> None:
 @output_option
 def list_releases(output: str) -> None:
     """List the releases of Kubernetes that fleet builds, and which are built."""
-    from fleet.controlplane.binaries import cached_binaries, releases  # noqa: PLC0415
+    from fleet.controlplane.binaries import (  # noqa: PLC0415
+        BUILT,
+        PROGRAM,
+        cache_directory,
+        cached_binaries,
+    )
 
     rows = []
-    for release in releases().values():
-        built = cached_binaries(release)
-        directory = Path(built.commands["etcd"][0]).parent.parent if built is not None else "-"
+    for release in BUILT.values():
+        built, size = "-", "-"
+        if cached_binaries(release) is not None:
+            built = str(cache_directory(release))
+            size = f"{(cache_directory(release) / PROGRAM).stat().st_size >> 20}Mi"
         is_default = "yes" if release == KUBERNETES_VERSION else "-"
-        rows.append({"release": release, "default": is_default, "built": str(directory)})
+        rows.append({"release": release, "default": is_default, "size": size, "built": built})
     click.echo(listed(output, rows))
 
 

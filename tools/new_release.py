@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fleet.controlplane.binaries import MODULE, minor_of, releases
+from fleet.controlplane.binaries import BUILT, MODULE, minor_of
 from fleet.controlplane.build import find_go
 
 VERSION = re.compile(r"v1\.\d+\.\d+")
@@ -71,7 +71,6 @@ def write_module(release: str, directory: Path = MODULE) -> None:
     for other in directory.glob(f"v{minor_of(release)}.*"):
         if other.stem != release:
             other.unlink()
-    releases.cache_clear()
 
 
 def source(module: str, release: str) -> Path:
@@ -167,9 +166,9 @@ def main() -> None:
         parser.error(f"{release} is no release: write it as v1.38.0")
     if not options.print_only:
         write_module(release)
-        print(f"wrote {MODULE / release}.mod and .sum; `fleet controlplane build` builds it")
+        print(f"wrote {MODULE / release}.mod and .sum; fleet/profile/release.py needs its record")
     minor = _number(minor_of(release))
-    older = [each for each in releases().values() if _number(minor_of(each)) < minor]
+    older = [each for each in BUILT.values() if _number(minor_of(each)) < minor]
     if not older:
         parser.error(f"fleet has no release before {release} to compare with")
     before, after = Kubelet(older[-1]), Kubelet(release)

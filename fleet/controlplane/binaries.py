@@ -7,7 +7,6 @@ With `--kubernetes-version` a place counts only if its API server is of that min
 """
 
 import dataclasses
-import functools
 import hashlib
 import importlib.metadata
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.options import APISERVER, COMPONENTS, ETCD, KUBECTL
 from fleet.errors import SetupError, UsageError
+from fleet.profile.release import RELEASES
 
 MODULE = Path(__file__).parent / "go"
 """One main.go, and for each release that fleet builds `VERSION.mod` and `VERSION.sum`."""
@@ -50,25 +50,18 @@ class Binaries:
     """The API server's, such as `v1.36.3`."""
     warnings: tuple[str, ...] = ()
 
-    def has(self, component: str) -> bool:
-        """Whether the set has this component."""
-        return component in self.commands
 
-
-@functools.cache
-def releases() -> dict[str, str]:
-    """Return the release of each minor that fleet builds, such as `v1.36.3`, the oldest first."""
-    versions = sorted((path.stem for path in MODULE.glob("v*.mod")), key=_numbers)
-    return {minor_of(each): each for each in versions}
+BUILT = {each.name: each.newest for each in RELEASES}
+"""The release of each minor that fleet builds: `v1.36.3` of 1.36. The oldest is the first."""
 
 
 def release_of(wanted: str) -> str:
     """Return the release that `--kubernetes-version` means, "" if it does not say. UsageError."""
     if not wanted:
         return ""
-    found = releases().get(minor_of(wanted))
+    found = BUILT.get(minor_of(wanted))
     if found is None or wanted.removeprefix("v") not in {minor_of(found), found.removeprefix("v")}:
-        built = ", ".join(each.removeprefix("v") for each in releases().values())
+        built = ", ".join(each.removeprefix("v") for each in BUILT.values())
         raise UsageError(
             f"--kubernetes-version {wanted}: fleet builds {built}; choose one of them, such as "
             f"{minor_of(KUBERNETES_VERSION)}, or bring your own programs: --controlplane-bin DIR"
@@ -79,10 +72,6 @@ def release_of(wanted: str) -> str:
 def minor_of(version: str) -> str:
     """Return the minor of a version: 1.36 of v1.36.3."""
     return ".".join(version.removeprefix("v").split(".")[:2])
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.removeprefix("v").split(".")]
 
 
 def find_binaries(argument: Path | None = None, release: str = "") -> Binaries | None:

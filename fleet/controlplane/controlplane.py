@@ -128,15 +128,6 @@ class Probe:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def server_version(self, url: str) -> str:
-        """Ask the API server for its version. Raises SetupError if it does not say."""
-        try:
-            async with self._session.get(f"{url}/version") as response:
-                version = await response.json()
-                return str(version["gitVersion"])
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError) as error:
-            raise SetupError(f"{url}/version does not work: {error!r}") from error
-
     async def bind_roles(self, url: str) -> None:
         """Let bootstrap tokens join as nodes and the API server speak to kubelets."""
         for name, role, kind, subject in ROLE_BINDINGS:
@@ -250,12 +241,6 @@ class ControlPlane:
             await self._start_component(component, self._health(component, probe))
         self._watches[component] = asyncio.create_task(self._watch(component))
 
-    async def restart_apiserver(self, *, down_s: float = 0.0) -> None:
-        """Kill the API server and start it again on the same port after `down_s` seconds."""
-        await self.kill(APISERVER)
-        await asyncio.sleep(down_s)
-        await self.revive(APISERVER)
-
     async def _start_with_free_ports(
         self, layout: Layout, binaries: Binaries, fixed: dict[str, int]
     ) -> ControlPlaneInfo:
@@ -284,7 +269,7 @@ class ControlPlane:
         url = f"https://{LOOPBACK}:{ports[APISERVER]}"
         self._write_files(layout, url, certificates)
         layout.ports.write_text(json.dumps(ports))
-        controllers = all(binaries.has(name) for name in COMPONENTS)
+        controllers = all(name in binaries.commands for name in COMPONENTS)
         flags = component_flags(
             self.options, layout, ports, certificates, with_controllers=controllers
         )
@@ -293,7 +278,7 @@ class ControlPlane:
                 name, (*binaries.commands[name], *flags[name]), layout.logs / f"{name}.log"
             )
             for name in COMPONENTS
-            if binaries.has(name)
+            if name in binaries.commands
         }
         self._info = ControlPlaneInfo(
             directory=layout.root,
@@ -304,7 +289,6 @@ class ControlPlane:
             admin_certificate=certificates.admin.certificate,
             admin_key=certificates.admin.key,
             server_version=binaries.version,
-            binaries_source=binaries.source,
             kubectl=binaries.commands.get(KUBECTL, ()),
             etcd_fsync=self.options.fsync,
             ports={name: ports[name] for name in self._components},
@@ -313,14 +297,15 @@ class ControlPlane:
             owner_pid=os.getpid(),
         )
         async with _probe(certificates) as probe:
-            version = await self._bring_up(probe, url)
+            await self._bring_up(probe, url)
         seconds = time.monotonic() - started
-        log.info("control plane %s ready at %s after %.1f s", version, url, seconds)
-        self._progress(f"control plane {version} ready at {url} after {seconds:.1f} s")
-        return dataclasses.replace(self._info, server_version=version)
+        ready = f"control plane {binaries.version} ready at {url} after {seconds:.1f} s"
+        log.info(ready)
+        self._progress(ready)
+        return self._info
 
-    async def _bring_up(self, probe: Probe, url: str) -> str:
-        """Start the components in order; return the server's version."""
+    async def _bring_up(self, probe: Probe, url: str) -> None:
+        """Start the components in order."""
         await self._start_component(ETCD, self._health(ETCD, probe))
         await self._start_component(APISERVER, self._health(APISERVER, probe))
         await asyncio.gather(
@@ -335,7 +320,6 @@ class ControlPlane:
         if CONTROLLER_MANAGER in self._components:
             # It makes this account; without it no pod is admitted.
             await self._wait(CONTROLLER_MANAGER, lambda: probe.is_ok(url + DEFAULT_ACCOUNT))
-        return await probe.server_version(url)
 
     def _health(self, component: str, probe: Probe) -> Callable[[], Awaitable[bool]]:
         """Make the question whether the component is ready."""

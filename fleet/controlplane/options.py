@@ -72,7 +72,6 @@ class ControlPlaneInfo:
     admin_certificate: Path
     admin_key: Path
     server_version: str
-    binaries_source: str
     kubectl: tuple[str, ...] = ()
     """The command that starts kubectl; empty if the binaries have none."""
     etcd_fsync: bool = False

@@ -3,8 +3,6 @@
 No conftest.py: mypy takes only one of that name, and the wire tests have it.
 """
 
-import contextlib
-import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -12,12 +10,10 @@ import pytest
 from support.go_program import TESTED
 from support.guard import guarded, marked_processes
 
-from e2e.e2e_world import FLEET, FOREIGN_NODE, WAIT_MAX_S, Running, World, eventually
+from e2e.e2e_world import FOREIGN_NODE, Running, World, eventually
 from e2e.leftovers import leftovers
-from e2e.own_control_plane import own_control_plane
-from fleet.controlplane.binaries import find_binaries
+from e2e.own_control_plane import own_control_plane, standing
 from fleet.controlplane.options import CONTROLLER_MANAGER
-from fleet.controlplane.standing import attach
 
 LONG = (
     "test_parity",
@@ -40,12 +36,6 @@ LONG = (
     "test_workloads",
 )
 """The modules that take half a minute and more, the longest first."""
-
-START_S_MAX = 270.0
-"""Of a control plane: without it, every test of a worker would fail."""
-
-NICE = 5
-"""A control plane yields to the fleets, whose timers must be in time, when several share a core."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -92,26 +82,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def world(environment: Path) -> Iterator[World]:
     """Bring a control plane up as a user would."""
-    assert find_binaries(None, TESTED) is not None, "run `fleet controlplane build` first"
-    directory, audit_log = environment / "controlplane", environment / "audit.jsonl"
-    where = (f"--dir={directory}", f"--audit-log={audit_log}")
-    up = ("controlplane", "up", f"--kubernetes-version={TESTED}", *where)
-    subprocess.run(
-        ("nice", f"--adjustment={NICE}", *FLEET, *up),
-        check=True,
-        timeout=START_S_MAX,
-        stdout=subprocess.DEVNULL,
-    )
-    info = attach()
-    assert info is not None
-    for pid in (info.owner_pid, *info.pids.values()):
-        yield_to_others(pid)
-    try:
-        with leftovers.watched(World(environment, info, audit_log)) as world:
-            yield world
-    finally:
-        down = (*FLEET, "controlplane", "down")
-        subprocess.run(down, check=True, timeout=2 * WAIT_MAX_S, stdout=subprocess.DEVNULL)
+    with standing(environment, TESTED) as found, leftovers.watched(found) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +102,6 @@ def eager(environment: Path) -> Iterator[World]:
     flags = {CONTROLLER_MANAGER: ("node-monitor-grace-period=25s", "node-monitor-period=1s")}
     with own_control_plane(environment, flags) as (world, _, _):
         yield world
-
-
-def yield_to_others(pid: int) -> None:
-    """Lower the priority of a session: between sessions, Linux heeds no other niceness.
-
-    Source: sched(7), the autogroup feature.
-    """
-    with contextlib.suppress(OSError):  # a kernel without it; or asked twice in 0.1 s, not as root
-        Path(f"/proc/{pid}/autogroup").write_text(str(NICE))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from e2e.e2e_world import WAIT_MAX_S
+from e2e.own_control_plane import restart_apiserver
 from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster
 from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
 from fleet.cluster.credentials import ClusterSelection
@@ -395,7 +396,7 @@ def test_a_clean_up_outlasts_a_restart_of_the_server(run: Run) -> None:
 
             def progress(what: str, done: int, _total: int) -> None:
                 if (what, done) == ("nodes", 5):
-                    away.append(asyncio.create_task(plane.restart_apiserver(down_s=5.0)))
+                    away.append(asyncio.create_task(restart_apiserver(plane, down_s=5.0)))
 
             api = cluster.api("cleanup", patience_s=PATIENCE_S)
             assert not (await clean_run(api, "cut", progress)).refused

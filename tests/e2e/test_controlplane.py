@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from e2e.own_control_plane import restart_apiserver
 from fleet.controlplane.binaries import find_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.kubeconfig import render_kubeconfig
@@ -257,7 +258,7 @@ def test_two_at_a_time_and_an_apiserver_that_restarts() -> None:
             one, two = await asyncio.gather(first.start(), second.start())
             assert listening(one).isdisjoint(listening(two))
             await asyncio.to_thread(kubectl, one, "create", "namespace", "only-here")
-            await first.restart_apiserver()
+            await restart_apiserver(first)
             assert first.info.pids[APISERVER] != one.pids[APISERVER]
             assert first.info.url == one.url
             names = await asyncio.to_thread(kubectl, one, "get", "ns", "-o", "name")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.e2e_world import DEDICATED, Json, Running, World, condition, eventually, workload
-from e2e.own_control_plane import own_control_plane
+from e2e.own_control_plane import own_control_plane, restart_apiserver
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.options import APISERVER
 
@@ -136,7 +136,7 @@ def test_nothing_is_lost_while_the_api_server_is_away(
         world.kubectl("rollout", "status", "deployment/outage", "--timeout=120s")
         nodes, pods = uids(list(world.nodes("outage").values())), uids(world.pods("outage"))
         world.kubectl("scale", "deployment/outage", "--replicas=80")
-        runner.run(plane.restart_apiserver(down_s=2.0))
+        runner.run(restart_apiserver(plane, down_s=2.0))
         assert_nothing_was_lost(world, run, nodes, pods)
         world.kubectl("scale", "deployment/outage", "--replicas=10")
         eventually(lambda: len(world.pods("outage")) == 10, "scaled down")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from e2e.e2e_world import DEDICATED, Json, World, condition, eventually
 from e2e.free_ports import free_port
+from e2e.own_control_plane import restart_apiserver
 from support.go_program import TESTED
 from support.header_tap import Ends, HeaderTap, Noted
 from support.hollow_node import hollow_kubelet
@@ -114,7 +115,7 @@ class Stage:
         """Kill the API server and start it again: nobody answers meanwhile."""
         for tap in self.taps.values():
             tap.pause()
-        self._runner.run(self._plane.restart_apiserver(down_s=DOWN_S))
+        self._runner.run(restart_apiserver(self._plane, down_s=DOWN_S))
         for tap in self.taps.values():
             tap.resume()
 

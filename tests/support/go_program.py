@@ -2,7 +2,8 @@
 
 A program has a directory with a go.mod that names it as a tool, and the go.sum of all it needs; the
 kubelet, its hollow sibling and the Kubernetes project's end-to-end tests are of the control plane's
-module. `go_program.py NAME...` builds them, the kubelet of the release that is TESTED.
+module. `go_program.py NAME...` builds them, the kubelet of the release that is TESTED; with
+`controlplanes` those of all releases, with `outermost` those of the oldest and the newest.
 """
 
 import asyncio
@@ -15,8 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fleet import KUBERNETES_VERSION
-from fleet.controlplane.binaries import MODULE, cache_directory, linker_flags, release_of
-from fleet.controlplane.build import GoBuild, find_go, held_lock
+from fleet.controlplane.binaries import (
+    BUILT,
+    MODULE,
+    cache_directory,
+    linker_flags,
+    release_of,
+)
+from fleet.controlplane.build import GoBuild, build_binaries, find_go, held_lock
 from fleet.controlplane.options import Progress, no_progress
 
 TESTED = release_of(os.environ.get("FLEET_TEST_MINOR", "")) or KUBERNETES_VERSION
@@ -150,6 +157,10 @@ if __name__ == "__main__":
     for each in (HELM, METRICS_SERVER, KWOK):
         if each.name in sys.argv[1:]:
             print(each.path())
+    of_all = [*BUILT.values()]
+    for name, wanted in ("controlplanes", of_all), ("outermost", [of_all[0], of_all[-1]]):
+        for release in wanted if name in sys.argv[1:] else ():
+            print(asyncio.run(build_binaries(to_stderr, release)).source)
     if "kubelet" in sys.argv[1:]:
         print(asyncio.run(build_kubelet(to_stderr)))
     if "kubemark" in sys.argv[1:]:

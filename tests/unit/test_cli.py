@@ -13,7 +13,7 @@ import yaml
 
 from fleet import KUBERNETES_VERSION
 from fleet.cli import cli, controlplane, install_command, main, spawn
-from fleet.controlplane.binaries import PROGRAM, PROGRAMS, cache_directory, minor_of, releases
+from fleet.controlplane.binaries import BUILT, PROGRAM, PROGRAMS, cache_directory, minor_of
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
@@ -387,15 +387,15 @@ def test_every_release_is_listed_with_where_it_is_built(
         program.chmod(0o755)
     assert call(monkeypatch, "controlplane", "list") == Exit.OK
     header, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert header == ["RELEASE", "DEFAULT", "BUILT"]
-    assert [release for release, _, _ in lines] == [*releases().values()]
-    assert ["v1.35.4", "-", str(built)] in lines
-    assert [line for line in lines if "yes" in line] == [[KUBERNETES_VERSION, "yes", "-"]]
+    assert header == ["RELEASE", "DEFAULT", "SIZE", "BUILT"]
+    assert [release for release, *_ in lines] == [*BUILT.values()]
+    assert ["v1.35.4", "-", "3Mi", str(built)] in lines
+    assert [line for line in lines if "yes" in line] == [[KUBERNETES_VERSION, "yes", "-", "-"]]
 
 
 def test_the_help_names_the_releases_that_fleet_builds() -> None:
     words = Settings.model_fields["kubernetes_version"].description
-    first, *_, last = releases()
+    first, *_, last = BUILT
     assert words is not None
     assert f"{first} to {last} (default: {minor_of(KUBERNETES_VERSION)})" in words
 

@@ -37,7 +37,6 @@ INFO = ControlPlaneInfo(
     admin_certificate=Path("/a.crt"),
     admin_key=Path("/a.key"),
     server_version="v1.36.3",
-    binaries_source="PATH",
     kubectl=("/bin/kubectl",),
     pids={"etcd": 1},
     ports={"etcd": 2},
