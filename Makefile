@@ -12,6 +12,7 @@ INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 FLEET_VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
 # Of Kubernetes, for `make oracle` and the tests on a control plane that is there: 1.35.
 VERSION =
+VERSION_NODES ?= 100
 export FLEET_TEST_MINOR := $(VERSION)
 
 .PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence streams parity oracle rights chart chart-rbac \
@@ -60,7 +61,12 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 		$(BIN)/pytest --numprocesses 2 -m seeded tests/sim
 e2e: programs chromium  ## the real command line on real control planes, the chart, and kubemark next to fleet
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not slow' -rs \
-		tests/e2e tests/chart tests/parity
+		tests/e2e tests/chart tests/parity tests/versions
+
+.PHONY: versions
+versions: setup  ## what users do first, on each minor of Kubernetes that fleet builds, in one table; VERSION_NODES=1000
+	$(BIN)/python tests/support/go_program.py controlplanes
+	FLEET_VERSIONS_NODES=$(VERSION_NODES) $(BIN)/pytest -q -m e2e tests/versions
 
 programs: setup kubelet  ## build what the tests run next to fleet: the control plane, kubelets, Helm
 	$(BIN)/python tests/support/go_program.py helm kubemark
@@ -192,6 +198,10 @@ base-digest:
 image: base-digest dist-wheel  ## build the container image of BASE_DIGEST=sha256:..., tagged with its version
 	docker build --file charts/Dockerfile --tag $(IMAGE):$(FLEET_VERSION) --build-arg BASE_DIGEST=$(BASE_DIGEST) \
 		--build-arg VERSION=$(FLEET_VERSION) --build-arg REVISION=$$(git rev-parse HEAD) .
+
+.PHONY: pythons
+pythons: setup  ## unit tests and simulations on each Python from 3.11 on, in one table; ARGS='--only 3.13'
+	$(BIN)/python tools/pythons.py $(ARGS)
 
 .PHONY: new-release
 new-release: setup  ## pin a release of Kubernetes, V=v1.38.0, and print what changed in its kubelet

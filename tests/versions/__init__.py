@@ -1,0 +1,1 @@
+"""What users do first, on the control plane of each minor."""
