@@ -49,6 +49,7 @@ def steps() -> list[Step]:
     """Return all steps; the seeds of the simulations are those of the day."""
     today = f"{datetime.now(tz=UTC):%Y%m%d}000"
     seeds = {"FLEET_SIM_FIRST_SEED": today, "FLEET_SIM_SEEDS": "200"}
+    all_planes = (PYTHON, "tests/support/go_program.py", "controlplanes")
     go_programs = (PYTHON, "tests/support/go_program.py", "metrics-server")
     fuzz = (PYTHON, "tests/fuzz/fuzz.py", "--inputs=10000000", f"--first={today}")
     return [
@@ -63,6 +64,8 @@ def steps() -> list[Step]:
             ((*PYTEST, "--numprocesses=3", *WORKERS, "-m", "e2e", "tests/oracle"),),
         ),
         Step("conformance", 240, ((PYTHON, "tests/conformance/conformance.py"),)),
+        Step("versions", 60, (all_planes, (*PYTEST, "-m", "e2e", "tests/versions"))),
+        Step("pythons", 90, ((PYTHON, "tools/pythons.py"),)),
         Step("metrics-server", 60, (go_programs, (*PYTEST, "tests/metrics_server"))),
         Step(
             "seeds of the day",
