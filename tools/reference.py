@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, get_args, get_origin, get_type_hints
 
 import click
 
+from fleet import KUBERNETES_VERSION
 from fleet.cli import cli
+from fleet.controlplane.binaries import BUILT
 from fleet.faults.fault import FAULTS, FaultKind, FaultType
 from fleet.metrics import Histogram, Requests
 from fleet.profile.loader import json_schema
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 120
+TESTS = Path(__file__).parent.parent / "tests"
+RECORDED, EXPECTED = TESTS / "oracle" / "recorded", TESTS / "conformance" / "expected.toml"
+VERSIONS_HEADER = "| Kubernetes | release that fleet builds | its kubelet judges | conformance |"
 Json = dict[str, object]
 
 
@@ -46,8 +51,22 @@ def pages() -> dict[Path, str]:
         "faults.md": _with_table(
             "faults.md", "| fault | takes | what it does |", map(_fault, FAULTS.items())
         ),
+        "versions.md": _with_table("versions.md", VERSIONS_HEADER, map(_version, BUILT.items())),
     }
     return {REFERENCE / name: text for name, text in made.items()}
+
+
+def _version(row: tuple[str, str]) -> tuple[str, ...]:
+    """Return the row of a minor: its release, and by what it is judged."""
+    minor, release = row
+    conformance = re.search(r"specs there are in Kubernetes ([0-9.]+)", EXPECTED.read_text())
+    assert conformance is not None
+    return (
+        f"{minor} (default)" if release == KUBERNETES_VERSION else minor,
+        release.removeprefix("v"),
+        "yes" if (RECORDED / minor).exists() else "not yet",
+        "yes" if conformance[1].startswith(minor) else "not run",
+    )
 
 
 def _fault(row: tuple[FaultType, FaultKind]) -> tuple[str, ...]:
