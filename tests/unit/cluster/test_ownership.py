@@ -13,6 +13,7 @@ from fleet.cluster.ownership import (
     OWNER_ANNOTATION,
     RUN_LABEL,
     adopt,
+    find_named,
     find_nodes,
     is_of_run,
     is_owned,
@@ -76,6 +77,18 @@ def test_what_somebody_takes_or_deletes_meanwhile_is_not_adopted() -> None:
     api.fail_next = [Answer(403, {"message": "nodes is forbidden"})]
     with pytest.raises(SetupError, match="cannot adopt node kept: nodes is forbidden"):
         asyncio.run(adopt(api, adopted, "r3", "uid"))
+
+
+def test_of_the_nodes_with_some_names_only_those_of_the_run_are_its_own() -> None:
+    api = FakeApi()
+    for name, marks in (("mine", node_marks("r1")), ("others", node_marks("r2")), ("real", {})):
+        api.put(f"{NODES}/{name}", metadata=marks)
+    found = asyncio.run(find_named(api, ("mine", "gone", "others", "real"), "r1"))
+    assert [each.name for each in found.owned] == ["mine"]
+    assert [each.name for each in found.refused] == ["real", "others"]
+    api.fail_next = [Answer(403, {"message": "nodes is forbidden"})]
+    with pytest.raises(SetupError, match="cannot read node mine: nodes is forbidden"):
+        asyncio.run(find_named(api, ("mine",), "r1"))
 
 
 def test_a_kubelet_serves_a_node_with_both_marks_of_its_run() -> None:

@@ -1,6 +1,7 @@
 """Who may ask a kubelet what: requests as bytes, and the reviews that the cluster is asked for."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from world.server_world import DirectCalls, Transport
 from world.simulation import Simulation
 from world.virtual_loop import VirtualLoop
 
+from fleet.errors import SetupError
 from fleet.k8s.effects import NodeId
 from fleet.profile.addresses import NOWHERE
 from fleet.profile.settings import Settings
@@ -467,6 +469,28 @@ def test_which_nodes_have_a_server() -> None:
     finally:
         loopback.stop()
     assert not loopback._sockets
+
+
+@pytest.mark.parametrize(("serve", "ports"), [("ports", 3), ("path", 1)])
+def test_the_ports_that_are_named_are_listened_at(serve: str, ports: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        first = free.getsockname()[1]
+    settings = Settings.from_options(nodes=3, serve=serve, serve_at=f"127.0.0.1:{first}")
+    servers = KubeletServers(settings, is_local=False)
+    servers.open([model_of()])
+    try:
+        for port in range(first, first + ports):
+            socket.create_connection(("127.0.0.1", port)).close()
+        assert len(servers._sockets) == ports
+        servers._node_host = cast("Any", SimpleNamespace(node_at=lambda index: (index, "")))
+        found = [servers.named("127.0.0.1", first + at) for at in range(ports)]
+        assert found == ([ANY_NODE] if serve == "path" else [(at, "") for at in range(ports)])
+        with pytest.raises(SetupError, match=r"127\.0\.0\.1 port \d+: Address already in use"):
+            KubeletServers(settings, is_local=False).open([model_of()])
+    finally:
+        servers.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", first))
 
 
 def test_a_node_shows_the_certificate_that_its_profile_names(tmp_path: Path) -> None:
