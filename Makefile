@@ -167,6 +167,10 @@ bench-peers: setup  ## KWOK and 20 nodes of kubemark next to fleet, in turns; AR
 bench-ceiling: setup  ## how far fleet itself goes, at a sink in place of an API server; ARGS='--fidelity kubelet'
 	$(GUARDED) $(BIN)/python -m bench.ceiling $(ARGS)
 
+.PHONY: bench-gate
+bench-gate: setup  ## cost of a renewal, a node, a pod and a start against the last release; red if 10 % worse
+	$(GUARDED) $(BIN)/python -m bench.gate $(ARGS)
+
 .PHONY: bench-slopes
 bench-slopes: setup  ## what a node costs, from 1,000 nodes to 20,000, with a plot; half an hour
 	$(GUARDED) $(BIN)/python -m bench.ceiling --out runs/ceiling-light.json

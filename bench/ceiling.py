@@ -21,7 +21,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import psutil
@@ -30,7 +30,7 @@ from fleet.controlplane.build import find_go
 
 from .__main__ import ROOT, machine
 from .accounting import cpu_s, fleet_tree, rss_mb
-from .inside import run_time_s
+from .inside import POD_SPEC, Phases, each, follow, run_time_s, session_of, until
 from .scrapes import lateness_ms
 
 INSIDE = "--inside"
@@ -50,6 +50,16 @@ ROWS = (
 )
 
 
+class Plan(NamedTuple):
+    """What a run at the sink is asked for."""
+
+    fidelity: str = "light"
+    renew_s: int = 10
+    idle_s: float = 40.0
+    spawn: str = ""  # more options of fleet spawn
+    pods: int = 0  # bound to its nodes at the end
+
+
 def main() -> int:
     """Measure every size, and print the table."""
     parser = argparse.ArgumentParser(prog="bench.ceiling", description=__doc__)
@@ -59,16 +69,19 @@ def main() -> int:
     parser.add_argument("--idle", type=float, default=40.0, help="seconds of the measurement")
     parser.add_argument("--spawn", default="", metavar="OPTIONS", help="more of fleet spawn")
     parser.add_argument("--out", type=Path, default=Path("runs/ceiling.json"))
+    parser.add_argument("--pods", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument(INSIDE, type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
-        options.inside.write_text(json.dumps(inside(options.renew, options.idle)))
+        found_inside = inside(options.renew, options.idle, options.pods)
+        options.inside.write_text(json.dumps(found_inside))
         return 0
     sizes = [int(size) for size in options.sizes.split(",")]
-    found = [measure(size, options) for size in sizes]
-    for size, each in zip(sizes[1:], found[1:], strict=True):
-        beyond_mb = each["rss_mb"] - found[0]["rss_mb"]
-        each["node_kb"] = round(beyond_mb * 1e3 / (size - sizes[0]), 1)
+    plan = Plan(options.fidelity, options.renew, options.idle, options.spawn)
+    found = [measure(size, plan) for size in sizes]
+    for size, one in zip(sizes[1:], found[1:], strict=True):
+        beyond_mb = one["rss_mb"] - found[0]["rss_mb"]
+        one["node_kb"] = round(beyond_mb * 1e3 / (size - sizes[0]), 1)
     report = {
         "machine": machine(),
         "fidelity": options.fidelity,
@@ -90,31 +103,36 @@ def table(fidelity: str, sizes: Sequence[int], found: Sequence[Json]) -> str:
         "|---" * (len(sizes) + 1) + "|",
     ]
     for key, what, unit in ROWS:
-        values = (f"{each[key]:,} {unit}" if key in each else "-" for each in found)
+        values = (f"{one[key]:,} {unit}" if key in one else "-" for one in found)
         lines.append(f"| {what} | " + " | ".join(values) + " |")
     return "\n".join(lines)
 
 
-def measure(nodes: int, options: argparse.Namespace) -> Json:
-    """Run one fleet at a sink of its own; return its figures. Raises if it failed."""
+def measure(nodes: int, plan: Plan, tree: Path = ROOT) -> Json:
+    """Run one fleet of a tree at a sink of its own; return its figures. Raises if it failed."""
     with tempfile.TemporaryDirectory(prefix="fleet-bench-") as scratch, sink(Path(scratch)) as to:
         out, run_dir = Path(scratch) / "out.json", Path(scratch) / "run"
         command = [
             *(sys.executable, "-m", "fleet.cli", "spawn", f"--nodes={nodes}", "--quiet"),
             *(f"--kubeconfig={to}", "--confirm-cluster=sink", "--no-report"),
-            *(f"--fidelity={options.fidelity}", "--encoding=json"),  # the sink reads no other
-            *options.spawn.split(),
-            *(f"--run-dir={run_dir}", f"--profile={profile(Path(scratch), options.renew)}", "--"),
-            *(sys.executable, "-m", "bench.ceiling", INSIDE, str(out)),
-            *(f"--idle={options.idle}", f"--renew={options.renew}"),
+            *(f"--fidelity={plan.fidelity}", "--encoding=json"),  # the sink reads no other
+            *plan.spawn.split(),
+            *(
+                f"--run-dir={run_dir}",
+                f"--profile={profile(Path(scratch), plan.renew_s, tree)}",
+                "--",
+            ),
+            *("env", f"PYTHONPATH={ROOT}", f"--chdir={ROOT}"),
+            *(sys.executable, "-m", "bench.ceiling", INSIDE, str(out), f"--pods={plan.pods}"),
+            *(f"--idle={plan.idle_s}", f"--renew={plan.renew_s}"),
         ]
         environment = {
             **os.environ,
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": str(tree),
             "XDG_STATE_HOME": scratch,
             SINK: str(to),
         }
-        subprocess.run(command, check=False, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        subprocess.run(command, check=False, cwd=tree, env=environment, stdout=subprocess.DEVNULL)
         figures: Json = json.loads(out.read_text())
         lines = (run_dir / "timeseries.jsonl").read_bytes().splitlines()
         figures["late_p99_ms"] = lateness_ms(figures, [orjson.loads(line) for line in lines])
@@ -124,9 +142,9 @@ def measure(nodes: int, options: argparse.Namespace) -> Json:
         return figures
 
 
-def profile(scratch: Path, renew_s: int) -> Path:
+def profile(scratch: Path, renew_s: int, tree: Path) -> Path:
     """Write the default profile with another Lease; return where."""
-    text = (ROOT / "profiles" / "nodes" / "default.yaml").read_text()
+    text = (tree / "profiles" / "nodes" / "default.yaml").read_text()
     told = "  kubeletConfiguration:\n"
     lease = f"    nodeLeaseDurationSeconds: {renew_s * RENEWALS_A_LEASE}\n"
     written = scratch / "profile.yaml"
@@ -152,19 +170,49 @@ def sink(scratch: Path) -> Iterator[Path]:
             running.kill()
 
 
-def renewals(kubeconfig: Path) -> int:
-    """Return how many renewals the sink has answered."""
+def reached(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
+    """Return where the sink is, and how a client trusts it."""
     found = re.search(r"https://[0-9.:]+", kubeconfig.read_text())
     assert found is not None
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # it signed its certificate itself
-    with urllib.request.urlopen(f"{found[0]}/metrics", context=context) as answer:
+    return found[0], context
+
+
+def renewals(kubeconfig: Path) -> int:
+    """Return how many renewals the sink has answered."""
+    url, context = reached(kubeconfig)
+    with urllib.request.urlopen(f"{url}/metrics", context=context) as answer:
         text = answer.read().decode()
     return int(re.findall(r"sink_renewals_total (\d+)", text)[0])
 
 
-def inside(renew_s: int, idle_s: float) -> Json:
+async def bind_pods(kubeconfig: Path, count: int) -> None:
+    """Create pods that are bound to the nodes in turn, and wait until all of them run."""
+    url, context = reached(kubeconfig)
+    path, phases = f"{url}/api/v1/namespaces/default/pods", Phases()
+    async with session_of(context) as session:
+        async with session.get(f"{url}/api/v1/nodes") as answer:
+            names = sorted(item["metadata"]["name"] for item in (await answer.json())["items"])
+
+        async def create(index: int) -> None:
+            name, node = f"p-{index:05d}", names[index % len(names)]
+            pod = {
+                "metadata": {"name": name},
+                "spec": {"nodeName": node, **POD_SPEC},
+                "status": {"phase": "Pending"},
+            }
+            async with session.post(path, json=pod) as response:
+                assert response.status == 201, await response.text()
+
+        watching = asyncio.create_task(follow(session, path, phases.see))
+        await each(count, create)
+        assert await until(lambda: phases.running == count) is not None, f"{phases.running} run"
+        watching.cancel()
+
+
+def inside(renew_s: int, idle_s: float, pods: int = 0) -> Json:
     """Measure the run that this process is the command of."""
     fleet = psutil.Process(os.getppid())
     kubeconfig = Path(os.environ[SINK])  # $KUBECONFIG asks through the run
@@ -180,15 +228,21 @@ def inside(renew_s: int, idle_s: float) -> Json:
     time.sleep(idle_s)
     span_s = time.monotonic() - begun
     spent_s, sent = used_s() - before_s, renewals(kubeconfig) - sent
-    return {
+    idle_mb = rss_mb(fleet_tree(fleet, command=os.getpid()))
+    figures: Json = {
         "start_cpu_s": started_s,
         "from_s": from_s,
         "to_s": run_time_s(timeseries),
         "renewals_s": round(sent / span_s),
         "idle_percent": round(100 * spent_s / span_s, 1),
         "renewal_us": round(1e6 * spent_s / sent, 1),
-        "rss_mb": round(rss_mb(fleet_tree(fleet, command=os.getpid())), 1),
+        "rss_mb": round(idle_mb, 1),
     }
+    if pods:
+        asyncio.run(bind_pods(kubeconfig, pods))
+        full_mb = rss_mb(fleet_tree(fleet, command=os.getpid()))
+        figures["pod_kb"] = round((full_mb - idle_mb) * 1e3 / pods, 2)
+    return figures
 
 
 if __name__ == "__main__":
