@@ -7,7 +7,7 @@ tables of summary.md and metrics.md from what `fleet.report` declares, that of f
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args, get_origin, get_type_hints
@@ -82,16 +82,27 @@ def cli_page() -> str:
     """Return every command as its own `--help` describes it."""
     lines = ["# Command line", "", "Made by `make docs` of what `fleet COMMAND --help` prints.", ""]
     lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
+    spawn = {_option(each) for listed in _groups(cli.commands["spawn"]).values() for each in listed}
     for path, command in _commands("fleet", cli):
         words, _, examples = (command.help or "").partition(EXAMPLES)
         lines += [f"## {path}", "", *_paragraphs(words), ""]
         if examples:
             lines += ["```sh", *textwrap.dedent(examples.strip("\n")).splitlines(), "```", ""]
-        for title, options in _groups(command).items():
-            if options:
-                lines += [f"**{title}**", ""]
-                lines += ["| option | |", "|---|---|", *map(_option, options), ""]
+        lines += _options_of(command, () if command.name == "spawn" else spawn)
     return "\n".join(lines)
+
+
+def _options_of(command: click.Command, spawn: Container[str]) -> Iterator[str]:
+    """Yield tables of a command's options, and the names alone of those that `spawn` has."""
+    same = []
+    for title, options in _groups(command).items():
+        rows = [row for row in map(_option, options) if row not in spawn]
+        same += [f"`{each.opts[-1]}`" for each in options if _option(each) in spawn]
+        if rows:
+            yield from (f"**{title}**", "", "| option | |", "|---|---|", *rows, "")
+    if same:
+        words = f"As of [`fleet spawn`](#fleet-spawn-command): {', '.join(same)}."
+        yield from (textwrap.fill(words, WIDTH, break_on_hyphens=False), "")
 
 
 def _groups(command: click.Command) -> dict[str, list[click.Option]]:
@@ -99,7 +110,8 @@ def _groups(command: click.Command) -> dict[str, list[click.Option]]:
     own = [
         each
         for each in command.get_params(click.Context(command))
-        if isinstance(each, GroupedOption) or each.name not in {"help", "help_all", "verbose"}
+        if "--help" not in each.opts
+        and (isinstance(each, GroupedOption) or each.name not in {"help_all", "verbose"})
     ]
     return grouped(own)
 
