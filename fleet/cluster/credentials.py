@@ -26,9 +26,9 @@ import sys
 import time
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -38,6 +38,21 @@ from fleet.cluster.kubeconfig import proxy_for
 from fleet.errors import HIDDEN, FleetError, SetupError, UsageError, hide, masked
 from fleet.profile.yaml_text import YAMLTextError, read_document
 from fleet.wire.sockets.connection import Proxy
+
+
+@dataclass
+class Configuration:
+    """What the loaders of `kubernetes_asyncio` leave: its own brings urllib3 along, 1.5 MB."""
+
+    host: str = ""
+    ssl_ca_cert: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    verify_ssl: bool = True
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    api_key: dict[str, str] = field(default_factory=dict)
+    refresh_api_key_hook: "Callable[[Configuration], None] | None" = None
 
 
 def _load_without_models(library: str = "kubernetes_asyncio") -> None:
@@ -57,16 +72,14 @@ def _load_without_models(library: str = "kubernetes_asyncio") -> None:
     for package, path in ((types.ModuleType(library), root), (client, f"{root}/client")):
         package.__path__ = [path]
         sys.modules[package.__name__] = package
-    configuration = importlib.import_module(f"{library}.client.configuration")
-    vars(client)["Configuration"] = configuration.Configuration
-    vars(client)["ApiClient"] = object  # named in annotations of helpers that are never called
+    # Named in annotations, and in helpers that are never called.
+    vars(client).update(Configuration=Configuration, ApiClient=object)
 
 
 _load_without_models()
 
 # These find the empty packages.
 from kubernetes_asyncio import config as kubeconfigs  # noqa: E402
-from kubernetes_asyncio.client import Configuration  # noqa: E402
 from kubernetes_asyncio.config.kube_config import KubeConfigLoader, KubeConfigMerger  # noqa: E402
 
 logger = logging.getLogger(__name__)
@@ -174,7 +187,7 @@ class Credentials:
     @property
     def server(self) -> str:
         """Return the API server's URL, without a path."""
-        return str(self._configuration.host)
+        return self._configuration.host
 
     @property
     def address(self) -> str:
@@ -201,8 +214,7 @@ class Credentials:
     @property
     def ca_file(self) -> str | None:
         """The file with the authorities of the cluster; None for those of this machine."""
-        found: str | None = self._configuration.ssl_ca_cert
-        return found or None
+        return self._configuration.ssl_ca_cert or None
 
     def ssl_context(
         self, alpn: tuple[str, ...] = ("h2",), *, with_client_certificate: bool = True
@@ -269,7 +281,8 @@ class Credentials:
                 kubeconfigs.load_incluster_config(self._configuration)  # type: ignore[no-untyped-call]
             # The hook that load_incluster_config leaves re-reads the token once a minute.
             hook = self._configuration.refresh_api_key_hook
-            cast("Callable[[Configuration], None]", hook)(self._configuration)
+            assert hook is not None
+            hook(self._configuration)
         except (OSError, kubeconfigs.ConfigException) as error:
             raise SetupError(f"the service account's token cannot be read: {error}") from error
 
@@ -321,7 +334,7 @@ class Credentials:
                 self.context,
                 self.address,
             )
-        self.is_verified = bool(configuration.verify_ssl)
+        self.is_verified = configuration.verify_ssl
 
 
 class Renewal:
