@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 from support.listed_differences import Listed, judge, read_listed, too_often
 
+from oracle.built_traces import BEGIN_S, Log
 from oracle.exchange import LIMITS_OF_V1, Exchange, Side, Trace, tells_no_address
 from oracle.judge import Recording, load
 from oracle.left_out import (
@@ -25,6 +26,7 @@ from oracle.oracle_limits import LIMITS, PAGE
 from oracle.request_streams import tells_back_off, told_in_patch, without_refusals
 from oracle.scene import SIDES
 from oracle.totals import counted
+from oracle.value_comparison import Comparison
 
 RECORDED = Path(__file__).with_name("recorded.json.gz")
 
@@ -399,6 +401,25 @@ def test_what_waits_for_a_retry_comes_later_with_its_times() -> None:
     assert not moved(limit_s - 0.1, limit_s + 1)
     assert moved(0, limit_s + 1)
     assert moved(limit_s - 0.1, 2 * limit_s + 1)
+
+
+@pytest.mark.parametrize("gap_s", [11, 5])
+def test_a_time_of_a_retry_may_differ_by_a_second_more_in_all_that_follows(gap_s: float) -> None:
+    """It is cut to its second: a retry that comes 2.4 s later may be told as 3 s later."""
+
+    def played(side: str, late_s: float, second: int) -> Trace:
+        log = Log(side)
+        log.reports("web", {"phase": "Running"})
+        log.at_s = BEGIN_S + gap_s + late_s
+        restarted = {"phase": "Running", "restarted": f"2027-01-15T08:00:{second}Z"}
+        log.reports("web", restarted)
+        log.at_s = BEGIN_S + 20
+        log.reports("web", {**restarted, "phase": "Failed"})
+        return log.trace()
+
+    found = Comparison(played("real", 0, 11), played("fleet", 2.4, 14)).run(["scene"]).lines
+    [least_s] = LIMITS["retry_min_s"]
+    assert bool(found) == (gap_s < least_s)
 
 
 def test_the_read_before_a_patch_that_is_left_out_may_be_idle_or_not() -> None:
