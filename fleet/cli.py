@@ -222,7 +222,8 @@ def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
     names = ("first", "max_nodes", "precision", "tries", "ready_within", "run_dir")
     most = given["max_nodes"]
     options = search.options_of(*(given.pop(name) for name in names))
-    found = _run(search.search(search.asked_of(scenario, hold, most, given), options, _note))
+    note = _note if not given["quiet"] else _keep_quiet
+    found = _run(search.search(search.asked_of(scenario, hold, most, given), options, note))
     click.echo(printed(output, found, search.text(found, options.directory)))
     return found.exit_code
 
@@ -802,6 +803,10 @@ def _run(work: Coroutine[object, object, T]) -> T:
 
 def _note(line: str) -> None:
     click.echo(line, err=True)
+
+
+def _keep_quiet(_line: str) -> None:
+    """Leave out what nobody has to act on."""
 
 
 if __name__ == "__main__":

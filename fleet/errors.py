@@ -74,6 +74,10 @@ class SetupError(FleetError):
     exit_code = Exit.SETUP
 
 
+class DeniedError(SetupError):
+    """The user lacks permissions (RBAC), which somebody can grant."""
+
+
 class IncompleteError(FleetError):
     """What was begun could not be finished; the line says what is left."""
 

@@ -7,7 +7,7 @@ Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, serviceAccountImp
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from fleet.cluster.api_client import Api, Json, each, expect
 from fleet.cluster.identity import (
@@ -20,7 +20,7 @@ from fleet.cluster.identity import (
     is_allowed,
     who_am_i,
 )
-from fleet.errors import SetupError
+from fleet.errors import DeniedError, SetupError
 from fleet.k8s.well_known import BINDINGS, NODE_USER, RBAC, ROLES
 from fleet.profile.agent_behavior import NODE, SERVICE_ACCOUNT_USER, AgentModel
 from fleet.profile.loader import NodeMix
@@ -139,30 +139,29 @@ async def prepare_agents(
     identity: Identity,
     mix: NodeMix,
     node: str,
-    tell: Callable[[str], None],
     *,
     is_local: bool,
-) -> None:
+) -> dict[str, DeniedError]:
     """Grant agents their rights on a local control plane, and see that they have them.
 
-    On another cluster an optional agent without its rights is left out, with a note to the user.
-    Raises SetupError for any other agent.
+    On another cluster an optional agent without its rights is left out: these are returned with
+    what they lack. Raises SetupError for any other agent.
     """
     agents = agents_of(mix.models)
     if is_local:
         await grant(api, agents)
-        return await _await_rights(api, identity, agents, node)
+        await _await_rights(api, identity, agents, node)
+        return {}
+    left_out = {}
     for agent in agents:
         if agent.optional:
             try:
                 await check_agents(api, identity, [agent], node)
-            except SetupError as error:
+            except DeniedError as error:
                 mix.leave_out(agent.name)
-                tell(
-                    f"no node runs {agent.name}: {error} (--profile {agent.name} insists on it, "
-                    "--no-agents goes without)"
-                )
-    return await check_agents(api, identity, [each for each in agents if not each.optional], node)
+                left_out[agent.name] = error
+    await check_agents(api, identity, [each for each in agents if not each.optional], node)
+    return left_out
 
 
 async def _await_rights(
@@ -221,9 +220,8 @@ async def check_agents(
             await check_permissions(api, constrained(agent))
         answer = await who_am_i(api, headers)
         if not answer.ok:
-            raise SetupError(
-                f"agent {agent.name}: no permission to impersonate {user}: {answer.message}; "
-                "see docs/how-to/agents.md"
+            raise DeniedError(
+                f"agent {agent.name}: no permission to impersonate {user}: {answer.message}"
             )
         try:
             if is_node:  # the node authorizer knows what it may
@@ -233,7 +231,7 @@ async def check_agents(
                 has_old = await is_allowed(api, _old_grant(agent))
             if not has_old:
                 await check_permissions(api, constrained(agent)[1:])
-        except SetupError as error:
-            raise SetupError(f"agent {agent.name} as {user}: {error}") from error
+        except DeniedError as error:
+            raise DeniedError(f"agent {agent.name} as {user}: {error}") from error
 
     await each(list(agents), check)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from fleet.cluster.api_client import Answer, Api, Json, each, expect
-from fleet.errors import SetupError
+from fleet.errors import DeniedError, SetupError
 from fleet.k8s.well_known import NODE_USER, NODES_GROUP
 from fleet.metrics import Requests
 from fleet.profile.node_model import NodeModel
@@ -89,7 +89,7 @@ class Permission(NamedTuple):
 async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
     """Find out which headers make a node of us, by asking the server who it takes us for.
 
-    Raises SetupError if this user may not impersonate nodes at all. The user name alone is tried
+    Raises DeniedError if this user may not impersonate nodes at all. The user name alone is tried
     first, and only then the group. A server remembers per user name which mode succeeded last and
     tries that one first, so to a user with both grants one request with the group, from whatever
     client (`kubectl --as system:node:a --as-group system:nodes`), makes it take the old grant for
@@ -105,12 +105,8 @@ async def probe(api: Api, mode: IdentityMode, node_name: str) -> Identity:
     both = await who_am_i(api, impersonation_headers(user, NODES_GROUP))
     if NODES_GROUP in _groups(both):
         return Identity(mode, Impersonation.USER_AND_GROUP)
-    raise SetupError(
-        f"no permission to impersonate nodes: {_refusal(both if alone.ok else alone)}; grant "
-        f"impersonate:arbitrary-node on nodes.{AUTHENTICATION} and impersonate-on:arbitrary-node:"
-        f"VERB on what kubelets use (1.36 and newer), or impersonate on users {NODE_USER}* and "
-        f"groups {NODES_GROUP}; or choose --identity shared"
-    )
+    refusal = _refusal(both if alone.ok else alone)
+    raise DeniedError(f"no permission to impersonate nodes: {refusal}; choose --identity shared")
 
 
 class RefusalWatch:
@@ -136,7 +132,7 @@ async def check_permissions(
 ) -> None:
     """Ask the server about every right, many at a time; `headers` may name who is meant.
 
-    Raises SetupError with all that are missing, before anything is created.
+    Raises DeniedError with all that are missing, before anything is created.
     """
     wanted = list(dict.fromkeys(needed))
     denied: set[Permission] = set()
@@ -152,7 +148,7 @@ async def check_permissions(
             if permission in denied:
                 verbs.setdefault(permission._replace(verb=""), []).append(permission.verb)
         missing = "; ".join(str(p._replace(verb=",".join(each))) for p, each in verbs.items())
-        raise SetupError(f"no permission (RBAC), {len(denied)} missing: {missing}")
+        raise DeniedError(f"no permission (RBAC), {len(denied)} missing: {missing}")
 
 
 async def is_allowed(
@@ -476,6 +472,13 @@ async def who_am_i(api: Api, headers: Iterable[tuple[str, str]]) -> Answer:
     """Ask the server whom it takes us for."""
     review = {"apiVersion": f"{AUTHENTICATION}/v1", "kind": "SelfSubjectReview"}
     return await api.request("POST", SELF_REVIEW, body=review, headers=headers)
+
+
+async def who_fleet_is(api: Api) -> str:
+    """Return the user name of fleet's credentials, "" if the server does not say."""
+    answer = await who_am_i(api, ())
+    info: Json = answer.body.get("status", {}).get("userInfo", {}) if answer.ok else {}
+    return str(info.get("username", ""))
 
 
 def _groups(answer: Answer) -> list[str]:

@@ -24,7 +24,6 @@ from fleet.report.summary_text import size
 
 FRAME_S = 0.25
 """The least time between two frames: four a second."""
-RISING_LINE_S = 1.0
 CHANGED_LINE_S = 10.0
 STEADY_LINE_S = 30.0
 ESTIMATE_AFTER_S = 5.0
@@ -144,12 +143,13 @@ class Display:
 
     def phase(self, name: str) -> None:
         """Say what the run is doing now; shown at once."""
+        is_step = name.partition(":")[0] == self._phase.partition(":")[0]  # "cleaning up: ..."
         if name == self._phase:
             return
         self._phase = name
         if self._live is not None:
             self._draw()
-        elif not self._is_live:
+        elif not self._is_live and not is_step:
             self._print_line()
 
     def hint(self, *hints: str) -> None:
@@ -259,15 +259,11 @@ class Display:
     # Plain lines.
 
     def _line_due_s(self, now: LiveFigures) -> float:
-        """Return when the next line is due: at once when the last node becomes Ready."""
         state = self._state(now)
-        if state == self._printed:
-            return self._printed_s + STEADY_LINE_S
-        if now.nodes_ready < now.nodes_requested:
-            return self._printed_s + RISING_LINE_S
-        if state[:3] != self._printed[:3]:
+        if state[:1] != self._printed[:1]:  # the first figures, or another size
             return self._printed_s
-        return self._printed_s + CHANGED_LINE_S
+        is_news = state != self._printed
+        return self._printed_s + (CHANGED_LINE_S if is_news else STEADY_LINE_S)
 
     def _state(self, now: LiveFigures) -> tuple[object, ...]:
         """Return what makes a line worth printing: not the rates, which always change."""

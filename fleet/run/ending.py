@@ -241,11 +241,20 @@ class Ending:
         """Return the commands that a user may want now."""
         if self._settings.keep and not self._target.is_own:
             return [f"{self._clean_command}  # removes the nodes that were kept"]
-        if self._target.is_own and not self._settings.command:
-            return [
-                "fleet controlplane up  # a control plane that outlives the run",
-                "fleet spawn --nodes 1000 -- kubectl get nodes  # any test suite, on fleet nodes",
-            ]
+        settings, nodes = self._settings, self._settings.nodes
+        if settings.names_cluster or settings.command or settings.is_on_dashboard:
+            return []
+        match self._figures.judgement().outcome:
+            case Outcome.INVALID:
+                fewer = max(nodes // 2, 1)
+                return [f"fleet spawn --nodes {fewer}  # fewer nodes, or more --processes"]
+            case Outcome.FAIL:
+                return [f"fleet capacity --max-nodes {nodes}  # the most nodes within the SLOs"]
+            case Outcome.PASS | Outcome.NOT_JUDGED:
+                return [
+                    f"fleet spawn --nodes {nodes} -- kubectl get nodes  # run a test suite",
+                    f"fleet capacity --max-nodes {10 * nodes}  # the most nodes within the SLOs",
+                ]
         return []
 
     @property

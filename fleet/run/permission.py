@@ -5,11 +5,13 @@ passes by fleet: it gets the node selector in its environment, and the question 
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fleet.cluster.api_client import Cluster
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.daemonsets import FAKE_KEY, NodeShape
+from fleet.cluster.identity import who_fleet_is
 from fleet.cluster.managed import matching_names, not_opted_in, opted_in
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.preflight import (
@@ -23,11 +25,15 @@ from fleet.cluster.preflight import (
 from fleet.errors import UsageError
 from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import NodeMix
-from fleet.profile.settings import Settings
+from fleet.profile.settings import Settings, flags_of
 from fleet.report.display import Display
+from fleet.run.cli_options import RBAC
 from fleet.run.scenario_player import ScenarioPlayer
 from fleet.scenario.placement import Placement
 
+SERVICE_ACCOUNT = "system:serviceaccount:"
+BY_NAME = frozenset({"nodes", "name_prefix", "processes"})
+"""Options of `fleet rbac` that only narrow its rights to nodes by name."""
 EQUALS = re.compile(r"\s*([^\s=!]+)\s*==?\s*([^\s=!]*)\s*")
 
 
@@ -96,6 +102,18 @@ async def may_load(
     if not selector:
         facts.check_names(_names(settings))
     return facts
+
+
+async def how_to_grant(api: Api, settings: Settings) -> str:
+    """Return the command that grants our user what a run with these settings needs."""
+    user = await who_fleet_is(api)
+    account = user.removeprefix(SERVICE_ACCOUNT).replace(":", "/")
+    subject = ["--user", user] if account == user else ["--service-account", account]
+    fields = Settings.model_fields
+    own = {name: getattr(settings, name) for name in RBAC if name not in BY_NAME}
+    given = {name: value for name, value in own.items() if value != fields[name].default}
+    command = shlex.join(["fleet", "rbac", *subject, *flags_of(given)])
+    return f"an administrator can grant this with: {command} | kubectl apply -f -"
 
 
 def node_selector(settings: Settings, run_id: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease, claim_addresses
 from fleet.cluster.statefulset import check
 from fleet.controlplane.options import KUBECTL, ComponentDeath
-from fleet.errors import FleetError, RunInterruptedError, SetupError
+from fleet.errors import DeniedError, FleetError, RunInterruptedError, SetupError
 from fleet.faults.injector import attach_problem
 from fleet.host.machine import available_bytes, check_memory, check_ports, raise_descriptors
 from fleet.host.node_certificates import Bootstrap, open_bootstrap
@@ -54,7 +54,7 @@ from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_lo
 from fleet.run.fault_control import FaultControl
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation, serve_metrics
-from fleet.run.permission import may_load
+from fleet.run.permission import how_to_grant, may_load
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.server_health import watch_health
 from fleet.run.target import Target
@@ -265,8 +265,14 @@ class Run:
         features = features_of(settings, self._mix.models)
         names, note, is_local = self._whole.end_names, self._display.note, bool(self._target.local)
         self._directory.describe(self._about | {"cluster": cluster.credentials.context})
-        identity = await authorize(api, settings.identity, names, features)
-        await prepare_agents(api, identity, self._mix, names[0], note, is_local=is_local)
+        try:
+            identity = await authorize(api, settings.identity, names, features)
+            lacking = await prepare_agents(api, identity, self._mix, names[0], is_local=is_local)
+        except DeniedError as error:
+            raise SetupError(f"{error}; {await how_to_grant(api, self._whole)}") from error
+        for agent, why in lacking.items():
+            how = await how_to_grant(api, self._whole)
+            note(f"no node runs {agent}: {why}; {how}, or leave agents out with --no-agents")
         if settings.statefulset is not None:
             await check(settings.statefulset)
         self._facts = facts = await may_load(
@@ -523,7 +529,8 @@ class Run:
     def _tell_use(self) -> None:
         """Say how to reach a control plane of ours, and how to end."""
         if self._target.local is not None:
-            self._display.tell(f"export KUBECONFIG={self._target.kubeconfig}")
+            written = self._settings.kubeconfig_out or self._target.kubeconfig
+            self._display.tell(f"export KUBECONFIG={written}")
         self._display.hint("Ctrl-C ends the run")
 
     def _live(self) -> LiveFigures:

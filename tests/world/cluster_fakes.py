@@ -30,6 +30,7 @@ class FakeApi(Api):
         self.log: list[tuple[str, str]] = []
         self.date_s = 1_800_000_000
         self.denied: set[Permission] = set()
+        self.user = "fleet"
         self.groups_of_user_alone: tuple[str, ...] | None = ("system:nodes",)
         self.groups_with_group: tuple[str, ...] | None = ("system:nodes",)
         self.expire_next_page = False
@@ -180,7 +181,7 @@ class FakeApi(Api):
         groups = self.groups_with_group if has_group else self.groups_of_user_alone
         if groups is None:
             return self._refuse(403, f"users {headers['Impersonate-User']!r} is forbidden")
-        user = {"username": headers["Impersonate-User"], "groups": list(groups)}
+        user = {"username": headers.get("Impersonate-User", self.user), "groups": list(groups)}
         return self._answer(201, {"status": {"userInfo": user}})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ import pytest
 import yaml
 from world.cluster_fakes import FakeApi
 
+from fleet.cli import cli
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.cluster.preflight import TargetFacts
@@ -18,12 +20,39 @@ from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import mix_of
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
-from fleet.run.permission import may_load, node_selector
+from fleet.run.permission import how_to_grant, may_load, node_selector
 from fleet.run.scenario_player import ScenarioPlayer
 from fleet.run.user_command import NODE_SELECTOR, environment_of
 from fleet.scenario.scenario import load, parse, shipped
 
 Json = dict[str, Any]
+
+
+@pytest.mark.parametrize(
+    ("user", "options", "command"),
+    [
+        ("jane@example.com", {}, "--user jane@example.com"),
+        (
+            "system:serviceaccount:load:fleet",
+            {"identity": "csr", "bootstrap_kubeconfig": Path(__file__), "approve_csrs": True},
+            "--service-account load/fleet --identity=csr --approve-csrs",
+        ),
+        (
+            "a b",
+            {"profile": ("default", "gpu")},
+            "--user 'a b' --profile=default=1 --profile=gpu=1",
+        ),
+    ],
+)
+def test_the_command_that_grants_what_is_missing(
+    user: str, options: dict[str, object], command: str
+) -> None:
+    api = FakeApi()
+    api.user = user
+    told = asyncio.run(how_to_grant(api, Settings.from_options(**options)))
+    assert told.endswith(f"fleet rbac {command} | kubectl apply -f -")
+    _, *words = shlex.split(told.partition("with: ")[2].partition(" |")[0])
+    assert cli.commands["rbac"].make_context("rbac", words[1:]).params
 
 
 class NotedDisplay(Display):

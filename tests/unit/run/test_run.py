@@ -9,18 +9,21 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
 
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import is_tenth
+from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, ask_on_terminal
+from fleet.report.report import Expectation
 from fleet.run.run import Run
 from fleet.run.target import Target
 from fleet.run.user_command import check_command
@@ -49,6 +52,32 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
     assert left.endswith(command)
     assert "\n" not in left
     assert run._ending.next_steps() == [f"{command}  # removes the nodes that were kept"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "commands"),
+    [
+        ({"invalid_reasons": ["it lagged"]}, ["fleet spawn --nodes 20"]),
+        ({"incomplete_reasons": ["it was ended"]}, []),
+        ({"expectations": [Expectation("p99", is_met=False)]}, ["fleet capacity --max-nodes 40"]),
+        ({}, ["fleet spawn --nodes 40 -- kubectl get nodes", "fleet capacity --max-nodes 400"]),
+    ],
+)
+def test_what_to_try_next_fits_the_outcome(figures: dict[str, object], commands: list[str]) -> None:
+    run = make_run(nodes=40)
+    for name, value in figures.items():
+        setattr(run._figures, name, value)
+    assert [each.partition("  #")[0] for each in run._ending.next_steps()] == commands
+    assert not make_run(context="c")._ending.next_steps()
+
+
+def test_the_kubeconfig_that_was_asked_for_is_the_one_to_export(tmp_path: Path) -> None:
+    run, written = make_run(kubeconfig_out=tmp_path / "mine"), StringIO()
+    run._display = Display(stream=written, is_live=False)
+    run._target.local = cast("ControlPlaneInfo", object())
+    run._target.kubeconfig = Path("/its/own")
+    run._tell_use()
+    assert written.getvalue().splitlines()[0] == f"export KUBECONFIG={tmp_path / 'mine'}"
 
 
 @pytest.mark.parametrize("where", ["", "./", "bin/"])
