@@ -316,6 +316,10 @@ class NodeHost:
         """Return how many more nodes may start now."""
         return self._pacing.room(self._stage, self.counts.requests.rows, self._loop.time())
 
+    def on_queues(self, waited_s: float, refused: float) -> None:
+        """Take what the API server's metrics say of requests of nodes; see `StartLimit`."""
+        self._pacing.limit.on_queues(waited_s, refused, self._loop.time())
+
     def _stage(self, node: NodeId) -> StartStage:
         """Return how far a node has come; one that is gone or broken is not waited for."""
         kubelet = self.reactor.entries[node].kubelet

@@ -16,6 +16,8 @@ StartLimit is a gradient limit, steered by how slow answers are:
                                           of them are through
                                           more than CROWDED: a tenth less
                                           refusals, no answers: half of them
+    the API server's queues, at each look at its metrics: who waits long there: a tenth less, and no
+                                          more until the next look; refusals: half of them
 
 A server that is busy to the full answers as many requests, however many wait there: more of them
 only take longer, and so do those of the controllers, which have the taints to take away, and the
@@ -28,6 +30,8 @@ What is begun shows in answers only after a while, so that growth is clocked by 
 TCP's is by its acknowledgements. Nothing doubles: that overshot by the delay of one answer.
 Source: TCP Vegas (Brakmo, Peterson 1995), which compares with the least round trip; and
 github.com/Netflix/concurrency-limits, Gradient2Limit, for growth by the square root.
+The queues show trouble before the answers do: renewals are few of the answers, and what a priority
+level refuses is refused to controllers and to the nodes that are up, too.
 Differs: the slowdown may lie in a band, where nothing changes, since a node's start is also waits
 of its own, and its requests are of twenty kinds.
 """
@@ -57,6 +61,8 @@ BRAKE = 0.5
 BRAKE_PAUSE_S = 3.0
 """What was refused in that time was sent before."""
 REFUSED_SHARE = 0.005
+QUEUED_S = 1.0
+"""In a queue of the API server, p90 of the requests of nodes; a renewal is given up after 10 s."""
 
 Route = tuple[str, str]
 """Verb and resource."""
@@ -75,6 +81,7 @@ class StartLimit:
         "_before",
         "_brake_s",
         "_first",
+        "_is_queued",
         "_lowest",
         "_refused",
         "_window_s",
@@ -89,6 +96,7 @@ class StartLimit:
         self._lowest = LEAST_COLD if is_cold else LEAST
         self._before: dict[Route, Answers] = {}
         self._refused = 0
+        self._is_queued = False  # by the last look at the server's queues
         self._window_s = 0.0  # when it began
         self._brake_s = -math.inf
 
@@ -118,13 +126,27 @@ class StartLimit:
         may_move = now_s - self._brake_s > BRAKE_PAUSE_S
         enough = STEADY if self._aim >= self._first else RELIEVED
         if is_refused:
-            if may_move:
-                self._brake_s = now_s
-                self._shrink(BRAKE)
+            self._brake(now_s)
         elif slowdown > CROWDED:
             self._shrink(SHRINK)
-        elif is_used and slowdown < enough and may_move:
+        elif is_used and slowdown < enough and may_move and not self._is_queued:
             self._aim = min(MOST, self._aim + through / math.sqrt(self._aim))
+
+    def on_queues(self, waited_s: float, refused: float, now_s: float) -> None:
+        """Take how long requests of nodes waited in the server's queues, and how many it refused.
+
+        Since the last time, which is seconds ago.
+        """
+        self._is_queued = waited_s > QUEUED_S
+        if refused:
+            self._brake(now_s)
+        elif self._is_queued:
+            self._shrink(SHRINK)
+
+    def _brake(self, now_s: float) -> None:
+        if now_s - self._brake_s > BRAKE_PAUSE_S:
+            self._brake_s = now_s
+            self._shrink(BRAKE)
 
     def _slowdown(self, answers: Mapping[Route, Answers]) -> float:
         """Return how many times longer than the quickest requests took since the last window."""

@@ -46,6 +46,11 @@ from fleet.report.figure import Json
 
 BUCKET = "_bucket"
 REQUESTS = "apiserver_request_sli_duration_seconds"
+WAITS = "apiserver_flowcontrol_request_wait_duration_seconds"
+REJECTED = "apiserver_flowcontrol_rejected_requests_total"
+NODE_LEVELS = ("node-high", "system")
+NODE_SCHEMAS = ("system-node-high|", "system-nodes|")
+"""Of kubelets. Source: apiserver/pkg/apis/flowcontrol/bootstrap/default.go."""
 SERIES_MAX = 50_000
 """Remembered of one component; a busy API server has some 5,000 that are of use."""
 SLICE_CREDIT = 1_000
@@ -79,14 +84,10 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
         Family("apiserver_request_total", ("verb", "resource", "code")),
         Family("apiserver_current_inflight_requests", ("request_kind",)),
         Family("apiserver_flowcontrol_dispatched_requests_total", ("flow_schema",)),
-        Family("apiserver_flowcontrol_rejected_requests_total", ("flow_schema", "reason")),
+        Family(REJECTED, ("flow_schema", "reason")),
         Family("apiserver_flowcontrol_current_inqueue_requests", ("priority_level",)),
         Family("apiserver_flowcontrol_current_executing_requests", ("priority_level",)),
-        Family(
-            "apiserver_flowcontrol_request_wait_duration_seconds",
-            ("priority_level",),
-            is_histogram=True,
-        ),
+        Family(WAITS, ("priority_level",), is_histogram=True),
         Family("apiserver_longrunning_requests", ("resource",), only=("verb", "WATCH")),
         Family("apiserver_watch_events_total", ("resource",)),
         Family("apiserver_terminated_watchers_total", ("resource",)),
@@ -180,6 +181,15 @@ def quantile(fraction: float, bounds: list[float], cumulative: list[float]) -> f
 def added(histograms: Iterable[list[float]]) -> list[float]:
     """Add histograms of the same bounds up."""
     return [sum(counts) for counts in zip(*histograms, strict=True)]
+
+
+def node_queues(told: Exposition) -> tuple[float, float]:
+    """Return how long requests of nodes waited in queues (p90), and how many were refused."""
+    rows = [told.buckets[WAITS, each] for each in NODE_LEVELS if (WAITS, each) in told.buckets]
+    waited_s = quantile(0.9, told.bounds[WAITS], added(rows)) if rows else None
+    rejected = told.of(REJECTED).items()
+    refused = sum(count for labels, count in rejected if labels.startswith(NODE_SCHEMAS))
+    return waited_s or 0.0, refused
 
 
 class Place(NamedTuple):
@@ -333,10 +343,12 @@ class ControlPlaneSampler:
         local: ControlPlaneInfo | None,
         elapsed_s: Callable[[], float],
         write: Callable[[bytes], bool],
+        on_queues: Callable[[float, float], None],
     ) -> None:
         self._cluster = cluster
         self._elapsed_s = elapsed_s
         self._write = write  # a whole line, or False
+        self._on_queues = on_queues  # takes what `node_queues` finds
         self._session: aiohttp.ClientSession | None = None
         self._asking = asyncio.Lock()
         self.has_looked = asyncio.Event()  # every component was asked once
@@ -381,6 +393,8 @@ class ControlPlaneSampler:
         component.problem = ""
         component.samples += 1
         component.first = component.first or sample
+        if component is self.apiserver and component.last is not None:
+            self._on_queues(*node_queues(sample.told.since(component.last.told)))
         component.last = sample
         if self._write(line_of(sample, component.written)):
             component.written = sample.told

@@ -400,7 +400,8 @@ class Run:
         if self._settings.shared is not None or self._settings.shard not in {None, 0}:
             return None
         local, keep_line = self._target.local, self._directory.keep_control_plane
-        sampler = ControlPlaneSampler(self._cluster, local, self._meter.elapsed_s, keep_line)
+        queues, elapsed_s = self._node_host.on_queues, self._meter.elapsed_s
+        sampler = ControlPlaneSampler(self._cluster, local, elapsed_s, keep_line, queues)
         self._background.keep("the look at the control plane", sampler.run)
         return sampler
 

@@ -8,6 +8,7 @@ from fleet.host.pacing import (
     FIRST_COLD,
     LEAST_COLD,
     MOST,
+    QUEUED_S,
     StartLimit,
 )
 from fleet.metrics import Requests
@@ -103,6 +104,28 @@ def test_refusals_halve_it_once_for_what_was_sent_before() -> None:
     server.refuses = 0
     server.run(60)
     assert server.limit.nodes > before / 2
+
+
+def test_long_queues_of_the_server_shrink_it_though_answers_are_quick() -> None:
+    server = Server(is_cold=False, capacity=6_000)
+    server.run(20)
+    before = server.limit.nodes
+    for _ in range(3):
+        server.limit.on_queues(2 * QUEUED_S, 0, server.now_s)
+        server.run(5)
+    assert before * 0.6 < server.limit.nodes < before * 0.8
+    server.limit.on_queues(QUEUED_S / 2, 0, server.now_s)
+    server.run(5)
+    assert server.limit.nodes > before * 0.8
+
+
+def test_what_the_server_refuses_to_others_halves_it_once() -> None:
+    server = Server(is_cold=False, capacity=6_000)
+    server.run(20)
+    before = server.limit.nodes
+    for _ in range(2):
+        server.limit.on_queues(0.0, 7, server.now_s)
+    assert server.limit.nodes == int(before / 2)
 
 
 def test_it_does_not_grow_while_something_else_holds_nodes_back() -> None:

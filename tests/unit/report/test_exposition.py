@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.controlplane.options import APISERVER, SCHEDULER
-from fleet.report.control_plane import FAMILIES, Exposition, Wanted
+from fleet.report.control_plane import FAMILIES, Exposition, Wanted, node_queues
 
 SCRAPED = Path(__file__).parent / "scraped"
 
@@ -47,3 +47,20 @@ def test_what_is_no_number_is_refused_the_second_time_too() -> None:
     wanted.read([b"process_cpu_seconds_total 7"])
     with pytest.raises(ValueError, match="seven"):
         wanted.read([b"process_cpu_seconds_total seven"])
+
+
+def test_the_queues_of_nodes_are_those_of_their_levels_and_schemas() -> None:
+    wanted = Wanted(FAMILIES[APISERVER])
+    lines = [b"process_cpu_seconds_total 7"]
+    assert node_queues(wanted.read(lines)) == (0.0, 0.0)
+    family = b"apiserver_flowcontrol_request_wait_duration_seconds_bucket"
+    for level, counts in ((b"system", (5, 5)), (b"node-high", (5, 15)), (b"catch-all", (0, 900))):
+        for bound, count in zip((b"1", b"2", b"+Inf"), (*counts, counts[-1]), strict=True):
+            labels = (family, bound, level, count)
+            lines.append(b'%b{execute="true",le="%b",priority_level="%b"} %d' % labels)
+    family = b"apiserver_flowcontrol_rejected_requests_total"
+    for schema, count in ((b"system-nodes", 3), (b"system-node-high", 4), (b"catch-all", 90)):
+        for reason in (b"queue-full", b"time-out"):
+            labels = (family, schema, reason, count)
+            lines.append(b'%b{flow_schema="%b",reason="%b"} %d' % labels)
+    assert node_queues(wanted.read(wanted.keep(lines))) == (1.8, 14.0)
