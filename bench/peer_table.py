@@ -37,7 +37,10 @@ class Row(NamedTuple):
 ROWS = (
     Row("ready_s", "all Ready and without the not-ready taint", "s"),
     Row("lost", "nodes that turned NotReady on the way", ""),
-    Row("tool_cpu_s", "CPU of the tool until then", "s", grows=True),
+    Row("refused", "requests refused (429) until then, of all clients", ""),
+    Row("settled_s", "all watches of nodes open", "s"),
+    Row("node_requests", "requests of a node until then", ""),
+    Row("tool_cpu_s", "CPU of the tool until all are Ready", "s", grows=True),
     Row("plane_cpu_s", "CPU of the control plane until then", "s"),
     Row("idle_percent", "idle CPU of the tool", "% of a core", grows=True),
     Row("idle_apiserver_percent", "CPU of the API server meanwhile", "% of a core"),
@@ -177,6 +180,23 @@ def judged(run: Json, reasons: Sequence[str], samples: Sequence[Json]) -> Json:
     lost = {row.key for row in ROWS if row.part == OUTAGE}
     kept = {key: value for key, value in run.items() if key not in lost}
     return {**kept, UNSOUND: {**run.get(UNSOUND, {}), OUTAGE: text}}
+
+
+def settled(summary: Json, samples: Sequence[Json]) -> Json:
+    """Return when all watches of fleet's nodes were open, and what a node had sent until then.
+
+    `samples` is the run's time series, whose lines have rates since the line before.
+    """
+    settled_s = summary["nodes"]["time_to_settled_s"]
+    if settled_s is None:  # nodes without watches of their own
+        return {}
+    sent, at_s = 0.0, 0.0
+    for each in samples:
+        if at_s >= settled_s:
+            break
+        sent += each["requests_total"] * (each["wall_s"] - at_s)
+        at_s = each["wall_s"]
+    return {"settled_s": settled_s, "node_requests": round(sent / summary["nodes"]["ready"], 1)}
 
 
 def _was_sound(samples: Sequence[Json]) -> bool:

@@ -36,7 +36,10 @@ from support.hollow_node import hollow_kubelet
 KWOK_TOOL = "KWOK"
 KUBEMARK = "kubemark"
 FIDELITIES = ("light", "kubelet")
+COLD = "kubelet-cold"
+"""fleet in fidelity kubelet with `--start cold`; the others begin settled."""
 TOOLS = (KWOK_TOOL, *FIDELITIES, KUBEMARK)
+"""Those of a run that names none."""
 STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 """What kwokctl gives KWOK to play unless it is told otherwise. Source: pkg/kwokctl/runtime."""
 END_S = 300.0
@@ -116,7 +119,8 @@ def commands_of(
         return [(*programs.kwok, f"--kubeconfig={info.kubeconfig}")]
     if tool == KUBEMARK:
         return hollow_nodes(programs.kubemark, info, count, scratch)
-    options = (f"--nodes={count}", "--no-report", f"--fidelity={tool}")
+    start = ("--fidelity=kubelet", "--start=cold") if tool == COLD else (f"--fidelity={tool}",)
+    options = (f"--nodes={count}", "--no-report", *start)
     return [(*FLEET, "spawn", *options, f"--run-dir={scratch / 'run'}")]
 
 

@@ -13,6 +13,7 @@ was not sound there is the reason and no figure, and of a tool that ended late w
 import argparse
 import asyncio
 import json
+import re
 import ssl
 import sys
 import tempfile
@@ -38,10 +39,12 @@ from .peer_table import (
     is_sound,
     judged,
     read,
+    settled,
     table,
     write,
 )
 from .peer_tools import (
+    COLD,
     KUBEMARK,
     KWOK_TOOL,
     TOOLS,
@@ -75,6 +78,14 @@ class Plan:
         return min(self.kubemark_nodes, self.nodes) if tool == KUBEMARK else self.nodes
 
 
+def refused(metrics: str) -> int:
+    """Return how many requests an API server has refused with 429, by its metrics."""
+    found = re.findall(
+        r'^apiserver_request_total\{[^}]*code="429"[^}]*\} (\S+)', metrics, re.MULTILINE
+    )
+    return int(sum(map(float, found)))
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One run of one tool, which has been started."""
@@ -97,13 +108,16 @@ class Trial:
         if is_ready is None:
             raise UnsoundError(f"{len(nodes.fine)} of {self.count} nodes were Ready in time")
         self.assert_running()
-        return {
+        result = {
             "nodes": self.count,
             "ready_s": time.monotonic() - began_s,
             "tool_cpu_s": self.running.cpu_s(),
             "plane_cpu_s": self.plane.cpu_s() - before_s,
             "lost": len(nodes.lost),
         }
+        url = f"{self.plane.info.url}/metrics"
+        async with session_of(self.context) as session, session.get(url) as answer:
+            return {**result, "refused": refused(await answer.text())}
 
     async def idle(self) -> Json:
         """Watch the tool do nothing but what it must."""
@@ -193,10 +207,9 @@ async def measure(tool: str, programs: Programs, plan: Plan, scratch: Path) -> J
         return {"nodes": count, "problem": str(error)}
     if not summary.exists():
         return result
-    reasons = json.loads(summary.read_bytes())["invalid_reasons"]
-    return judged(
-        result, reasons, [json.loads(line) for line in timeseries.read_bytes().splitlines()]
-    )
+    figures = json.loads(summary.read_bytes())
+    samples = [json.loads(line) for line in timeseries.read_bytes().splitlines()]
+    return judged(result | settled(figures, samples), figures["invalid_reasons"], samples)
 
 
 def compare(plan: Plan, tools: list[str], rounds_max: int, out: Path) -> Json:
@@ -226,7 +239,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--idle", type=float, default=60.0, help="seconds")
-    parser.add_argument("--tool", action="append", choices=TOOLS, help="default: all")
+    parser.add_argument(
+        "--tool", action="append", choices=(*TOOLS, COLD), help=f"default: all but {COLD}"
+    )
     parser.add_argument("--replicas", type=int, help="of the Deployment; default: as many as nodes")
     parser.add_argument("--kubemark-nodes", type=int, default=20, help="a process each")
     parser.add_argument("--no-deployment", action="store_true")

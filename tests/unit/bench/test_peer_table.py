@@ -7,7 +7,17 @@ import pytest
 
 from bench.inside import Json
 from bench.outage import Leases, Nodes
-from bench.peer_table import ROWS, DifferentReportsError, is_sound, judged, read, table, write
+from bench.peer_table import (
+    ROWS,
+    DifferentReportsError,
+    is_sound,
+    judged,
+    read,
+    settled,
+    table,
+    write,
+)
+from bench.peers import refused
 
 NODES = 5000
 RUN: Json = {"nodes": NODES, **{row.key: 10.0 for row in ROWS}}
@@ -214,3 +224,20 @@ def test_a_lease_is_renewed_when_its_time_changes() -> None:
     leases.see(lease("12:01"), 0)
     assert not leases.old
     assert leases.done_s > 0
+
+
+def test_what_a_node_sends_is_counted_until_all_watches_are_open() -> None:
+    samples = [{"wall_s": at_s, "requests_total": 40.0} for at_s in (1.0, 3.0, 4.0, 9.0)]
+    nodes = {"ready": 16, "time_to_settled_s": 3.5}
+    assert settled({"nodes": nodes}, samples) == {"settled_s": 3.5, "node_requests": 10.0}
+    assert settled({"nodes": {**nodes, "time_to_settled_s": None}}, samples) == {}
+
+
+def test_refusals_are_those_of_all_resources_and_verbs() -> None:
+    lines = (
+        'apiserver_request_total{code="429",resource="leases",verb="PUT"} 12',
+        'apiserver_request_total{code="200",resource="leases",verb="PUT"} 500',
+        'apiserver_request_total{code="429",resource="nodes",verb="PATCH"} 1e+02',
+        'apiserver_other_total{code="429"} 7',
+    )
+    assert refused("\n".join(lines)) == 112
