@@ -116,7 +116,7 @@ def steered(run: Path) -> Iterator[tuple[str, str, Path]]:
         )
     try:
         until(lambda: "dashboard: http://" in log.read_text(), "the dashboard is up")
-        url = log.read_text().partition("dashboard: ")[2].split("/?")[0]
+        url = log.read_text().partition("dashboard: ")[2].split("/fleet?")[0]
         yield url, token, kubeconfig
     finally:
         process.terminate()

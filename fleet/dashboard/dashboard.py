@@ -30,6 +30,7 @@ from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 from fleet.k8s.well_known import BINDINGS, RBAC, ROLES
 from fleet.profile.settings import Settings
+from fleet.report.control_plane import ControlPlaneSampler
 
 EVERYWHERE = (
     *(Permission(verb, "", "pods") for verb in ("list", "watch")),
@@ -140,6 +141,7 @@ class DashboardRun:
         background: Background,
         run_id: str,
         faults: Faults | None,
+        sampler: ControlPlaneSampler | None,
     ) -> None:
         """`kubeconfig` reaches the cluster as the user does, None inside of it.
 
@@ -149,6 +151,7 @@ class DashboardRun:
         self._background = background
         self._run_id = run_id
         self._faults = faults
+        self._sampler = sampler
         self._access = LoadAccess(cluster.api("load"), run_id, settings.load_cluster_role)
         self._directory = directory
         self._kubeconfig, self._private_file = kubeconfig, private_file
@@ -205,6 +208,7 @@ class DashboardRun:
             note=note,
             background=self._background,
             faults=self._faults,
+            sampler=self._sampler,
         )
         need = self._background.need
         following = need("the growth of the fleet", self.fleet.run)

@@ -93,6 +93,7 @@ class ElasticFleet:
             "ready": len(readiness.ready),
             "notReady": self.existing - len(readiness.ready),
             "podsRunning": counts.pods_running - counts.pods_removed,
+            "podsFailed": counts.pods_failed,
             "leaseLateP99": _p99_ms(counts.lease_late),
             "podStartP99": _p99_ms(counts.pod_start),
             "timerLagP99": _p99_ms(counts.timer_lag),

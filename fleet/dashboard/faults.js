@@ -18,10 +18,13 @@ padding:.35rem .5rem;box-sizing:border-box;max-width:100%}
 .fleet-faults p{margin:.3rem 0;min-height:1.3em;opacity:.8}
 .fleet-faults p.bad{color:#d55e00;opacity:1}
 .fleet-faults table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
-.fleet-faults td,.fleet-faults th{padding:.4rem .6rem;text-align:left;
+.fleet-faults .list{overflow-x:auto}
+.fleet-faults td,.fleet-faults th{white-space:nowrap;padding:.4rem .6rem;text-align:left;
 border-bottom:1px solid rgba(128,128,128,.35)}
 .fleet-faults td:last-child,.fleet-faults th:last-child{text-align:right}`;
-  const WHOM = [["selector", "Labels", "KEY=VALUE,...", "16rem"], ["share", "Share", "100%", "5rem"]];
+  const WHOM = [
+    ["zone", "Zone", "all zones", "7rem"], ["nodes", "Nodes", "NAME,NAME,...", "14rem"],
+    ["selector", "Labels", "KEY=VALUE,...", "14rem"], ["share", "Share", "100%", "5rem"]];
   const WHEN = [["for", "For", "until healed", "7rem"]];
   const HINTS = {by: "25s", reason: "", message: ""};
   let form = null, on = [], key = "";
@@ -36,8 +39,10 @@ border-bottom:1px solid rgba(128,128,128,.35)}
   const type = element("select", "", {name: "type"}), words = element("p");
   const fields = element("form"), said = element("p", "", {role: "status"});
   const inject = element("button", "Inject", {type: "submit"});
-  const table = element("table"), all = element("button", "Heal all", {type: "button"});
-  panel.append(element("style", STYLE), element("h2", "Faults"), table, fields, words, said);
+  const table = element("table"), list = element("div", "", {class: "list"});
+  const all = element("button", "Heal all", {type: "button"});
+  list.append(table);
+  panel.append(element("style", STYLE), element("h2", "Faults"), list, fields, words, said);
 
   function field([name, title, hint, width]) {
     const label = element("label", title), choices = form.choices[name];
@@ -84,7 +89,7 @@ border-bottom:1px solid rgba(128,128,128,.35)}
     }));
     return made;
   }
-  function list() {
+  function showOn() {
     const shown = on.map(each => [
       each.shard, String(each.number), each.fault, each.of ? `${each.nodes} of ${each.of}` : "-",
       clock(each.for_s), each.left_s === null ? "until healed" : clock(each.left_s)]);
@@ -125,7 +130,7 @@ border-bottom:1px solid rgba(128,128,128,.35)}
       type.append(...form.types.map(each => element("option", each.type)));
       fill();
     }
-    list();
+    showOn();
   }
   function place() {
     const own = document.getElementById("fleet-faults");

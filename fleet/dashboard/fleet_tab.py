@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from flask import Blueprint, Response, request
 from gevent.event import Event
 
+import fleet.report
 from fleet.dashboard.locust_dispatcher import shard_of
 from fleet.dashboard.locust_protocol import FAULT_ORDER, FAULT_TOLD
 from fleet.faults.fault import (
@@ -180,6 +181,11 @@ def add_routes(routes: Blueprint, desk: FaultDesk) -> None:
     def script() -> Response:
         return Response(SCRIPT.read_text(encoding="utf-8"), mimetype="text/javascript")
 
+    @routes.get("/fleet/uplot.js")
+    def uplot() -> Response:
+        text = (UPLOT / "uPlot.iife.min.js").read_text(encoding="utf-8")
+        return Response(text, mimetype="text/javascript")
+
     @routes.post("/fleet/faults/inject")
     def inject() -> Response:
         try:
@@ -207,22 +213,34 @@ def _answer(content: Json) -> Response:
 
 
 PAGE = Path(__file__).with_name("dashboard.html")
-CHARTED = (
-    ("nodes", "", {"target": "target", "ready": "Ready", "notReady": "NotReady"}),
-    ("leases", "ms", {"leaseLateP99": "p99"}),
-    ("starts", "ms", {"podStartP99": "p99 in all"}),
-    ("lag", "ms", {"timerLagP99": "p99"}),
+UPLOT = Path(fleet.report.__file__).parent / "assets/uplot"
+CHARTED: tuple[tuple[str, str, Mapping[str, str], tuple[str, ...]], ...] = (
+    (
+        "latency",
+        "ms",
+        {"requestP99": "all p99, clients"},
+        ("writes p99, server", "reads p99, server"),
+    ),
+    ("load", "per second", {"requestsPerS": "requests", "errorsPerS": "errors"}, ()),
+    ("cpu", "cores", {}, ("API server", "etcd", "scheduler", "controllers")),
+    ("inflight", "requests", {}, ("executing", "queued", "rejected/s")),
+    ("nodes", "nodes", {"target": "target", "ready": "Ready", "notReady": "NotReady"}, ()),
+    ("pods", "pods", {"podsRunning": "Running", "podsFailed": "Failed"}, ()),
+    ("starts", "ms", {"podStartP99": "p99 in all"}, ()),
+    ("leases", "ms", {"leaseLateP99": "p99"}, ()),
+    ("lag", "ms", {"timerLagP99": "p99"}, ()),
 )
-"""Plot, unit, and the label of each figure that a worker reports."""
+"""Plot, unit, the label of each figure that a worker or Locust reports, and lines of `newest`."""
 
 
 def charts() -> list[dict[str, object]]:
     """Return each chart with its lines: the label and the variable of the colour, by figure."""
     found: list[dict[str, object]] = []
-    for name, unit, labels in CHARTED:
+    for name, unit, own, measured in CHARTED:
         chart = CHARTS[name]
+        labels = {**{f"{name}/{label}": label for label in measured}, **own}
         lines = {key: [label, variable(chart.lines[label])] for key, label in labels.items()}
-        found.append({"title": f"{chart.title}{unit and f', {unit}'}", "lines": lines})
+        found.append({"title": chart.title, "unit": unit, "lines": lines})
     return found
 
 
@@ -232,6 +250,7 @@ def page() -> str:
     for mark, value in (
         ("/*LIGHT*/", variables(dark=False)),
         ("/*DARK*/", variables(dark=True)),
+        ("/*UPLOT*/", (UPLOT / "uPlot.min.css").read_text(encoding="utf-8")),
         ("/*CHARTS*/[]", json.dumps(charts())),
     ):
         assert mark in text, mark

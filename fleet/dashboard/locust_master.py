@@ -101,7 +101,7 @@ class LocustMaster:
     @property
     def url(self) -> str:
         """Where the dashboard is, with what opens it."""
-        return f"http://{LOOPBACK}:{self.ports.web}/?token={self.options.token}"
+        return f"http://{LOOPBACK}:{self.ports.web}/fleet?token={self.options.token}"
 
     async def start(self) -> None:
         """Start it and learn its ports. Raises SetupError with its last words."""

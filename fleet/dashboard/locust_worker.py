@@ -42,6 +42,8 @@ from fleet.dashboard.locust_protocol import (
     Message,
 )
 from fleet.metrics import FleetCounts, Histogram, is_failure
+from fleet.report.control_plane import ControlPlaneSampler
+from fleet.report.curves import newest
 from fleet.report.figures import of_counts
 
 
@@ -249,8 +251,14 @@ class LocustLink:
         note: Callable[[str], None],
         background: Background,
         faults: Faults | None = None,
+        sampler: ControlPlaneSampler | None = None,
     ) -> None:
-        """Take orders for `faults` too, unless another process of the run does."""
+        """Take orders for `faults` too, unless another process of the run does.
+
+        Figures of the control plane come from `sampler`, None in all processes but the first.
+        """
+        self._sampler = sampler
+        self._plane: tuple[int, Json] = (0, {})  # samples so far, and what the last ones show
         self._background = background
         self._faults = faults
         self._answering: set[asyncio.Task[None]] = set()
@@ -359,6 +367,12 @@ class LocustLink:
         figures = self._fleet.figures()
         if self._faults is not None:
             figures["faults"] = self._faults.on()
+        if self._sampler is not None:
+            count = sum(each.samples for each in self._sampler.components)
+            if count != self._plane[0]:
+                self._plane = count, newest(self._sampler.newest())
+            why = self._sampler.apiserver.problem
+            figures["plane"] = self._plane[1] | ({"problem": why} if why else {})
         return self.machine.report(self._stats.report(time.time()), figures)
 
     async def _listen(self, socket: zmq.asyncio.Socket) -> None:

@@ -89,12 +89,20 @@ class Fleet:
         options = environment.parsed_options
         assert options is not None
         self._options = options
-        has_others = len(environment.user_classes) > 1
-        self._api_users = (
-            max(0, (options.num_users or 0) - options.fleet_nodes) if has_others else 0
-        )
+        self._has_others = len(environment.user_classes) > 1
+        self._api_users = self._others_of(options.num_users or 0)
         self._joined: set[str] = set()
         self._joined_s = 0.0
+
+    def _others_of(self, users: int) -> int:
+        return max(0, users - int(self._options.fleet_nodes)) if self._has_others else 0
+
+    @property
+    def api_users(self) -> int:
+        """Return how many of the users are no nodes: of this run, or of the next one."""
+        if self.runner.state in ON:
+            return self._others_of(self.runner.target_user_count or 0)
+        return self._api_users
 
     def on_report(self, client_id: str, data: dict[str, Any]) -> None:
         """Keep the fleet's part of a report."""
@@ -178,21 +186,29 @@ class Fleet:
         """Return one row a worker, by shard."""
         known = [each for each in self.reports if each in self.runner.clients]
         rows = [
-            {"shard": shard_of(each), **self.reports[each]} for each in sorted(known, key=shard_of)
+            {key: value for key, value in self.reports[each].items() if key != "plane"}
+            | {"shard": shard_of(each)}
+            for each in sorted(known, key=shard_of)
         ]
         for row in rows:  # the web UI shows no booleans
             row["valid"] = "yes" if row.get("valid", True) else "no"
         return rows
 
     def total(self) -> dict[str, Any]:
-        """Return the sum of all workers; of delays the worst."""
+        """Return the sum of all workers, of delays the worst, and what the API server is doing."""
         rows = self.rows()
         total: dict[str, Any] = {"valid": all(row["valid"] == "yes" for row in rows)}
-        for _, key, adds in COLUMNS:
+        for _, key, adds in FIGURES:
             values = [row[key] for row in rows if row.get(key) is not None]
-            if key != "valid":
-                total[key] = (sum(values) if adds else max(values)) if values else None
-        return total
+            total[key] = (sum(values) if adds else max(values)) if values else None
+        for each in self.reports.values():  # the first process of a run has it
+            total |= each.get("plane") or {}
+        asked = self.environment.stats.total
+        return total | {
+            "requestsPerS": round(asked.current_rps, 1),
+            "errorsPerS": round(asked.current_fail_per_sec, 1),
+            "requestP99": asked.get_current_response_time_percentile(0.99),
+        }
 
     def sample(self) -> None:
         """Add to the history, for as long as the master lives."""
@@ -208,18 +224,20 @@ FORM = ("user_count", "spawn_rate", "run_time")
 PICKER = ("user_classes", "shape_class")
 IGNORED = frozenset({"host", "profile"})
 """The form has these, and nodes do not: where they go is not the dashboard's to say."""
-COLUMNS = (  # title, key, whether the sum of all workers means something
+FIGURES = (  # title, key, whether the sum of all workers means something
     ("Target", "target", True),
     ("Registered", "registered", True),
     ("Ready", "ready", True),
     ("NotReady", "notReady", True),
-    ("Pods running", "podsRunning", True),
+    ("Pods Running", "podsRunning", True),
+    ("Pods Failed", "podsFailed", True),
     ("Lease late p99 [ms]", "leaseLateP99", False),
     ("Pod start p99 [ms]", "podStartP99", False),
     ("Timer lag p99 [ms]", "timerLagP99", False),
     ("Open watches", "watches", True),
-    ("Valid", "valid", False),
 )
+COLUMNS = (*((key, title) for title, key, _ in FIGURES), ("valid", "Valid"))
+"""Of the table: a row for each worker."""
 
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
@@ -309,7 +327,7 @@ def close(web_ui: Any, options: Any) -> str:
     shown = f"[{host}]" if ":" in host else host
     # A token that was given is known to its giver; logs are read by others.
     key = " (open to the token that was given)" if given else f"?token={token}"
-    return f"{scheme}://{shown}:{{port}}{base}/{key}"
+    return f"{scheme}://{shown}:{{port}}{base}/fleet{key}"
 
 
 def take_known_keys(web_ui: Any) -> Response | None:
@@ -354,14 +372,14 @@ def tell_ports(runner: MasterRunner, web_ui: Any, address: str) -> None:
 
 def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
     """Add the Fleet tab with its faults and CSV, and a page with charts, below `base`."""
-    structure = [{"key": "shard", "title": "Shard"}]
-    structure += [{"key": key, "title": title} for title, key, _ in COLUMNS]
+    columns = (("shard", "Shard"), *COLUMNS)
+    structure = [{"key": key, "title": title} for key, title in columns]
     web_ui.template_args.update(
         extended_tabs=[{"title": "Fleet", "key": "fleet"}],
         extended_tables=[{"key": "fleet", "structure": structure}],
         extended_csv_files=[
             {"href": "./fleet/nodes.csv", "title": "Download fleet CSV"},
-            {"href": "./fleet", "title": "Open the charts of the fleet"},
+            {"href": "./fleet", "title": "Open the page of the fleet"},
         ],
     )
     app = web_ui.app
@@ -390,16 +408,20 @@ def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
     @own.route("/fleet/nodes.csv")
     def nodes_csv() -> Response:
         text = io.StringIO()
-        keys = ["shard", *(key for _, key, _ in COLUMNS)]
-        writer = csv.DictWriter(text, keys, extrasaction="ignore")
+        writer = csv.DictWriter(text, [key for key, _ in columns], extrasaction="ignore")
         writer.writeheader()
         writer.writerows(fleet.rows())
         return Response(text.getvalue(), mimetype="text/csv")
 
     @own.route("/fleet/history")
     def history() -> Response:
-        columns = [("shard", "Shard"), *((key, title) for title, key, _ in COLUMNS)]
-        shown = {"columns": columns, "rows": fleet.rows(), "points": fleet.history}
+        shown = {
+            "columns": columns,
+            "rows": fleet.rows(),
+            "points": fleet.history,
+            "state": fleet.runner.state,
+            "apiUsers": fleet.api_users,
+        }
         return Response(json.dumps(shown), mimetype="application/json")
 
     @own.route("/fleet")

@@ -40,12 +40,14 @@ class Chart(NamedTuple):
 
 CHARTS = {
     "requests": Chart("Requests of the nodes"),
+    "load": Chart("Requests and errors", {"requests": BLUE, "errors": VERMILION}),
     "latency": Chart(
         "API latency",
         {
             "writes p99, server": BLUE,
             "reads p99, server": VERMILION,
             "all p99, nodes": GREEN,
+            "all p99, clients": GREEN,
             "all p50, nodes": GREY,
         },
     ),

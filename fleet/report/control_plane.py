@@ -307,6 +307,7 @@ class Component:
         self._fetch = fetch
         self._wanted = Wanted(FAMILIES[name])
         self.first: Sample | None = None
+        self.before: Sample | None = None  # the last one
         self.last: Sample | None = None
         self.written = Exposition()
         self.samples = 0
@@ -364,6 +365,14 @@ class ControlPlaneSampler:
         """The one that every cluster has."""
         return self.components[0]
 
+    def newest(self) -> "Samples":
+        """Return the last two samples of each component that has as many."""
+        found = Samples()
+        for each in self.components:
+            if each.before is not None and each.last is not None:
+                found.of[each.name] = [each.before, each.last]
+        return found
+
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
@@ -395,7 +404,7 @@ class ControlPlaneSampler:
         component.first = component.first or sample
         if component is self.apiserver and component.last is not None:
             self._on_queues(*node_queues(sample.told.since(component.last.told)))
-        component.last = sample
+        component.before, component.last = component.last, sample
         if self._write(line_of(sample, component.written)):
             component.written = sample.told
         return sample.took_ms / 1e3

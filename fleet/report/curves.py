@@ -158,20 +158,29 @@ def _shares(run: RunRecord, name: str) -> Points:
 # ---- from the samples of the control plane ----
 
 
-def periods(samples: Samples, component: str) -> Iterable[tuple[float, float, Exposition]]:
-    """Yield time, length and what was counted between two samples."""
-    for before, now in pairwise(samples.of.get(component, [])):
-        span_s = now.at_s - before.at_s
-        if span_s >= 0.5:
-            yield now.at_s, span_s, now.told.since(before.told)
+class Period(NamedTuple):
+    """What a component counted between two samples."""
+
+    at_s: float
+    span_s: float
+    told: Exposition
 
 
-def rates(samples: Samples, component: str, family: str) -> Points:
-    """Return how much a family of counters grew per second between samples."""
+def periods(samples: Samples, component: str) -> list[Period]:
+    """Return what a component counted between each two samples."""
     return [
-        (at_s, total / span_s)
-        for at_s, span_s, period in periods(samples, component)
-        if (total := period.total(family)) is not None
+        Period(now.at_s, now.at_s - before.at_s, now.told.since(before.told))
+        for before, now in pairwise(samples.of.get(component, []))
+        if now.at_s - before.at_s >= 0.5
+    ]
+
+
+def rates(found: Iterable[Period], family: str) -> Points:
+    """Return how much a family of counters grew per second."""
+    return [
+        (each.at_s, total / each.span_s)
+        for each in found
+        if (total := each.told.total(family)) is not None
     ]
 
 
@@ -184,37 +193,37 @@ def gauges(samples: Samples, component: str, family: str, factor: float = 1.0) -
     ]
 
 
-def quantiles(samples: Samples, component: str, family: str, factor: float = 1.0) -> Points:
-    """Return the 99th percentile between samples; of a family's series the highest."""
-    found: Points = []
-    for at_s, _, period in periods(samples, component):
+def quantiles(found: Iterable[Period], family: str, factor: float = 1.0) -> Points:
+    """Return the 99th percentile of each period; of a family's series the highest."""
+    points: Points = []
+    for at_s, _, told in found:
         values = [
-            quantile(0.99, period.bounds.get(family, []), buckets) or 0.0
-            for (name, _), buckets in period.buckets.items()
+            quantile(0.99, told.bounds.get(family, []), buckets) or 0.0
+            for (name, _), buckets in told.buckets.items()
             if name == family and buckets[-1] >= SAMPLES_LEAST
         ]
-        found += [(at_s, max(values) * factor)] if values else []
-    return found
+        points += [(at_s, max(values) * factor)] if values else []
+    return points
 
 
-def _server_p99(samples: Samples, *, is_write: bool) -> Points:
-    found: Points = []
-    for at_s, _, period in periods(samples, APISERVER):
-        calls = [each for each in calls_of(period) if each.scope == "resource"]
+def _server_p99(found: Iterable[Period], *, is_write: bool) -> Points:
+    points: Points = []
+    for at_s, _, told in found:
+        calls = [each for each in calls_of(told) if each.scope == "resource"]
         rows = [each.buckets for each in calls if (each.verb in MUTATING) is is_write]
-        value = quantile(0.99, period.bounds.get(REQUESTS, []), added(rows)) if rows else None
+        value = quantile(0.99, told.bounds.get(REQUESTS, []), added(rows)) if rows else None
         if value is not None:
-            found.append((at_s, value * 1e3))
-    return found
+            points.append((at_s, value * 1e3))
+    return points
 
 
-def _etcd_mean(samples: Samples) -> Points:
-    found: Points = []
-    for at_s, _, period in periods(samples, APISERVER):
-        if count := period.total("etcd_request_duration_seconds_count"):
-            total_s = period.total("etcd_request_duration_seconds_sum") or 0.0
-            found.append((at_s, total_s / count * 1e3))
-    return found
+def _etcd_mean(found: Iterable[Period]) -> Points:
+    points: Points = []
+    for at_s, _, told in found:
+        if count := told.total("etcd_request_duration_seconds_count"):
+            total_s = told.total("etcd_request_duration_seconds_sum") or 0.0
+            points.append((at_s, total_s / count * 1e3))
+    return points
 
 
 COMPONENTS = {
@@ -233,29 +242,41 @@ def server_lines(samples: Samples) -> dict[str, dict[str, Points]]:
 
     A report plots all of it, and a dashboard the last point of each line.
     """
-    memory = "process_resident_memory_bytes"
+    found = {name: periods(samples, name) for name in COMPONENTS.values()}
+    apiserver, memory = found[APISERVER], "process_resident_memory_bytes"
     return {
         "latency": {
-            "writes p99, server": _server_p99(samples, is_write=True),
-            "reads p99, server": _server_p99(samples, is_write=False),
+            "writes p99, server": _server_p99(apiserver, is_write=True),
+            "reads p99, server": _server_p99(apiserver, is_write=False),
         },
-        "cpu": {label: rates(samples, name, CPU) for label, name in COMPONENTS.items()},
+        "cpu": {label: rates(found[name], CPU) for label, name in COMPONENTS.items()},
         "memory": {
             label: gauges(samples, name, memory, 1e-6) for label, name in COMPONENTS.items()
         },
         "inflight": {
             "executing": gauges(samples, APISERVER, f"{FLOW}current_executing_requests"),
             "queued": gauges(samples, APISERVER, f"{FLOW}current_inqueue_requests"),
-            "rejected/s": rates(samples, APISERVER, f"{FLOW}rejected_requests_total"),
+            "rejected/s": rates(apiserver, f"{FLOW}rejected_requests_total"),
         },
         "etcd": {
-            "commit p99, etcd": quantiles(samples, ETCD, COMMIT, 1e3),
-            "mean of a request, API server": _etcd_mean(samples),
+            "commit p99, etcd": quantiles(found[ETCD], COMMIT, 1e3),
+            "mean of a request, API server": _etcd_mean(apiserver),
         },
-        "watches": {
-            "events of all watches": rates(samples, APISERVER, "apiserver_watch_events_total")
-        },
+        "watches": {"events of all watches": rates(apiserver, "apiserver_watch_events_total")},
     }
+
+
+def newest(samples: Samples) -> dict[str, float]:
+    """Return the last value of each line, by `plot/line`."""
+    found = {
+        f"{plot}/{label}": round(points[-1][1], 3)
+        for plot, lines in server_lines(samples).items()
+        for label, points in lines.items()
+        if points
+    }
+    if "inflight/executing" in found:  # a counter that nothing has counted yet is not there
+        found.setdefault("inflight/rejected/s", 0.0)
+    return found
 
 
 def cores(run: RunRecord) -> float | None:
@@ -268,8 +289,8 @@ def cores(run: RunRecord) -> float | None:
 
 def _clients(run: RunRecord) -> Lines:
     found = [
-        (at_s, span_s, period.of(f"{FLOW}dispatched_requests_total"))
-        for at_s, span_s, period in periods(run.samples, APISERVER)
+        (at_s, span_s, told.of(f"{FLOW}dispatched_requests_total"))
+        for at_s, span_s, told in periods(run.samples, APISERVER)
     ]
     return {
         name: [(at_s, values.get(name, 0.0) / span_s) for at_s, span_s, values in found]

@@ -127,10 +127,11 @@ ADVICE_LARGER = (
 
 def _resources(run: RunRecord) -> Iterable[Resource]:
     samples, most = run.samples, cores(run)
+    apiserver, etcd = periods(samples, APISERVER), periods(samples, ETCD)
     yield Resource(
         "CPU of the API server",
         "cores",
-        rates(samples, APISERVER, CPU),
+        rates(apiserver, CPU),
         most,
         "Give the API server more CPU or add replicas of it, then repeat the run.",
     )
@@ -146,7 +147,7 @@ def _resources(run: RunRecord) -> Iterable[Resource]:
     yield Resource(
         "wait in the queues of the API server (p99)",
         "s",
-        quantiles(samples, APISERVER, f"{FLOW}request_wait_duration_seconds"),
+        quantiles(apiserver, f"{FLOW}request_wait_duration_seconds"),
         CALL_LIMIT_S,
         "Raise --max-requests-inflight and --max-mutating-requests-inflight of the API server if "
         "its CPU has room, or the shares of the priority level whose requests wait.",
@@ -154,7 +155,7 @@ def _resources(run: RunRecord) -> Iterable[Resource]:
     yield Resource(
         "rate of refused requests",
         "per second",
-        rates(samples, APISERVER, f"{FLOW}rejected_requests_total"),
+        rates(apiserver, f"{FLOW}rejected_requests_total"),
         REFUSED_LIMIT,
         "Raise the shares of the priority level that refuses requests, or start nodes more slowly "
         "(--rate).",
@@ -162,7 +163,7 @@ def _resources(run: RunRecord) -> Iterable[Resource]:
     yield Resource(
         "commit time of etcd (p99)",
         "s",
-        quantiles(samples, ETCD, COMMIT),
+        quantiles(etcd, COMMIT),
         ETCD_COMMIT_LIMIT_S,
         "Give etcd a faster disk or a machine of its own, or keep Events in another etcd "
         "(--etcd-servers-overrides).",
@@ -178,7 +179,7 @@ def _resources(run: RunRecord) -> Iterable[Resource]:
     yield Resource(
         "scheduling time of pods (p99)",
         "s",
-        quantiles(samples, SCHEDULER, SCHEDULING),
+        quantiles(periods(samples, SCHEDULER), SCHEDULING),
         POD_START_LIMIT_S,
         "Create pods more slowly, or give the scheduler more CPU and a higher --kube-api-qps.",
     )
@@ -193,7 +194,8 @@ def stored(run: RunRecord) -> Points:
 
 def _machine_cpu(run: RunRecord) -> Points:
     """Add up the CPU of all components and of fleet at the samples of the API server."""
-    others = [rates(run.samples, each, CPU) for each in COMPONENTS.values() if each != APISERVER]
+    names = (each for each in COMPONENTS.values() if each != APISERVER)
+    others = [rates(periods(run.samples, each), CPU) for each in names]
     own, found = list(series(run, "process.cpu_s")), []
     for at_s, span_s, period in periods(run.samples, APISERVER):
         total = (period.total(CPU) or 0.0) / span_s

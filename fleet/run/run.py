@@ -375,7 +375,7 @@ class Run:
                 if settings.metrics_port:
                     await serve_metrics(self._background, node_host)
                 if settings.is_on_dashboard:
-                    await self._serve_dashboard(adopted)
+                    await self._serve_dashboard(adopted, sampler)
                     return None
                 await self._start_siblings(self._whole)
                 return await self._ready_then_work()
@@ -486,7 +486,7 @@ class Run:
         if unplayed := player.unplayed():
             self._ending.lacks(unplayed)
 
-    async def _serve_dashboard(self, adopted: int) -> None:
+    async def _serve_dashboard(self, adopted: int, sampler: ControlPlaneSampler | None) -> None:
         """Have as many nodes as the dashboard wants, until it or Ctrl-C ends the run."""
         from fleet.dashboard.dashboard import DashboardRun  # noqa: PLC0415 - an extra, and 0.1 s
 
@@ -502,6 +502,7 @@ class Run:
             self._background,
             self._run_id,
             self._faults if settings.shared is None else None,
+            sampler,
         )
         self._display.phase("following the dashboard")
         self._background.keep("the look for a steady part", self._observation.follow)

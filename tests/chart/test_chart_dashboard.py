@@ -128,8 +128,8 @@ def test_the_notes_name_the_cluster_the_token_and_times_that_fit(bare_helm: Helm
     said = notes(bare_helm, {"nodes": 5000, **ingress(host="fleet.test", path="/load", tls=[{}])})
     assert f"whose namespace kube-system has UID {SOME_UID}" in said
     assert f"get secret {NAME} -o jsonpath='{{.data.token}}' | base64 -d" in said
-    assert 'echo "http://localhost:8089/load/?token=$token"' in said
-    assert 'echo "https://fleet.test/load/?token=$token"' in said
+    assert 'echo "http://localhost:8089/load/fleet?token=$token"' in said
+    assert 'echo "https://fleet.test/load/fleet?token=$token"' in said
     assert "--wait give it --timeout 620s" in said
     assert "uninstall fleet --timeout 1260s" in said
     assert "dashboard" not in notes(bare_helm, {})

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from e2e.e2e_world import World, eventually
 
-PRINTED = re.compile(r"dashboard: ((http://\S+)/\?token=(\S+))")
+PRINTED = re.compile(r"dashboard: ((http://\S+)/fleet\?token=(\S+))")
 
 
 class HasLog(Protocol):

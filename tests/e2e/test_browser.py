@@ -22,6 +22,12 @@ pytestmark = [
 
 PREFIX = "seen"
 HEADER = "(document.querySelector('header')?.innerText ?? '').replaceAll('\\n', ' ')"
+TILES = """[...document.querySelectorAll('.tile')]
+  .map(each => [...each.children].map(part => part.innerText).join(' ')).join('; ')"""
+WAITING = """[...document.querySelectorAll('figure')]
+  .filter(each => !each.querySelector('.waiting').hidden)
+  .map(each => each.querySelector('figcaption').firstChild.textContent)"""
+SPILL = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 CANVASES = "[...document.querySelectorAll('canvas')].map(each => each.toDataURL()).join()"
 COLOURED = """[...document.querySelectorAll('canvas')].map(each => {
   const {data} = each.getContext('2d').getImageData(0, 0, each.width, each.height);
@@ -55,13 +61,29 @@ async def count_users(page: Page, until: int) -> list[int]:
     return seen
 
 
+async def first_page(page: Page, dashboard: Dashboard, shots: Path) -> None:
+    """Follow the address that was printed: it shows the API server, and has a number of nodes."""
+    await page.open(dashboard.link)
+    assert await page.ask("location.pathname + location.search") == "/fleet"
+    assert await page.ask("document.cookie") == ""  # it has one that scripts cannot read
+    for words in ("4 nodes Ready", "[0-9.]+ cores, the API server's", "[0-9.]+ requests in queues"):
+        await page.until(f"/{words}/.test({TILES})")
+    await page.fill("nodes", 6)
+    await page.click("Apply")
+    await page.until(f"/6 nodes Ready/.test({TILES})")
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    await page.call("Emulation.setDeviceMetricsOverride", **size)
+    assert await page.ask(SPILL) <= 0
+    await page.screenshot(shots / "narrow.png")
+    await page.call("Emulation.clearDeviceMetricsOverride")
+
+
 async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> None:
     await page.open(dashboard.url)
     await page.until("document.body.innerText.includes('This dashboard is closed')")
-    await page.open(dashboard.link)
-    assert await page.ask("location.search") == ""
-    assert await page.ask("document.cookie") == ""  # it has one that scripts cannot read
-    await shows(page, "RUNNING", 4)
+    await first_page(page, dashboard, shots)
+    await page.click("Locust: API users")
+    await shows(page, "RUNNING", 6)
 
     await page.click("Edit")
     await page.fill("userCount", 16)
@@ -98,8 +120,11 @@ async def drive(page: Page, dashboard: Dashboard, world: World, shots: Path) -> 
 
     await page.open(f"{dashboard.url}/fleet")
     await page.until("document.body.innerText.includes('fleet-0000\\t5\\t5\\t5\\t0\\t')")
-    coloured = await page.until(f"(found => found[0] && found[1] && found[3] && found)({COLOURED})")
-    assert len(coloured) == 4  # all but pod starts: there are no pods
+    coloured = await page.until(
+        f"(found => found[0] && found[1] && found[2] && found[4] && found[7] && found)({COLOURED})"
+    )
+    assert len(coloured) == 9
+    assert "Pod starts" in await page.ask(WAITING)  # there are no pods
     await page.screenshot(shots / "page.png")
     assert not page.errors
 

@@ -125,7 +125,7 @@ def test_a_dashboard_is_whole_below_the_path_of_a_proxy(world: World) -> None:
     with master(world, f"--web-base-path={base}", "--dashboard-host=fleet.test") as steering:
         link, address = steering.dashboard.link, urlsplit(steering.dashboard.url)
         assert address.path == base
-        assert urlsplit(link).path == f"{base}/"
+        assert urlsplit(link).path == f"{base}/fleet"
         outside = {"Host": "fleet.test", "X-Forwarded-Proto": "https"}
 
         def ask(path: str, **said: str) -> tuple[int, Message, str]:

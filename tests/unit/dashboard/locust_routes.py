@@ -67,7 +67,7 @@ def main() -> None:
     user = {"user_class_name": "VirtualNode"}
     found = {
         "routes": statuses,
-        "page": [page.status_code, "canvas" in page.text],
+        "page": [page.status_code, "waiting for data" in page.text],
         "links": {
             link: client.get(f"{base}/{link}", headers=KEY).status_code
             for link in re.findall(r'(?:href|src)="\./([^"]*)"', page.text)
