@@ -10,20 +10,8 @@ from pathlib import Path
 
 from fleet.errors import Exit, FleetError
 from fleet.report.curves import Plot
-from fleet.report.findings import SIMULATED, of_unit
-from fleet.report.html_report import (
-    INPUT,
-    MEASURED,
-    about,
-    escaped,
-    listed,
-    plotted,
-    section,
-    table,
-    tiles,
-    whole,
-    write,
-)
+from fleet.report.findings import SIMULATED
+from fleet.report.html_report import REPORT, about_parts, drawn, whole, write
 from fleet.report.report import Outcome
 from fleet.report.run_directory import SUMMARY, RunRecord, read_run
 from fleet.report.service_levels import share_of_limit
@@ -108,17 +96,50 @@ def write_capacity(search: Search, directory: Path) -> Path:
     Raises SetupError if it cannot be written. A run whose files are gone is left out of the curve.
     """
     probes = sorted(search.probes, key=lambda each: (each.nodes, each.attempt))
-    runs = {each.directory: _read(each.directory) for each in probes}
-    parts = (
-        _head(search, runs),
-        _tiles(search),
-        _plots(probes, runs),
-        _sizes(probes, directory),
-        section("What this search does not prove", listed(NOT_PROVEN)),
-        _about(search, probes, runs),
-    )
-    title = f"fleet capacity: {search.held:,} nodes held"
-    return write(directory / CAPACITY_REPORT, whole(title, search.verdict, "\n".join(parts)))
+    records = {each.directory: _read(each.directory) for each in probes}
+    known = [run for each in probes if (run := records[each.directory]) is not None]
+    versions = (str(run.get("server_version") or "") for run in known)
+    server = f"Kubernetes {next(filter(None, versions), 'of unknown version')}"
+    held, broke = search.held, search.broke
+    words = f"{held:,} nodes held on {server}" if held else f"No size held on {server}"
+    advice = search.unjudged and f"{search.unjudged[0].upper()}{search.unjudged[1:]}."
+    told = [advice, search.problem, search.what_broke]
+    if any(each.nodes == broke and each.verdict is Outcome.INVALID for each in probes):
+        told.append(
+            "That run is INVALID: fleet, or the machine that both share, was the limit, and not "
+            "the control plane."
+        )
+    plots = [each for each in (_shares(probes, records), _ready(probes)) if each.lines]
+    # The configuration of the largest that held, or of any.
+    described = ([run for run in known if run.verdict in MARKS] or known)[-1:]
+    values = {
+        "search": search,
+        "head": HEADS.get(search.verdict, search.verdict.words),
+        "words": f"{words}{';' if broke else ','} {search.end}.",
+        "took": duration(search.took_s),
+        "told": [each for each in told if each],
+        "figures": [
+            (f"{held:,}", "nodes held, the largest size"),
+            (f"{broke:,}" if broke else "-", "nodes did not, the smallest"),
+            (f"{len({each.nodes for each in probes}):,}", "sizes tried"),
+            (duration(search.took_s), "the search took"),
+        ],
+        "runs": [
+            (
+                each,
+                "unjudged" if each.ended else MARKS.get(each.verdict, "broken"),
+                (path := Path(each.directory)).name,
+                (path / REPORT).exists() and path.parent == directory,
+            )
+            for each in probes
+        ],
+        "not_proven": NOT_PROVEN,
+        "parts": [part for run in described for part in about_parts(run)],
+        **drawn(plots),
+    }
+    title = f"fleet capacity: {held:,} nodes held"
+    page = whole("capacity.html", title, search.verdict, values)
+    return write(directory / CAPACITY_REPORT, page)
 
 
 def _read(directory: str) -> RunRecord | None:
@@ -126,42 +147,6 @@ def _read(directory: str) -> RunRecord | None:
         return read_run(Path(directory)) if (Path(directory) / SUMMARY).exists() else None
     except FleetError:
         return None
-
-
-def _head(search: Search, runs: dict[str, RunRecord | None]) -> str:
-    versions = (str(run.get("server_version") or "") for run in runs.values() if run is not None)
-    server = f"Kubernetes {next(filter(None, versions), 'of unknown version')}"
-    held, broke = search.held, search.broke
-    words = f"{held:,} nodes held on {server}" if held else f"No size held on {server}"
-    words += f"{';' if broke else ','} {search.end}."
-    advice = search.unjudged and f"{search.unjudged[0].upper()}{search.unjudged[1:]}."
-    told = [advice, search.problem, search.what_broke]
-    if any(each.nodes == broke and each.verdict is Outcome.INVALID for each in search.probes):
-        told.append(
-            "That run is INVALID: fleet, or the machine that both share, was the limit, and not "
-            "the control plane."
-        )
-    return (
-        f'<header><p class="verdict">{HEADS.get(search.verdict, search.verdict.words)}</p>'
-        f'<h1>{escaped(words)}</h1><p class="about">{len(search.probes)} runs in '
-        f"{duration(search.took_s)}</p></header>"
-        + "".join(f"<p>{escaped(each)}</p>" for each in told if each)
-    )
-
-
-def _tiles(search: Search) -> str:
-    shown = [
-        (f"{search.held:,}", "nodes held, the largest size", MEASURED),
-        (f"{search.broke:,}" if search.broke else "-", "nodes did not, the smallest", MEASURED),
-        (f"{len({each.nodes for each in search.probes}):,}", "sizes tried", INPUT),
-        (duration(search.took_s), "the search took", MEASURED),
-    ]
-    return tiles(shown)
-
-
-def _plots(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
-    plots = [each for each in (_shares(probes, runs), _ready(probes)) if each.lines]
-    return section("By size", plotted(plots))
 
 
 def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
@@ -184,35 +169,3 @@ def _ready(probes: Sequence[Probe]) -> Plot:
     points = {each.nodes: each.ready_s for each in probes if each.ready_s is not None}
     line = [(float(nodes), ready_s) for nodes, ready_s in points.items()]
     return Plot("ready", "s", "measured", {"until all were Ready": line} if line else {}, "sizes")
-
-
-def _sizes(probes: Sequence[Probe], directory: Path) -> str:
-    rows = []
-    for each in probes:
-        mark = "unjudged" if each.ended else MARKS.get(each.verdict, "broken")
-        path = Path(each.directory) / "report.html"
-        run = escaped(path.parent.name)
-        if path.exists() and path.parent.parent == directory:
-            run = f'<a href="{run}/report.html">{run}</a>'
-        rows.append(
-            (
-                f"{each.nodes:,}",
-                str(each.attempt),
-                f'<span class="{mark}">{escaped(each.verdict.words)}</span>',
-                of_unit("TimeToNodesReady", each.ready_s),
-                "-" if each.share is None else f"{each.share:.0%}",
-                escaped(each.shown if each.nearest else each.told),
-                run,
-            )
-        )
-    head = ("nodes", "try", "verdict", "all Ready", "of the limit", "nearest to its limit", "run")
-    return section("Runs", table(head, rows, (0, 1, 3, 4)))
-
-
-def _about(search: Search, probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> str:
-    """Say what each run was: the configuration of the largest that held, or of any."""
-    command = " ".join(search.command)
-    told = section("Each run", f"<p><code>fleet {escaped(command)}</code></p>", kind=INPUT)
-    known = [run for each in probes if (run := runs[each.directory]) is not None]
-    held = [run for run in known if run.verdict in MARKS]
-    return told + (about((held or known)[-1]) if known else "")
