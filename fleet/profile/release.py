@@ -36,6 +36,9 @@ class Release:
     node_event_version: str = ""  # apiVersion of what events about the Node refer to
     node_event_uid: str = "name"  # its uid: the "name" of the Node, "" for none, or its real "uid"
 
+    updates_volume_limits: bool = False  # CSINode: nodeAllocatableUpdatePeriodSeconds of a driver
+    rereads_node: bool = False  # for a pod that only its node affinity keeps out
+
     # Pods
     keeps_started: bool = False  # a restarted kubelet goes by the status that stands there
     reports_ready_sandbox: bool = False  # before images are pulled, with a status of its own
@@ -94,6 +97,7 @@ GATES = {
     "relists_on_demand": "PLEGOnDemandRelist",
     "declares_features": "NodeDeclaredFeatures",
     "says_user_namespace": "KubeletInUserNamespace",
+    "updates_volume_limits": "MutableCSINodeAllocatableCount",
     "has_pod_resources": "PodLevelResources",
     "resizes_whole_pods": "InPlacePodLevelResourcesVerticalScaling",
     "resizes_init_containers": "InPlacePodVerticalScalingInitContainers",
@@ -124,6 +128,8 @@ V1_35 = replace(
     streams_lists=True,
     node_event_version="v1",
     node_event_uid="",
+    updates_volume_limits=True,
+    rereads_node=True,
     keeps_started=True,
     reports_resizes=True,
     caps_crash_loops=True,

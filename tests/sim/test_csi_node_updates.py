@@ -7,6 +7,8 @@ from world.sim_faults import ApiServerAnswers
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
+from fleet.profile.release import V1_34, V1_35, Release
+
 pytest_plugins = ("sim_encodings",)
 
 FEWER = {"curve": "Step", "from": 26, "to": 24, "after": "5m"}
@@ -135,3 +137,12 @@ def test_each_driver_has_a_period_of_its_own() -> None:
     assert verbs(sim, since_s).count("GET") == 10
     assert verbs(sim, since_s).count("PUT") == 1
     assert (count(sim), count(sim, "other.example.com")) == (24, 3)
+
+
+@pytest.mark.parametrize("release", [V1_34, V1_35], ids=lambda release: release.name)
+def test_kubelets_of_1_34_write_their_count_once(release: Release) -> None:
+    model = model_of(csiDrivers=[{"name": DRIVER, "allocatableOverTime": FEWER}])
+    sim = Simulation(model=model.adapted(release.newest, zone_labels=True))
+    sim.server.create(("csidrivers", "", DRIVER), {"spec": {PERIOD: 60}})
+    sim.run_for(seconds=900)
+    assert count(sim) == (26 if release is V1_34 else 24)

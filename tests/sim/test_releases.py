@@ -91,6 +91,19 @@ def test_what_a_node_says_of_its_kubelet(release: Release) -> None:
 
 
 @of_each
+def test_a_node_is_read_once_more_for_a_pod_that_its_affinity_keeps_out(release: Release) -> None:
+    sim = started(release)
+    since_s = sim.now_s
+    expression = {"key": "disk", "operator": "In", "values": ["ssd"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    sim.create_pod("web", affinity={"nodeAffinity": required})
+    sim.run_for(3)
+    assert sim.phase("web") == "Failed"
+    assert len(sim.calls("n-0", "GET", "/nodes/n-0", since_s=since_s)) == (release is not V1_34)
+
+
+@of_each
 def test_the_user_agent_names_the_release(release: Release) -> None:
     model = model_of(release)
     assert model.filled(model.user_agent).startswith(f"kubelet/{release.newest} (linux/".encode())
@@ -187,6 +200,24 @@ def test_a_restarted_kubelet_goes_by_what_stands_there(release: Release) -> None
     # An old kubelet takes the readiness back until its probe has run once.
     has_flapped = after["lastTransitionTime"] != before["lastTransitionTime"]
     assert has_flapped == (release is V1_34)
+
+
+@of_each
+def test_what_is_said_of_a_resize(release: Release) -> None:
+    sim = started(release)
+    container: Object = {"name": "c", "image": "nginx:1", "resources": {"requests": {"cpu": "1"}}}
+    sim.create_pod("web", containers=[container])
+    sim.run_for(20)
+    container = {**container, "resources": {"requests": {"cpu": "2"}}}
+    changed = {"metadata": {"generation": 2}, "spec": {"containers": [container]}}
+    sim.server.update("pods", "web", changed, "default")
+    sim.run_for(20)
+    said = [each["reason"] for each in events(sim, "Pod") if "Resize" in each["reason"]]
+    assert said == (
+        ["ResizeCompleted"] if release is V1_34 else ["ResizeStarted", "ResizeCompleted"]
+    )
+    whole = "resources" in sim.server.get("pods", "web", "default")["status"]
+    assert whole == (release in {V1_36, V1_37})
 
 
 @pytest.mark.parametrize("release", [V1_34, V1_35], ids=lambda release: release.name)

@@ -230,7 +230,8 @@ class CSINodeUpdater:
         """Follow what the CSIDrivers say. Source: onDriverUpdate, syncDriverUpdater."""
         for driver in turn.env.model.csi_drivers:
             found = turn.env.csi_drivers.get(driver.name)
-            period_ns = found.allocatable_period_s * NS_PER_S if found is not None else 0
+            is_asked = found is not None and turn.env.model.release.updates_volume_limits
+            period_ns = found.allocatable_period_s * NS_PER_S if found and is_asked else 0
             known_ns, _ = self._due.get(driver.name, (0, 0))
             if period_ns == known_ns:
                 continue

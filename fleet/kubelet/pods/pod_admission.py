@@ -94,7 +94,8 @@ class PodAdmission:
             self._syncer.sync(worker, turn)
             return
         verdict = self._admit(worker, turn)
-        if verdict.asks_node and turn.env.fidelity.reads_objects:
+        rereads = turn.env.fidelity.reads_objects and turn.env.model.release.rereads_node
+        if verdict.asks_node and rereads:
             self._hold(worker, _NODE)
             turn.call(Op.GET_NODE_ADMISSION, worker.pod.uid)
             return

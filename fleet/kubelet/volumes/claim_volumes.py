@@ -502,7 +502,8 @@ class ClaimVolumes:
             if view is None or each.step not in (Step.REPORT, Step.ATTACH):
                 continue
             driver = turn.env.csi_drivers.get(view.driver)
-            if driver is not None and driver.allocatable_period_s:
+            updates = turn.env.model.release.updates_volume_limits
+            if updates and driver is not None and driver.allocatable_period_s:
                 name = attachment_name(view.handle, view.driver, turn.facts.name)
                 self._get(pod, each, Op.GET_ATTACHMENT, name, turn, Step.LIMIT)
                 each.is_asked = True
