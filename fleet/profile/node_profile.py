@@ -41,7 +41,7 @@ from fleet.profile.node_model import (
     RuntimeHandler,
 )
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, CSIDriver, PodBehavior, RunTimes
-from fleet.profile.release import is_version, kubelet_version, release_of
+from fleet.profile.release import checked_version, is_version, release_of
 from fleet.profile.schema import (
     PLACEHOLDER,
     PLACEHOLDERS,
@@ -99,7 +99,7 @@ def _version(text: object) -> object:
     """Check a version, and give it the leading `v` that a kubelet reports."""
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is not a version such as v1.36.3")  # noqa: TRY004
-    return kubelet_version(text)
+    return checked_version(text)
 
 
 def _pools(text: object) -> object:
@@ -423,7 +423,7 @@ def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
     info = {key: given.get(key) or default for key, default in defaults.items()}
     labels = spec.template.metadata.labels
     return info | {
-        "kubeletVersion": kubelet_version(version),
+        "kubeletVersion": checked_version(version),
         "kubeProxyVersion": "",  # upstream locks it empty
         "operatingSystem": system,
         "architecture": given.get("architecture") or labels.get("kubernetes.io/arch", "amd64"),

@@ -182,7 +182,7 @@ def parse_version(text: str) -> tuple[int, int, int]:
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
-def kubelet_version(text: str) -> str:
+def checked_version(text: str) -> str:
     """Check a version, and give it the leading `v` that a kubelet reports."""
     parse_version(text)
     return text if text.startswith("v") else f"v{text}"

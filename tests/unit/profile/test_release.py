@@ -3,10 +3,12 @@
 import dataclasses
 
 import pytest
+from pydantic import ValidationError
 
 from fleet.errors import UsageError
 from fleet.profile.loader import load_mix
 from fleet.profile.release import RELEASES, V1_34, V1_36, V1_37, Release
+from fleet.profile.settings import Settings
 
 SKEW = "a kubelet may be up to 3 minors older, and never newer"
 
@@ -76,3 +78,9 @@ def test_the_option_keeps_to_the_skew_policy(option: str, server: str, why: str)
 
 def test_releases_are_in_order() -> None:
     assert [each.name for each in RELEASES] == ["1.34", "1.35", "1.36", "1.37"]
+
+
+def test_the_option_is_a_version() -> None:
+    assert Settings.model_validate({"kubelet_version": "1.35.4"}).kubelet_version == "v1.35.4"
+    with pytest.raises(ValidationError, match=r"'old' is not a version such as"):
+        Settings.model_validate({"kubelet_version": "old"})
