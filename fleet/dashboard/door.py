@@ -62,7 +62,7 @@ WITHOUT_KEY = (
     "of the Helm release say how to read the token."
 )
 NOT_OUR_NAME = (
-    "It is not known as <code>{host}</code>. If that is a name of its own, start it with "
+    "This dashboard does not know the name <code>{host}</code>. If it is yours, add "
     "<code>--dashboard-host {host}</code> (Helm: <code>locust.ingress.host</code> or "
     "<code>locust.hosts</code>)."
 )

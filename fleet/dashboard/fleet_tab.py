@@ -113,7 +113,7 @@ class FaultDesk:
         """Give an order to all runs, or to one; return whether any did it, and what to show."""
         takers = [each for each in self.takers() if shard in {"", shard_of(each)}]
         if not takers:
-            return False, "no fleet that takes faults is connected"
+            return False, "no connected fleet accepts faults"
         number = next(self._numbers)
         asked = self._asked[number] = Asked(set(takers), {}, Event())
         try:

@@ -100,7 +100,7 @@ class LocustWorker:
             self._adopting = self._nodes > 0
             self._tries = self._unanswered = 0
             self.index = (data or {}).get("index", -1)
-            self.notes.append(f"the Locust master took us in as worker {self.index}")
+            self.notes.append(f"joined the Locust master as worker {self.index}")
             self.out.append(Message("report"))  # it counts our nodes before it deals any out
         elif kind == "heartbeat":
             self._unanswered = 0

@@ -51,14 +51,14 @@ CHARTS = {
             "all p50, nodes": GREY,
         },
     ),
-    "clients": Chart("Who asks: flow schemas"),
+    "clients": Chart("Requests by flow schema"),
     "leases": Chart("Lateness of Lease renewals", {"p50": BLUE, "p99": VERMILION}),
     "nodes": Chart(
         "Nodes by condition",
         {
             "Ready": GREEN,
             "NotReady": VERMILION,
-            "were Ready, then not": PURPLE,
+            "lost Ready so far": PURPLE,
             "registered": GREY,
             "target": GREY,
         },

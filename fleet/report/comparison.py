@@ -61,7 +61,7 @@ FIGURES = (
     Compared("nodes.ready", "nodes Ready", "", "more"),
     Compared("nodes.time_to_ready_s", "until all were Ready", "s", "less", 1.0),
     Compared("nodes.time_to_settled_s", "until all watches were open", "s", "less", 1.0),
-    Compared("nodes.ever_not_ready", "nodes Ready, then not", "", "less", needs=COUNTED),
+    Compared("nodes.ever_not_ready", "nodes that lost Ready", "", "less", needs=COUNTED),
     Compared(
         *("lease.late_ms.p99", "lateness of Leases p99", "ms", "less", 20.0),
         needs=FLEET,
@@ -74,8 +74,10 @@ FIGURES = (
         samples="pods.started",
     ),
     Compared("process.cpu_s", "CPU of fleet", "s", ""),
-    Compared("process.cpu_us_per_request", "CPU a request", "us", "less", 20.0, needs=FLEET),
-    Compared("process.rss_bytes_per_node", "memory a node", "bytes", "less", 4096.0, needs=MEMORY),
+    Compared("process.cpu_us_per_request", "CPU per request", "us", "less", 20.0, needs=FLEET),
+    Compared(
+        "process.rss_bytes_per_node", "memory per node", "bytes", "less", 4096.0, needs=MEMORY
+    ),
     Compared("process.timer_lag_ms.p99", "timer lag p99", "ms", "", 10.0),
 )
 LEVEL_LEAST_S = 0.01

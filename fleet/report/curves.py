@@ -329,7 +329,7 @@ def plots_of(run: RunRecord) -> list[Plot]:
         "registered": own("nodes.registered"),
         "Ready": own("nodes.ready", min),
         "NotReady": _not_ready(run),
-        "were Ready, then not": own("nodes.ever_not_ready", max),
+        "lost Ready so far": own("nodes.ever_not_ready", max),
     }
     starts = {
         "p99, without simulated time": own("pods.start_sli_ms.p99", max, 1e-3),

@@ -187,7 +187,7 @@ def not_proven(run: RunRecord) -> list[str]:
     """Say what must not be concluded from the run."""
     found = [
         SIMULATED,
-        "A larger fleet: only what was there was measured.",
+        "Larger fleets: the run measured this size only.",
     ]
     if run.get("etcd_fsync") is False:
         found.append(
@@ -195,20 +195,20 @@ def not_proven(run: RunRecord) -> list[str]:
         )
     if run.about.get("local_control_plane"):
         found.append(
-            "A control plane on machines of its own, replicated, over a network: here one of each "
-            "shared this machine with fleet."
+            "A replicated control plane on its own machines: here one API server, etcd, scheduler "
+            "and controller-manager shared this machine with fleet."
         )
     if run.get("fidelity") == "light":
         found.append(
-            "What real kubelets ask: fidelity light sends the fewest requests, over shared "
+            "The traffic of real kubelets: fidelity light sends fewer requests, over shared "
             "connections and watches."
         )
     if not run.number("pods.started"):
-        found.append("Anything about pods: none was started.")
+        found.append("Pods: none was started.")
     steady = _steady_s(run)
     if steady < 300:
-        told = f"{duration(steady)} with all nodes Ready" if steady else "no time with all Ready"
-        found.append(f"Endurance: there was {told}; SIG Scalability looks at 5 minutes at a time.")
+        length = f"Ready for {duration(steady)}" if steady else "never all Ready"
+        found.append(f"Endurance: the nodes were {length}; SIG Scalability measures over 5 min.")
     unjudged = [each.sli for each in run.levels if each.limit is not None and not each.judged]
     if unjudged:
         found.append(f"{', '.join(unjudged)}: not judged, see the table.")

@@ -227,7 +227,7 @@ def _figures(run: RunRecord) -> list[tuple[str, str]]:
     return [
         (f"{count('nodes.ready')} / {count('nodes.requested')}", "nodes Ready at the end"),
         (duration(ready_s) if ready_s is not None else "-", "until all were Ready"),
-        (count("nodes.ever_not_ready"), "nodes Ready, then not"),
+        (count("nodes.ever_not_ready"), "nodes that lost Ready"),
         (count("pods.started"), "pods started"),
         (f"{running / nodes:,.1f}" if nodes else "-", "pods per node, at most"),
         (size(int(kept[-1][1])) if kept else "-", "size of etcd at the end"),
@@ -306,9 +306,12 @@ def about_parts(run: RunRecord) -> list[tuple[str, str, Json]]:
     own: Json = {
         "CPU": f"{run.number('process.cpu_s') or 0:,.1f} s",
         "memory": size(int(run.number("process.rss_bytes") or 0)),
-        "CPU a request": f"{a_request:,.0f} us" if a_request is not None else None,
+        "CPU per request": f"{a_request:,.0f} us" if a_request is not None else None,
         "metrics of the control plane": cost,
-        "asked for itself": ", ".join(f"{name} {count}" for name, count in asked.items()),
+        "requests for itself": ", ".join(f"{name} {count}" for name, count in asked.items()),
     }
-    versions |= {f"--{key.replace('_', '-')}": value for key, value in options.items()}
+    for key, value in options.items():
+        name = f"--{key.removesuffix('_ns').replace('_', '-')}"
+        is_time = key.endswith("_ns") and isinstance(value, int)
+        versions[name] = duration(cast("int", value) / 1e9) if is_time else value
     return [("Configuration", INPUT, versions), ("Machine", "", machine), ("fleet itself", "", own)]

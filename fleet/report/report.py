@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LONGER = "run it longer, for example with --duration 5m"
-NOTHING_ASKED = "the run was held to no service level"
+NOTHING_ASKED = "no service level was set for the run"
 
 
 class Outcome(enum.StrEnum):

@@ -80,14 +80,12 @@ INDICATORS = {
         "from the scheduler's queue to Running at the API server, without simulated time"
     ),
     "LeaseLateness": Indicator("how long after its due time a renewal was sent"),
-    "WatchDelay": Indicator(
-        "from a write of a status to its event on the node's watch: at most what the event took"
-    ),
+    "WatchDelay": Indicator("from a status write to its event on the node's watch: an upper bound"),
     "TimeToNodesReady": Indicator(
         "from the first kubelet's start until all were Ready", has_percentile=False
     ),
     "FalseNotReadyNodes": Indicator(
-        "nodes that were Ready and then not", unit="nodes", has_percentile=False
+        "nodes that lost Ready during the run", unit="nodes", has_percentile=False
     ),
 }
 """By name, in the order of the report."""
@@ -404,7 +402,7 @@ def _unjudged(
             return f"all nodes were Ready for less than {STEADY_LEAST_S:.0f} s"
         burst = figures.pods.started_per_s_max
         if objective.sli == POD_STARTUP and burst > PODS_PER_S_MAX:
-            return f"{burst:.0f} pods a second at times, and the SLO is of {PODS_PER_S_MAX}"
+            return f"up to {burst:.0f} pods started per second; the SLO covers {PODS_PER_S_MAX}"
     if found.seconds is None:
         return note or "there were no samples"
     if found.samples < objective.min_samples:

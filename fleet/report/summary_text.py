@@ -83,7 +83,7 @@ def _unjudged(figures: RunFigures) -> list[str]:
             continue
         side = "within" if level.met else "over"
         measured, limit = words(level.sli, level.measured), words(level.sli, level.limit)
-        why = level.note or "not judged: fleet shows it only"
+        why = level.note or "shown only, not judged"
         name = level_words(level.sli, level.percentile)
         shown.append(f"  {name} {measured}, {side} {limit} ({why})")
     return shown
@@ -97,7 +97,7 @@ def _facts(figures: RunFigures) -> list[str]:
     events, watch = figures.events, figures.watch
     unregistered = sorted(figures.unregistered.items(), key=lambda each: -each[1])
     why = "; ".join(f"{count:,} could not register: {reason}" for reason, count in unregistered)
-    spam = f"{events.sent:,} sent, {events.dropped:,} dropped as kubelets drop spam"
+    spam = f"{events.sent:,} sent, {events.dropped:,} dropped by the spam filter"
     streams = f"{watch.open:,} open, {watch.events:,} events, {watch.restarts:,} restarts"
     rejected = (f"{count:,} times {what}" for what, count in sorted(figures.rejected.items()))
     rows = [
@@ -122,7 +122,7 @@ def _node_words(figures: RunFigures) -> str:
     words = f"{nodes.ready:,} of {nodes.requested:,} Ready"
     if nodes.time_to_ready_s is not None:
         is_so = nodes.ready >= nodes.requested  # or those of a dashboard went before the end
-        words += ", all of them after " if is_so else " at the end, all of them once, after "
+        words += ", all after " if is_so else " at the end; all were Ready after "
         words += duration(nodes.time_to_ready_s)
         if nodes.time_to_ready_s > 0:
             words += f" ({nodes.requested / nodes.time_to_ready_s:,.0f}/s)"
@@ -135,7 +135,7 @@ def _node_words(figures: RunFigures) -> str:
     if figures.pace != "adaptive":
         words += f", started at {figures.pace}"
     if nodes.ever_not_ready:
-        words += f"; {nodes.ever_not_ready:,} WENT NotReady on the way"
+        words += f"; {nodes.ever_not_ready:,} WENT NotReady during the run"
     return words
 
 
@@ -184,7 +184,7 @@ def _process_words(figures: RunFigures) -> str:
     if figures.wall_s > 0:
         words[0] += f" ({process.cpu_s / figures.wall_s:.1%} of a core)"
     if count:
-        words.append(f"{process.cpu_s * 1e6 / count:,.0f} us a request")
+        words.append(f"{process.cpu_s * 1e6 / count:,.0f} us per request")
     if process.rss_bytes:
         words.append(f"{size(process.rss_bytes)} memory")
     if process.timer_lag.count:

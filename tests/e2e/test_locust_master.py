@@ -241,7 +241,7 @@ def test_a_master_that_hangs_for_long_is_missed_and_costs_no_node(world: World) 
 
         def has_us_again() -> bool:
             since = run.log.rpartition("nodes stay")[2]
-            return "answers again" in since or "took us in as worker" in since
+            return "answers again" in since or "joined the Locust master as worker" in since
 
         eventually(has_us_again, "the master has us again")
         eventually(hangs.dashboard.shows("running", 4), "4 users again")

@@ -146,7 +146,7 @@ def test_a_name_that_is_not_ours_is_refused_with_token_and_all(
     visitor = Visitor()
     answer = visitor.ask("/swarm", method, HTTP_HOST=host, **BEARER)
     assert answer.status == "403 Forbidden"
-    assert "It is not known as" in answer.body
+    assert "does not know the name" in answer.body
     assert "<script>" not in answer.body
     assert visitor.reached == []
 

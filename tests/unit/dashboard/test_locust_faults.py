@@ -72,7 +72,7 @@ def test_a_fault_is_healed_where_it_is() -> None:
     heal = {"do": "heal", "what": "1"}
     assert desk.ask(heal, "fleet-0001") == (True, "fault 1: NodeDown is healed")
     assert master.sent == [(TWO, heal)]
-    assert desk.ask(heal, "fleet-0009") == (False, "no fleet that takes faults is connected")
+    assert desk.ask(heal, "fleet-0009") == (False, "no connected fleet accepts faults")
 
 
 def test_what_is_on_ages_between_reports_and_goes_with_its_fleet(

@@ -65,7 +65,7 @@ def test_faults_are_asked_for_by_what_the_page_has_and_nothing_else(
     assert answers["faults"] == [200, [], True]
     told = {"success": False, "message": "the form has no html_file"}
     assert answers["strange fault"] == [400, told]
-    told = {"success": False, "message": "no fleet that takes faults is connected"}
+    told = {"success": False, "message": "no connected fleet accepts faults"}
     assert answers["fault for nobody"] == [400, told]
 
 

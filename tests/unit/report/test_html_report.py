@@ -144,7 +144,7 @@ def test_a_good_run_says_that_nothing_broke(good: Path) -> None:
     assert sentence(run).endswith("; it met all of its service levels.")
     told = " ".join(not_proven(run))
     assert "etcd ran without fsync" in told
-    assert "1 min 55 s with all nodes Ready" in told
+    assert "Ready for 1 min 55 s" in told
     assert "shared this machine" in told
 
 
@@ -336,7 +336,7 @@ def test_the_memory_of_a_node_in_a_fleet_of_half_the_size_is_not_worse(
     """The process itself is shared by half as many: x 1.96 said WORSE."""
     whole = changed(tmp_path / "whole", good, {"process": {"rss_bytes_per_node": 54_000}})
     half = {"nodes": {"requested": 10, "ready": 10}, "process": {"rss_bytes_per_node": 106_000}}
-    found = row_of("memory a node", whole, changed(tmp_path / "half", good, half))
+    found = row_of("memory per node", whole, changed(tmp_path / "half", good, half))
     assert (found.worse, found.unjudged) == ([False, False], ["", "nodes: 20 and 10"])
     text, code = asked(tmp_path / "half", baseline=tmp_path / "whole")
     assert code == 4
@@ -344,7 +344,7 @@ def test_the_memory_of_a_node_in_a_fleet_of_half_the_size_is_not_worse(
     assert "x 1.96 not judged" in text
     assert "| nodes: 20 and 10 |" in text
     bigger = {"process": {"rss_bytes_per_node": 106_000}}
-    assert row_of("memory a node", whole, changed(tmp_path / "same", good, bigger)).worse[1]
+    assert row_of("memory per node", whole, changed(tmp_path / "same", good, bigger)).worse[1]
 
 
 def test_each_figure_asks_for_what_it_depends_on(good: Path, tmp_path: Path) -> None:
@@ -353,20 +353,21 @@ def test_each_figure_asks_for_what_it_depends_on(good: Path, tmp_path: Path) -> 
     worse: Json = {"process": {"rss_bytes_per_node": 9_000_000, "cpu_us_per_request": 90_000.0}}
     machine = {"machine": {"cpu": "other"}}
     other = changed(tmp_path / "machine", good, worse, machine)
-    assert row_of("memory a node", first, other).worse[1]
+    assert row_of("memory per node", first, other).worse[1]
     assert (
-        row_of("CPU a request", first, other).unjudged[1] == "cpu of the machine: <slow> and other"
+        row_of("CPU per request", first, other).unjudged[1]
+        == "cpu of the machine: <slow> and other"
     )
     server = changed(tmp_path / "server", good, {**worse, "server_version": "v1.37.0"})
-    assert row_of("CPU a request", first, server).worse[1]
+    assert row_of("CPU per request", first, server).worse[1]
     assert row_of("until all were Ready", first, server).unjudged[1].startswith("server_version")
     text, code = asked(tmp_path / "machine", baseline=good)
     assert code == 1
-    assert "worse by more than 10%: memory a node; not comparable in part: cpu of the" in text
+    assert "worse by more than 10%: memory per node; not comparable in part: cpu of the" in text
     profile = {"options": {"profiles": [["gpu", 1]]}}
-    assert row_of("memory a node", first, changed(tmp_path / "mix", good, worse, profile)).unjudged[
-        1
-    ]
+    assert row_of(
+        "memory per node", first, changed(tmp_path / "mix", good, worse, profile)
+    ).unjudged[1]
     plane = {"local_control_plane": False}
     assert row_of("until all were Ready", first, changed(tmp_path / "p", good, {}, plane)).unjudged[
         1

@@ -343,7 +343,7 @@ def test_by_default_runs_lie_under_runs(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_text_says_what_happened() -> None:
     text = summary_text(figures(), Path("runs/r"), ["fleet spawn --nodes 20"])
     assert text.splitlines()[0] == "fleet run 20261121-033617-ab12: NOT JUDGED"
-    assert "10 of 10 Ready, all of them after 2.0 s (5/s)" in text
+    assert "10 of 10 Ready, all after 2.0 s (5/s)" in text
     assert "none missed" in text
     assert "etcd fsync OFF" in text
     assert "42 in 20.0 s (2/s on average), 2 errors" in text
@@ -362,7 +362,7 @@ def test_the_text_says_how_nodes_started_and_when_their_watches_were_open() -> N
 def test_nodes_that_went_before_the_end_are_not_said_to_be_there() -> None:
     found = figures()
     found.nodes.ready = 0  # a dashboard has stopped them
-    assert "0 of 10 Ready at the end, all of them once, after 2.0 s" in summary_text(found)
+    assert "0 of 10 Ready at the end; all were Ready after 2.0 s" in summary_text(found)
 
 
 def test_failures_are_tabulated_however_rare() -> None:
