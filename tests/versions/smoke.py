@@ -9,7 +9,7 @@ import dataclasses
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import orjson
@@ -19,6 +19,8 @@ from fleet.controlplane.binaries import minor_of
 
 PROPERTY = "figures of a minor"
 """Of a test: its Figures, as JSON."""
+JUDGED = "judged by a kubelet"
+"""Of a test: the release, and how the replay of what its kubelet did ended."""
 PODS = 100
 CSR_NODES = LEFT_NODES = 10
 LIMIT_S = 900.0
@@ -27,7 +29,7 @@ VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
 NODE = "system:node:"
 SAYS = "echo ready for work; sleep 1000000"
 UNKNOWN = (400, 405, 406, 415, 422)
-"""Codes with which an API server answers what it does not know; 404 only without an object."""
+"""Codes with which an API server answers what it does not know; 404 unless it names an object."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -181,7 +183,7 @@ def refused(audit_log: Path) -> Counter[str]:
     for each in _events(audit_log):
         status, about = each.get("responseStatus", {}), each.get("objectRef", {})
         code = status.get("code", 0)
-        is_absent = status.get("details", {}).get("name") or about.get("name")
+        is_absent = code == 404 and status.get("details", {}).get("name")
         is_unknown = code in UNKNOWN or (code == 404 and not is_absent)
         is_ours = _user(each).startswith(NODE) or each.get("userAgent", "").startswith("fleet/")
         if is_ours and is_unknown:
@@ -206,17 +208,16 @@ def _user(event: Json) -> str:
     return str(user.get("username", ""))
 
 
-def table(rows: list[Figures]) -> str:
+def table(rows: list[Figures], judged: Mapping[str, str]) -> str:
     """Return one line for each minor: wall times in seconds, and requests of a node by verb."""
     steps = [*rows[0].took_s]
     head = ["release", "nodes", *steps, *VERBS, "refused"]
-    lines = [head]
+    lines = [[*head, "judge"]]
     for each in rows:
         times = [f"{each.took_s[step]:.1f}" for step in steps]
         counts = [f"{each.requests.get(verb, 0) / each.nodes:.1f}" for verb in VERBS]
-        lines.append(
-            [each.release, str(each.nodes), *times, *counts, str(sum(each.refused.values()))]
-        )
+        ends = (str(sum(each.refused.values())), judged.get(each.release, "-"))
+        lines.append([each.release, str(each.nodes), *times, *counts, *ends])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))

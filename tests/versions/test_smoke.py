@@ -4,22 +4,26 @@
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
+from e2e.e2e_world import TOLD_MAX
 from e2e.own_control_plane import standing
 
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import BUILT, minor_of
-from versions.smoke import PROPERTY, smoke
+from versions.smoke import JUDGED, PROPERTY, smoke
 
 pytest_plugins = ("e2e.e2e_fixtures", "versions.version_table")
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 RELEASES = [*BUILT.values()]
 NODES = int(os.environ.get("FLEET_VERSIONS_NODES", "20"))
 OTHER = pytest.mark.slow
+RECORDED = Path(__file__).parents[1] / "oracle" / "recorded"
 
 
 @pytest.mark.parametrize(
@@ -38,5 +42,25 @@ def test_users_begin_well_on_each_minor(
     monkeypatch.setenv("XDG_STATE_HOME", str(root / "state"))  # others have a control plane, too
     with standing(root, release) as world:
         figures = smoke(world, release, NODES)
-    assert not figures.refused, figures.refused
     record_property(PROPERTY, orjson.dumps(figures).decode())
+    assert not figures.refused, figures.refused
+
+
+@pytest.mark.slow  # of the default minor, `make check` does it
+@pytest.mark.parametrize("release", RELEASES, ids=minor_of)
+def test_the_kubelet_of_each_minor_judges_fleets_node(
+    release: str, record_property: Callable[[str, object], None]
+) -> None:
+    if not (RECORDED / minor_of(release)).exists():
+        pytest.skip(f"nothing was recorded of a kubelet {release}: make oracle-record VERSION=...")
+    done = subprocess.run(
+        (sys.executable, "-m", "pytest", "-q", "tests/oracle/test_recorded.py"),
+        cwd=RECORDED.parents[2],
+        env={**os.environ, "FLEET_TEST_MINOR": minor_of(release)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    summed = done.stdout.splitlines()[-1]
+    record_property(JUDGED, f"{release}: {summed}")
+    assert done.returncode == 0, done.stdout[-TOLD_MAX:]
