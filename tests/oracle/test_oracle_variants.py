@@ -135,7 +135,7 @@ def recording(request: pytest.FixtureRequest, environment: Path) -> Recording:
     """Play the scenes of a configuration, once for all tests."""
     variant: Variant = request.param
     return played(
-        environment / f"oracle-{variant.told.name}",
+        environment / variant.told.name,  # short: paths of sockets have a limit
         LISTED,
         variant.TOGETHER,
         variant.ALONE,
