@@ -122,7 +122,7 @@ class VirtualStage:
         self.node.restart_kubelet()
 
 
-def model_of(root: Path, real: Path, told: Told = TOLD) -> NodeModel:
+def model_of(root: Path, real: Path, told: Told = TOLD, version: str = TESTED) -> NodeModel:
     """Return the node that the live judge gives fleet: what the real one found of its machine."""
     node: Json = {}
     for each in load(real).events:
@@ -137,7 +137,7 @@ def model_of(root: Path, real: Path, told: Told = TOLD) -> NodeModel:
     profile.write_text(told.documents(measured(node), kubelet))
     Path(str(kubelet["staticPodPath"])).mkdir(exist_ok=True)
     [model] = load_mix((ProfileChoice(str(profile)),)).models
-    return model.adapted(TESTED, zone_labels=True)
+    return model.adapted(version, zone_labels=True)
 
 
 def replayed(

@@ -1,0 +1,62 @@
+"""Scenes that real kubelets of other minors were recorded in, on nodes of fleet of those minors.
+
+`test_recorded.py` compares the release that is TESTED, in both encodings and with mutations; here
+each other minor is compared with what was recorded of it, in the encoding of kubelets.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from exchange import NODE_SCOPE
+from listed_differences import unlisted
+from recorded_scenes import DIRECTORY, recorded
+from replay import beyond_chance, model_of, replayed, started
+from test_recorded import LISTED, SCENES, lines
+from value_comparison import Comparison
+
+from fleet.profile.node_model import NodeModel
+from fleet.profile.release import RELEASES
+
+NEWEST = {each.name: each.newest for each in RELEASES}
+OTHERS = [
+    (path.parent, path.name.partition(".")[0])
+    for path in sorted(DIRECTORY.parent.glob("*/*.json.gz"))
+    if path.parent != DIRECTORY
+]
+IDS = [f"{directory.name}-{name}" for directory, name in OTHERS]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], NodeModel]:
+    """Return what gives the node that all scenes of a minor are played on."""
+
+    @cache
+    def of_minor(directory: Path) -> NodeModel:
+        real = directory / f"{NODE_SCOPE}.json.gz"
+        return model_of(tmp_path_factory.mktemp("node"), real, version=NEWEST[directory.name])
+
+    return of_minor
+
+
+@pytest.mark.parametrize(("directory", "name"), OTHERS, ids=IDS)
+def test_a_node_of_each_minor_does_what_its_kubelet_did(
+    directory: Path, name: str, model: Callable[[Path], NodeModel]
+) -> None:
+    recording = recorded(name, directory)
+    if name == NODE_SCOPE:
+        traces = started(recording, model(directory), "protobuf").traces()
+        found = unlisted(Comparison(*traces).run([NODE_SCOPE]).lines, LISTED)
+    else:
+
+        def found_with(seed: int) -> list[str]:
+            played = replayed(recording, SCENES[name], model(directory), "protobuf", seed=seed)
+            return lines(played, name)
+
+        found = beyond_chance(found_with)
+    assert not found, "\n".join(found)
+
+
+def test_every_minor_is_one_that_fleet_emulates() -> None:
+    assert {directory.name for directory, _ in OTHERS} <= {*NEWEST}
