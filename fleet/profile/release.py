@@ -50,8 +50,11 @@ class Release:
     restarts_all_containers: bool = False  # where a rule says so
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
     has_env_files: bool = False
+    limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit
     shows_device_health: bool = False
     explains_device_health: bool = False
+
+    configures_each_sync: bool = True  # DNS and image volumes, also where nothing is started
 
     # Images
     checks_credentials: bool = False  # of pods that use an image which another pod had pulled
@@ -168,6 +171,8 @@ V1_37 = replace(
     says_user_namespace=True,
     node_event_uid="uid",
     explains_sandbox=True,
+    configures_each_sync=False,
+    limits_sidecars=True,
     reports_secrets_early=False,
 )
 RELEASES = (V1_34, V1_35, V1_36, V1_37)

@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from exchange import NODE_SCOPE
-from listed_differences import unlisted
-from recorded_scenes import DIRECTORY, recorded
-from replay import beyond_chance, model_of, replayed, started
-from test_recorded import LISTED, SCENES, lines
-from value_comparison import Comparison
+from support.listed_differences import unlisted
 
 from fleet.profile.node_model import NodeModel
 from fleet.profile.release import RELEASES
+from oracle.exchange import NODE_SCOPE
+from oracle.recorded_scenes import DIRECTORY, recorded
+from oracle.replay import beyond_chance, model_of, replayed, started
+from oracle.test_recorded import LISTED, SCENES, lines
+from oracle.value_comparison import Comparison
 
 NEWEST = {each.name: each.newest for each in RELEASES}
 OTHERS = [

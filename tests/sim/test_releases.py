@@ -203,6 +203,19 @@ def test_a_restarted_kubelet_goes_by_what_stands_there(release: Release) -> None
 
 
 @of_each
+def test_a_sync_that_starts_nothing_looks_at_dns_or_does_not(release: Release) -> None:
+    sim = started(release)
+    sim.create_pod("web", dnsConfig={"nameservers": ["192.0.2.1", "192.0.2.2", "192.0.2.3"]})
+    sim.run_for(10)
+    said = [each for each in events(sim, "Pod") if each["reason"] == "DNSConfigForming"]
+    first = sum(each["count"] for each in said)
+    sim.run_for(600)
+    said = [each for each in events(sim, "Pod") if each["reason"] == "DNSConfigForming"]
+    again = sum(each["count"] for each in said) - first
+    assert again == 0 if release is V1_37 else 6 <= again <= 10
+
+
+@of_each
 def test_what_is_said_of_a_resize(release: Release) -> None:
     sim = started(release)
     container: Object = {"name": "c", "image": "nginx:1", "resources": {"requests": {"cpu": "1"}}}

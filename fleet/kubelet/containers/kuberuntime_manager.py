@@ -224,23 +224,25 @@ class KubeRuntimeManager:
         return SyncStage.SANDBOX if replaces else SyncStage.CONFIGURE
 
     def configure(self, worker: PodWorker, turn: Turn) -> SyncStage:
-        """Do what each sync does before it looks at containers, also when it starts none.
+        """Do what a sync does before it starts containers; an old kubelet also without any.
 
         Source: SyncPod, generatePodSandboxConfig and getImageVolumes.
         """
-        tell_dns(worker.pod, turn)
-        if worker.plan or turn.env.fidelity.pulls_images:
+        always = turn.env.model.release.configures_each_sync
+        if worker.plan or always:
+            tell_dns(worker.pod, turn)
+        if worker.plan or (always and turn.env.fidelity.pulls_images):
             worker.image_volumes = tuple(each for each in worker.pod.spec.volumes if each.image)
             worker.image_failures = None
         return SyncStage.NEXT
 
     def repeats(self, pod: Pod, turn: Turn) -> bool:
         """Return whether each further sync of a pod has something to say, or to pull."""
-        return (
-            any(each.image for each in pod.spec.volumes)
-            or bool(self._missing_secrets(pod, turn))
-            or has_dns_events(pod, turn)
-        )
+        release = turn.env.model.release
+        if release.reports_secrets_early and self._missing_secrets(pod, turn):
+            return True
+        has_images = any(each.image for each in pod.spec.volumes)
+        return release.configures_each_sync and (has_images or has_dns_events(pod, turn))
 
     def look_for_secrets(self, pod: Pod, turn: Turn) -> None:
         """Report the pull secrets that cannot be read. Source: getPullSecretsForPod."""

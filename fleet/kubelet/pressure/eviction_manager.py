@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
+from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.stats_provider import (
     Measure,
     NodeUse,
@@ -254,7 +255,7 @@ def _shown(threshold: EvictionThreshold, observed: Observation, signal: Signal) 
     return str(amount), str(whole_quantity(observed.available, form))
 
 
-def local_storage_message(pod: Pod, stats: PodStats) -> str:
+def local_storage_message(pod: Pod, stats: PodStats, *, limits_sidecars: bool = False) -> str:
     """Return why a pod is evicted for the disk that it uses alone, "" when it is not.
 
     Source: eviction_manager.go, emptyDirLimitEviction, podEphemeralStorageLimitEviction,
@@ -268,8 +269,8 @@ def local_storage_message(pod: Pod, stats: PodStats) -> str:
     limit = resources_of(pod.spec.resources_json).limits.ephemeral
     if limit and stats.ephemeral > limit:
         return POD_DISK_LIMIT % amount_text(pod.spec.resources_json, "limits", EPHEMERAL)
-    # Sidecars have no limit of their own here: containers alone are looked at.
-    asked = {spec.name: spec.resources_json for spec in pod.spec.containers}
+    sidecars = filter(is_sidecar, pod.spec.init_containers) if limits_sidecars else ()
+    asked = {spec.name: spec.resources_json for spec in (*sidecars, *pod.spec.containers)}
     for each in stats.containers:
         resources_json = asked.get(each.name, b"")
         limit = resources_of(resources_json).limits.ephemeral
@@ -353,7 +354,7 @@ class EvictionManager:
             (each.pod, pod_stats(each, now_ns)) if isinstance(each, PodTerms) else (each, None)
             for each in pods
         ]
-        over = tuple(_local_storage_evictions(ranked)) if _has_isolation(model) else ()
+        over = tuple(_local_storage_evictions(ranked, model)) if _has_isolation(model) else ()
         if over:
             return self._evicting(Pass("", over), now_ns)
         if not thresholds:
@@ -445,10 +446,13 @@ def _has_isolation(model: NodeModel) -> bool:
     return model.kubelet.local_storage_capacity_isolation
 
 
-def _local_storage_evictions(pods: Sequence[Ranked]) -> Iterator[Eviction]:
+def _local_storage_evictions(pods: Sequence[Ranked], model: NodeModel) -> Iterator[Eviction]:
     """Yield the pods that use more of the disk than they may. Source: localStorageEviction."""
+    with_sidecars = model.release.limits_sidecars
     for pod, stats in pods:
-        message = local_storage_message(pod, stats) if stats is not None else ""
+        if stats is None:
+            continue
+        message = local_storage_message(pod, stats, limits_sidecars=with_sidecars)
         if message and not is_critical_pod(pod):
             yield Eviction(pod, message, (), IMMEDIATE_GRACE_S, disrupts=False)
 

@@ -238,8 +238,10 @@ def test_the_disk_limit_of_a_container_is_not_that_of_a_sidecar() -> None:
     assert local_storage_message(one, stats) == (
         'Container c exceeded its local ephemeral storage limit "1Gi". '
     )
+    limited = limited._replace(restart_policy="Always")
     one.spec = one.spec._replace(containers=(container(name="other"),), init_containers=(limited,))
     assert local_storage_message(one, stats) == ""
+    assert local_storage_message(one, stats, limits_sidecars=True).startswith("Container c ")
 
 
 def test_images_are_deleted_before_pods_are_evicted() -> None:
