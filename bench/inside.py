@@ -105,6 +105,8 @@ class Phases:
             self.running = 0
             return 0
         metadata = event["object"]["metadata"]
+        if event["type"] == "BOOKMARK":
+            return int(metadata["resourceVersion"])
         self.running -= self.states.pop(metadata["name"], "") == RUNNING
         if event["type"] != "DELETED":
             phase = event["object"]["status"].get("phase", "")
