@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ Json = dict[str, Any]
 FLEET = (str(Path(sys.executable).with_name("fleet")),)
 WAIT_MAX_S = 120.0
 POLL_S = 0.1
+PAUSE = "registry.k8s.io/pause:3.10.1"
 TOLD_MAX = 4_000
 """Bytes of the end of a log that a failed test shows."""
 FOREIGN_NODE = "not-fleets"
@@ -306,7 +307,7 @@ def condition(item: Json, kind: str) -> str:
 
 def workload(kind: str, name: str, replicas: int = 0, **spec: object) -> Json:
     """Return a Deployment, or a Job, of the pods `app: name`."""
-    container = {"name": "c", "image": "registry.k8s.io/pause:3.10.1"}
+    container = {"name": "c", "image": PAUSE}
     pod: Json = {"containers": [container], **spec}
     outer: Json = {"template": {"metadata": {"labels": {"app": name}}, "spec": pod}}
     if kind == "Job":
@@ -316,6 +317,33 @@ def workload(kind: str, name: str, replicas: int = 0, **spec: object) -> Json:
         return {"apiVersion": "batch/v1", "kind": kind, "metadata": {"name": name}, "spec": outer}
     outer |= {"replicas": replicas, "selector": {"matchLabels": {"app": name}}}
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": outer}
+
+
+def pod(
+    name: str,
+    script: str = "",
+    node: str = "",
+    *,
+    container: Json | None = None,
+    annotations: Json | None = None,
+    volumes: Sequence[Json] = (),
+    **spec: object,
+) -> Json:
+    """Return a pod of one container that mounts all volumes, bound to a node if one is named."""
+    main: Json = {"name": "c", "image": PAUSE}
+    if script:
+        main |= {"image": "busybox", "command": ["sh", "-c", script]}
+    if volumes:
+        spec["volumes"] = volumes
+        main["volumeMounts"] = [
+            {"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes
+        ]
+    if node:
+        spec["nodeName"] = node
+    metadata = {"name": name, **({"annotations": annotations} if annotations else {})}
+    containers = [{**main, **(container or {})}]
+    body = {"containers": containers, "terminationGracePeriodSeconds": 1, **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
 def children(run: Running, word: str) -> list[psutil.Process]:

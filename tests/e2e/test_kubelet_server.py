@@ -20,7 +20,7 @@ import psutil
 import pytest
 import yaml
 
-from e2e.e2e_world import Json, World, eventually
+from e2e.e2e_world import Json, World, eventually, pod
 from fleet.controlplane.directory import Layout
 from fleet.controlplane.pki import SelfSigned
 from fleet.profile.loader import show_profile
@@ -49,12 +49,6 @@ class Served(NamedTuple):
     node: str
     allowed: str
     unknown: str
-
-
-def pod(name: str, script: str) -> Json:
-    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 def tls(certificate: str = "", key: str = "") -> ssl.SSLContext:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from e2e.e2e_world import DEDICATED, Json, World, condition, eventually
+from e2e.e2e_world import DEDICATED, Json, World, condition, eventually, pod
 from e2e.fault_world import lively, order
 from fleet.errors import FleetError
 
@@ -30,21 +31,16 @@ FAULTS: tuple[tuple[str, list[int], Json], ...] = (
 )
 
 
+calm = partial(
+    pod,
+    annotations={"fleet.emulator/memory-usage": "64Mi"},
+    container={"image": "nginx"},
+    terminationGracePeriodSeconds=0,
+)
+
+
 def name_of(number: int) -> str:
     return f"{PREFIX}-{number:05d}"
-
-
-def pod(name: str, node: str = "") -> Json:
-    container = {"name": "c", "image": "nginx"}
-    spec: Json = {"containers": [container], "terminationGracePeriodSeconds": 0}
-    spec |= {"nodeName": node} if node else {}
-    notes = {"fleet.emulator/memory-usage": "64Mi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": notes},
-        "spec": spec,
-    }
 
 
 def is_ready(world: World, name: str) -> bool:
@@ -90,7 +86,7 @@ def test_machines_fail_as_machines_do_and_come_back(eager: World) -> None:
             )
             return len(flips) > 2
 
-        world.apply(*(pod(name, name_of(node)) for name, node in PODS.items()))
+        world.apply(*(calm(name, node=name_of(node)) for name, node in PODS.items()))
         eventually(lambda: all(is_ready(world, name) for name in PODS), "all pods are Ready")
         before = boots()
         for kind, hit, more in FAULTS:
@@ -98,7 +94,7 @@ def test_machines_fail_as_machines_do_and_come_back(eager: World) -> None:
             assert order(run, do="inject", fault=fault)["nodes"] == len(hit)
         with pytest.raises(FleetError, match="ComponentDown: it needs a local control plane"):
             order(run, do="inject", fault={"type": "ComponentDown", "component": "etcd"})
-        world.apply(pod("made", name_of(3)))
+        world.apply(calm("made", node=name_of(3)))
         eventually(lambda: ready([0, 1, 6, 7]) == {"Unknown"}, "silent nodes are Unknown")
         eventually(lambda: ended(world, "died")[0] == 1, "the pod has another sandbox")
         eventually(lambda: "died" in told(world, "SandboxChanged"), "which is told")
@@ -163,7 +159,7 @@ def test_the_control_plane_of_a_run_fails_and_comes_back(
     with world.spawn("plane", 3, f"--kubeconfig-out={kubeconfig}") as run:
         run.until_ready()
         inject("ComponentDown", "kube-scheduler")
-        world.apply(pod("bound", "plane-00001"), pod("free"))
+        world.apply(calm("bound", node="plane-00001"), calm("free"))
         eventually(lambda: runs("bound"), "who needs no scheduler runs")
         assert "nodeName" not in get("pod", "free")["spec"]
         assert len(order(run, do="heal", what="ComponentDown")["healed"]) == 1

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-from e2e.e2e_world import Json, World
+from e2e.e2e_world import World, pod
 
 pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -58,23 +58,13 @@ class Kubelet(NamedTuple):
         return int(sum(each.memory_info().rss for each in tree))
 
 
-def pod(name: str, script: str, **annotations: str) -> Json:
-    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations},
-        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
-    }
-
-
 @pytest.fixture(scope="module")
 def kubelet(world: World) -> Iterator[Kubelet]:
     """Run a node with a pod that says a line now and then, and one that says all it can."""
     with world.spawn(PREFIX, 1) as run:
         run.until_ready()
         loud = {"fleet.emulator/logs": yaml.safe_dump(LOUD_LOGS)}
-        world.apply(pod("ticks", TICKS), pod("loud", "sleep 3600", **loud))
+        world.apply(pod("ticks", TICKS), pod("loud", "sleep 3600", annotations=loud))
         world.kubectl("wait", "--for=condition=Ready", "pod/ticks", "pod/loud", "--timeout=240s")
         world.kubectl("create", "serviceaccount", PREFIX)
         world.kubectl(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.e2e_world import Json, World, eventually
+from e2e.e2e_world import World, eventually, pod
 from e2e.free_ports import free_port
 
 pytest_plugins = ("e2e.e2e_fixtures",)
@@ -28,20 +28,6 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def pod(name: str, node: str) -> Json:
-    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", SAYS]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "containers": [container],
-            "nodeName": node,
-            "terminationGracePeriodSeconds": 1,
-        },
-    }
-
-
 def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
     """The API server finds each: its logs, its exec, and what it proxies to."""
     address, first = own_address(), free_port(NODES)
@@ -54,7 +40,7 @@ def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
             assert {"type": "InternalIP", "address": address} in status["addresses"]
             assert status["daemonEndpoints"] == {"kubeletEndpoint": {"Port": port}}
             assert "ExtendWebSocketsToKubelet" in status["declaredFeatures"]
-        world.apply(pod("first", names[0]), pod("last", names[-1]))
+        world.apply(pod("first", SAYS, names[0]), pod("last", SAYS, names[-1]))
         world.kubectl("wait", "--for=condition=Ready", "pod/first", "pod/last", "--timeout=120s")
         for name in ("first", "last"):
             assert world.kubectl("logs", name) == "hello\n"
@@ -74,7 +60,7 @@ def by_path(world: World) -> Iterator[tuple[int, str, str]]:
     port = free_port()
     with world.spawn("pathed", NODES, "--serve=path", f"--serve-at=127.0.0.1:{port}") as fleet:
         fleet.until_ready()
-        world.apply(pod("pathed", "pathed-00001"))
+        world.apply(pod("pathed", SAYS, "pathed-00001"))
         world.kubectl("wait", "--for=condition=Ready", "pod/pathed", "--timeout=120s")
         for name in ("may", "may-not"):
             world.kubectl("create", "serviceaccount", name)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.e2e_world import SUITES_PROGRAMS, Json, World, eventually, read_until
+from e2e.e2e_world import SUITES_PROGRAMS, World, eventually, pod, read_until
 from e2e.free_ports import free_port
 
 pytest_plugins = ("e2e.e2e_fixtures",)
@@ -24,12 +24,6 @@ SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
 PROTOCOLS = pytest.mark.parametrize("variables", [WEB_SOCKETS, SPDY], ids=["ws", "spdy"])
 SIZE = 3_000_000
 ECHOED = 8_000_000
-
-
-def pod(name: str, script: str) -> Json:
-    container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script]}
-    spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Pods that cannot be killed, volumes that do not unmount, as the API shows them; and their end."""
 
+from functools import partial
+
 import pytest
 
-from e2e.e2e_world import Json, World, condition, eventually, workload
+from e2e.e2e_world import Json, World, condition, eventually, pod, workload
 from e2e.fault_world import lively, order
 
 pytest_plugins = ("e2e.e2e_fixtures",)
@@ -27,16 +29,7 @@ TOLD = {
 }
 
 
-def pod(name: str, node: str, **spec: object) -> Json:
-    mounts = [{"name": each["name"], "mountPath": "/data"} for each in spec.get("volumes", ())]  # type: ignore[attr-defined]
-    container = {"name": "c", "image": "nginx", "volumeMounts": mounts}
-    uses = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 1}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {**uses, **spec},
-    }
+nginx = partial(pod, container={"image": "nginx"})
 
 
 def claimed(node: str) -> list[Json]:
@@ -55,7 +48,7 @@ def claimed(node: str) -> list[Json]:
         "provisioner": DRIVER,
     }
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "stuck"}}]
-    return [storage_class, {**claim, "spec": spec}, pod("busy", node, volumes=volumes)]
+    return [storage_class, {**claim, "spec": spec}, nginx("busy", node=node, volumes=volumes)]
 
 
 def kills(world: World, name: str) -> list[Json]:
@@ -117,7 +110,7 @@ def test_pods_that_cannot_end_stay_until_it_is_healed(world: World) -> None:
 
     with world.spawn(prefix, len(PODS), profile) as run:
         run.until_ready()
-        alone = [pod(name, node) for name, node in zip(PODS[:4], names[:4], strict=True)]
+        alone = [nginx(name, node=node) for name, node in zip(PODS[:4], names[:4], strict=True)]
         where = {"kubernetes.io/hostname": names[1]}
         pile = workload(
             "Deployment", "pile", PILED, nodeSelector=where, terminationGracePeriodSeconds=1
