@@ -553,7 +553,7 @@ class VirtualKubelet:
     def _on_node_event(self, event: WatchEvent, turn: Turn) -> None:
         status, facts = self.status, self.facts
         if event.type is EventType.SYNCED:
-            self._node_synced = True
+            self._node_synced = self._node_synced or not turn.env.model.release.awaits_node
             return
         view = event.record
         assert isinstance(view, NodeView), event
@@ -564,6 +564,7 @@ class VirtualKubelet:
             status.on_node(None, facts)
             turn.report(Milestone.GONE)
         else:
+            self._node_synced = True
             if not self._saw_node:  # once a process: what drivers of an earlier one left
                 self._saw_node = True
                 turn.call(Op.DELETE_RESOURCE_SLICES)

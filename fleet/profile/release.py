@@ -35,8 +35,8 @@ class Release:
     says_user_namespace: bool = False  # nodeInfo.runningInUserNamespace
     node_event_version: str = ""  # apiVersion of what events about the Node refer to
     node_event_uid: str = "name"  # its uid: the "name" of the Node, "" for none, or its real "uid"
-
     updates_volume_limits: bool = False  # CSINode: nodeAllocatableUpdatePeriodSeconds of a driver
+    awaits_node: bool = False  # before it watches pods: a snapshot without its Node is none
     rereads_node: bool = False  # for a pod that only its node affinity keeps out
 
     # Pods
@@ -53,7 +53,6 @@ class Release:
     limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit
     shows_device_health: bool = False
     explains_device_health: bool = False
-
     configures_each_sync: bool = True  # DNS and image volumes, also where nothing is started
 
     # Images
@@ -170,6 +169,7 @@ V1_37 = replace(
     limits_events_at_zero=False,
     says_user_namespace=True,
     node_event_uid="uid",
+    awaits_node=True,
     explains_sandbox=True,
     configures_each_sync=False,
     limits_sidecars=True,

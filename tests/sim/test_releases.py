@@ -83,6 +83,13 @@ def test_events_of_the_node_refer_to_it(release: Release) -> None:
 
 
 @of_each
+def test_pods_are_watched_before_the_node_is_there_or_after(release: Release) -> None:
+    sim = Simulation(seed=3, model=model_of(release), registers=False)
+    sim.run_for(5)  # nobody has made its Node
+    assert len(sim.calls("n-0", "WATCH", "/pods?")) == (release is not V1_37)
+
+
+@of_each
 def test_what_a_node_says_of_its_kubelet(release: Release) -> None:
     status = started(release).server.get("nodes", "n-0")["status"]
     assert status["nodeInfo"]["kubeletVersion"] == release.newest

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from pydantic import ValidationError
 
+from fleet.controlplane.binaries import BUILT
 from fleet.errors import UsageError
 from fleet.profile.loader import load_mix
 from fleet.profile.release import RELEASES, V1_34, V1_36, V1_37, Release
@@ -84,3 +85,7 @@ def test_the_option_is_a_version() -> None:
     assert Settings.model_validate({"kubelet_version": "1.35.4"}).kubelet_version == "v1.35.4"
     with pytest.raises(ValidationError, match=r"'old' is not a version such as"):
         Settings.model_validate({"kubelet_version": "old"})
+
+
+def test_fleet_builds_the_control_plane_of_each_release() -> None:
+    assert {each.name: each.newest for each in RELEASES} == BUILT
