@@ -59,8 +59,12 @@ def main() -> None:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:
         code = Exit.INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = Exit.USAGE
     except click.UsageError as error:
-        code = _fail(error.format_message(), Exit.USAGE)
+        help_ = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
+        code = _fail(f"{error.format_message().removesuffix('.')}{help_}", Exit.USAGE)
     except FleetError as error:
         code = _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader has seen enough

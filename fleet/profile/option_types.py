@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, StringCo
 
 from fleet.errors import UsageError
 from fleet.profile.host_names import host_name
-from fleet.profile.schema import PLACEHOLDER, PLACEHOLDERS, check_placeholders
+from fleet.profile.schema import PLACEHOLDER, PLACEHOLDERS, RUN_ID_PATTERN, check_placeholders
 from fleet.quantity import parse_positive_duration, parse_share
 
 
@@ -300,7 +300,7 @@ DurationOption = Annotated[int, BeforeValidator(parse_positive_duration)]
 HostNames = Annotated[tuple[str, ...], AfterValidator(lambda given: tuple(map(host_name, given)))]
 Profiles = Annotated[tuple[ProfileChoice, ...], BeforeValidator(_profiles)]
 Rate = Annotated[float, BeforeValidator(_rate)]
-RunId = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$")]
+RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 Shard = Annotated[Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(_shard)]
 StopIf = Annotated[StopRules, BeforeValidator(_stop_rules)]
 DEFAULT_STOP_RULES = _stop_rules("readyz,errors")

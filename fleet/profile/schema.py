@@ -51,6 +51,11 @@ QuantityField = Annotated[
 """An amount as Kubernetes writes it."""
 
 LABEL_PART_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+RUN_ID_PATTERN = r"^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?)?$"
+PATTERN_WORDS = {
+    LABEL_PART_PATTERN: "a DNS label: lower-case letters, digits and '-', at most 63",
+    RUN_ID_PATTERN: "lower-case letters, digits, '-' and '.', at most 63",
+}
 DnsLabel = Annotated[str, StringConstraints(pattern=LABEL_PART_PATTERN)]
 """RFC 1123: what profile names and name prefixes are made of."""
 
@@ -157,8 +162,8 @@ def _message(kind: str, context: dict[str, object], text: str, value: object) ->
         return "is required"
     if kind in {"enum", "literal_error"}:
         return f"{value!r} is not one of {context['expected']}"
-    if kind == "string_pattern_mismatch" and context["pattern"] == LABEL_PART_PATTERN:
-        return f"{value!r} is not a DNS label: lower-case letters, digits and '-', at most 63"
+    if kind == "string_pattern_mismatch" and context["pattern"] in PATTERN_WORDS:
+        return f"{value!r} is not {PATTERN_WORDS[str(context['pattern'])]}"
     shown = repr(value)
     if len(shown) > 60:
         shown = f"{shown[:57]}..."

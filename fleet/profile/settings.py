@@ -421,7 +421,8 @@ class Settings(BaseModel):
         if self.shard_stride and self.shard_stride < self.most // self.processes:
             raise ValueError(f"--shard-stride: a shard has {self.most // self.processes} nodes")
         if self.processes > self.nodes:
-            raise ValueError(f"--processes: {self.processes} processes for {self.nodes} nodes")
+            few = f"{self.processes} processes for {self.nodes} nodes"
+            raise ValueError(f"--processes: {few}; each process needs at least one")
         if self.dashboard and self.locust_master:
             raise ValueError("--dashboard starts a master of its own: drop --locust-master")
         if self.load_cluster_role and not self.load:

@@ -63,7 +63,43 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
             ["spawn", "--identity=csr", "--bootstrap-kubeconfig=/no/such"],
             "--bootstrap-kubeconfig /no/such: no such file",
         ),
-        (["swarm"], "No such command 'swarm'"),
+        (["spawn", "--zone-lables"], "Did you mean '--zone-labels'?; see fleet spawn --help"),
+        (["spawn", "-n"], "Option '-n' requires an argument"),
+        (["spawn", "--rate", "fast"], "'fast' is neither a number of nodes a second nor max"),
+        (["spawn", "--rate=-5"], "'-5' is neither a number of nodes a second nor max"),
+        (["spawn", "--stop-if=sometimes"], "'sometimes' is not readyz[:DURATION], errors["),
+        (["spawn", "--provider-id=same"], "neither {{name}} nor {{index}}: all nodes would be"),
+        (["spawn", "--serve=ports"], "--serve-at ADDRESS:PORT goes with --serve ports"),
+        (["spawn", "--serve=path", "--serve-at=host:80"], "--serve-at: 'host' is not an IP"),
+        (["spawn", "--approve-csrs"], "--approve-csrs is for --identity csr"),
+        (["spawn", "--processes=5", "-n3"], "5 processes for 3 nodes; each process needs"),
+        (["spawn", "--output=xml"], "'xml' is not one of 'text', 'json', 'yaml'"),
+        (["spawn", "--shard=10000"], "--shard: '10000': input should be less than 10000"),
+        (["spawn", "--run-id=Upper"], "--run-id: 'Upper' is not lower-case letters, digits, '-'"),
+        (["spawn", "--dashboard", "--until-ready"], "drop -- COMMAND, --until-ready, --duration"),
+        (["spawn", "--slo=/no/such.yaml"], "--slo /no/such.yaml: No such file or directory"),
+        (["spawn", "--kubeconfig=/etc/hosts"], "/etc/hosts: not a kubeconfig, it has no list of"),
+        (["spawn", "--profile=gpu", "--profile=gpu"], "'gpu' names a profile twice"),
+        (["run"], "Missing argument 'SCENARIO'; see fleet run --help"),
+        (["run", "zone-outrage"], "did you mean 'zone-outage'"),
+        (["run", "zone-outage", "--fidelity=light"], "Partition needs connections of the nodes'"),
+        (["run", "./no-such.yaml"], "no-such.yaml: No such file or directory"),
+        (["capacity"], "Missing option '--max-nodes'; see fleet capacity --help"),
+        (["capacity", "--max-nodes=9", "--precision=1"], "'1' is not clear; write 1% or 100%"),
+        (["capacity", "--max-nodes=9", "--context=x"], "add --confirm-cluster CONTEXT"),
+        (["inject", "Nothing"], "'Nothing' is no fault; these are: HeartbeatLoss, "),
+        (["inject", "SlowLink"], "SlowLink needs by, for example"),
+        (["inject", "NodeDown", "--for=0s"], "--for: '0s' must be above 0s"),
+        (["inject", "NodeDown", "--by=5s"], "NodeDown takes no by; it takes nothing"),
+        (["heal", "3", "--all"], "name one fault, or --all of them"),
+        (["clean", "--statefulset=a/b"], "name the run of its pods with --run"),
+        (["rbac", "--service-account=x"], "'x' is not NAMESPACE/NAME"),
+        (["report", "/no/such"], "/no/such holds no run: neither summary.json nor"),
+        (["report", "/tmp", "-opdf"], "'pdf' is not one of 'html', 'markdown', 'junit', 'text'"),
+        (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
+        (["help", "nothing"], "No such command 'nothing'; see fleet --help"),
+        (["version", "extra"], "Got unexpected extra argument (extra); see fleet version --help"),
+        (["swarm"], "No such command 'swarm'; see fleet --help"),
         (["clean", "--all", "--expired"], "--run, --all and --expired exclude one another"),
         (["profiles", "show", "nothing"], "nothing"),
         (["profiles", "explain", "-f", "/no/such"], "'/no/such': No such file or directory"),
@@ -82,6 +118,13 @@ def test_bad_usage_is_one_line_and_exit_2(
     [line] = printed.err.splitlines()
     assert line.startswith("fleet: ")
     assert words in line
+
+
+def test_a_group_without_a_command_shows_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "controlplane") == Exit.USAGE
+    assert capsys.readouterr().err.startswith("Usage: fleet controlplane")
 
 
 def test_a_file_that_is_no_text_is_refused(
