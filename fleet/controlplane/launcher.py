@@ -21,7 +21,9 @@ def main(arguments: list[str]) -> None:
     """Bind this process's life to the parent's, then become the program."""
     parent, program = int(arguments[0]), arguments[1:]
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)) != 0:
+    if not hasattr(libc, "prctl"):  # macOS: the program outlives a parent that is killed
+        sys.stderr.write("fleet: this system cannot end the program if fleet is killed\n")
+    elif libc.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL)) != 0:
         sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent:  # it died before the request: no signal would come any more
         sys.exit("the parent is gone")

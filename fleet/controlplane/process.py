@@ -8,10 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
+import psutil
+
 from fleet.controlplane.options import ComponentDeath
 from fleet.profile.secret_variables import without_secrets
 
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+PROC = Path("/proc")
+BOOT_ID = PROC / "sys/kernel/random/boot_id"
 LAUNCHER = Path(__file__).with_name("launcher.py")
 LAST_LINES = 12  # of the log of a component that died: klog writes a fatal error last
 LAST_BYTES = 8192
@@ -24,11 +27,11 @@ def bound_to_us(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def boot_id() -> str:
-    """Return what this boot of the machine is called, "" where the kernel does not say it."""
+    """Return what this boot of the machine is called: by Linux, else by its time."""
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
-        return ""
+        return str(int(psutil.boot_time()))
 
 
 def start_ticks(pid: int) -> int | None:
@@ -36,8 +39,12 @@ def start_ticks(pid: int) -> int | None:
 
     Source: Linux, Documentation/filesystems/proc.rst, table 1-4: state and start_time.
     """
+    if not PROC.exists():  # macOS
+        with contextlib.suppress(psutil.Error):
+            return int(psutil.Process(pid).create_time())
+        return None
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = (PROC / str(pid) / "stat").read_text()
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()  # from the third on: the name may have spaces

@@ -49,7 +49,7 @@ def open_loopback(port: int) -> socket.socket | None:
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, LOOPBACK_DEVICE)
-    except OSError:
+    except (AttributeError, OSError):  # only Linux has it
         found.close()
         return None
     return _listen(found, "0.0.0.0", port, is_exact=False)  # noqa: S104 - of `lo` alone

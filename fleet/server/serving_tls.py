@@ -63,6 +63,8 @@ class ServingContext(ssl.SSLContext):
         Source: initializeTLS: RequestClientCert. Raises ValueError or OSError for a text that
         cannot be read.
         """
+        if not hasattr(os, "memfd_create"):
+            raise SetupError("kubelets serve logs and exec on Linux only; add --serve off")
         context = cls(ssl.PROTOCOL_TLS_SERVER)
         context.use_client_ca(client_ca)
         context._scratch = os.memfd_create("fleet-serving", os.MFD_CLOEXEC)

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import selectors
 from collections.abc import Callable, Iterator
 from typing import cast
 
 import pytest
 
 from fleet.wire.sockets import poller
-from fleet.wire.sockets.poller import READ, Poller
+from fleet.wire.sockets.poller import READ, WRITE, Poller, Selected
 
 MS = 1_000_000
 
@@ -226,3 +227,38 @@ def test_a_bug_at_an_edge_leaves_the_others_read(scene: Scene) -> None:
     scene.fails = False
     scene.loop.wake()
     assert len(scene.handled) == 1
+
+
+def test_without_epoll_a_timer_opens_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS: what is ready is read every 2 ms, by whatever `selectors` finds."""
+    monkeypatch.setattr(poller, "HAS_EPOLL", False)
+    monkeypatch.setattr("selectors.DefaultSelector", selectors.PollSelector)
+    scene = Scene()
+    assert not scene.loop.readers
+    (first, end), (second, _) = scene.pipes
+    os.write(end, b"x")
+    assert scene.loop.fire() == poller.COALESCE_S
+    assert scene.handled == [first]
+    scene.poller.unregister(second)
+    scene.poller.register(second, READ | WRITE)
+    scene.poller.modify(second, READ)
+    scene.poller.rest()
+    scene.loop.fire()
+    assert scene.handled == [first]
+    scene.poller.forget(first)
+    scene.poller.forget(first)
+    scene.poller.close()
+
+
+def test_what_is_left_out_of_a_poll_is_ready_the_next_time() -> None:
+    selected = Selected(selectors.PollSelector())
+    ends = [os.pipe() for _ in range(3)]
+    for ours, theirs in ends:
+        selected.register(ours, READ)
+        os.write(theirs, b"x")
+    selected.register(ends[0][1], READ | WRITE)
+    assert len(selected.poll(0, 2)) == 2
+    assert dict(selected.poll(0, 9)) == {ends[0][1]: WRITE} | {ours: READ for ours, _ in ends}
+    selected.close()
+    for fd in (fd for pair in ends for fd in pair):
+        os.close(fd)

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import selectors
 import socket
 import ssl
 import subprocess
@@ -30,6 +31,7 @@ from support.connect_proxy import ConnectProxy
 
 from fleet.wire.http2.http2_codec import ErrorCode, Inbox
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
+from fleet.wire.sockets import poller
 from fleet.wire.sockets.connection import (
     Address,
     Connection,
@@ -1051,3 +1053,21 @@ def test_a_proxy_that_refuses_is_named_in_the_answer(certificate: Certificate) -
 
     with ConnectProxy(403) as proxy:
         run(test(proxy))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        test_goaway_drains_watches_and_sends_the_unseen_again,
+        test_a_lost_connection_answers_for_everything,
+        partial(test_a_large_upload_meets_the_windows_and_a_full_socket, window=2**31 - 1),
+        test_dials_go_round_all_addresses_and_past_dead_ones,
+    ],
+)
+def test_connections_work_without_epoll(
+    monkeypatch: pytest.MonkeyPatch, certificate: Certificate, test: Callable[[Certificate], None]
+) -> None:
+    """As on macOS."""
+    monkeypatch.setattr(poller, "HAS_EPOLL", False)
+    monkeypatch.setattr("selectors.DefaultSelector", selectors.PollSelector)
+    test(certificate)

@@ -473,6 +473,7 @@ class Descriptors:
     def discard(self, connection: Connection) -> None:
         """Close a descriptor; epoll forgets it with that."""
         self.by_fd.pop(connection.fd, None)
+        self.poller.forget(connection.fd)
         connection.close()
 
 

@@ -11,10 +11,15 @@ A wake-up of the process costs 50 us and more, as much as a request; so after a 
 wake-up we rest for 2 ms, or until the next edge, and take together what came by then. The gate
 makes arming cheap: to put an epoll into another, Linux walks all its descriptors (1.3 ms for
 5,000), to modify it does not.
+
+Where there is no epoll (macOS) `selectors` stands in, and a timer for the gate: ARMED looks every
+COALESCE_S.
 """
 
 import asyncio
+import contextlib
 import select
+import selectors
 from collections.abc import Callable
 
 from fleet.clock import TICK_NS
@@ -24,8 +29,50 @@ DRAIN_NS_MAX = 10_000_000  # then the loop's timers have their turn
 EVENTS_MAX = 32  # handled between two looks at the clock
 BEHIND_NS = 100_000_000  # data that waited this long: a server may have given up on us
 
-READ = select.EPOLLIN
-WRITE = select.EPOLLOUT
+READ = 1  # select.EPOLLIN
+WRITE = 4  # select.EPOLLOUT
+HAS_EPOLL = hasattr(select, "epoll")
+
+
+class Selected:
+    """What epoll does for the poller, by the best means that `selectors` finds."""
+
+    def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
+        self._selector = selector or selectors.DefaultSelector()
+        self.closed = False
+
+    def register(self, fd: int, mask: int) -> None:
+        """Watch a descriptor, perhaps one whose number was another's before."""
+        self.forget(fd)
+        self._selector.register(fd, _selected(mask))
+
+    def modify(self, fd: int, mask: int) -> None:
+        """Watch it for other things."""
+        self._selector.modify(fd, _selected(mask))
+
+    def forget(self, fd: int) -> None:
+        """Watch it no more, open or closed."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    unregister = forget
+
+    def poll(self, timeout_s: float, events_max: int) -> list[tuple[int, int]]:
+        """Return what is ready; what is left out is ready the next time."""
+        found = self._selector.select(timeout_s)[:events_max]
+        return [
+            (key.fd, READ * bool(mask & selectors.EVENT_READ) | WRITE * (mask >> 1))
+            for key, mask in found
+        ]
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._selector.close()
+        self.closed = True
+
+
+def _selected(mask: int) -> int:
+    return selectors.EVENT_READ * bool(mask & READ) | selectors.EVENT_WRITE * bool(mask & WRITE)
 
 
 class Poller:
@@ -42,8 +89,9 @@ class Poller:
         self._now_ns = now_ns
         self._handle = handle
         self._drained = drained
-        self._epoll = select.epoll()
-        self._gate = select.epoll()
+        self._gate = select.epoll() if HAS_EPOLL else None
+        self._epoll = Selected() if self._gate is None else select.epoll()
+        self._fileno = -1 if isinstance(self._epoll, Selected) else self._epoll.fileno()
         self._timer: asyncio.TimerHandle | None = None
         self._due_ns = 0
         self._sleeps = False  # may rest until the next edge
@@ -51,8 +99,11 @@ class Poller:
         self._limited = False  # the last drain left something
         self._limited_since_ns = 0
         self.behind_ns = 0  # when reading last lagged, 0 for never
-        self._gate.register(self._epoll.fileno(), READ | select.EPOLLONESHOT)
-        loop.add_reader(self._gate.fileno(), self._on_gate)
+        if self._gate is None:
+            self._arm()
+        else:
+            self._gate.register(self._fileno, READ | select.EPOLLONESHOT)
+            loop.add_reader(self._gate.fileno(), self._on_gate)
 
     def register(self, fd: int, mask: int) -> None:
         """Watch a descriptor."""
@@ -66,13 +117,19 @@ class Poller:
         """Forget a descriptor that is about to be closed."""
         self._epoll.unregister(fd)
 
+    def forget(self, fd: int) -> None:
+        """Forget a descriptor that is closed, as epoll has done already."""
+        if isinstance(self._epoll, Selected):
+            self._epoll.forget(fd)
+
     def close(self) -> None:
         """Give everything back."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._loop.remove_reader(self._gate.fileno())
-        self._gate.close()
+        if self._gate is not None:
+            self._loop.remove_reader(self._gate.fileno())
+            self._gate.close()
         self._epoll.close()
 
     def drain(self) -> int:
@@ -109,7 +166,8 @@ class Poller:
     def rest(self) -> None:
         """Look again in COALESCE_S and not before: answers to a flush are on their way."""
         if self._timer is None and not self._is_asleep:
-            self._gate.modify(self._epoll.fileno(), 0)
+            if self._gate is not None:
+                self._gate.modify(self._fileno, 0)
             self._pause()
 
     def on_edge(self, *, sleeps: bool) -> None:
@@ -140,13 +198,17 @@ class Poller:
         self._due_ns = self._now_ns() + TICK_NS
 
     def _arm(self) -> None:
-        self._gate.modify(self._epoll.fileno(), READ | select.EPOLLONESHOT)
+        if self._gate is None:
+            self._start_timer(COALESCE_S)
+        else:
+            self._gate.modify(self._fileno, READ | select.EPOLLONESHOT)
 
     def _start_timer(self, pause_s: float) -> None:
         self._due_ns = self._now_ns() + int(pause_s * 1e9)
         self._timer = self._loop.call_later(pause_s, self._on_timer)
 
     def _on_gate(self) -> None:
+        assert self._gate is not None, "only a gate calls"
         if self._gate.poll(0) and self._timer is None:  # the poll shuts the gate
             self._due_ns = 0
             try:
