@@ -231,6 +231,8 @@ CHARTED: tuple[tuple[str, str, Mapping[str, str], tuple[str, ...]], ...] = (
     ("lag", "ms", {"timerLagP99": "p99"}, ()),
 )
 """Plot, unit, the label of each figure that a worker or Locust reports, and lines of `newest`."""
+MEASURED = (*(f"{name}/{each}" for name, _, _, lines in CHARTED for each in lines), "problem")
+"""What the page shows of the figures of the control plane, and why there are none."""
 
 
 def charts() -> list[dict[str, object]]:

@@ -201,8 +201,9 @@ class Fleet:
         for _, key, adds in FIGURES:
             values = [row[key] for row in rows if row.get(key) is not None]
             total[key] = (sum(values) if adds else max(values)) if values else None
-        for each in self.reports.values():  # the first process of a run has it
-            total |= each.get("plane") or {}
+        for each in self.reports.keys() & self.runner.clients.keys():
+            plane = self.reports[each].get("plane") or {}  # the first process of a run has it
+            total |= {key: plane[key] for key in fleet_tab.MEASURED if key in plane}
         asked = self.environment.stats.total
         return total | {
             "requestsPerS": round(asked.current_rps, 1),
@@ -415,10 +416,11 @@ def extend(web_ui: Any, fleet: Fleet, desk: FaultDesk, base: str) -> None:
 
     @own.route("/fleet/history")
     def history() -> Response:
+        since_s = request.args.get("since", 0.0, float)
         shown = {
             "columns": columns,
             "rows": fleet.rows(),
-            "points": fleet.history,
+            "points": [each for each in fleet.history if each["at"] > since_s],
             "state": fleet.runner.state,
             "apiUsers": fleet.api_users,
         }

@@ -9,8 +9,10 @@ import re
 import sys
 from typing import Any
 
+import gevent
 from locust import argument_parser, events
 from locust.env import Environment
+from locust.runners import WorkerNode
 
 import fleet.dashboard.locustfile as fleet
 
@@ -84,7 +86,27 @@ def main() -> None:
         **{key: told(KEY, **{key: "/tmp/a"}) for key in STRANGE},
         "own form": told(KEY, host="https://evil.test", profile="p"),
     }
-    print(json.dumps(found))
+    print(json.dumps(found | {"history": history(environment, client, base)}))
+
+
+def history(environment: Environment, client: Any, base: str) -> list[Any]:
+    """Return what the page gets of a worker's report: once, and only what it shows."""
+    worker = "fleet-0000_a"
+    environment.runner.clients[worker] = WorkerNode(worker)  # type: ignore[union-attr]
+    plane = {"cpu/API server": 0.5, "memory/etcd": 80.0, "latency/writes p99, server": 9.0}
+    data = {"fleet": {"ready": 3, "plane": plane}}
+    environment.events.worker_report.fire(client_id=worker, data=data)  # type: ignore[no-untyped-call]
+
+    def asked(since: float) -> list[dict[str, Any]]:
+        answer = client.get(f"{base}/fleet/history?since={since}", headers=KEY).json
+        assert "plane" not in answer["rows"][0]
+        points: list[dict[str, Any]] = answer["points"]
+        return points
+
+    while not (points := [each for each in asked(0) if each["ready"]]):
+        gevent.sleep(0.1)
+    shown = [points[0].get(key) for key in ("ready", "requestsPerS", "errorsPerS", *plane)]
+    return [shown, asked(points[-1]["at"])]
 
 
 main()

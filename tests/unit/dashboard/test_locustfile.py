@@ -58,6 +58,12 @@ def test_every_link_of_the_page_leads_somewhere(answers: dict[str, Any]) -> None
     assert set(answers["links"].values()) == {200}, answers["links"]
 
 
+def test_the_page_gets_each_point_once_and_of_the_control_plane_what_it_shows(
+    answers: dict[str, Any],
+) -> None:
+    assert answers["history"] == [[3, 0, 0, 0.5, None, 9.0], []]
+
+
 def test_faults_are_asked_for_by_what_the_page_has_and_nothing_else(
     answers: dict[str, Any],
 ) -> None:
