@@ -47,7 +47,7 @@ import os, sys
 arguments, shown = sys.argv[1:], []
 limits = {{"--nodes": lambda n: str(min(5, int(n))), "--duration": lambda _: "2s"}}
 if arguments[:1] == ["capacity"]:
-    limits["--max-nodes"] = limits["--nodes"]
+    limits["--max-nodes"] = limits["--first"] = limits["--nodes"]
     arguments += ["--hold=1s"]
 while arguments and arguments[0] != "--":
     name, equals, value = arguments.pop(0).partition("=")
