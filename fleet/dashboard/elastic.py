@@ -36,6 +36,7 @@ class ElasticFleet:
         self._node_host = node_host
         self.counts: FleetCounts = node_host.counts
         self.nodes_max = node_host.nodes_max
+        self.zones = node_host.zones
         self._api = api
         node_host.wanted = 0
         self._changed = asyncio.Event()

@@ -41,7 +41,8 @@ border-bottom:1px solid rgba(128,128,128,.35)}
   const inject = element("button", "Inject", {type: "submit"});
   const table = element("table"), list = element("div", "", {class: "list"});
   const all = element("button", "Heal all", {type: "button"});
-  list.append(table);
+  const zones = element("datalist", "", {id: "fleet-zones"});
+  list.append(table, zones);
   panel.append(element("style", STYLE), element("h2", "Faults"), list, fields, words, said);
 
   function field([name, title, hint, width]) {
@@ -51,6 +52,7 @@ border-bottom:1px solid rgba(128,128,128,.35)}
       input.append(...["", ...choices].map(each => element("option", each || "-", {value: each})));
     }
     else input.style.width = width;
+    if (name === "zone") input.setAttribute("list", "fleet-zones");
     label.append(input);
     return label;
   }
@@ -125,6 +127,7 @@ border-bottom:1px solid rgba(128,128,128,.35)}
     if (!panel.isConnected) return;
     const found = await (await fetch("./fleet/faults")).json();
     on = found.on;
+    zones.replaceChildren(...found.zones.map(each => element("option", "", {value: each})));
     if (form === null) {
       form = found;
       type.append(...form.types.map(each => element("option", each.type)));

@@ -63,6 +63,7 @@ class FaultDesk:
         """Take Locust's MasterRunner."""
         self._runner = runner
         self._told: dict[str, Told] = {}
+        self.zones: set[str] = set()
         self._asked: dict[int, Asked] = {}
         self._numbers = itertools.count(1)
         runner.register_message(FAULT_TOLD, self.on_told)
@@ -72,6 +73,7 @@ class FaultDesk:
         faults = data.get("fleet", {}).get("faults")
         if faults is not None:
             self._told[client_id] = Told(faults, time.monotonic())
+            self.zones.update(data["fleet"].get("zones", ()))
 
     def on_told(self, msg: Any, **_: object) -> None:
         """Take a worker's answer; one that nobody waits for any more still says what is on."""
@@ -175,7 +177,8 @@ def add_routes(routes: Blueprint, desk: FaultDesk) -> None:
 
     @routes.get("/fleet/faults")
     def faults() -> Response:
-        return _answer({**form(), "on": desk.on(), "takers": len(desk.takers())})
+        zones, takers = sorted(desk.zones), len(desk.takers())
+        return _answer({**form(), "on": desk.on(), "takers": takers, "zones": zones})
 
     @routes.get("/fleet/faults.js")
     def script() -> Response:

@@ -366,7 +366,7 @@ class LocustLink:
     def _report(self) -> Message:
         figures = self._fleet.figures()
         if self._faults is not None:
-            figures["faults"] = self._faults.on()
+            figures |= {"faults": self._faults.on(), "zones": self._fleet.zones}
         if self._sampler is not None:
             count = sum(each.samples for each in self._sampler.components)
             if count != self._plane[0]:

@@ -308,6 +308,11 @@ class NodeHost:
         return node, self.settings.node_name(slot)
 
     @property
+    def zones(self) -> list[str]:
+        """Return the zones that nodes can be in."""
+        return sorted({zone for model in self._mix.models for zone in model.zones})
+
+    @property
     def nodes_max(self) -> int:
         """Return how many nodes may run here: what was confirmed and checked, and no more."""
         return self.settings.most

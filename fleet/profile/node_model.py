@@ -219,6 +219,12 @@ class NodeModel:
         period, at = divmod(index, len(self.ordinals))
         return period * self.ordinals_per_period + self.ordinals[at]
 
+    @property
+    def zones(self) -> tuple[str, ...]:
+        """Return the zones of the nodes, if their labels say any."""
+        found = dict(self.topology_spread).get(ZONE_LABEL) or (self.labels.get(ZONE_LABEL, ""),)
+        return tuple(filter(None, found)) if self.zone_labels else ()
+
     def topology(self, index: int) -> dict[str, str]:
         """Return the topology labels of a node: every combination of values equally often."""
         rest = self.ordinal(index)

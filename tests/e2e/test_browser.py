@@ -142,6 +142,8 @@ async def break_and_heal(page: Page, world: World, shots: Path) -> None:
     await page.click("Inject")  # the nodes of light have no connections of their own
     await page.until(f"{panel}.includes('Partition: the nodes of this run share connections')")
     await page.choose("type", "NetworkNotReady")
+    offered = "[...document.querySelectorAll('#fleet-zones option')].map(each => each.value).join()"
+    assert await page.ask(offered) == "zone-a,zone-b,zone-c"
     await page.fill("selector", "zone")
     await page.click("Inject")
     await page.until(f"{panel}.includes('selector: ')")

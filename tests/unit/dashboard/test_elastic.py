@@ -37,6 +37,10 @@ class Nodes(NodeHost):
         return len(self.slots)
 
     @property
+    def zones(self) -> list[str]:
+        return []
+
+    @property
     def nodes_max(self) -> int:
         return 10
 

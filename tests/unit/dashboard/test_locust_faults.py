@@ -43,7 +43,7 @@ def desk_of(answers: Mapping[str, object]) -> tuple[FaultDesk, Master]:
     master = Master(answers)
     desk = FaultDesk(master)
     for each in (ONE, TWO):
-        desk.on_report(each, {"fleet": {"target": 4, "faults": []}})
+        desk.on_report(each, {"fleet": {"target": 4, "faults": [], "zones": ["zone-b"]}})
     desk.on_report("plain_c", {"stats": []})
     return desk, master
 
@@ -52,6 +52,10 @@ def test_an_order_goes_to_every_fleet_and_one_that_has_such_nodes_is_enough() ->
     desk, master = desk_of({ONE: {"told": "fault 1: NodeDown"}, TWO: {"error": "hits none"}})
     assert desk.ask(INJECT) == (True, "fault 1: NodeDown")
     assert master.sent == [(ONE, INJECT), (TWO, INJECT)]
+
+
+def test_the_form_offers_the_zones_of_the_fleets() -> None:
+    assert desk_of({})[0].zones == {"zone-b"}
 
 
 def test_what_no_fleet_can_do_is_told_once() -> None:

@@ -52,6 +52,7 @@ class NoNodes:
     counts = FleetCounts()
     existing = 0
     nodes_max = 10
+    zones: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.aimed: list[int] = []
