@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -40,6 +40,7 @@ from fleet.run.cli_options import (
     rbac_options,
     report_options,
     run_dir,
+    whom_options,
 )
 
 if TYPE_CHECKING:
@@ -104,27 +105,14 @@ def _reason(error: OSError) -> str:
 Names = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def complete(names: Callable[[], Iterable[str]]) -> Names:
-    """Return what completes a word in a shell with one of these names."""
-    return lambda _context, _parameter, word: [each for each in names() if each.startswith(word)]
+def complete(module: str, names: str) -> Names:
+    """Return what completes a word in a shell with the names that a module lists."""
 
+    def completed(_context: click.Context, _parameter: click.Parameter, word: str) -> list[str]:
+        found = getattr(importlib.import_module(module), names)
+        return [each for each in (found() if callable(found) else found) if each.startswith(word)]
 
-def _scenario_names() -> Iterable[str]:
-    from fleet.scenario.scenario import shipped  # noqa: PLC0415
-
-    return shipped()
-
-
-def _profile_names() -> Iterable[str]:
-    from fleet.profile.loader import shipped  # noqa: PLC0415
-
-    return shipped()
-
-
-def _fault_names() -> Iterable[str]:
-    from fleet.faults.fault import FaultType  # noqa: PLC0415
-
-    return [each.value for each in FaultType]
+    return completed
 
 
 UV_PIP = ("uv", "pip", "install", "--python", sys.executable)
@@ -185,7 +173,9 @@ def spawn(**given: object) -> int:
 
 
 @cli.command("run", **BY_SETTINGS, without=(), refused=ENDS_BY_ITSELF, exits=tuple(Exit))
-@click.argument("file", metavar="SCENARIO", shell_complete=complete(_scenario_names))
+@click.argument(
+    "file", metavar="SCENARIO", shell_complete=complete("fleet.scenario.scenario", "shipped")
+)
 def run_scenario(file: str, **given: object) -> int:
     """Play a scenario of nodes, workload and faults, then judge it.
 
@@ -210,6 +200,7 @@ def run_scenario(file: str, **given: object) -> int:
 
 @cli.command(**BY_SETTINGS, without=NOT_OF_CAPACITY, exits=tuple(Exit))
 @capacity_options
+@output_option
 def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
     """Find the most nodes with which a control plane meets its SLOs.
 
@@ -226,7 +217,7 @@ def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
     names = ("first", "max_nodes", "precision", "tries", "ready_within", "run_dir")
     most = given["max_nodes"]
     options = search.options_of(*(given.pop(name) for name in names))
-    note = _note if not given["quiet"] else _keep_quiet
+    note = _note if not given["quiet"] else lambda _line: None
     found = _run(search.search(search.asked_of(scenario, hold, most, given), options, note))
     click.echo(printed(output, found, search.text(found, options.directory)))
     return found.exit_code
@@ -279,7 +270,7 @@ def scenarios_list(output: str) -> None:
 
 
 @scenarios.command("show")
-@click.argument("name", shell_complete=complete(_scenario_names))
+@click.argument("name", shell_complete=complete("fleet.scenario.scenario", "shipped"))
 def scenarios_show(name: str) -> None:
     """Print a scenario, to start one of your own with.
 
@@ -459,7 +450,7 @@ def profiles_list(output: str) -> None:
 
 
 @profiles.command()
-@click.argument("name", shell_complete=complete(_profile_names))
+@click.argument("name", shell_complete=complete("fleet.profile.loader", "shipped"))
 def show(name: str) -> None:
     """Print a profile, to start one of your own with.
 
@@ -546,7 +537,8 @@ def schema() -> None:
 
 
 @cli.command()
-@click.argument("fault", shell_complete=complete(_fault_names))
+@click.argument("fault", shell_complete=complete("fleet.faults.fault", "FAULT_NAMES"))
+@whom_options
 @fault_options
 @run_dir
 @output_option
@@ -594,6 +586,7 @@ def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> 
 
 @cli.command(**BY_SETTINGS, fields=CLUSTER, exits=(*USUAL[:1], Exit(1), *USUAL[1:], Exit.INVALID))
 @clean_options
+@output_option
 def clean(statefulset: str | None, output: str, **given: Any) -> int:
     """List what runs left in a cluster, or remove it.
 
@@ -696,11 +689,7 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     For example:
       fleet locust master --load api_users --web-port 8089
     """
-    _require("locust", "fleet locust master", "locust")
-    from fleet.dashboard.locust_master import master_of_its_own  # noqa: PLC0415
-
-    command = master_of_its_own(load, arguments, os.environ)
-    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+    _become_locust("master", load, arguments)
 
 
 @locust.command(**LOCUSTS)
@@ -714,11 +703,17 @@ def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     For example:
       fleet locust users --load api_users --master-host 10.0.0.7
     """
-    _require("locust", "fleet locust users", "locust")
-    from fleet.dashboard.locust_master import users_of_their_own  # noqa: PLC0415
+    _become_locust("users", load, arguments)
 
-    command = users_of_their_own(load, arguments, os.environ)
-    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+def _become_locust(what: str, load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
+    """Become a process of Locust with fleet's locustfile."""
+    _require("locust", f"fleet locust {what}", "locust")
+    from fleet.dashboard import locust_master as of  # noqa: PLC0415
+
+    command = {"master": of.master_of_its_own, "users": of.users_of_their_own}[what]
+    words = command(load, arguments, os.environ)
+    os.execv(words[0], words)  # noqa: S606 - no shell is wanted
 
 
 def worker(**given: object) -> object:
@@ -807,10 +802,6 @@ def _run(work: Coroutine[object, object, T]) -> T:
 
 def _note(line: str) -> None:
     click.echo(line, err=True)
-
-
-def _keep_quiet(_line: str) -> None:
-    """Leave out what nobody has to act on."""
 
 
 if __name__ == "__main__":

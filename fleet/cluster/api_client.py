@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import itertools
+import logging
 import re
 import socket
 import ssl
@@ -31,6 +32,8 @@ from fleet.wire.http2.hpack import seconds_of
 from fleet.wire.http2.http2_codec import BODY_BYTES_MAX, OVERSIZED
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
 from fleet.wire.sockets.connection import END, Proxy, refusal_of
+
+log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 Sleep = Callable[[float], Awaitable[None]]
@@ -163,6 +166,7 @@ class Api:
         gate = contextlib.nullcontext() if self.purpose == RUN else cluster.gate
         async with gate, cluster.ask(method, target, headers, data=data) as response:
             answer = _answer(response, await _read(response))
+            log.info("%s: %s %s: %d", self.purpose, method, target, answer.code)
             if answer.code not in RETRIED_CODES:
                 cluster.gate.take(is_overloaded=False)
             return answer, _retry_after_s(response)

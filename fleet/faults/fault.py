@@ -64,6 +64,9 @@ class FaultType(enum.Enum):
     COMPONENT_STALL = "ComponentStall"
 
 
+FAULT_NAMES = tuple(each.value for each in FaultType)
+
+
 class Heartbeat(enum.Enum):
     """Which of a kubelet's two signs of life."""
 

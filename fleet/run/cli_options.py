@@ -65,6 +65,11 @@ class GroupedOption(click.Option):
         self.group, self.is_common = group, is_common
 
 
+def general(names: str, act: Callable[..., None], words: str, **how: bool) -> click.Option:
+    """Return an option that does something at once."""
+    return click.Option(names.split(), expose_value=False, callback=act, help=words, **how)
+
+
 def _set_verbosity(_context: click.Context, _option: click.Parameter, times: int) -> None:
     if times:
         logging.getLogger("fleet").setLevel(logging.INFO if times == 1 else logging.DEBUG)
@@ -77,15 +82,8 @@ class Command(click.Command):
         super().__init__(*arguments, **more)
         self.exits = exits
         self.help = with_examples(self.help or "")
-        verbose = "Log what fleet does and asks on stderr; -vv logs every step."
         self.params.append(
-            click.Option(
-                ["-v", "--verbose"],
-                count=True,
-                expose_value=False,
-                callback=_set_verbosity,
-                help=verbose,
-            )
+            general("-v --verbose", _set_verbosity, "Log each request of fleet itself.", count=True)
         )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -160,16 +158,7 @@ class SettingsCommand(Command):
         self._made: list[click.Option] | None = None
         if not fields:
             whole = "Show all options, with those for shards, Locust and the control plane."
-            self.params.append(
-                click.Option(
-                    ["--help-all"],
-                    is_flag=True,
-                    is_eager=True,
-                    expose_value=False,
-                    callback=_show_all,
-                    help=whole,
-                )
-            )
+            self.params.append(general("--help-all", _show_all, whole, is_flag=True, is_eager=True))
         for own in self.params:
             own.allow_from_autoenv = False  # type: ignore[attr-defined]
 
@@ -255,118 +244,114 @@ def grouped(
     return groups | {"Options": general}
 
 
-def join(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Make one decorator of several."""
+def options(group: str, *rows: tuple[object, ...]) -> Callable[[F], F]:
+    """Return what gives a command options under a heading, "" for the general one.
 
-    def decorate(function: F) -> F:
-        return functools.reduce(lambda made, each: each(made), reversed(decorators), function)
+    A row has the names, the type (a string stands for one in help; bool is a flag), the help, and
+    a default if there is one, ... if the option is required.
+    """
+    made = []
+    for names, kind, words, *default in rows:
+        how: dict[str, Any] = {"help": words} | ({"default": default[0]} if default else {})
+        if default == [...]:
+            how = {"help": words, "required": True}
+        how |= {"metavar": kind} if isinstance(kind, str) else {"type": kind}
+        if kind is bool:
+            how = {"help": words, "is_flag": True}
+        if group:
+            how |= {"cls": GroupedOption, "group": group}
+        made.append(click.option(*str(names).split(), **how))
+    return functools.partial(functools.reduce, lambda command, each: each(command), made[::-1])
 
-    return decorate
 
-
-def in_group(group: str) -> Callable[..., Callable[[F], F]]:
-    """Return `click.option` for a group."""
-    return functools.partial(click.option, cls=GroupedOption, group=group)
-
-
-output_option = click.option(
-    *("-o", "--output"), type=click.Choice(FORMATS), default="text", help="Format (default text)."
+output_option = options(
+    "", ("-o --output", click.Choice(FORMATS), "Format (default text).", "text")
 )
-whom = in_group("Nodes that it hits: those that match all of these")
-what = in_group("What it does")
-
-CLUSTER = dict.fromkeys(("kubeconfig", "context", "in_cluster"), "")
-UP = dict.fromkeys(
-    (
-        *("kubernetes_version", "kubeconfig_out", "controlplane_bin", "fsync", "audit_log"),
-        *("etcd_flags", "apiserver_flags", "scheduler_flags", "controller_manager_flags"),
-    ),
-    "",
-)
-"""Fields of `Settings` that `fleet controlplane up` has, too."""
 run_dir = click.option(
     "--run-dir",
     type=PATH,
     envvar="FLEET_RUN_DIR",  # as COMMAND of a run finds it
     help="Directory of the run (default: that of your only running fleet).",
 )
-fault_options = join(
-    whom("--selector", metavar="KEY=VALUE[,...]", help="Nodes with these labels."),
-    whom("--zone", help="Nodes of this zone."),
-    whom("--nodes", metavar="NAME[,...]", help="Nodes with these names."),
-    whom("--share", metavar="SHARE", help="Random part of these nodes, e.g. 25%."),
-    what("--for", "for_", metavar="DURATION", help="Heal the fault after this time, e.g. 8m."),
-    what("--by", metavar="DURATION", help="Delay, or offset of a clock, e.g. 20s or -1h."),
-    what("--every", metavar="DURATION", help="Period of a fault that is on half of the time."),
-    what("--mode", metavar="Reset|BlackHole|Inbound|Outbound", help="Kind of a Partition."),
-    what("--component", metavar="etcd|kube-apiserver|...", help="Control plane component to hit."),
-    what("--condition", metavar="TYPE", help="Node condition to set, e.g. KernelDeadlock."),
-    what("--status", metavar="True|False|Unknown", help="Status to set it to (default True)."),
-    what("--resource", metavar="NAME", help="Resource whose devices fail, e.g. nvidia.com/gpu."),
-    what("--count", type=click.IntRange(1), help="Number of failing devices (default all)."),
-    what("--heartbeats", metavar="Lease|Status", help="Heartbeat to lose (default both)."),
-    what("--reason", help="Reason that the runtime or a daemon reports."),
-    what("--message", help="Message that the runtime, a plug-in, a driver or a daemon reports."),
+whom_options = options(
+    "Nodes that it hits: those that match all of these",
+    ("--selector", "KEY=VALUE[,...]", "Nodes with these labels."),
+    ("--zone", "ZONE", "Nodes of this zone."),
+    ("--nodes", "NAME[,...]", "Nodes with these names."),
+    ("--share", "SHARE", "Random part of these nodes, e.g. 25%."),
 )
-clean_options = join(
-    click.option("--run", default="", help="Remove this run."),
-    click.option("--all", "all_runs", is_flag=True, help="Remove every run, also running ones."),
-    click.option("--expired", is_flag=True, help="Remove the runs whose fleet is gone."),
-    click.option("--yes", is_flag=True, help="Do not ask before --all or --expired removes runs."),
-    click.option(
-        "--dry-run", "is_dry", is_flag=True, help="Show what would be removed, and remove nothing."
-    ),
-    click.option(
-        "--statefulset",
-        metavar="NAMESPACE/NAME",
-        help="Scale this StatefulSet, whose pods host the run, to 0 first.",
-    ),
-    output_option,
+fault_options = options(
+    "What it does",
+    ("--for for_", "DURATION", "Heal the fault after this time, e.g. 8m."),
+    ("--by", "DURATION", "Delay, or offset of a clock, e.g. 20s or -1h."),
+    ("--every", "DURATION", "Period of a fault that is on half of the time."),
+    ("--mode", "Reset|BlackHole|Inbound|Outbound", "Kind of a Partition."),
+    ("--component", "etcd|kube-apiserver|...", "Control plane component to hit."),
+    ("--condition", "TYPE", "Node condition to set, e.g. KernelDeadlock."),
+    ("--status", "True|False|Unknown", "Status to set it to (default True)."),
+    ("--resource", "NAME", "Resource whose devices fail, e.g. nvidia.com/gpu."),
+    ("--count", click.IntRange(1), "Number of failing devices (default all)."),
+    ("--heartbeats", "Lease|Status", "Heartbeat to lose (default both)."),
+    ("--reason", "TEXT", "Reason that the runtime or a daemon reports."),
+    ("--message", "TEXT", "Message that the runtime, a plug-in, a driver or a daemon reports."),
 )
-RBAC = dict.fromkeys(
+clean_options = options(
+    "",
+    ("--run", "TEXT", "Remove this run.", ""),
+    ("--all all_runs", bool, "Remove every run, also running ones."),
+    ("--expired", bool, "Remove the runs whose fleet is gone."),
+    ("--yes", bool, "Do not ask before --all or --expired removes runs."),
+    ("--dry-run is_dry", bool, "Show what would be removed, and remove nothing."),
+    ("--statefulset", "NAMESPACE/NAME", "Scale this StatefulSet, which hosts the run, to 0 first."),
+)
+rbac_options = options(
+    "",
+    ("--legacy-impersonation", bool, "Print rights for servers before 1.36."),
+    ("--service-account", "NAMESPACE/NAME", "Who gets the rights.", "fleet/fleet"),
+    ("--user", "TEXT", "User who gets the rights, not a service account.", ""),
+    ("--name", "TEXT", "Name of the roles (default fleet).", "fleet"),
+)
+REPORTS = click.Choice(["html", "markdown", "junit", *FORMATS])
+report_options = options(
+    "",
+    ("--baseline", PATH, "Compare with this run; exit with 1 if worse."),
+    ("--tolerance", "SHARE", "How much worse a figure may be (default 10%).", "10%"),
+    ("-o --output --format form", REPORTS, "Format (default html; text, Markdown, for several)."),
+    ("--out", PATH, "Write to this file (default stdout)."),
+    ("--title", "TEXT", "Title of the page of a run (default: the run's own).", ""),
+)
+capacity_options = options(
+    "Search",
+    ("--max-nodes", int, "Largest size to try.", ...),
+    ("--first", int, "First size (default 100, or --max-nodes if smaller)."),
+    ("--hold", "DURATION", "Time that a size must hold when Ready (default 75s).", "75s"),
+    ("--ready-within", "DURATION", "Time to become Ready in (default 10m).", "10m"),
     (
-        *("identity", "fidelity", "profiles", "no_agents", "simulate_csi", "approve_csrs"),
-        *("manage", "serve", "serve_at"),
+        "--precision",
+        "SHARE",
+        "Stop when the gap to a failed size is this small (default 10%).",
+        "10%",
     ),
-    "As you will give it to the run.",
-) | {
+    ("--tries", int, "Failed runs that fail a size (default 2).", 2),
+    ("--scenario", "FILE", "Play this scenario with each size."),
+    ("--run-dir", PATH, "Directory of all runs (default runs/capacity-<time>)."),
+)
+# fmt: off
+CLUSTER = dict.fromkeys(("kubeconfig", "context", "in_cluster"), "")
+UP = dict.fromkeys((
+    "kubernetes_version", "kubeconfig_out", "controlplane_bin", "fsync", "audit_log", "etcd_flags",
+    "apiserver_flags", "scheduler_flags", "controller_manager_flags",
+), "")
+"""Fields of `Settings` that `fleet controlplane up` has, too."""
+RBAC = dict.fromkeys((
+    "identity", "fidelity", "profiles", "no_agents", "simulate_csi", "approve_csrs", "manage",
+    "serve", "serve_at",
+), "As you will give it to the run.") | {
     "nodes": "Restrict the rights to this number of nodes, by name.",
     "name_prefix": "Prefix of the names of these nodes (default fleet).",
     "processes": "Number of processes, which decides the names of the nodes.",
 }
 """Fields of `Settings` that `fleet rbac` has, too, with its help."""
-rbac_options = join(
-    click.option(
-        "--legacy-impersonation", is_flag=True, help="Print rights for servers before 1.36."
-    ),
-    click.option(
-        "--service-account",
-        default="fleet/fleet",
-        metavar="NAMESPACE/NAME",
-        help="Service account that gets the rights (default fleet/fleet).",
-    ),
-    click.option("--user", default="", help="User who gets the rights, not a service account."),
-    click.option("--name", default="fleet", help="Name of the roles (default fleet)."),
-)
-report_options = join(
-    click.option("--baseline", type=PATH, help="Compare with this run; exit with 1 if worse."),
-    click.option(
-        "--tolerance",
-        default="10%",
-        metavar="SHARE",
-        help="How much worse than the baseline a figure may be (default 10%).",
-    ),
-    click.option(
-        *("-o", "--output", "--format", "form"),
-        type=click.Choice(["html", "markdown", "junit", *FORMATS]),
-        help="Format (default html for one run, text, which is Markdown, for several).",
-    ),
-    click.option("--out", type=PATH, help="Write to this file (default stdout)."),
-    click.option(
-        "--title", default="", help="Title of the page of a run (default: the run's own)."
-    ),
-)
-# fmt: off
 NOT_OF_CAPACITY = frozenset((
     "nodes", "max_nodes", "duration_ns", "until_ready", "dry_run", "keep", "output", "run_dir",
     "kubeconfig_out", "shared", "manage", "shard", "shard_stride", "nodes_total", "run_id",
@@ -375,20 +360,3 @@ NOT_OF_CAPACITY = frozenset((
 ))
 # fmt: on
 """Options of `fleet spawn` that the search sets itself, or that make no sense in it."""
-search = in_group("Search")
-capacity_options = join(
-    search("--max-nodes", type=int, required=True, help="Largest size to try."),
-    search("--first", type=int, help="First size (default 100, or --max-nodes if smaller)."),
-    search("--hold", default="75s", help="Time that a size must hold when Ready (default 75s)."),
-    search("--ready-within", default="10m", help="Time to become Ready in (default 10m)."),
-    search(
-        "--precision",
-        default="10%",
-        metavar="SHARE",
-        help="Stop when the gap to the failed size is this small (default 10%).",
-    ),
-    search("--tries", type=int, default=2, help="Failed runs that fail a size (default 2)."),
-    search("--scenario", metavar="FILE", help="Play this scenario with each size."),
-    search("--run-dir", type=PATH, help="Directory of all runs (default runs/capacity-<time>)."),
-    output_option,
-)

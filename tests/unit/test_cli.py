@@ -1,6 +1,7 @@
 """The command line: every foreseen failure is one line and a documented exit code."""
 
 import json
+import logging
 import re
 import shlex
 import sys
@@ -245,6 +246,16 @@ def test_a_shipped_scenario_is_shown_whole(
     assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == "zone-outage"
     assert call(monkeypatch, "scenarios", "show", "zone-outrage") == Exit.USAGE
     assert "did you mean 'zone-outage'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flag", "level"), [("-v", logging.INFO), ("-vv", logging.DEBUG)])
+def test_requests_of_fleet_are_logged_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, flag: str, level: int
+) -> None:
+    log = logging.getLogger("fleet")
+    monkeypatch.setattr(log, "level", logging.WARNING)
+    assert call(monkeypatch, "version", flag) == Exit.OK
+    assert log.level == level
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

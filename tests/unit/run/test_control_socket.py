@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from fleet.errors import SetupError, UsageError
-from fleet.run.cli_options import fault_options
+from fleet.run.cli_options import fault_options, whom_options
 from fleet.run.control_socket import (
     SOCKET,
     Listed,
@@ -254,6 +254,7 @@ def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
 
 
 def test_the_options_are_those_that_are_read() -> None:
+    @whom_options
     @fault_options
     def command() -> None: ...
 
