@@ -122,7 +122,7 @@ def measure(nodes: int, plan: Plan, tree: Path = ROOT) -> Json:
                 f"--profile={profile(Path(scratch), plan.renew_s, tree)}",
                 "--",
             ),
-            *("env", f"PYTHONPATH={ROOT}", f"--chdir={ROOT}"),
+            *("env", f"--chdir={ROOT}", f"PYTHONPATH={ROOT}"),
             *(sys.executable, "-m", "bench.ceiling", INSIDE, str(out), f"--pods={plan.pods}"),
             *(f"--idle={plan.idle_s}", f"--renew={plan.renew_s}"),
         ]
