@@ -36,7 +36,6 @@ KEPT_CHARACTERS_MAX = 16 << 10
 FOREVER_NS = 1 << 62
 NOT_READ = 126
 """The code of a command that somebody runs and that is not read."""
-PAGE = "docs/how-to/programs.md"
 SHELLS = frozenset(("sh", "bash", "ash", "dash"))
 COMMANDS = frozenset(
     ("sleep", "exit", "true", "false", ":", "echo", "cat", "touch", "rm", "test", "[", "trap")
@@ -260,7 +259,9 @@ class Script:
         """Become a program that nobody knows; its handler of SIGTERM still runs."""
         if self._is_asked:
             why = f"fleet runs no programs, and does not read {what!r}" if what else "not read"
-            self._complain(f"{why}: {PAGE} says how to declare its answer")
+            self._complain(
+                f"{why}: declare its answer in a PodBehavior or a plug-in (fleet spawn --programs)"
+            )
             self.end_ns, self.status = self.clock_ns, NOT_READ
             return
         self.unknown_ns, self.is_lost, self.status = self.clock_ns, True, 0

@@ -106,6 +106,45 @@ def test_the_image_tells_what_it_is(image: Image) -> None:
     assert "Run a Locust master" in image.run("locust", "master", "--help")
 
 
+@pytest.mark.parametrize("how", ["pip", "uv tool"])
+def test_a_wheel_and_a_checkout_install_as_the_page_says(tmp_path: Path, how: str) -> None:
+    """docs/start/install.md: a wheel with an extra by pip, a checkout as a tool of uv."""
+    build = (
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        str(tmp_path / "dist"),
+    )
+    environment = os.environ | {
+        "UV_TOOL_DIR": str(tmp_path / "tools"),
+        "UV_TOOL_BIN_DIR": str(tmp_path / "bin"),
+    }
+    if how == "pip":
+        subprocess.run((sys.executable, "-m", "venv", tmp_path), check=True, timeout=120)
+        subprocess.run(build, check=True, cwd=release.ROOT, timeout=120)
+        [wheel] = (tmp_path / "dist").iterdir()
+        install = [str(tmp_path / "bin/pip"), "install", "--quiet", f"{wheel}[worker]"]
+    else:
+        install = [shutil.which("uv") or "uv", "tool", "install", "--quiet", str(release.ROOT)]
+    subprocess.run(install, check=True, env=environment, timeout=INSTALL_S_MAX)
+    fleet = (tmp_path / "bin/fleet").resolve()
+    assert (fleet.parent.parent / "share/man/man1/fleet.1").exists()
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = (str(fleet), *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+
+    assert "fleet-00004" in run("spawn", "--dry-run", "--nodes=5").stdout
+    assert "zone-outage" in run("scenarios", "list").stdout
+    refused = run("spawn", "--dashboard")
+    assert refused.returncode == 2
+    assert "'locust" in refused.stderr
+
+
 def test_the_image_has_no_compiler_and_no_installer(image: Image) -> None:
     programs = {path.name for path in (image.workdir.parent / "fleet" / "bin").iterdir()}
     assert "fleet" in programs

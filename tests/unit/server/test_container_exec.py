@@ -168,7 +168,7 @@ def test_a_command_that_is_not_read_says_where_to_declare_it(words: tuple[str, .
     world = started()
     found = run(world, *words)
     assert (found.exit_code, found.stdout) == (126, b"")
-    assert b"docs/how-to/programs.md" in found.stderr
+    assert b"declare its answer in a PodBehavior" in found.stderr
 
 
 def test_a_command_over_its_budget_fails() -> None:
