@@ -69,7 +69,7 @@ versions: setup  ## what users do first, on each minor of Kubernetes that fleet 
 	FLEET_VERSIONS_NODES=$(VERSION_NODES) $(BIN)/pytest -q -m e2e tests/versions
 
 programs: setup kubelet  ## build what the tests run next to fleet: the control plane, kubelets, Helm
-	$(BIN)/python tests/support/go_program.py helm kubemark
+	$(BIN)/python tests/support/go_program.py helm kubemark outermost
 
 .PHONY: kubelet
 kubelet: setup
