@@ -35,7 +35,7 @@ from fleet.report.findings import (
     refused,
     sentence,
 )
-from fleet.report.limits import NEAR, limited_by, stored, uses
+from fleet.report.limits import NEAR, limited_by, resources, stored
 from fleet.report.report import Outcome, Phase
 from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import INDICATORS, level_words
@@ -154,7 +154,7 @@ def write_report(run: RunRecord, path: Path | None = None) -> Path:
 
 def page(run: RunRecord) -> str:
     """Return the whole page."""
-    about, found, broken = run.about, uses(run), first_broken(run)
+    about, found, broken = run.about, resources(run), first_broken(run)
     cluster = f"cluster {about['cluster']}" if "cluster" in about else ""
     version = f"fleet {about['fleet_version']}" if "fleet_version" in about else ""
     marks = list(run.phases)
@@ -174,7 +174,7 @@ def page(run: RunRecord) -> str:
         "refused": refused(run),
         "figures": _figures(run),
         "limited": limited_by(run, found),
-        "uses": found,
+        "resources": found,
         "near": NEAR,
         "levels": [
             (

@@ -11,11 +11,11 @@ from fleet.report.comparison import Comparison, Row, compare
 from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.html_report import write_report
-from fleet.report.limits import limited_by, uses
+from fleet.report.limits import limited_by, resources
 from fleet.report.printed import printed
 from fleet.report.report import ServiceLevel
 from fleet.report.run_directory import RunRecord, read_run
-from fleet.report.service_levels import INDICATORS, is_asked
+from fleet.report.service_levels import INDICATORS, is_asked, words_of_s
 
 
 def _cell(value: object) -> str:
@@ -40,7 +40,7 @@ def _mark(level: ServiceLevel) -> str:
 def markdown(run: RunRecord) -> str:
     """Return one run for a pull request or a log."""
     lines = [f"## {run.verdict.words}: {run.title}", "", sentence(run), ""]
-    lines += [" ".join(limited_by(run, uses(run))), ""]
+    lines += [" ".join(limited_by(run, resources(run))), ""]
     lines += [f"- {each}" for each in filter(None, (refused(run), *run.reasons))]
     rows = [
         (
@@ -61,7 +61,7 @@ def markdown(run: RunRecord) -> str:
 
 def as_json(run: RunRecord) -> Json:
     """Return what the report concludes, next to the summary."""
-    broken, found = first_broken(run), uses(run)
+    broken, found = first_broken(run), resources(run)
     what, advice = limited_by(run, found)
     return {
         "run": run.name,
@@ -73,13 +73,7 @@ def as_json(run: RunRecord) -> Json:
             "sentence": what,
             "advice": advice,
             "resources": [
-                {
-                    "name": each.resource.name,
-                    "unit": each.resource.unit,
-                    "highest": each.highest[1],
-                    "at_s": each.highest[0],
-                    "limit": each.resource.limit,
-                }
+                {"highest": each.highest[1], "at_s": each.highest[0], **each._asdict()}
                 for each in found
             ],
         },
@@ -144,7 +138,7 @@ def amount(value: float | None, unit: str) -> str:
     if value is None:
         return "-"
     if unit == "s":
-        return f"{value:,.3g} s" if value >= 1 else f"{value * 1e3:,.3g} ms"
+        return words_of_s(value)
     if unit == "bytes":
         return f"{value / 1e3:,.1f} kB"
     return f"{value:,.4g} {unit}".strip() if unit else f"{value:,.0f}"

@@ -345,7 +345,12 @@ def words(sli: str, value: float | None) -> str:
         return "not measured"
     if sli not in INDICATORS or INDICATORS[sli].unit != "s":  # of another version
         return f"{value:,.0f}"
-    return f"{value * 1e3:,.3g} ms" if value < 1 else f"{value:,.3g} s"
+    return words_of_s(value)
+
+
+def words_of_s(seconds: float) -> str:
+    """Say a latency: 49.5 ms, 2 s."""
+    return f"{seconds * 1e3:,.3g} ms" if seconds < 1 else f"{seconds:,.3g} s"
 
 
 def share_of_limit(level: ServiceLevel) -> float | None:

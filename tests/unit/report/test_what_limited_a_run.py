@@ -8,7 +8,7 @@ import pytest
 from fleet.controlplane.options import APISERVER, ETCD, SCHEDULER
 from fleet.report.control_plane import Exposition, Sample, Samples
 from fleet.report.figure import Json
-from fleet.report.limits import ADVICE_LARGER, ADVICE_OWN, ADVICE_UNKNOWN, limited_by, uses
+from fleet.report.limits import ADVICE_LARGER, ADVICE_OWN, ADVICE_UNKNOWN, limited_by, resources
 from fleet.report.report import Phase
 from fleet.report.run_directory import RunRecord
 
@@ -57,7 +57,7 @@ def cpu(*totals: float) -> list[tuple[float, str, Told]]:
 
 
 def told(run: RunRecord) -> tuple[str, str]:
-    return limited_by(run, uses(run))
+    return limited_by(run, resources(run))
 
 
 def test_the_cpu_of_the_api_server() -> None:
@@ -69,7 +69,7 @@ def test_the_cpu_of_the_api_server() -> None:
 
 
 def test_a_storm_of_the_bring_up_is_called_one() -> None:
-    [use] = uses(run_of(*cpu(0, 38, 48, 58)))
+    [use] = resources(run_of(*cpu(0, 38, 48, 58)))
     assert (use.bring_up, use.after) == ((20.0, 1.9), (40.0, 0.5))
     assert (
         " limited the run during the bring-up: 1.9 cores at 0:20"
