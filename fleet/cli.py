@@ -33,9 +33,13 @@ from fleet.run.cli_options import (
     VARIABLES,
     Commands,
     SettingsCommand,
+    build_options,
     capacity_options,
     clean_options,
+    directory_option,
+    explain_options,
     fault_options,
+    locustfiles,
     output_option,
     rbac_options,
     report_options,
@@ -319,14 +323,6 @@ def controlplane() -> None:
     """Start and stop a local control plane that outlives runs."""
 
 
-directory_option = click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    help="Directory of the control plane (default: in your state directory).",
-)
-
-
 @controlplane.command(**BY_SETTINGS, fields=UP)
 @directory_option
 def up(directory: Path | None, **given: object) -> None:
@@ -385,13 +381,7 @@ def status(directory: Path | None, output: str) -> int:
 
 
 @controlplane.command()
-@click.option(
-    "--kubernetes-version",
-    "wanted",
-    multiple=True,
-    metavar="MINOR",
-    help="Build this minor, e.g. 1.35 (default: find or build the default).",
-)
+@build_options
 def build(wanted: tuple[str, ...]) -> None:
     """Build the programs of a control plane into your cache, once.
 
@@ -485,29 +475,7 @@ def profiles_import(file: TextIO, name: str | None) -> None:
 
 
 @profiles.command("explain")
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    type=click.File(encoding="utf-8", errors="replace"),
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    help="Pods, or objects with a pod template, as YAML or JSON; - for stdin.",
-)
-@click.option(
-    "--profile",
-    multiple=True,
-    metavar="NAME|FILE",
-    help="Use the defaults and PodBehaviors of this profile, as fleet spawn does.",
-)
-@click.option(
-    "--programs",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Use this plug-in, as fleet spawn does.",
-)
+@explain_options
 def profiles_explain(
     files: tuple[TextIO, ...], profile: tuple[str, ...], programs: tuple[Path, ...]
 ) -> None:
@@ -667,13 +635,6 @@ def locust() -> None:
     """Run fleets under a Locust master, with its web UI."""
 
 
-locustfiles = click.option(
-    "--load",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    envvar="FLEET_LOAD",
-    help="Locustfile of API users, or the name of one that ships with fleet.",
-)
 locust_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 LOCUSTS = {"context_settings": {"ignore_unknown_options": True}}
 

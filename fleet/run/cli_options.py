@@ -98,7 +98,8 @@ class Command(click.Command):
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(int(code)), EXITS[code]) for code in self.exits])
+            words = EXITS | ({Exit.OK: "Done."} if self.exits == USUAL else {})
+            formatter.write_dl([(str(code.value), words[code]) for code in self.exits])
 
 
 class Commands(click.Group):
@@ -247,15 +248,17 @@ def grouped(
 def options(group: str, *rows: tuple[object, ...]) -> Callable[[F], F]:
     """Return what gives a command options under a heading, "" for the general one.
 
-    A row has the names, the type (a string stands for one in help; bool is a flag), the help, and
-    a default if there is one, ... if the option is required.
+    A row has the names, the type (a string stands for one in help; bool is a flag; in a list it may
+    be repeated), the help, and a default if there is one, ... if the option is required.
     """
     made = []
     for names, kind, words, *default in rows:
         how: dict[str, Any] = {"help": words} | ({"default": default[0]} if default else {})
         if default == [...]:
             how = {"help": words, "required": True}
-        how |= {"metavar": kind} if isinstance(kind, str) else {"type": kind}
+        [of] = kind if isinstance(kind, list) else [kind]
+        how |= {"metavar": of} if isinstance(of, str) else {"type": of}
+        how |= {"multiple": True} if isinstance(kind, list) else {}
         if kind is bool:
             how = {"help": words, "is_flag": True}
         if group:
@@ -294,6 +297,29 @@ fault_options = options(
     ("--heartbeats", "Lease|Status", "Heartbeat to lose (default both)."),
     ("--reason", "TEXT", "Reason that the runtime or a daemon reports."),
     ("--message", "TEXT", "Message that the runtime, a plug-in, a driver or a daemon reports."),
+)
+PODS = "Pods, or objects with a pod template, as YAML or JSON; - for stdin."
+LOCUSTFILES = "Locustfile of API users, or the name of one that ships with fleet."
+locustfiles = click.option(
+    "--load", multiple=True, type=PATH, envvar="FLEET_LOAD", help=LOCUSTFILES
+)
+directory_option = options(
+    "",
+    ("--dir directory", PATH, "Directory of the control plane (default: in your state directory)."),
+)
+build_options = options(
+    "",
+    (
+        "--kubernetes-version wanted",
+        ["MINOR"],
+        "Minor to build, e.g. 1.35 (see `fleet controlplane list`).",
+    ),
+)
+explain_options = options(
+    "",
+    ("-f --filename files", [click.File(encoding="utf-8", errors="replace")], PODS, ...),
+    ("--profile", ["NAME|FILE"], "Use the defaults and PodBehaviors of this profile."),
+    ("--programs", [PATH], "Use this plug-in, as fleet spawn does."),
 )
 clean_options = options(
     "",

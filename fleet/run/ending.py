@@ -8,6 +8,7 @@ import contextlib
 import datetime as dt
 import os
 import platform
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from fleet.cluster.runs import RunLease
 from fleet.cluster.statefulset import will_return
 from fleet.errors import Exit, FleetError
 from fleet.host.node_host import NodeHost
-from fleet.profile.settings import Settings
+from fleet.profile.settings import Settings, flags_of
 from fleet.report.display import Display
 from fleet.report.figure import Json
 from fleet.report.html_report import write_report
@@ -30,6 +31,7 @@ from fleet.report.printed import printed
 from fleet.report.report import LONGER, Outcome, RunFigures, summary
 from fleet.report.run_directory import read_run
 from fleet.report.summary_text import summary_text
+from fleet.run.cli_options import CLUSTER
 from fleet.run.interrupts import Interrupts
 from fleet.run.target import Target
 
@@ -259,11 +261,6 @@ class Ending:
 
     @property
     def _clean_command(self) -> str:
-        where = ""
-        if self._settings.kubeconfig is not None:
-            where += f" --kubeconfig {self._settings.kubeconfig}"
-        if self._settings.context:
-            where += f" --context {self._settings.context}"
-        if self._settings.in_cluster:
-            where += " --in-cluster"
-        return f"fleet clean{where} --run {self._run_id}"
+        settings = self._settings
+        named = flags_of({name: getattr(settings, name) for name in CLUSTER})
+        return shlex.join(["fleet", "clean", *named, "--run", self._run_id])

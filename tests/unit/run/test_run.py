@@ -37,8 +37,8 @@ def make_run(**options: object) -> Run:
 @pytest.mark.parametrize(
     ("options", "where"),
     [
-        ({"kubeconfig": Path("/k")}, " --kubeconfig /k"),
-        ({"kubeconfig": Path("/k"), "context": "c"}, " --kubeconfig /k --context c"),
+        ({"kubeconfig": Path("/k")}, " --kubeconfig=/k"),
+        ({"kubeconfig": Path("/k"), "context": "c"}, " --kubeconfig=/k --context=c"),
         ({"in_cluster": True}, " --in-cluster"),
         ({}, ""),
     ],
