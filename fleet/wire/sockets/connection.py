@@ -182,7 +182,8 @@ class Connection:
         if self.state is ConnectionState.TUNNEL and not self._is_through():
             return
         if self.state is ConnectionState.HANDSHAKE:
-            self._take_handshake()
+            if self._receive() == 0:
+                raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "unexpected eof while reading")
         else:
             self.tls = context.wrap_bio(INCOMING, OUTGOING, server_hostname=server_name)
             self.state = ConnectionState.HANDSHAKE
@@ -206,14 +207,15 @@ class Connection:
             self.limit_ns = 0
             self.read_ns = self.up_ns = now_ns
 
-    def _take_handshake(self) -> None:
-        """Read what the server says of a handshake. Raises OSError."""
+    def _receive(self) -> int:
+        """Take what has come to INCOMING; return its size, -1 for nothing yet, 0 at the end."""
         assert self.sock is not None
-        with contextlib.suppress(BlockingIOError):
-            piece = self.sock.recv(CIPHER_BYTES)
-            if not piece:
-                raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "unexpected eof while reading")
-            INCOMING.write(piece)
+        try:
+            size = self.sock.recv_into(_CIPHER)
+        except BlockingIOError:
+            return -1
+        INCOMING.write(_CIPHER[:size])
+        return size
 
     def _break_off(self) -> None:
         """Leave both memory BIOs empty after an error, of which the server gets the alert."""
@@ -260,33 +262,24 @@ class Connection:
             raise DialError(why)
         return True
 
-    def read_into(self, buffer: memoryview) -> tuple[int, bool]:
-        """Decrypt what has come into a buffer of `PLAIN_BYTES`; return how much, and if more waits.
+    def read_into(self, buffer: memoryview) -> int:
+        """Decrypt what has come into a buffer of `PLAIN_BYTES`; return how much.
 
-        The size is -1 when there is nothing yet, 0 at the end. Raises OSError.
+        -1 is for nothing yet, 0 for the end. Raises OSError.
         """
-        assert self.sock is not None
-        assert self.tls is not None
         if self.early:
-            is_full = True
             INCOMING.write(self.early)
             self.early = b""
-        else:
-            try:
-                size = self.sock.recv_into(_CIPHER)
-            except BlockingIOError:
-                return -1, False
-            if not size:
-                return 0, False
-            is_full = size == CIPHER_BYTES
-            INCOMING.write(_CIPHER[:size])
+        elif (size := self._receive()) <= 0:
+            return size
+        assert self.tls is not None
         read, at = self.tls.read, 0
         try:
             while INCOMING.pending:
                 size = int(read(PLAIN_BYTES, buffer[at:]))  # no bytes, as there is a buffer
                 if not size:  # the server has said that this is the end
                     INCOMING.read()
-                    return at, False
+                    return at
                 at += size
         except ssl.SSLWantReadError:
             pass
@@ -295,7 +288,7 @@ class Connection:
             raise
         if OUTGOING.pending:  # new keys
             self._send_encrypted()
-        return at or -1, is_full
+        return at or -1
 
     def write_out(self) -> int:
         """Write `out`; return how many bytes were encrypted. `unsent` is what the socket refused.

@@ -47,6 +47,7 @@ from fleet.wire.sockets.dials import (
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 
 READS_PER_EVENT_MAX = 4  # of 64 KiB; then the next connection has its turn
+READ_AGAIN_BYTES = 32_768  # more is likely to wait
 RESET_BY_PEER = "connection reset by peer"
 BEHIND_NS = 5_000_000_000  # a watch that ends this soon after a lag of ours was closed as slow
 
@@ -344,13 +345,13 @@ class Transport:
         end = ""
         try:
             for _ in range(READS_PER_EVENT_MAX):
-                size, is_more = connection.read_into(buffer)
+                size = connection.read_into(buffer)
                 if size <= 0:
                     end = "" if size else "the server closed the connection"
                     break
                 stats.bytes_in += size
                 inbox += http2.receive(buffer[:size], now_ns)
-                if not is_more or http2.news is not None:  # epoll reports what is left
+                if size < READ_AGAIN_BYTES or http2.news is not None:  # epoll reports the rest
                     break
             else:
                 connection.full_ns = now_ns
