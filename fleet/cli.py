@@ -325,7 +325,8 @@ def controlplane() -> None:
 
 @controlplane.command(**BY_SETTINGS, fields=UP)
 @directory_option
-def up(directory: Path | None, **given: object) -> None:
+@output_option
+def up(directory: Path | None, output: str, **given: object) -> None:
     """Start a control plane and print how to use it.
 
     Later runs that name no cluster use this control plane.
@@ -340,7 +341,9 @@ def up(directory: Path | None, **given: object) -> None:
 
     wanted = plane_options(Settings.from_options(**given), directory)
     info = _run(plane.up(wanted, progress=_note))
-    click.echo(f"export KUBECONFIG={wanted.kubeconfig_out or info.kubeconfig}")
+    kubeconfig = str(wanted.kubeconfig_out or info.kubeconfig)
+    found = {"url": info.url, "kubeconfig": kubeconfig}
+    click.echo(printed(output, found, f"export KUBECONFIG={kubeconfig}"))
 
 
 @controlplane.command()
@@ -580,8 +583,15 @@ def clean(statefulset: str | None, output: str, **given: Any) -> int:
 
 @cli.command(**BY_SETTINGS, fields=RBAC)
 @rbac_options
+@output_option
 def rbac(
-    service_account: str, user: str, name: str, *, legacy_impersonation: bool, **given: object
+    service_account: str,
+    user: str,
+    name: str,
+    output: str,
+    *,
+    legacy_impersonation: bool,
+    **given: object,
 ) -> None:
     """Print the least RBAC permissions for a run.
 
@@ -598,7 +608,8 @@ def rbac(
     subject = printed_rbac.Subject.parse(service_account, user)
     names = printed_rbac.node_names(settings) if given["nodes"] else []
     found = printed_rbac.of_run(name, subject, settings, names, is_legacy=legacy_impersonation)
-    click.echo(printed_rbac.text(found), nl=False)
+    objects = {"apiVersion": "v1", "kind": "List", "items": found}
+    click.echo(printed("json", objects) if output == "json" else printed_rbac.text(found).rstrip())
 
 
 @cli.command(exits=tuple(Exit)[:-1])

@@ -89,7 +89,7 @@ def test_faults_hit_whom_they_name_and_end_when_they_are_healed(eager: World) ->
         before = world.nodes(PREFIX)
         inject(run, silent | others)
         listed = world.fleet("heal", at)
-        assert len(listed.stdout.splitlines()) == 9, listed.stderr
+        assert len(listed.stdout.splitlines()) == 1 + 9, listed.stderr
         world.apply(bare_pod("far", name_of(12)), bare_pod("near", name_of(13)))
         dead = [each for hit in silent.values() for each in hit]
         eventually(lambda: set(status("Ready", dead)) == {"Unknown"}, "silent nodes are Unknown")

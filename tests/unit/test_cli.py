@@ -239,6 +239,16 @@ def test_lists_have_headers_and_other_formats(
     assert all(row["description"] for row in rows)
 
 
+def test_rights_are_the_same_objects_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "rbac", "--user=jane") == Exit.OK
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert call(monkeypatch, "rbac", "--user=jane", "-o", "json") == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["items"]) == ("List", objects)
+
+
 def test_a_shipped_scenario_is_shown_whole(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
