@@ -649,14 +649,6 @@ def test_no_cycle_is_left_for_the_collector() -> None:
         gc.enable()
 
 
-def test_old_kubelets_do_not_report_resources_of_the_whole_pod() -> None:
-    world = World()
-    world.env.model = world.env.model.adapted("v1.35.4", zone_labels=False)
-    world.create(make_pod())
-    world.run(3)
-    assert world.pods[UID].status.resources_json == b""
-
-
 def test_a_stale_timer_and_a_late_reply_are_ignored() -> None:
     world = running()
     world.delete(grace_s=0)
