@@ -37,6 +37,7 @@ class Release:
     node_event_uid: str = "name"  # its uid: the "name" of the Node, "" for none, or its real "uid"
     updates_volume_limits: bool = False  # CSINode: nodeAllocatableUpdatePeriodSeconds of a driver
     awaits_node: bool = False  # before it watches pods: a snapshot without its Node is none
+    has_storage_health: bool = False  # CSINode has a status, which stays empty
     rereads_node: bool = False  # for a pod that only its node affinity keeps out
 
     # Pods
@@ -170,6 +171,7 @@ V1_37 = replace(
     says_user_namespace=True,
     node_event_uid="uid",
     awaits_node=True,
+    has_storage_health=True,
     explains_sandbox=True,
     configures_each_sync=False,
     limits_sidecars=True,

@@ -91,7 +91,7 @@ CSI_NODE_BODY = (
     b'{"kind":"CSINode","apiVersion":"storage.k8s.io/v1","metadata":{"name":"%b","annotations":{'
     b'"storage.alpha.kubernetes.io/migrated-plugins":"' + MIGRATED_PLUGINS + b'"},'
     b'"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"%b","uid":"%b"}]},'
-    b'"spec":{"drivers":null}}'
+    b'"spec":{"drivers":null}%b}'
 )
 TOKEN_BODY = (
     b'{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","metadata":{%b},'
@@ -178,7 +178,8 @@ def _probe_csinode(call: ApiCall, caller: Caller) -> Request:
 def _create_csinode(call: ApiCall, caller: Caller) -> Request:
     payload = call.payload
     assert isinstance(payload, CSINodeObject), payload
-    body = CSI_NODE_BODY % (caller.name, caller.name, payload.node_uid.encode())
+    status = b',"status":{}' if caller.template.model.release.has_storage_health else b""
+    body = CSI_NODE_BODY % (caller.name, caller.name, payload.node_uid.encode(), status)
     return Request(POST, CSI_NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
