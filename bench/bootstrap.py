@@ -18,7 +18,7 @@ from fleet.clock import TICK_NS, Draws, SystemClock
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.host.machine import raise_descriptors
+from fleet.host.machine import Load, raise_descriptors
 from fleet.host.node_certificates import CertificateContext, NodeCertificates, open_bootstrap
 from fleet.host.reactor_loop import ReactorLoop
 from fleet.k8s.effects import NodeId
@@ -37,7 +37,7 @@ async def bench(nodes: int, at_once: int) -> None:
     loop = asyncio.get_running_loop()
     settings = Settings(nodes=nodes, identity=IdentityMode.CSR)
     model = load_mix().model_of(0)
-    raise_descriptors(nodes, settings.fidelity)
+    raise_descriptors(Load(nodes, settings.fidelity))
     reactor = Reactor(SystemClock(), Draws(1))
     driver = ReactorLoop(reactor, loop)
     done = asyncio.Event()

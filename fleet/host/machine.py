@@ -6,6 +6,7 @@ See docs/explain/performance.md.
 
 import resource
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -28,45 +29,54 @@ GOAWAY_SPARE = 1.05
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def connections_needed(
-    nodes: int, fidelity: Fidelity, agents: float = 0.0, *, own_watches: bool = False
-) -> int:
-    """Return how many connections to the API server there may be at the same time.
+class Load(NamedTuple):
+    """The nodes that a machine is to hold."""
 
-    One for each node, or in light as many as their streams need. `agents` is how many a node has
-    on average; each has a connection of its own.
-    """
-    count = nodes * agents
-    if fidelity is not Fidelity.LIGHT:
-        return int((nodes + count) * GOAWAY_SPARE)
-    count += connections_of(nodes, own_watches=own_watches)
-    return int(count * GOAWAY_SPARE)
+    nodes: int
+    fidelity: Fidelity
+    agents: float = 0.0
+    """How many a node has on average; each has a connection of its own."""
+    own_watches: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.nodes} nodes in fidelity {self.fidelity}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections to the API server there may be at the same time.
+
+        One for each node, or in light as many as their streams need.
+        """
+        count = self.nodes * self.agents
+        if self.fidelity is not Fidelity.LIGHT:
+            return int((self.nodes + count) * GOAWAY_SPARE)
+        count += connections_of(self.nodes, own_watches=self.own_watches)
+        return int(count * GOAWAY_SPARE)
+
+    @property
+    def fewer(self) -> str:
+        """What to do for the machine to suffice."""
+        if self.fidelity is not Fidelity.LIGHT:
+            return "take fewer --nodes, --no-agents, or --fidelity light"
+        return f"take fewer --nodes, or {'--watches shared' if self.own_watches else '--no-agents'}"
 
 
-def raise_descriptors(
-    nodes: int,
-    fidelity: Fidelity,
-    agents: float = 0.0,
-    *,
-    own_watches: bool = False,
-    listening: int = 0,
-) -> int:
+def raise_descriptors(load: Load, listening: int = 0) -> int:
     """Return how many open files are needed, and raise their soft limit to the hard one.
 
     Pods and clients bring more than nodes. A local API server inherits the limit and holds the
     other ends. Raises SetupError naming the number when the hard limit is too low. Source: Go's os
     package, which does so at its start.
     """
-    connections = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
-    needed = DESCRIPTORS_BASE + connections + listening  # sockets of kubelets
+    needed = DESCRIPTORS_BASE + load.connections + listening  # sockets of kubelets
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (needed, needed))  # root may
         except (ValueError, OSError):
             raise SetupError(
-                f"{nodes} nodes in fidelity {fidelity} need {needed} open files, the limit is "
-                f"{hard}: raise it (ulimit -Hn {needed}), {_fewer(fidelity, own_watches)}"
+                f"{load} need {needed} open files, the limit is {hard}: raise it "
+                f"(ulimit -Hn {needed}), {load.fewer}"
             ) from None
         return needed
     wanted = max(soft, needed) if hard == resource.RLIM_INFINITY else hard
@@ -75,21 +85,17 @@ def raise_descriptors(
     return needed
 
 
-def check_ports(
-    nodes: int, fidelity: Fidelity, agents: float = 0.0, *, own_watches: bool = False
-) -> None:
+def check_ports(load: Load) -> None:
     """Raise SetupError when this machine has fewer local ports than the run has connections.
 
-    All lead to one address and port, so that each needs a local port of its own. `nodes` are those
-    of all processes.
+    All lead to one address and port, so that each needs a local port of its own.
     """
-    needed = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
     available = local_ports()
-    if needed > available:
+    if load.connections > available:
         raise SetupError(
-            f"{nodes} nodes in fidelity {fidelity} need {needed} connections to the API server, "
+            f"{load} need {load.connections} connections to the API server, "
             f"this machine has {available} local ports: widen the range (sysctl -w "
-            f'net.ipv4.ip_local_port_range="1024 65535"), {_fewer(fidelity, own_watches)}'
+            f'net.ipv4.ip_local_port_range="1024 65535"), {load.fewer}'
         )
 
 
@@ -102,33 +108,21 @@ def local_ports() -> int:
     return int(last) - int(first) + 1
 
 
-def _fewer(fidelity: Fidelity, own_watches: bool) -> str:  # noqa: FBT001 - private
-    if fidelity is not Fidelity.LIGHT:
-        return "take fewer --nodes, --no-agents, or --fidelity light"
-    return "take fewer --nodes" + (", or --watches shared" if own_watches else ", or --no-agents")
-
-
-def check_memory(
-    nodes: int,
-    fidelity: Fidelity,
-    agents: float = 0.0,
-    *,
-    is_local: bool,
-    own_watches: bool = False,
-) -> int:
+def check_memory(load: Load, *, is_local: bool) -> int:
     """Return the bytes that nodes, and a local control plane, need. Raises SetupError if over."""
-    watching = nodes if own_watches and fidelity is Fidelity.LIGHT else 0
-    needed = BASE_BYTES + nodes * NODE_BYTES[fidelity] + int(nodes * agents * AGENT_BYTES)
+    nodes, fidelity, agents = load.nodes, load.fidelity, load.nodes * load.agents
+    watching = nodes if load.own_watches and fidelity is Fidelity.LIGHT else 0
+    needed = BASE_BYTES + nodes * NODE_BYTES[fidelity] + int(agents * AGENT_BYTES)
     needed += watching * WATCHES_BYTES
     if is_local:
         needed += CONTROLPLANE_BYTES + nodes * APISERVER_NODE_BYTES[fidelity]
-        needed += int(nodes * agents * APISERVER_AGENT_BYTES) + watching * APISERVER_WATCHES_BYTES
+        needed += int(agents * APISERVER_AGENT_BYTES) + watching * APISERVER_WATCHES_BYTES
     available = available_bytes()
     if needed > available:
         raise SetupError(
-            f"{nodes} nodes in fidelity {fidelity} need about {needed / 1e9:.1f} GB of memory"
+            f"{load} need about {needed / 1e9:.1f} GB of memory"
             f"{' with the local control plane' if is_local else ''}, {available / 1e9:.1f} GB are "
-            f"available: {_fewer(fidelity, own_watches)}"
+            f"available: {load.fewer}"
         )
     return needed
 

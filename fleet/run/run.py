@@ -31,7 +31,7 @@ from fleet.cluster.statefulset import check
 from fleet.controlplane.options import KUBECTL, ComponentDeath
 from fleet.errors import DeniedError, FleetError, RunInterruptedError, SetupError
 from fleet.faults.injector import attach_problem
-from fleet.host.machine import available_bytes, check_memory, check_ports, raise_descriptors
+from fleet.host.machine import Load, available_bytes, check_memory, check_ports, raise_descriptors
 from fleet.host.node_certificates import Bootstrap, open_bootstrap
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings, keep_live, sibling_arguments
@@ -200,17 +200,11 @@ class Run:
     def _check_machine(self, *, is_local: bool) -> tuple[int, int]:
         """Return the open files and bytes needed. Raises SetupError if this machine lacks them."""
         settings, whole = self._settings, self._whole
-        fidelity, agents = settings.fidelity, self._mix.agents_per_node
-        own_watches = settings.has_own_watches
+        kind = settings.fidelity, self._mix.agents_per_node, settings.has_own_watches
         listening = settings.most if settings.serve is ServeMode.PORTS else 0
-        files = raise_descriptors(
-            settings.most, fidelity, agents, own_watches=own_watches, listening=listening
-        )
-        check_ports(whole.most, fidelity, agents, own_watches=own_watches)
-        needed = check_memory(
-            whole.most, fidelity, agents, is_local=is_local, own_watches=own_watches
-        )
-        return files, needed
+        files = raise_descriptors(Load(settings.most, *kind), listening)
+        check_ports(load := Load(whole.most, *kind))
+        return files, check_memory(load, is_local=is_local)
 
     async def _run_in(self) -> int | None:
         """Run on the cluster that is meant; return the command's exit code, if there was one."""

@@ -7,7 +7,7 @@ import pytest
 
 from fleet.errors import SetupError
 from fleet.host import machine
-from fleet.host.machine import check_memory, check_ports, connections_needed, raise_descriptors
+from fleet.host.machine import Load, check_memory, check_ports, raise_descriptors
 from fleet.profile.settings import Fidelity
 
 Limits = tuple[int, int]
@@ -56,7 +56,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one(
 ) -> None:
     fake = Resource(limits, is_root=is_root)
     monkeypatch.setattr(machine, "resource", fake)
-    raise_descriptors(nodes, Fidelity.KUBELET)
+    raise_descriptors(Load(nodes, Fidelity.KUBELET))
     assert fake.limits == wanted
 
 
@@ -64,7 +64,7 @@ def test_a_hard_limit_that_is_too_low_is_named(monkeypatch: pytest.MonkeyPatch) 
     fake = Resource((1024, 4096), is_root=False)
     monkeypatch.setattr(machine, "resource", fake)
     with pytest.raises(SetupError) as caught:
-        raise_descriptors(5000, Fidelity.KUBELET)
+        raise_descriptors(Load(5000, Fidelity.KUBELET))
     assert str(caught.value) == (
         "5000 nodes in fidelity kubelet need 5450 open files, the limit is 4096: raise it "
         "(ulimit -Hn 5450), take fewer --nodes, --no-agents, or --fidelity light"
@@ -76,9 +76,9 @@ def test_sockets_that_listen_are_open_files_too(monkeypatch: pytest.MonkeyPatch)
     """`--serve ports` has a socket for each node."""
     fake = Resource((1024, 2249), is_root=False)
     monkeypatch.setattr(machine, "resource", fake)
-    raise_descriptors(1000, Fidelity.KUBELET, listening=999)
+    raise_descriptors(Load(1000, Fidelity.KUBELET), listening=999)
     with pytest.raises(SetupError, match="need 2250 open files, the limit is 2249"):
-        raise_descriptors(1000, Fidelity.KUBELET, listening=1000)
+        raise_descriptors(Load(1000, Fidelity.KUBELET), listening=1000)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,7 @@ def test_connections_are_computed_for_all_nodes(
     agents: float,
     connections: int,
 ) -> None:
-    needed = connections_needed(nodes, fidelity, agents, own_watches=own_watches)
-    assert needed == connections
+    assert Load(nodes, fidelity, agents, own_watches).connections == connections
 
 
 def test_local_ports_that_do_not_suffice_are_named(
@@ -113,30 +112,30 @@ def test_local_ports_that_do_not_suffice_are_named(
     ports.write_text("32768\t60999\n", encoding="ascii")
     monkeypatch.setattr(machine, "LOCAL_PORTS", ports)
     assert machine.local_ports() == 28_232
-    check_ports(26_887, Fidelity.KUBELET)
-    check_ports(100_000, Fidelity.LIGHT, own_watches=True)
+    check_ports(Load(26_887, Fidelity.KUBELET))
+    check_ports(Load(100_000, Fidelity.LIGHT, own_watches=True))
     with pytest.raises(SetupError) as caught:
-        check_ports(26_889, Fidelity.KUBELET)
+        check_ports(Load(26_889, Fidelity.KUBELET))
     assert str(caught.value) == (
         "26889 nodes in fidelity kubelet need 28233 connections to the API server, this machine "
         'has 28232 local ports: widen the range (sysctl -w net.ipv4.ip_local_port_range="1024 '
         '65535"), take fewer --nodes, --no-agents, or --fidelity light'
     )
     with pytest.raises(SetupError, match=r"or --watches shared$"):
-        check_ports(25_000, Fidelity.LIGHT, 1.0, own_watches=True)
+        check_ports(Load(25_000, Fidelity.LIGHT, 1.0, own_watches=True))
     monkeypatch.setattr(machine, "LOCAL_PORTS", tmp_path / "none")
     assert machine.local_ports() == 65_535
 
 
 def test_memory_that_does_not_suffice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "available_bytes", lambda: 2_000_000_000)
-    check_memory(5000, Fidelity.KUBELET, is_local=False)
-    check_memory(1000, Fidelity.LIGHT, is_local=True)
+    check_memory(Load(5000, Fidelity.KUBELET), is_local=False)
+    check_memory(Load(1000, Fidelity.LIGHT), is_local=True)
     with pytest.raises(SetupError, match=r"^5000 nodes in fidelity kubelet need about 5\.1 GB"):
-        check_memory(5000, Fidelity.KUBELET, is_local=True)
-    check_memory(95_000, Fidelity.LIGHT, is_local=False)
+        check_memory(Load(5000, Fidelity.KUBELET), is_local=True)
+    check_memory(Load(95_000, Fidelity.LIGHT), is_local=False)
     with pytest.raises(SetupError, match=r"^95000 nodes .* 2\.0 GB are available.*watches shared$"):
-        check_memory(95_000, Fidelity.LIGHT, is_local=False, own_watches=True)
+        check_memory(Load(95_000, Fidelity.LIGHT, own_watches=True), is_local=False)
 
 
 def test_there_is_some_memory() -> None:
