@@ -29,6 +29,7 @@ from peer import (
 )
 from support.connect_proxy import ConnectProxy
 
+from fleet.host.node_certificates import CertificateContext
 from fleet.wire.http2.http2_codec import ErrorCode, Inbox
 from fleet.wire.http2.messages import ContentType, Failure, Request, Response, StreamOpened
 from fleet.wire.sockets import poller
@@ -39,6 +40,7 @@ from fleet.wire.sockets.connection import (
     ConnectionState,
     PoolLimits,
     Proxy,
+    prepare_context,
 )
 from fleet.wire.sockets.dials import (
     LOCAL_PORTS,
@@ -1071,3 +1073,25 @@ def test_connections_work_without_epoll(
     monkeypatch.setattr(poller, "HAS_EPOLL", False)
     monkeypatch.setattr("selectors.DefaultSelector", selectors.PollSelector)
     test(certificate)
+
+
+def test_a_node_shows_its_own_certificate_and_one_without_is_turned_away(
+    certificate: Certificate, tmp_path: Path
+) -> None:
+    """A client of TLS 1.3 has ended its handshake before the server looks for a certificate."""
+    pair = tmp_path / "node.pem"
+    pair.write_bytes(certificate.certificate.read_bytes() + certificate.key.read_bytes())
+
+    async def test(peer: Peer, harness: Harness) -> None:
+        peer.context.verify_mode = ssl.CERT_REQUIRED
+        peer.context.load_verify_locations(certificate.certificate)
+        shared = ssl.create_default_context(cafile=certificate.certificate)
+        prepare_context(shared)
+        harness.transport.open_pool(2, ssl_context=CertificateContext(shared, pair))
+        harness.send()
+        answers = await harness.answers(1)
+        assert answers["a"].failure is Failure.LOST
+        harness.send(pool=2)
+        assert (await harness.answers(1))["a"].code == 200
+
+    with_peer(certificate, test)
