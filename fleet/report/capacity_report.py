@@ -21,8 +21,8 @@ CAPACITY_REPORT = "capacity.html"
 LEVELS_SHOWN = 6
 NOT_PROVEN = (
     SIMULATED,
-    "Each run lasted as long as --hold says: what breaks later was not seen.",
-    "Sizes between those that were tried may fare otherwise, and so may the same size tomorrow.",
+    "Longer runs: each run lasted as long as --hold says.",
+    "Other sizes, or the same size on another day: results may differ.",
 )
 
 HEADS = {Outcome.PASS: "HELD", Outcome.FAIL: "NONE HELD"}

@@ -101,7 +101,7 @@
 
   // The highest value of the axis: a limit is on it unless the values would become a flat line.
   function highest(plot, high) {
-    const near = Object.values(plot.limits).filter(each => each <= high * 4);
+    const near = Object.values(plot.limits).filter(each => plot.kind === "sizes" || each <= high * 4);
     return Math.max(high, ...near) * 1.05 || 1;
   }
 
