@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from fleet.controlplane.directory import state_home
-from fleet.controlplane.process import PROC, boot_id, start_ticks
+from fleet.controlplane.process import boot_id, start_ticks
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.faults.fault import document_of, read_fault, read_lasting
 from fleet.report.run_directory import RUNS_DIRECTORY, refuse_foreign
@@ -156,9 +156,9 @@ def _is_alive(directory: Path) -> bool:
 def _with_short_path(directory: Path, act: Callable[[str], None]) -> None:
     """Bind or connect by a path that is short however deep the directory lies. Raises OSError.
 
-    Without /proc (macOS) the path is as long as it is.
+    Without O_PATH (macOS) the path is as long as it is.
     """
-    if not PROC.exists():
+    if not hasattr(os, "O_PATH"):
         return act(str(directory / SOCKET))
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

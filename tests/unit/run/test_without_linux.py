@@ -16,7 +16,6 @@ import fleet.controlplane.process as process
 process.PROC = pathlib.Path("/no/such")
 process.BOOT_ID = process.PROC / "boot_id"
 import fleet.run.control_socket as control
-control.PROC = process.PROC
 """
 
 
