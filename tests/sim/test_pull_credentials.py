@@ -115,9 +115,8 @@ def test_the_image_of_a_volume_is_pulled_with_a_token_too() -> None:
                 }
             },
         ),
-        (False, {"kubeletVersion": "v1.33.0"}),
     ],
-    ids=["light", "gate", "old"],
+    ids=["light", "gate"],
 )
 def test_who_asks_for_no_token(spec: Object, *, light: bool) -> None:
     sim = started(provider(), light=light, **spec)
