@@ -26,6 +26,7 @@ from fleet.report.printed import listed, printed, table
 from fleet.run.cli_options import (
     CLUSTER,
     ENDS_BY_ITSELF,
+    EXITS,
     NOT_OF_CAPACITY,
     RBAC,
     UP,
@@ -140,7 +141,7 @@ def cli() -> None:
     """
 
 
-@cli.command(**BY_SETTINGS, exits=tuple(Exit))
+@cli.command(**BY_SETTINGS, exits=EXITS)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
     """Run virtual kubelets until Ctrl-C, then clean up.
@@ -176,7 +177,7 @@ def spawn(**given: object) -> int:
     return _play(settings, None)
 
 
-@cli.command("run", **BY_SETTINGS, without=(), refused=ENDS_BY_ITSELF, exits=tuple(Exit))
+@cli.command("run", **BY_SETTINGS, without=(), refused=ENDS_BY_ITSELF, exits=EXITS)
 @click.argument(
     "file", metavar="SCENARIO", shell_complete=complete("fleet.scenario.scenario", "shipped")
 )
@@ -202,7 +203,7 @@ def run_scenario(file: str, **given: object) -> int:
     return _play(settings, scenario_player.ScenarioPlayer(scenario, path))
 
 
-@cli.command(**BY_SETTINGS, without=NOT_OF_CAPACITY, exits=tuple(Exit))
+@cli.command(**BY_SETTINGS, without=NOT_OF_CAPACITY, exits=EXITS)
 @capacity_options
 @output_option
 def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
@@ -555,7 +556,15 @@ def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> 
     click.echo(printed(output, answer, text))
 
 
-@cli.command(**BY_SETTINGS, fields=CLUSTER, exits=(*USUAL[:1], Exit(1), *USUAL[1:], Exit.INVALID))
+@cli.command(
+    **BY_SETTINGS,
+    fields=CLUSTER,
+    exits=USUAL
+    | {
+        Exit.EXPECTATION_FAILED: "Objects of the runs are left.",
+        Exit.INVALID: "Objects with fleet's label are left that are not fleet's.",
+    },
+)
 @clean_options
 @output_option
 def clean(statefulset: str | None, output: str, **given: Any) -> int:
@@ -612,7 +621,13 @@ def rbac(
     click.echo(printed("json", objects) if output == "json" else printed_rbac.text(found).rstrip())
 
 
-@cli.command(exits=tuple(Exit)[:-1])
+@cli.command(
+    exits=USUAL
+    | {
+        Exit.EXPECTATION_FAILED: "A run is worse than the --baseline.",
+        Exit.INVALID: "Not all runs can be compared with the --baseline.",
+    },
+)
 @click.argument(
     "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR..."
 )
@@ -707,7 +722,7 @@ locust.add_command(
         also=("locust_master", "on_master_quit", "max_nodes", "run_id"),
         help=worker.__doc__,
         context_settings=spawn.context_settings,
-        exits=tuple(Exit),
+        exits=EXITS,
     )
 )
 

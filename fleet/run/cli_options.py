@@ -54,7 +54,7 @@ EXITS = {
 }
 EXAMPLES = "\b\nExamples:\n"
 """What begins the examples of a command, whose lines are kept as they are."""
-USUAL = (Exit.OK, Exit.USAGE, Exit.SETUP)
+USUAL = {code: EXITS[code] for code in (Exit.USAGE, Exit.SETUP)} | {Exit.OK: "Done."}
 
 
 class GroupedOption(click.Option):
@@ -78,7 +78,7 @@ def _set_verbosity(_context: click.Context, _option: click.Parameter, times: int
 class Command(click.Command):
     """A command whose help has a section for each group of options, and its exit codes."""
 
-    def __init__(self, *arguments: Any, exits: tuple[Exit, ...] = USUAL, **more: Any) -> None:
+    def __init__(self, *arguments: Any, exits: Mapping[Exit, str] = USUAL, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self.exits = exits
         self.help = with_examples(self.help or "")
@@ -98,8 +98,7 @@ class Command(click.Command):
     def format_epilog(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the exit codes."""
         with formatter.section("Exit codes"):
-            words = EXITS | ({Exit.OK: "Done."} if self.exits == USUAL else {})
-            formatter.write_dl([(str(code.value), words[code]) for code in self.exits])
+            formatter.write_dl([(str(code.value), self.exits[code]) for code in sorted(self.exits)])
 
 
 class Commands(click.Group):
