@@ -1,10 +1,7 @@
 from world.node_world import (
-    CONFLICT,
-    EXISTS,
     LOST,
     NODE,
     NOT_FOUND,
-    REFUSED,
     environment,
     node_reply,
     turn,
@@ -22,7 +19,6 @@ from fleet.k8s.effects import (
     Reply,
     ReplyKind,
     SetTimer,
-    Timer,
 )
 from fleet.k8s.pods import LeaseView
 from fleet.kubelet.node.node_lease import LeaseState, NodeLease
@@ -78,83 +74,6 @@ class World:
         return self
 
 
-def test_it_starts_with_a_look() -> None:
-    out: Outbox = []
-    NodeLease().start(turn(ENV, 0, out))
-    assert out == [GET]
-
-
-def test_a_new_lease_is_owned_by_its_node() -> None:
-    world = World()
-    assert world.reply(GET, NOT_FOUND) == [OWNER]
-    assert world.reply(OWNER, node_reply()) == [creation(0)]
-    [timer] = world.reply(creation(0), lease_reply(5))
-    assert isinstance(timer, SetTimer)
-    assert timer.timer is Timer.RENEW_LEASE
-    assert 10 * NS_PER_S <= timer.due_ns <= 10.4 * NS_PER_S
-    assert world.lease.renewed_ns == 5
-
-
-def test_without_a_node_no_lease_is_made_until_the_next_tick() -> None:
-    world = World()
-    world.reply(GET, NOT_FOUND)
-    [timer] = world.reply(OWNER, NOT_FOUND)
-    assert isinstance(timer, SetTimer)
-    assert timer.due_ns >= 10 * NS_PER_S
-    assert world.fire() == [GET]
-
-
-def test_a_renewal_sends_back_what_came() -> None:
-    world = World().created()
-    assert world.fire() == [renewal(world.now_ns)]
-    world.reply(renewal(0), lease_reply(9, b"newer"))
-    assert world.fire() == [renewal(world.now_ns, b"newer")]
-
-
-def test_five_failures_lead_to_a_look_and_back() -> None:
-    world = World().created()
-    world.fire()
-    for _ in range(4):
-        assert world.reply(renewal(0), LOST) == [renewal(world.now_ns)]
-    assert world.reply(renewal(0), REFUSED) == [GET]
-    assert world.reply(GET, lease_reply(7)) == [renewal(world.now_ns)]
-    assert world.lease.renewed_ns == 0  # a GET renews nothing
-
-
-def test_a_server_that_takes_no_writes_is_asked_again_at_the_next_tick() -> None:
-    """As of an etcd that is full: GETs are answered, and no PUT is."""
-    world = World().created()
-    world.fire()
-    for _ in range(4):
-        assert world.reply(renewal(0), REFUSED) == [renewal(world.now_ns)]
-    assert world.reply(renewal(0), REFUSED) == [GET]
-    assert world.reply(GET, lease_reply(7)) == [renewal(world.now_ns)]
-    for _ in range(4):
-        assert world.reply(renewal(0), REFUSED) == [renewal(world.now_ns)]
-    [timer] = world.reply(renewal(0), REFUSED)
-    assert isinstance(timer, SetTimer)
-    assert timer.due_ns - world.now_ns >= 10 * NS_PER_S
-    assert world.fire() == [renewal(world.now_ns)]
-
-
-def test_a_conflict_takes_a_new_base_and_counts() -> None:
-    world = World().created()
-    world.fire()
-    for _ in range(5):
-        assert world.reply(renewal(0), CONFLICT) == [GET]
-        assert world.reply(GET, lease_reply(7, b"theirs")) == [renewal(world.now_ns, b"theirs")]
-
-
-def test_a_lease_made_after_a_conflict_is_renewed_at_once() -> None:
-    world = World().created()
-    world.fire()
-    assert world.reply(renewal(0), CONFLICT) == [GET]
-    assert world.reply(GET, NOT_FOUND) == [OWNER]
-    [create] = world.reply(OWNER, node_reply())
-    assert isinstance(create, ApiCall)
-    assert world.reply(create, lease_reply(9, b"new")) == [renewal(world.now_ns, b"new")]
-
-
 def test_looks_back_off_to_seven_seconds() -> None:
     world = World().created()
     world.fire()
@@ -175,25 +94,6 @@ def test_looks_back_off_to_seven_seconds() -> None:
     [timer] = world.reply(GET, LOST)
     assert isinstance(timer, SetTimer)
     assert timer.due_ns - world.now_ns == 200 * NS_PER_MS
-
-
-def test_a_deleted_lease_is_made_again() -> None:
-    world = World().created()
-    world.fire()
-    for _ in range(4):
-        world.reply(renewal(0), NOT_FOUND)
-    assert world.reply(renewal(0), NOT_FOUND) == [GET]
-    assert world.reply(GET, NOT_FOUND) == [OWNER]
-    assert world.reply(OWNER, node_reply()) == [creation(world.now_ns)]
-
-
-def test_a_stale_timer_does_nothing() -> None:
-    world = World().created()
-    out: Outbox = []
-    world.lease.on_timer(turn(ENV, world.due_ns - 1, out))
-    world.fire()
-    world.lease.on_timer(turn(ENV, world.due_ns, out))
-    assert out == []
 
 
 def test_a_stopped_lease_is_silent() -> None:
@@ -219,14 +119,3 @@ def test_in_light_renewals_fall_due_together() -> None:
     assert {due_ns % (100 * NS_PER_MS) for due_ns in dues[True]} == {0}
     assert len(set(dues[True])) < 21  # 1.9 s of them
     assert len(set(dues[False])) == 200
-
-
-def test_a_lease_of_a_created_node_is_created_without_a_look() -> None:
-    env = environment(light=True)
-    lease = NodeLease()
-    effects: Outbox = []
-    lease.start_created("uid-1", turn(env, 0, effects))
-    assert effects == [creation(0)]
-    effects.clear()
-    lease.on_reply(creation(0), EXISTS, turn(env, 0, effects))
-    assert effects == [GET]
