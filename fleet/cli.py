@@ -522,7 +522,7 @@ def inject(fault: str, run_dir: Path | None, output: str, **given: object) -> No
 
     For example:
       fleet inject NodeDown --share 10% --for 5m
-      fleet inject Partition --zone b --mode BlackHole
+      fleet inject Partition --zone zone-b --mode BlackHole
       fleet inject NodeCondition --condition KernelDeadlock --nodes fleet-00007
     """
     from fleet.run import control_socket  # noqa: PLC0415

@@ -150,22 +150,6 @@ def test_too_few_file_descriptors_are_told_by_number(world: World) -> None:
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] != 300
 
 
-def test_too_little_memory_is_told(world: World) -> None:
-    short = (
-        "import fleet.host.machine\n"
-        "fleet.host.machine.available_bytes = lambda: 150 << 20\n"
-        "from fleet.cli import main; main()"
-    )
-    command = (sys.executable, "-c", short, "spawn", "--nodes=5000", "--until-ready")
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=world.root, timeout=120
-    )
-    assert done.returncode == 3
-    [line] = done.stderr.splitlines()
-    assert "of memory" in line
-    assert "0.2 GB are available" in line
-
-
 def test_json_output_is_nothing_but_json(world: World) -> None:
     done = world.fleet("spawn", "--nodes=1", "--name-prefix=pure", "--until-ready", "--output=json")
     assert_done(done.returncode, done.stdout, done.stderr)
