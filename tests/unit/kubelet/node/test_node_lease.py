@@ -96,6 +96,15 @@ def test_looks_back_off_to_seven_seconds() -> None:
     assert timer.due_ns - world.now_ns == 200 * NS_PER_MS
 
 
+def test_a_stale_timer_does_nothing() -> None:
+    world = World().created()
+    out: Outbox = []
+    world.lease.on_timer(turn(ENV, world.due_ns - 1, out))
+    world.fire()
+    world.lease.on_timer(turn(ENV, world.due_ns, out))
+    assert out == []
+
+
 def test_a_stopped_lease_is_silent() -> None:
     world = World().created()
     world.lease.stop()
