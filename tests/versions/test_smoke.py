@@ -48,12 +48,12 @@ def test_users_begin_well_on_each_minor(
 
 
 @pytest.mark.slow  # of the default minor, `make check` does it
-@pytest.mark.parametrize("release", RELEASES, ids=minor_of)
+@pytest.mark.parametrize(
+    "release", [each for each in RELEASES if (RECORDED / minor_of(each)).exists()], ids=minor_of
+)
 def test_the_kubelet_of_each_minor_judges_fleets_node(
     release: str, record_property: Callable[[str, object], None]
 ) -> None:
-    if not (RECORDED / minor_of(release)).exists():
-        pytest.skip(f"nothing was recorded of a kubelet {release}: make oracle-record VERSION=...")
     done = subprocess.run(
         (sys.executable, "-m", "pytest", "-q", "tests/oracle/test_recorded.py"),
         cwd=RECORDED.parents[2],
