@@ -66,8 +66,9 @@ def show_time(seconds: int) -> str | None:
 class Kind(type):
     """Kinds are never made: their values are plain ones."""
 
-    # msgspec asks it for each value that a kind read: a call of C, not of Python.
-    __instancecheck__ = partial(operator.is_not, object())
+    # msgspec asks it for each value that a kind read: a call of C, not of Python. From Python 3.14
+    # on a bare `partial` would be a method, and get the kind as well.
+    __instancecheck__ = staticmethod(partial(operator.is_not, object()))
 
 
 def kind(
