@@ -75,6 +75,10 @@ async def serving(
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+        # A connection whose handshake has not ended is nobody's yet: cleanup does not know it.
+        async with asyncio.timeout(10):
+            while getattr(site._server, "_active_count", 0):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
 
 async def not_asked(_request: web.BaseRequest) -> web.StreamResponse:
