@@ -120,7 +120,7 @@ async def clean(
         note(line)
     if not choice.is_any or choice.is_dry:
         say(runs_text(chosen.runs, choice.output).rstrip("\n"))
-        if choice.output == "text":
+        if choice.output == "text" and chosen.runs:
             say(objects_text(chosen.runs) + DRY if choice.is_dry else CHOOSE)
         return Exit.OK
     if chosen.runs and not choice.run:

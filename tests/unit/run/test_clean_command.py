@@ -48,6 +48,11 @@ def test_without_a_choice_or_in_a_dry_run_nothing_is_deleted(choice: Choice) -> 
     assert {path for method, path in api.log if method != "GET"} <= {ACCESS_REVIEW}
 
 
+def test_where_nothing_is_left_nothing_is_offered() -> None:
+    code, said, _ = play(FakeApi(), Choice())
+    assert (code, said.strip()) == (Exit.OK, "no fleet has left anything in this cluster")
+
+
 def test_a_dry_run_shows_what_would_go_and_no_more() -> None:
     _, said, _ = play(cluster(), EXPIRED._replace(is_dry=True))
     assert "left" in said
