@@ -144,6 +144,8 @@ class AuditedServer(SimApiServer):
         name = name or one_of(path.partition("?")[2])
         if verb == "delete" and not target.name:
             verb = "deletecollection"
+        if verb == "get" and not target.name:
+            verb = "list"
         about = {"resource": target.resource, "namespace": target.namespace, "name": name}
         now = datetime.fromtimestamp(self._clock.wall_ns() / NS_PER_S, UTC)
         event: Json = {
