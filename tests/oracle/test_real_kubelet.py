@@ -131,6 +131,6 @@ def test_a_kubelet_that_is_killed_finds_its_pods_again(both: BothNodes) -> None:
 def test_all_processes_are_marked(both: BothNodes, environment: Path) -> None:
     """So nothing outlives the tests: see guard.py."""
     commands = [" ".join(each.cmdline()) for each in marked_processes(str(environment))]
-    for part in ("--hostname-override=real-00000", "-m cri", "sleep infinity"):
+    for part in ("--hostname-override=real-00000", "-m oracle.cri", "sleep infinity"):
         assert any(part in each for each in commands), (part, commands)
     both.real.assert_runs()
