@@ -27,6 +27,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.controlplane.binaries import BIN_VARIABLE
+from fleet.controlplane.options import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
@@ -239,16 +240,12 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
     )
     await run.start()
     ended = asyncio.ensure_future(run.wait())
-    ready = asyncio.ensure_future(_all_ready(directory, nodes))
     try:
-        limit_s = options.ready_within_ns / 1e9
-        await asyncio.wait((ended, ready), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-        is_late = not ended.done() and not ready.done()
+        is_late = await _is_late(ended, directory, nodes, options.ready_within_ns / 1e9)
         if is_late:
             run.signal(signal.SIGINT)
         death = await ended
     finally:
-        ready.cancel()
         await run.stop(END_S_MAX, politely=signal.SIGINT)
     if death.returncode not in _JUDGED or not (directory / SUMMARY).exists():
         lines = [line for line in death.last_lines if line.startswith(SAYS)] or ["", run.output()]
@@ -308,13 +305,33 @@ def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[Outcome, st
     return verdict, f"Not all {nodes:,} nodes were Ready{within}."
 
 
+async def _is_late(
+    ended: "asyncio.Future[ComponentDeath]", directory: Path, nodes: int, limit_s: float
+) -> bool:
+    """Wait until a run has ended or its nodes are Ready; return whether that took too long.
+
+    The time that a local control plane takes to start does not count.
+    """
+    for step, most_s in ((_has_begun(directory), None), (_all_ready(directory, nodes), limit_s)):
+        waits = asyncio.ensure_future(step)
+        await asyncio.wait((ended, waits), timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+        is_late = not ended.done() and not waits.done()
+        waits.cancel()
+    return is_late
+
+
+async def _has_begun(directory: Path) -> None:
+    """Wait for the first line of a run's time series; the file itself is there before."""
+    path = directory / TIMESERIES
+    while not path.exists() or not path.stat().st_size:  # noqa: ASYNC110 - another process writes
+        await asyncio.sleep(0.1)
+
+
 async def _all_ready(directory: Path, nodes: int) -> None:
     """Wait until the time series of a run has seen all of its nodes Ready."""
     path = directory / TIMESERIES
     while True:
         await asyncio.sleep(0.5)
-        if not path.exists():
-            continue
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
             lines = file.read().splitlines()

@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet.cli import run_scenario
+from fleet.controlplane.options import ComponentDeath
 from fleet.errors import UsageError
 from fleet.report.capacity_report import Probe, Search
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
-from fleet.report.run_directory import RunRecord
+from fleet.report.run_directory import TIMESERIES, RunRecord
 from fleet.run.capacity import (
     Asked,
     CapacitySearch,
+    _is_late,
     answer_of,
     asked_of,
     ended_by,
@@ -282,3 +284,21 @@ def test_a_size_whose_nodes_were_not_all_ready_did_not_hold(
     found, told = judged(RunRecord(tmp_path, summary, {}, [], Samples()), 9, late_ns)
     assert found == judgement
     assert (told == "Not all 9 nodes were Ready within 45s.") is (late_ns is not None)
+
+
+def test_the_time_to_become_ready_begins_with_the_series_of_the_run(tmp_path: Path) -> None:
+    """Before that a local control plane starts, or is built."""
+
+    async def is_late(ready: int) -> bool:
+        ended: asyncio.Future[ComponentDeath] = asyncio.Future()
+        begins = asyncio.get_running_loop().call_later(
+            0.6, (tmp_path / TIMESERIES).write_text, f'{{"nodes":{{"ready":{ready}}}}}\n'
+        )
+        try:
+            return await _is_late(ended, tmp_path, 5, limit_s=0.55)
+        finally:
+            begins.cancel()
+            (tmp_path / TIMESERIES).unlink()
+
+    assert not asyncio.run(is_late(ready=5))
+    assert asyncio.run(is_late(ready=4))
