@@ -206,6 +206,19 @@ def test_a_run_of_few_requests_has_a_limit_of_its_own() -> None:
     assert biases(few("real", 20), few("fleet", 21 + int(LEAST)))
 
 
+def test_one_try_more_to_report_a_node_that_is_gone_is_five_reads() -> None:
+    def reading(side: str, count: int) -> Trace:
+        log = Log(side)
+        for _ in range(count):
+            log.ask("get", "nodes", log.node, code=404)
+        return log.trace()
+
+    [try_reads] = LIMITS["reads_of_a_gone_node"]
+    most = int(LEAST + try_reads)
+    assert not biases(reading("real", 21 + most), reading("fleet", 21))
+    assert biases(reading("real", 22 + most), reading("fleet", 21))
+
+
 def test_looks_at_a_fresh_node_have_a_limit_of_their_own() -> None:
     def telling(side: str, count: int, reason: str) -> Trace:
         log = Log(side)

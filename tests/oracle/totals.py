@@ -15,11 +15,13 @@ from oracle.request_streams import is_of_fresh_node
 [SHARE] = LIMITS["bias"]
 [LEAST] = LIMITS["bias_min"]
 [IDLE_DEVIATIONS] = LIMITS["bias_of_idle_reads"]
+[GONE_READS_MAX] = LIMITS["reads_of_a_gone_node"]
 [BACKOFF_S] = LIMITS["outage_backoff_s"]
 GONE = frozenset(LIMITS["reads_of_a_gone_pod"])
 BIAS = "all: requests: "
 GONE_PODS = "get pods (none)"
 """These are left out, by a row of their own: a kubelet reads a pod that is gone more often."""
+GONE_NODES = "get nodes (none)"
 READS = "get pods"
 IDLE_READS = "get pods that no patch follows"
 
@@ -51,16 +53,19 @@ def biases(real: Trace, fleet: Trace) -> list[str]:
     return [
         f"requests: {name}: {'real' if ours[name] > theirs[name] else 'fleet'} sends more"
         for name in sorted({*ours, *theirs} - {GONE_PODS})
-        if abs(ours[name] - theirs[name]) > max(most, _by_chance(name, ours, theirs))
+        if abs(ours[name] - theirs[name]) > max(most, _by_chance(name, ours, theirs, most))
     ]
 
 
-def _by_chance(name: str, ours: Counter[str], theirs: Counter[str]) -> float:
+def _by_chance(name: str, ours: Counter[str], theirs: Counter[str], most: float) -> float:
     """Return the difference that chance explains, in requests: 0 where upstream's order decides.
 
+    One try more to report the status of a Node that is gone is five reads at once.
     Whether a read finds nothing new depends on which of two changes the status manager sees first.
     Of two counts of such rare, independent reads the variance of the difference is their sum.
     """
+    if name == GONE_NODES:
+        return most + GONE_READS_MAX
     if name != IDLE_READS:
         return 0
     return IDLE_DEVIATIONS * math.sqrt(max(0, ours[name] + theirs[name]))
