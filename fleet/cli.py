@@ -152,8 +152,8 @@ def spawn(**given: object) -> int:
     Each option has a variable: $FLEET_NODES sets --nodes.
 
     For example:
-      fleet spawn -n 1000 --duration 5m
-      fleet spawn -n 500 -- kubectl get nodes
+      fleet spawn -n 200 --duration 5m
+      fleet spawn -n 100 -- kubectl get nodes
       fleet spawn --context test -n 5000 --rate 50
       fleet spawn -n 20 --profile default=9 --profile gpu=1 --dry-run
     """
