@@ -154,7 +154,7 @@ def spawn(**given: object) -> int:
     For example:
       fleet spawn -n 200 --duration 5m
       fleet spawn -n 100 -- kubectl get nodes
-      fleet spawn --context test -n 5000 --rate 50
+      fleet spawn --context test --confirm-cluster test -n 5000
       fleet spawn -n 20 --profile default=9 --profile gpu=1 --dry-run
     """
     from fleet.profile.settings import Settings  # noqa: PLC0415 - `fleet --help` must not load pydantic

@@ -88,7 +88,7 @@ def cli_page() -> str:
         words, _, examples = (command.help or "").partition(EXAMPLES)
         lines += [f"## {path}", "", *_paragraphs(words), ""]
         if examples:
-            lines += ["```sh", *textwrap.dedent(examples.strip("\n")).splitlines(), "```", ""]
+            lines += ["```text", *textwrap.dedent(examples.strip("\n")).splitlines(), "```", ""]
         lines += _options_of(command, () if command.name == "spawn" else spawn)
     return "\n".join(lines)
 

@@ -46,6 +46,7 @@ import os, sys
 
 arguments, shown = sys.argv[1:], []
 limits = {{"--nodes": lambda n: str(min(5, int(n))), "--duration": lambda _: "2s"}}
+limits["-n"] = limits["--nodes"]
 if arguments[:1] == ["capacity"]:
     limits["--max-nodes"] = limits["--first"] = limits["--nodes"]
     arguments += ["--hold=1s"]
@@ -53,7 +54,7 @@ while arguments and arguments[0] != "--":
     name, equals, value = arguments.pop(0).partition("=")
     if name in limits:
         value = limits[name](value if equals else arguments.pop(0))
-        equals = "="
+        name, equals = {{"-n": "--nodes"}}.get(name, name), "="
     shown.append(name + equals + value)
 command = [*{FLEET}, *shown, *arguments]
 os.execv(command[0], command)
