@@ -91,7 +91,6 @@ class NodeMix:
 
     def adapt(
         self,
-        server_version: str,
         *,
         zone_labels: bool,
         serving: Callable[[NodeModel], Serving] | None = None,
@@ -100,7 +99,6 @@ class NodeMix:
         """Fit every model to the cluster that was found; before any node is made."""
         self.models = tuple(
             model.adapted(
-                server_version,
                 zone_labels=zone_labels,
                 serving=serving(model) if serving is not None else None,
                 address_shift=address_shift,

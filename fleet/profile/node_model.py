@@ -359,21 +359,19 @@ class NodeModel:
 
     def adapted(
         self,
-        server_version: str,
         *,
         zone_labels: bool,
         serving: Serving | None = None,
         address_shift: int = 0,
     ) -> "NodeModel":
-        """Return this model for one cluster: its version, zone labels or not.
+        """Return this model for one cluster: with zone labels or not, served somewhere or not.
 
         What needs a server is declared only if there is one.
         """
-        found = self.on_server(server_version)
-        if serving == NOWHERE:
-            found = replace(found, release=replace(found.release, extends_sockets=False))
+        release = self.release
         return replace(
-            found,
+            self,
+            release=replace(release, extends_sockets=False) if serving == NOWHERE else release,
             zone_labels=zone_labels,
             serving=serving,
             address_shift=address_shift,

@@ -317,7 +317,6 @@ class Run:
             settings = settings.model_copy(update={"manage": opted_in(settings.manage)})
         servers.open(self._mix.models)
         self._mix.adapt(
-            cluster.version,
             zone_labels=settings.zone_labels or not facts.is_shared,
             serving=servers.serving,
             address_shift=address_shift,

@@ -137,7 +137,7 @@ def model_of(root: Path, real: Path, told: Told = TOLD, version: str = TESTED) -
     profile.write_text(told.documents(measured(node), kubelet))
     Path(str(kubelet["staticPodPath"])).mkdir(exist_ok=True)
     [model] = load_mix((ProfileChoice(str(profile)),)).models
-    return model.adapted(version, zone_labels=True)
+    return model.on_server(version).adapted(zone_labels=True)
 
 
 def replayed(

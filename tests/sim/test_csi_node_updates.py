@@ -142,7 +142,7 @@ def test_each_driver_has_a_period_of_its_own() -> None:
 @pytest.mark.parametrize("release", [V1_34, V1_35], ids=lambda release: release.name)
 def test_kubelets_of_1_34_write_their_count_once(release: Release) -> None:
     model = model_of(csiDrivers=[{"name": DRIVER, "allocatableOverTime": FEWER}])
-    sim = Simulation(model=model.adapted(release.newest, zone_labels=True))
+    sim = Simulation(model=model.on_server(release.newest).adapted(zone_labels=True))
     sim.server.create(("csidrivers", "", DRIVER), {"spec": {PERIOD: 60}})
     sim.run_for(seconds=900)
     assert count(sim) == (26 if release is V1_34 else 24)

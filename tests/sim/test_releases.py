@@ -23,7 +23,7 @@ def model_of(release: Release, **configuration: object) -> NodeModel:
     made = dataclasses.replace(
         default_model(), kubelet=KubeletConfiguration.model_validate(configuration)
     )
-    return made.adapted(release.newest, zone_labels=True)
+    return made.on_server(release.newest).adapted(zone_labels=True)
 
 
 def started(release: Release, **configuration: object) -> Simulation:

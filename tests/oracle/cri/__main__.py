@@ -19,7 +19,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     """Serve until SIGTERM."""
     [model] = load_mix((ProfileChoice(arguments.profile),)).models
     machine = Machine(
-        model.adapted(KUBERNETES_VERSION, zone_labels=True),
+        model.on_server(KUBERNETES_VERSION).adapted(zone_labels=True),
         Draws(arguments.seed),
         arguments.node,
         arguments.host_ip,

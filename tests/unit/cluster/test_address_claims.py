@@ -45,7 +45,7 @@ class Process:
     def addresses(self) -> list[str]:
         """Return what its nodes have."""
         mix = load_mix()
-        mix.adapt("v1.36.3", zone_labels=True, address_shift=self.claim.shift)
+        mix.adapt(zone_labels=True, address_shift=self.claim.shift)
         indices = map(self.settings.node_index, range(self.settings.most))
         return [mix.models[0].addresses(index) for index in indices]
 

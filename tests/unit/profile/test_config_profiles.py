@@ -781,7 +781,8 @@ def test_the_smaller_of_two_pools_says_how_many_nodes_there_may_be() -> None:
 
 def test_a_shared_cluster_gets_no_zone_labels_and_no_newer_kubelet() -> None:
     made = load_mix()
-    made.adapt("v1.34.2+k3s1", zone_labels=False)
+    made.choose_version("", "v1.34.2+k3s1")
+    made.adapt(zone_labels=False)
     model = made.models[0]
     facts = model.identity(0, "fleet-00000")
     assert not [key for key in facts.labels if key.startswith("topology.kubernetes.io/")]

@@ -51,7 +51,7 @@ def test_the_release_follows_the_server_or_the_profile(
         asked = dataclasses.replace(mix.models[0], kubelet_version=profile, follows_server=False)
         mix.models = (asked,)
     assert mix.choose_version("", server) == ([line] if line else [])
-    mix.adapt(server, zone_labels=True)
+    mix.adapt(zone_labels=True)
     [model] = mix.models
     assert (model.kubelet_version, model.release) == (version, release)
 

@@ -14,7 +14,7 @@ SOCKETS = "ExtendWebSocketsToKubelet"
 
 def adapted(serving: Serving) -> NodeModel:
     (model,) = load_mix().models
-    return model.adapted("v1.36.3", zone_labels=True, serving=serving)
+    return model.on_server("v1.36.3").adapted(zone_labels=True, serving=serving)
 
 
 def test_each_node_has_a_loopback_address_of_its_own() -> None:
