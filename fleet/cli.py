@@ -392,10 +392,10 @@ def build(wanted: tuple[str, ...]) -> None:
     For example:
       fleet controlplane build --kubernetes-version 1.35
     """
-    from fleet.controlplane.binaries import release_of  # noqa: PLC0415
+    from fleet.controlplane.binaries import built_release  # noqa: PLC0415
     from fleet.controlplane.build import provide_binaries  # noqa: PLC0415
 
-    for release in [release_of(each) for each in wanted or ("",)]:
+    for release in [built_release(each) for each in wanted or ("",)]:
         click.echo(_run(provide_binaries(None, _note, release=release)).source)
 
 

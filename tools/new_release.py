@@ -14,8 +14,9 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fleet.controlplane.binaries import BUILT, MODULE, minor_of
+from fleet.controlplane.binaries import BUILT, MODULE
 from fleet.controlplane.build import find_go
+from fleet.profile.release import minor_of
 
 VERSION = re.compile(r"v1\.\d+\.\d+")
 KUBELET = (

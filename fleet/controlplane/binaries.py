@@ -19,7 +19,7 @@ from pathlib import Path
 from fleet import KUBERNETES_VERSION
 from fleet.controlplane.options import APISERVER, COMPONENTS, ETCD, KUBECTL
 from fleet.errors import SetupError, UsageError
-from fleet.profile.release import RELEASES
+from fleet.profile.release import RELEASES, minor_of
 
 MODULE = Path(__file__).parent / "go"
 """One main.go, and for each release that fleet builds `VERSION.mod` and `VERSION.sum`."""
@@ -55,7 +55,7 @@ BUILT = {each.name: each.newest for each in RELEASES}
 """The release of each minor that fleet builds: `v1.36.3` of 1.36. The oldest is the first."""
 
 
-def release_of(wanted: str) -> str:
+def built_release(wanted: str) -> str:
     """Return the release that `--kubernetes-version` means, "" if it does not say. UsageError."""
     if not wanted:
         return ""
@@ -67,11 +67,6 @@ def release_of(wanted: str) -> str:
             f"{minor_of(KUBERNETES_VERSION)}, or bring your own programs: --controlplane-bin DIR"
         )
     return found
-
-
-def minor_of(version: str) -> str:
-    """Return the minor of a version: 1.36 of v1.36.3."""
-    return ".".join(version.removeprefix("v").split(".")[:2])
 
 
 def find_binaries(argument: Path | None = None, release: str = "") -> Binaries | None:

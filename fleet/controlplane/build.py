@@ -31,11 +31,11 @@ from fleet.controlplane.binaries import (
     cached_binaries,
     find_binaries,
     linker_flags,
-    minor_of,
 )
 from fleet.controlplane.options import Progress, no_progress
 from fleet.controlplane.process import bound_to_us
 from fleet.errors import SetupError
+from fleet.profile.release import minor_of
 
 GO_PLACES = ("/usr/local/go/bin/go", "/usr/lib/go/bin/go")  # of go.dev, of Debian
 LOCK_POLL_S = 0.5

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from fleet.controlplane.binaries import minor_of
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane, Probe, check_options
 from fleet.controlplane.directory import (
@@ -45,6 +44,7 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.process import start_ticks
 from fleet.errors import FleetError, SetupError, UsageError
+from fleet.profile.release import minor_of
 from fleet.profile.secret_variables import without_secrets
 
 DOWN_TIMEOUT_S = 20.0  # in which its supervisor ends the components, etcd with GRACE_S

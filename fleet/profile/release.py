@@ -18,6 +18,11 @@ SKEW_MAX = 3
 """How many minors a kubelet may be older than its API server. Source: the version skew policy."""
 
 
+def minor_of(version: str) -> str:
+    """Return the minor of a version: 1.36 of v1.36.3."""
+    return ".".join(version.removeprefix("v").split(".")[:2])
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
     """What the kubelets of one minor do; the defaults are those of the oldest minor."""
@@ -79,7 +84,7 @@ class Release:
     @property
     def name(self) -> str:
         """Return the minor, such as `1.36`."""
-        return self.newest.removeprefix("v").rpartition(".")[0]
+        return minor_of(self.newest)
 
     @property
     def declared_features(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import yaml
 
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kubeconfig import only_context
-from fleet.controlplane.binaries import minor_of, release_of
+from fleet.controlplane.binaries import built_release
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.kubeconfig import (
@@ -27,6 +27,7 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.standing import attach
 from fleet.errors import UsageError
+from fleet.profile.release import minor_of
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
 
@@ -36,7 +37,7 @@ def plane_options(settings: Settings, directory: Path | None = None) -> ControlP
     return ControlPlaneOptions(
         directory=directory,
         binaries=settings.controlplane_bin,
-        release=release_of(settings.kubernetes_version),
+        release=built_release(settings.kubernetes_version),
         kubeconfig_out=settings.kubeconfig_out,
         audit_log=settings.audit_log,
         fsync=settings.fsync,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from support.go_program import TESTED
 
-from fleet.controlplane.binaries import minor_of
+from fleet.profile.release import minor_of
 from oracle.exchange import NODE_SCOPE, Side, owner_of
 from oracle.judge import Recording, load, save
 from oracle.normalisation import Json, seconds

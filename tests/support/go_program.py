@@ -19,14 +19,14 @@ from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import (
     BUILT,
     MODULE,
+    built_release,
     cache_directory,
     linker_flags,
-    release_of,
 )
 from fleet.controlplane.build import GoBuild, build_binaries, find_go, held_lock
 from fleet.controlplane.options import Progress, no_progress
 
-TESTED = release_of(os.environ.get("FLEET_TEST_MINOR", "")) or KUBERNETES_VERSION
+TESTED = built_release(os.environ.get("FLEET_TEST_MINOR", "")) or KUBERNETES_VERSION
 """The release of the control planes and kubelets that tests start: FLEET_TEST_MINOR=1.35."""
 E2E_TEST = "e2e.test"
 GINKGO = "ginkgo"

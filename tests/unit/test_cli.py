@@ -14,10 +14,11 @@ import yaml
 
 from fleet import KUBERNETES_VERSION
 from fleet.cli import cli, controlplane, install_command, main, spawn
-from fleet.controlplane.binaries import BUILT, PROGRAM, PROGRAMS, cache_directory, minor_of
+from fleet.controlplane.binaries import BUILT, PROGRAM, PROGRAMS, cache_directory
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
+from fleet.profile.release import minor_of
 from fleet.profile.settings import Settings
 from fleet.run.cli_options import EXAMPLES, SECTIONS
 

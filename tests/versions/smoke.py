@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 from e2e.e2e_world import SUITES_PROGRAMS, Json, Running, World, condition, eventually, workload
 
-from fleet.controlplane.binaries import minor_of
+from fleet.profile.release import minor_of
 
 PROPERTY = "figures of a minor"
 """Of a test: its Figures, as JSON."""

@@ -16,7 +16,8 @@ from e2e.e2e_world import TOLD_MAX
 from e2e.own_control_plane import standing
 
 from fleet import KUBERNETES_VERSION
-from fleet.controlplane.binaries import BUILT, minor_of
+from fleet.controlplane.binaries import BUILT
+from fleet.profile.release import minor_of
 from versions.smoke import JUDGED, PROPERTY, smoke
 
 pytest_plugins = ("e2e.e2e_fixtures", "versions.version_table")

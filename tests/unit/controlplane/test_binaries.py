@@ -72,14 +72,14 @@ def test_the_cache_is_named_by_version_and_module() -> None:
 
 @pytest.mark.parametrize("wanted", ["1.35", "v1.35", "1.35.4", "v1.35.4"])
 def test_a_release_is_named_by_its_minor_or_in_full(wanted: str) -> None:
-    assert binaries.release_of(wanted) == "v1.35.4"
-    assert binaries.release_of("") == ""
+    assert binaries.built_release(wanted) == "v1.35.4"
+    assert binaries.built_release("") == ""
 
 
 @pytest.mark.parametrize("wanted", ["1.33", "1.36.1", "1", "newest"])
 def test_a_release_that_fleet_does_not_build_is_refused(wanted: str) -> None:
     with pytest.raises(UsageError, match=f"--kubernetes-version {wanted}: fleet builds 1.34.4, "):
-        binaries.release_of(wanted)
+        binaries.built_release(wanted)
 
 
 def test_each_release_has_the_modules_of_its_own_kubernetes_alone() -> None:
