@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, cast
 
 from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHEDULER
 from fleet.report.appearance import CHARTS
-from fleet.report.control_plane import REQUESTS, Exposition, Samples, added, quantile
+from fleet.report.control_plane import REJECTED, REQUESTS, Exposition, Samples, added, quantile
 from fleet.report.figure import Json
 from fleet.report.report import TIMER_LAG_LIMIT_MS
 from fleet.report.run_directory import RunRecord
@@ -256,7 +256,7 @@ def server_lines(samples: Samples) -> dict[str, dict[str, Points]]:
         "inflight": {
             "executing": gauges(samples, APISERVER, f"{FLOW}current_executing_requests"),
             "queued": gauges(samples, APISERVER, f"{FLOW}current_inqueue_requests"),
-            "rejected/s": rates(apiserver, f"{FLOW}rejected_requests_total"),
+            "rejected/s": rates(apiserver, REJECTED),
         },
         "etcd": {
             "commit p99, etcd": quantiles(found[ETCD], COMMIT, 1e3),

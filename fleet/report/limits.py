@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fleet.controlplane.options import APISERVER, ETCD, SCHEDULER
+from fleet.report.control_plane import REJECTED, WAITS
 from fleet.report.curves import (
     COMMIT,
     COMPONENTS,
     CPU,
     ETCD_COMMIT_LIMIT_S,
-    FLOW,
     Point,
     Points,
     cores,
@@ -113,8 +113,7 @@ def _used(run: RunRecord) -> Iterable[tuple[str, str, float | None, Points, str]
     samples, is_local = run.samples, run.about.get("local_control_plane")
     apiserver, etcd = periods(samples, APISERVER), periods(samples, ETCD)
     quota = gauges(samples, ETCD, "etcd_server_quota_backend_bytes")
-    waited = quantiles(apiserver, f"{FLOW}request_wait_duration_seconds")
-    refused = rates(apiserver, f"{FLOW}rejected_requests_total")
+    waited, refused = quantiles(apiserver, WAITS), rates(apiserver, REJECTED)
     together = "CPU of the control plane and fleet together"
     yield "CPU of the API server", "cores", cores(run), rates(apiserver, CPU), ADVICE["cpu"]
     if is_local:

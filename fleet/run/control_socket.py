@@ -131,8 +131,8 @@ def find_run(directory: Path | None, runs: Path = RUNS_DIRECTORY) -> Path:
     if directory is not None:
         return directory
     anywhere = [each.directory for each in running()]
-    beside = [path.parent for path in sorted(runs.glob(f"*/{SOCKET}"))]
-    known = {path.absolute(): path for path in (*anywhere, *beside)}  # as short as it can be
+    here = [path.parent for path in sorted(runs.glob(f"*/{SOCKET}"))]
+    known = {path.absolute(): path for path in (*anywhere, *here)}  # as short as it can be
     found = [path for path in known.values() if _is_alive(path)]
     if not found:
         raise SetupError(
