@@ -1089,6 +1089,12 @@ def test_a_node_shows_its_own_certificate_and_one_without_is_turned_away(
         prepare_context(shared)
         harness.transport.open_pool(2, ssl_context=CertificateContext(shared, pair))
         harness.send()
+        harness.transport.flush()
+        async with asyncio.timeout(8):
+            while not harness.responses():
+                if harness.transport._delayed:  # turned away before the request was written
+                    harness.sweep(64)
+                await asyncio.sleep(0.001)
         answers = await harness.answers(1)
         assert answers["a"].failure is Failure.LOST
         harness.send(pool=2)
