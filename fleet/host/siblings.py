@@ -255,7 +255,7 @@ def sibling_arguments(
 
     `confirmation` is of a shared cluster, "" for one that is fleet's own.
     """
-    share, fields = settings.share(number), Settings.model_fields
+    share = settings.share(number)
     serve, serve_at = settings.serve, settings.serve_at
     if serve is ServeMode.AUTO and kubeconfig is not None:
         serve = ServeMode.LOOPBACK  # to the process it is a cluster that was named
@@ -265,9 +265,8 @@ def sibling_arguments(
         if serve is ServeMode.PORTS:
             before = sum(settings.share(each).most for each in range(number))
         serve_at = f"{address}:{port + before}"
-    same = {field: getattr(settings, field) for field in PASSED_ON}
     arguments = flags_of(
-        {field: value for field, value in same.items() if value != fields[field].default}
+        settings.stated(PASSED_ON)
         | {
             "nodes": share.nodes,
             "shard": share.shard,

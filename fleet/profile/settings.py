@@ -3,7 +3,7 @@
 import enum
 import ipaddress
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -366,12 +366,17 @@ class Settings(BaseModel):
         if "on_master_quit" in self.model_fields_set and not self.locust_master:
             raise ValueError("--on-master-quit needs --locust-master")
 
+    def stated(self, fields: Iterable[str]) -> dict[str, object]:
+        """Return those of some fields that do not have their defaults, with their values."""
+        values = {name: getattr(self, name) for name in fields}
+        known = type(self).model_fields
+        return {name: each for name, each in values.items() if each != known[name].default}
+
     def _check_managed(self) -> None:
+        stated = self.stated(field for field, _ in NOT_MANAGED)
         for field, why in NOT_MANAGED if self.manage else ():
-            value = getattr(self, field)
-            if value != type(self).model_fields[field].default and not any(
-                value is each for each in MANAGED_TOO
-            ):
+            value = stated.get(field)
+            if field in stated and not any(value is each for each in MANAGED_TOO):
                 raise ValueError(f"--manage excludes {flag_of(field)} {value}: {why}")
 
     def _check_serving(self) -> None:

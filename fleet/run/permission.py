@@ -109,9 +109,7 @@ async def how_to_grant(api: Api, settings: Settings) -> str:
     user = await who_fleet_is(api)
     account = user.removeprefix(SERVICE_ACCOUNT).replace(":", "/")
     subject = ["--user", user] if account == user else ["--service-account", account]
-    fields = Settings.model_fields
-    own = {name: getattr(settings, name) for name in RBAC if name not in BY_NAME}
-    given = {name: value for name, value in own.items() if value != fields[name].default}
+    given = settings.stated(name for name in RBAC if name not in BY_NAME)
     command = shlex.join(["fleet", "rbac", *subject, *flags_of(given)])
     return f"an administrator can grant this with: {command} | kubectl apply -f -"
 
