@@ -76,15 +76,13 @@ def fleet_of_kubelets(world: World, figures: Figures) -> None:
         }
         assert {minor_of(each) for each in told} == {minor_of(figures.release)}, told
         with figures.timed("pods up"):
-            world.apply(workload("Deployment", "many", pods, terminationGracePeriodSeconds=1))
-            wait(lambda: len(world.ready_pods("many")) == pods, "the pods are Ready")
+            start_pods(world, "many", pods)
         with figures.timed("logs, exec"):
             streams(world)
         with figures.timed("faults"):
             faults(world, run, names[0])
         with figures.timed("pods down"):
-            world.kubectl("delete", "deployment", "many")
-            wait(lambda: not world.pods("many"), "the pods are gone")
+            remove_pods(world, "many")
         run.end_well_or_late()
     world.assert_nothing_left(prefix)
     figures.requests = asked(world.audit_log, prefix)
@@ -124,10 +122,8 @@ def own_certificates(world: World, figures: Figures) -> None:
     """Let nodes join with certificates of their own, and run a pod on each."""
     with figures.timed("csr"), world.spawn("own", CSR_NODES, "--identity=csr") as run:
         until_ready(run)
-        world.apply(workload("Deployment", "own", CSR_NODES, terminationGracePeriodSeconds=1))
-        wait(lambda: len(world.ready_pods("own")) == CSR_NODES, "the pods are Ready")
-        world.kubectl("delete", "deployment", "own")
-        wait(lambda: not world.pods("own"), "the pods are gone")
+        start_pods(world, "own", CSR_NODES)
+        remove_pods(world, "own")
         run.end_well_or_late()
         world.assert_nothing_left("own")
 
@@ -138,10 +134,8 @@ def light(world: World, figures: Figures) -> None:
     with figures.timed("light"):
         with world.spawn("light", figures.nodes, "--fidelity=light") as run:
             until_ready(run)
-            world.apply(workload("Deployment", "light", pods, terminationGracePeriodSeconds=1))
-            wait(lambda: len(world.ready_pods("light")) == pods, "the pods are Ready")
-            world.kubectl("delete", "deployment", "light")
-            wait(lambda: not world.pods("light"), "the pods are gone")
+            start_pods(world, "light", pods)
+            remove_pods(world, "light")
             run.end_well_or_late()
         world.assert_nothing_left("light")
 
@@ -157,6 +151,18 @@ def clean(world: World, figures: Figures) -> None:
         done = world.fleet("clean", f"--run={of_run}", "--yes")
         assert f"removed 1 runs: {LEFT_NODES} nodes" in done.stdout, (done.stdout, done.stderr)
         world.assert_nothing_left("left")
+
+
+def start_pods(world: World, name: str, count: int) -> None:
+    """Create a Deployment, and wait until all of its pods are Ready."""
+    world.apply(workload("Deployment", name, count, terminationGracePeriodSeconds=1))
+    wait(lambda: len(world.ready_pods(name)) == count, "the pods are Ready")
+
+
+def remove_pods(world: World, name: str) -> None:
+    """Delete a Deployment, and wait until its pods are gone."""
+    world.kubectl("delete", "deployment", name)
+    wait(lambda: not world.pods(name), "the pods are gone")
 
 
 def until_ready(run: Running) -> None:
