@@ -560,3 +560,31 @@ def test_a_changed_image_restarts_its_container_alone() -> None:
     assert after["lastState"]["terminated"]["containerID"] == before["containerID"]
     assert state(sim, "d")["restartCount"] == 0
     assert events(sim, "Killing") == [("Container c definition changed, will be restarted", 1)]
+
+
+def test_what_the_relist_reports_that_a_sync_waited_for_has_the_pod_synced_again() -> None:
+    """While one container waits out its back-off each sync says so; another one ends by then."""
+
+    def played(*changes_s: float) -> tuple[float, list[int]]:
+        """Change labels at times; return when the end was seen, and BackOff events each 50 ms."""
+        sim = started()
+        create(sim, container("c", "exit 1"), container("d", "sleep 45"), restartPolicy="OnFailure")
+        begin_s, seen_s, counts, left_s = sim.now_s, 0.0, [], list(changes_s)
+        while sim.now_s - begin_s < 50:
+            sim.run_for(0.05)
+            if left_s and sim.now_s - begin_s >= left_s[0]:
+                labels = {"changed": str(left_s.pop(0))}
+                sim.server.update("pods", "web", {"metadata": {"labels": labels}}, "default")
+            counts.append(sum(count for _, count in events(sim, "BackOff")))
+            if not seen_s and sim.now_s - begin_s > 1 and "terminated" in state(sim, "d")["state"]:
+                seen_s = sim.now_s - begin_s
+        return seen_s, counts
+
+    seen_s, alone = played()
+    last = int((seen_s + 1.5) / 0.05)
+    before = alone[last - 50]
+    assert alone[last] == before + 1, "the relist that sees the end asks for a sync"
+    # The first change is heeded at once, the second one waits for the relist that sees the end.
+    seen_again_s, counts = played(seen_s - 0.5, seen_s - 0.4)
+    assert seen_again_s == seen_s
+    assert counts[last] == before + 3
