@@ -5,8 +5,10 @@ tables of summary.md and metrics.md from what `fleet.report` declares, that of f
 `fleet.faults`. A unit test makes them again and compares.
 """
 
+import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 WIDTH = 120
+FOR_RIGHTS = "As you will give it to the run."
+LIKE_SPAWN = "Options of [`fleet spawn`](#fleet-spawn-command)"
 TESTS = Path(__file__).parent.parent / "tests"
 RECORDED, EXPECTED = TESTS / "oracle" / "recorded", TESTS / "conformance" / "expected.toml"
 VERSIONS_HEADER = "| Kubernetes | release that fleet builds | judged by its kubelet | conformance |"
@@ -80,30 +84,67 @@ def _fault(row: tuple[FaultType, FaultKind]) -> tuple[str, ...]:
 
 
 def cli_page() -> str:
-    """Return every command as its own `--help` describes it."""
+    """Return every command as its own `--help` describes it, a shared option once."""
     lines = ["# Command line", "", "Made by `make docs` of what `fleet COMMAND --help` prints.", ""]
     lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
-    spawn = {_option(each) for listed in _groups(cli.commands["spawn"]).values() for each in listed}
+    spawn = _rows(cli.commands["spawn"])
+    others = [_rows(each) for _, each in _commands("fleet", cli) if each.name != "spawn"]
+    uses = Counter(row for rows in others for row in {*rows} - {*spawn})
+    shared = {row: name for rows in others for row, name in rows.items() if uses[row] > 1}
+    lines += ["Options of several commands:", "", *_table(shared), ""]
     for path, command in _commands("fleet", cli):
         words, _, examples = (command.help or "").partition(EXAMPLES)
         lines += [f"## {path}", "", *_paragraphs(words), ""]
         if examples:
             lines += ["```text", *textwrap.dedent(examples.strip("\n")).splitlines(), "```", ""]
-        lines += _options_of(command, () if command.name == "spawn" else spawn)
+        is_spawn = command.name == "spawn"
+        lines += _options_of(command, {} if is_spawn else spawn, {} if is_spawn else shared)
     return "\n".join(lines)
 
 
-def _options_of(command: click.Command, spawn: Container[str]) -> Iterator[str]:
-    """Yield tables of a command's options, and the names alone of those that `spawn` has."""
-    same = []
-    for title, options in _groups(command).items():
-        rows = [row for row in map(_option, options) if row not in spawn]
-        same += [f"`{each.opts[-1]}`" for each in options if _option(each) in spawn]
+def _rows(command: click.Command) -> dict[str, str]:
+    """Return the rows of a command's options with their names."""
+    options = (each for listed in _groups(command).values() for each in listed)
+    return {_option(each): f"`{each.opts[-1]}`" for each in options}
+
+
+def _table(rows: Iterable[str]) -> Iterator[str]:
+    yield from ("| option | |", "|---|---|", *rows)
+
+
+def _options_of(
+    command: click.Command, spawn: Mapping[str, str], shared: Container[str]
+) -> Iterator[str]:
+    """Yield tables of a command's options, and the names alone of those that stand elsewhere."""
+    groups = _groups(command)
+    own, of_spawn, common = set(), set(), []
+    for title, options in groups.items():
+        rows = []
+        for each in options:
+            row, name = _option(each), f"`{each.opts[-1]}`"
+            if row in spawn or (each.help == FOR_RIGHTS and name in spawn.values()):
+                of_spawn.add(name)
+            elif row in shared:
+                common.append(name)
+            else:
+                own.add(name)
+                rows.append(row)
         if rows:
-            yield from (f"**{title}**", "", "| option | |", "|---|---|", *rows, "")
-    if same:
-        words = f"As of [`fleet spawn`](#fleet-spawn-command): {', '.join(same)}."
-        yield from (textwrap.fill(words, WIDTH, break_on_hyphens=False), "")
+            heading = (f"**{title}**", "") if len(groups) > 1 else ()
+            yield from (*heading, *_table(rows), "")
+    words = []
+    if of_spawn:
+        left = [name for name in spawn.values() if name not in of_spawn | own]
+        named = [name for name in spawn.values() if name in of_spawn]
+        some, all_but = (
+            f"{LIKE_SPAWN}: {', '.join(named)}.",
+            f"{LIKE_SPAWN}, but {', '.join(left)}.",
+        )
+        words.append(min(some, all_but.replace("Options", "All options"), key=len))
+    if common:
+        words.append(f"Also {', '.join(common)}.")
+    if words:
+        yield from (textwrap.fill(" ".join(words), WIDTH, break_on_hyphens=False), "")
 
 
 def _groups(command: click.Command) -> dict[str, list[click.Option]]:
@@ -169,7 +210,8 @@ def _option(option: click.Option) -> str:
         words.append("May be repeated.")
     if option.envvar:
         words.append(f"Also `${option.envvar}`.")
-    names = ", ".join(f"`{name}{value}`" for name in option.opts)
+    *short, long = option.opts
+    names = ", ".join((*(f"`{name}`" for name in short), f"`{long}{value}`"))
     return f"| {_cell(names)} | {_cell(' '.join(filter(None, words)))} |"
 
 
@@ -179,27 +221,74 @@ def _cell(text: str) -> str:
 
 def configuration_page() -> str:
     """Return every key of every document that users write, with its type and default."""
-    schema = json_schema()
-    definitions = schema["$defs"]
-    assert isinstance(definitions, dict), schema
+    definitions = json_schema()["$defs"]
+    assert isinstance(definitions, dict), definitions
+    uses = Counter(re.findall(r'"#/\$defs/(\w+)"', json.dumps(json_schema())))
+    objects = {name: each for name, each in definitions.items() if "properties" in each}
+    shared = {name: each for name, each in objects.items() if uses[name] > 1}
     lines = ["# Keys of the YAML files", ""]
     lines += [
-        "Made by `make docs` of the JSON schema that `fleet profiles schema` prints.",
-        "[profiles.md](profiles.md) says with examples what the keys mean.",
+        "Made by `make docs` of the JSON schema that `fleet profiles schema` prints. `=` precedes",
+        "a default. A time is a duration such as `10s`, or a Distribution. Names with a capital",
+        "letter are [shared types](#shared-types). With examples: [profiles](profiles.md),",
+        "[agents](../how-to/agents.md).",
         "",
     ]
-    objects = {name: each for name, each in definitions.items() if "properties" in each}
-    first = [name for name in ("NodeProfile", "PodBehaviorManifest") if name in objects]
-    for name in (*first, *sorted(set(objects) - set(first))):
-        described = " ".join(str(objects[name].get("description", "")).partition("\n\n")[0].split())
-        lines += [f"## {name}", "", *textwrap.wrap(described, WIDTH), ""]
-        lines += ["| key | type | default |", "|---|---|---|"]
-        required = objects[name].get("required", [])
-        for key, each in objects[name]["properties"].items():
-            default = "required" if key in required else _default(each)
-            lines.append(f"| `{key}` | {_type(each, definitions)} | {default} |")
-        lines.append("")
+    for name in ("NodeProfile", "PodBehaviorManifest", "NodeAgent"):
+        lines += [f"## {name.removesuffix('Manifest')}", ""]
+        lines += ["```text", *_tree(objects[name], definitions, shared), "```", ""]
+    lines += ["## Shared types", ""]
+    for name, each in shared.items():
+        lines += [f"### {_shared(name)}", "", *textwrap.wrap(_about(each), WIDTH), ""]
+        lines += ["```text", *_tree(each, definitions, shared), "```", ""]
     return "\n".join(lines)
+
+
+def _about(described: Json) -> str:
+    """Return the first paragraph of what a type is, without the upstream type it follows."""
+    words = " ".join(str(described.get("description", "")).partition("\n\n")[0].split())
+    words = words.partition("Source:")[0].strip()
+    return "" if words.startswith(("The spec of ", "The status of ")) else words
+
+
+def _shared(name: str) -> str:
+    return name.removesuffix("Spec")
+
+
+def _tree(found: Json, definitions: dict[str, Json], shared: Container[str]) -> Iterator[str]:
+    """Yield the keys of an object as YAML has them, each with those of the object in it."""
+    keys, required = found["properties"], found.get("required", [])
+    assert isinstance(keys, dict), found
+    assert isinstance(required, list), found
+    for key, each in keys.items():
+        present = next(iter(_present(each)))
+        items = present.get("items")
+        is_list = isinstance(items, dict)
+        inside = _inside(items if isinstance(items, dict) else present, definitions, shared)
+        if inside is None:
+            default = _default(each)
+            words = f" = {default}" if default and "const" not in each else ""
+            words += ", required" * (key in required and "const" not in each)
+            yield f"{key}: {_type(each, definitions)}{words}"
+            continue
+        about = _about(inside)
+        yield f"{key}:  # {about}" if about else f"{key}:"
+        for number, line in enumerate(_tree(inside, definitions, shared)):
+            yield f"{'- ' if is_list and not number else '  '}{line}"
+
+
+def _present(each: Json) -> list[Json]:
+    """Return what a key takes other than null."""
+    options = each.get("anyOf", [each])
+    assert isinstance(options, list), each
+    return [option for option in options if option.get("type") != "null"]
+
+
+def _inside(each: Json, definitions: dict[str, Json], shared: Container[str]) -> Json | None:
+    """Return the object that a key holds, unless it is a type of more than one key."""
+    name = str(each.get("$ref", "")).rpartition("/")[2]
+    found = definitions.get(name, {})
+    return found if "properties" in found and name not in shared else None
 
 
 def _default(each: Json) -> str:
@@ -207,28 +296,31 @@ def _default(each: Json) -> str:
     if value in (None, "", [], ()) or isinstance(value, dict):
         return ""
     if isinstance(value, int) and each.get("type") == "string":
-        return f"`{format_duration(value)}`" if value else ""
-    return f"`{value}`"
+        return format_duration(value) if value else ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return json.dumps(value) if isinstance(value, list | bool) else str(value)
 
 
 def _type(each: Json, definitions: dict[str, Json]) -> str:
-    """Say what a key takes, in words; what is a document's part of its own is linked."""
+    """Say what a key takes, in words."""
     if "$ref" in each:
         name = str(each["$ref"]).rpartition("/")[2]
         found = definitions[name]
-        if "properties" in found:
-            return f"[{name}](#{name.lower()})"
-        return _type(found, definitions)
-    for several in ("anyOf", "oneOf", "allOf"):
-        if isinstance(options := each.get(several), list):
-            kinds = [_type(option, definitions) for option in options]
-            return " or ".join(dict.fromkeys(kind for kind in kinds if kind != "null"))
+        return _shared(name) if "properties" in found else _type(found, definitions)
+    if "anyOf" in each:
+        kinds = [_type(option, definitions) for option in _present(each)]
+        return "time" if kinds == ["Distribution", "string"] else " or ".join(kinds)
     if "enum" in each or "const" in each:
         values = each.get("enum", [each.get("const")])
         assert isinstance(values, list), each
-        return ", ".join(f"`{value}`" for value in values)
+        if "true" in values:  # the words that Go reads as a boolean
+            return "boolean"
+        return "|".join(str(value) or '""' for value in values)
     inside = each.get("items", each.get("additionalProperties"))
     kind = {"array": "list", "object": "map"}.get(str(each.get("type")), each.get("type", "any"))
+    if isinstance(kind, list):  # an amount such as 500m or 2Gi, or a bare number
+        return "quantity"
     return f"{kind} of {_type(inside, definitions)}" if isinstance(inside, dict) else str(kind)
 
 
