@@ -20,7 +20,7 @@ import psutil
 import yaml
 
 from e2e.e2e_api import api_of, audit_log
-from e2e.lateness import assert_ended
+from e2e.lateness import assert_done
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane.options import APISERVER, ControlPlaneInfo
 from fleet.profile.loader import show_profile
@@ -111,7 +111,7 @@ class Running:
     def ended_well_or_late(self) -> str:
         """Wait until it has ended, as the stage of a test; return what it printed."""
         printed, _ = self.process.communicate(timeout=2 * WAIT_MAX_S)
-        assert_ended(self.process.returncode, printed, self.log)
+        assert_done(self.process.returncode, printed, self.log)
         assert "\x1b" not in printed + self.log  # neither is a terminal
         return printed
 

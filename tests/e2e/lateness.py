@@ -1,32 +1,30 @@
 """How a run has to end, and the one thing that is forgiven, by its name: that it was late.
 
-`assert_done` is for a run whose exit code is what a test is about: it forgives nothing. A fleet
-that is only the stage of a test may say of itself that it was late (`LATE`) and exit with 4: its
-figures are of no interest there, and other fleets and control planes have the same cores. Every
-other reason fails the test. No run is held to service levels unless its test says so: World.spawn.
+Many fleets and control planes share the cores of a machine that tests, so any run of ten seconds
+may report of itself that it was late (`LATE`) and exit with 4. That judges the machine: benches
+do so, and unit tests of the report say when a run is late. Every other reason fails the test. No
+run is held to service levels unless its test says so: World.spawn.
 """
 
 import json
 from itertools import takewhile
 
-LATE = ("fleet itself lagged: timers fired ", "fleet read too slowly: ")
+LATE = ("fleet itself lagged: ", "fleet read too slowly: ")
 DASH = "  - "
 UNSOUND = ("INVALID", "INCOMPLETE")
 WELL, INVALID = 0, 4
 
 
 def assert_done(code: int, printed: str, log: str, *, expected: int = WELL) -> None:
-    """Check that a run ended with a code."""
-    assert code == expected, f"exit code {code}, {reasons_of(printed)}\n{printed}\n{log}"
+    """Check that a run ended with a code, or was late and nothing else."""
+    if not is_late(code, printed):
+        assert code == expected, f"exit code {code}, {reasons_of(printed)}\n{printed}\n{log}"
 
 
-def assert_ended(code: int, printed: str, log: str) -> None:
-    """Check that the stage of a test ended well, or was late and nothing else."""
+def is_late(code: int, printed: str) -> bool:
+    """Return whether a run is invalid because it was late, and for no other reason."""
     reasons = reasons_of(printed)
-    if code == INVALID and reasons and all(each.startswith(LATE) for each in reasons):
-        print(f"late: {reasons}")
-    else:
-        assert_done(code, printed, log)
+    return code == INVALID and bool(reasons) and all(each.startswith(LATE) for each in reasons)
 
 
 def reasons_of(printed: str) -> list[str]:

@@ -62,10 +62,6 @@ def test_the_summary_has_the_keys_of_the_interface_and_sane_values(world: World)
     # As with real kubelets: one that looks for its Node too early has its Lease a period later.
     assert 10 <= found["lease"]["renewals"] <= 5 * found["wall_s"] / 2
     assert found["lease"]["interval_max_s"] >= 2
-    if found["valid"]:
-        assert found["lease"]["interval_max_s"] < 8
-        assert found["lease"]["missed"] == 0
-        assert found["watch"]["closed_slow"] == 0
     assert found["pods"]["started"] == 10
     assert found["pods"]["deleted"] == 10
     assert found["pods"]["failed"] == 0
