@@ -216,7 +216,7 @@ class RunFigures:
     rejected: Mapping[str, int] = made(
         dict[str, int],
         "what the server sent and fleet gave up, agents included, by what it was: how often. "
-        "See [what is not taken](#what-is-not-taken)",
+        "See [answers beyond limits](#answers-beyond-limits)",
     )
     own_limits: Mapping[str, int] = made(
         dict[str, int],
