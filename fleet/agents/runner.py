@@ -26,25 +26,16 @@ from fleet.k8s.effects import Timer
 from fleet.k8s.pods import EventType, NodeCondition
 from fleet.metrics import Requests
 from fleet.profile.agent_behavior import NODE, AgentEncoding, AgentModel
+from fleet.wire.api import watch
 from fleet.wire.api.codec import JSON, Codec, protobuf
 from fleet.wire.api.framing import Partial
-from fleet.wire.api.watch import (
-    Lane,
-    Step,
-    Wire,
-    end,
-    on_error_event,
-    on_message,
-    on_unreadable,
-    open_watch,
-)
 from fleet.wire.http2.messages import Failure, Response, StreamOpened
 
 SEED_SHIFT = 16
 NAMES_BITS = 0xFFFF_FFFF
 
 
-class AgentWire(Wire, Protocol):
+class AgentWire(watch.Wire, Protocol):
     """A wire whose pools come and go with the agents."""
 
     def open_pool(self, pool: int, user: bytes = b"") -> None:
@@ -143,7 +134,7 @@ class Agents:
         for agent in self._on_nodes.pop(node, ()):
             kind = self.kinds[agent.model.name]
             for reflector in agent.reflectors:
-                end(reflector, kind.counts)
+                watch.end(reflector, kind.counts)
             agent.reflectors = ()
             kind.counts.agents -= 1
             kind.wire.close_pool(node)
@@ -179,13 +170,13 @@ class Agents:
                 self._on_chunk(reflector, lane, message, now_ns)
                 return
             assert isinstance(message, (StreamOpened, Response)), message
-            step = on_message(reflector, lane, message, now_ns)
+            step = watch.on_message(reflector, lane, message, now_ns)
             if step.page is not None:
                 decode = self._codec_of(reflector, step.page).decode_list
                 if reflector.on_page(step.page, decode):
                     self._synced(reflector)
         except RemoteProtocolError as error:
-            step = on_unreadable(reflector, lane, error, now_ns)
+            step = watch.on_unreadable(reflector, lane, error, now_ns)
         self._go_on(reflector, step, now_ns)
 
     def _turn(self, node: int) -> Turn:
@@ -202,19 +193,21 @@ class Agents:
                 case Wake(due_ns, key):
                     self._wheel.set(due_ns, agent.node, Timer.AGENT, f"{place}:{key}")
                 case Open(reflector):
-                    open_watch(reflector, self._lane(reflector), self._clock.now_ns())
+                    watch.open_watch(reflector, self._lane(reflector), self._clock.now_ns())
 
     # ---- list-watches ----
 
-    def _lane(self, reflector: AgentReflector) -> Lane:
+    def _lane(self, reflector: AgentReflector) -> watch.Lane:
         kind = self.kinds[reflector.model.name]
-        return Lane(kind.wire, reflector.node, kind.counts, self._draws)
+        return watch.Lane(kind.wire, reflector.node, kind.counts, self._draws)
 
     def _codec_of(self, reflector: AgentReflector, body: Partial) -> Codec:
         """Return how to read what came: custom resources are JSON, whatever was asked for."""
         return JSON if body[:1] == b"{" else self.kinds[reflector.model.name].codec
 
-    def _on_chunk(self, reflector: AgentReflector, lane: Lane, data: bytes, now_ns: int) -> None:
+    def _on_chunk(
+        self, reflector: AgentReflector, lane: watch.Lane, data: bytes, now_ns: int
+    ) -> None:
         codec = self._codec_of(reflector, reflector.begun(data))
         found = reflector.on_chunk(data, codec.decode_watch_event, codec.split)
         lane.counts.watch_events += len(found)
@@ -223,17 +216,17 @@ class Agents:
                 self._synced(reflector)
             elif event is EventType.ERROR:
                 assert isinstance(code, int), code
-                step = on_error_event(reflector, lane, code, now_ns)
+                step = watch.on_error_event(reflector, lane, code, now_ns)
                 self._go_on(reflector, step, now_ns)
 
-    def _go_on(self, reflector: AgentReflector, step: Step, now_ns: int) -> None:
+    def _go_on(self, reflector: AgentReflector, step: watch.Step, now_ns: int) -> None:
         """Ask again, now or when the agent is woken for it."""
         if step.wait_ns > 0:
             turn = self._turn(reflector.node)
             turn.out.append(Wake(now_ns + step.wait_ns, f"{WATCH}{reflector.at}/0"))
             self._execute(self._agent_of(reflector), turn)
         elif step.wait_ns == 0:
-            open_watch(reflector, self._lane(reflector), now_ns)
+            watch.open_watch(reflector, self._lane(reflector), now_ns)
 
     def _synced(self, reflector: AgentReflector) -> None:
         agent, turn = self._agent_of(reflector), self._turn(reflector.node)

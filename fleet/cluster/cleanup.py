@@ -19,18 +19,9 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from fleet.cluster import leftovers
 from fleet.cluster.api_client import JSON, METADATA_ONLY, Api, Json, Sleep, each, expect
 from fleet.cluster.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
-from fleet.cluster.leftovers import (
-    Leftover,
-    Noted,
-    delete_applied,
-    find_applied,
-    find_load,
-    remove_load,
-    remove_stored,
-    wait_until_gone,
-)
 from fleet.cluster.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
 from fleet.cluster.runs import RUN_LEASES, find_leases, noted_of
 from fleet.errors import IncompleteError, SetupError
@@ -134,10 +125,10 @@ async def _clean_run(api: Api, run: str, progress: Progress, sleep: Sleep) -> Cl
     total = await _clean_nodes(api, run, progress, None)
     late, refused = await _delete_what_was_applied(api, noted)
     going = list(dict.fromkeys([*going, *late]))
-    stays = await wait_until_gone(api, going, sleep)
+    stays = await leftovers.wait_until_gone(api, going, sleep)
     left = [*dict.fromkeys([*left, *refused]), *stays]
-    stored = await remove_stored(api, run, sleep)
-    await remove_load(api, await find_load(api, run))
+    stored = await leftovers.remove_stored(api, run, sleep)
+    await leftovers.remove_load(api, await leftovers.find_load(api, run))
     if not left:
         leases, _refused, _now_s = await find_leases(api, run)
         for lease in leases:
@@ -146,10 +137,12 @@ async def _clean_run(api: Api, run: str, progress: Progress, sleep: Sleep) -> Cl
     return total._replace(applied=len(going) - len(stays), left=(*left, *stored))
 
 
-async def _delete_what_was_applied(api: Api, noted: Noted) -> tuple[list[Leftover], list[str]]:
+async def _delete_what_was_applied(
+    api: Api, noted: leftovers.Noted
+) -> tuple[list[leftovers.Leftover], list[str]]:
     """Return what goes now, and what is left for the server refuses to list or to delete it."""
-    found = await find_applied(api, noted)
-    going, left = await delete_applied(api, found.owned)
+    found = await leftovers.find_applied(api, noted)
+    going, left = await leftovers.delete_applied(api, found.owned)
     return going, [*found.unread, *left]
 
 

@@ -19,19 +19,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from fleet import KUBERNETES_VERSION
-from fleet.controlplane.binaries import (
-    BIN_VARIABLE,
-    KUBEBUILDER_VARIABLE,
-    MODULE,
-    PACKAGE,
-    PROGRAM,
-    PROGRAMS,
-    Binaries,
-    cache_directory,
-    cached_binaries,
-    find_binaries,
-    linker_flags,
-)
+from fleet.controlplane import binaries
 from fleet.controlplane.options import Progress, no_progress
 from fleet.controlplane.process import bound_to_us
 from fleet.errors import SetupError
@@ -52,28 +40,28 @@ DISK_BYTES = 4 << 30
 
 async def provide_binaries(
     argument: Path | None = None, progress: Progress = no_progress, *, release: str = ""
-) -> Binaries:
+) -> binaries.Binaries:
     """Find the programs, or build them. Raises SetupError if neither is possible."""
-    found = await asyncio.to_thread(find_binaries, argument, release)
+    found = await asyncio.to_thread(binaries.find_binaries, argument, release)
     return found or await build_binaries(progress, release or KUBERNETES_VERSION)
 
 
 async def build_binaries(
     progress: Progress = no_progress, release: str = KUBERNETES_VERSION
-) -> Binaries:
+) -> binaries.Binaries:
     """Build the programs of a release into the user cache, unless they are there.
 
     Raises SetupError without Go, with one that is too old, and when the build fails; then the log
     is kept.
     """
-    target = cache_directory(release)
+    target = binaries.cache_directory(release)
     target.parent.mkdir(parents=True, exist_ok=True)
     async with held_lock(target, progress):
-        if (cached := cached_binaries(release)) is not None:
+        if (cached := binaries.cached_binaries(release)) is not None:
             return cached
         go = await find_go()
         await GoBuild(go, target, progress, release).run()
-    built = cached_binaries(release)
+    built = binaries.cached_binaries(release)
     assert built is not None, target
     return dataclasses.replace(built, source=f"built into {target / 'bin'}")
 
@@ -130,7 +118,7 @@ class GoBuild:
     """One build: resolves the packages, compiles them, moves the result into its place."""
 
     what = "the control plane"
-    module = MODULE
+    module = binaries.MODULE
 
     def __init__(
         self, go: str, target: Path, progress: Progress, release: str = KUBERNETES_VERSION
@@ -163,14 +151,14 @@ class GoBuild:
 
     async def _make(self, work: Path) -> None:
         """Fill the directory that becomes the build."""
-        await self._build(work / PROGRAM, ".")
+        await self._build(work / binaries.PROGRAM, ".")
         (work / "bin").mkdir()
-        for name in PROGRAMS:
-            (work / "bin" / name).symlink_to(Path("..") / PROGRAM)
+        for name in binaries.PROGRAMS:
+            (work / "bin" / name).symlink_to(Path("..") / binaries.PROGRAM)
 
     async def _build(self, output: Path, package: str, *flags: str) -> None:
         """Build one program. Go does not list packages that its cache has: hence the `~`."""
-        program = PROGRAM if package == "." else package  # as Go lists it, last
+        program = binaries.PROGRAM if package == "." else package  # as Go lists it, last
         shown = self._shown
         shown.begin("looking for its Go modules")
 
@@ -184,7 +172,7 @@ class GoBuild:
                 shown.begin("compiling", PACKAGES)
                 shown.advance(line)
 
-        flags = flags or ("-ldflags", " ".join(linker_flags(self._release)))
+        flags = flags or ("-ldflags", " ".join(binaries.linker_flags(self._release)))
         options = ("-v", "-trimpath", "-buildvcs=false", *flags, "-o", str(output))
         await self._go_command(on_line, "build", *self._modfile(), *options, package)
 
@@ -241,7 +229,7 @@ async def find_go() -> str:
     # In the module, so that a Go that can fetch the toolchain it lacks does so.
     process = await asyncio.create_subprocess_exec(
         *bound_to_us((go, "env", "GOVERSION")),
-        cwd=MODULE,
+        cwd=binaries.MODULE,
         env={**os.environ, "GOWORK": "off"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -258,8 +246,8 @@ async def find_go() -> str:
 
 
 def _wanted_go() -> str:
-    match = re.search(r"^go (\d+\.\d+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    assert match is not None, MODULE
+    match = re.search(r"^go (\d+\.\d+)", (binaries.MODULE / "go.mod").read_text(), re.MULTILINE)
+    assert match is not None, binaries.MODULE
     return match.group(1)
 
 
@@ -267,9 +255,9 @@ def _no_programs(why: str) -> str:
     minor = minor_of(KUBERNETES_VERSION)
     return f"""no control plane: its programs are nowhere to be found, {why}. Do one of these:
   install Go {_wanted_go()} or newer (https://go.dev/dl): fleet then builds them, in some minutes;
-  name a directory that has them: --controlplane-bin DIR or ${BIN_VARIABLE};
-  install the wheel of {PACKAGE} that a release has (`make controlplane-wheel`);
-  `setup-envtest use {minor}`, ${KUBEBUILDER_VARIABLE}: etcd and kube-apiserver, no scheduler;
+  name a directory that has them: --controlplane-bin DIR or ${binaries.BIN_VARIABLE};
+  install the wheel of {binaries.PACKAGE} that a release has (`make controlplane-wheel`);
+  `setup-envtest use {minor}`, ${binaries.KUBEBUILDER_VARIABLE}: etcd and kube-apiserver, no scheduler;
   use a cluster that is there: --kubeconfig FILE or --context NAME."""
 
 

@@ -25,19 +25,9 @@ from typing import Self
 
 import aiohttp
 
+from fleet.controlplane import directory
 from fleet.controlplane.binaries import Binaries
 from fleet.controlplane.build import provide_binaries
-from fleet.controlplane.directory import (
-    ADMIN_GROUP,
-    ADMIN_USER,
-    KUBELET_CLIENT_USER,
-    Certificates,
-    HeldDirectory,
-    Layout,
-    Pair,
-    hold_directory,
-    write_private,
-)
 from fleet.controlplane.flags import (
     AUDIT_POLICY,
     LOOPBACK,
@@ -90,7 +80,7 @@ CREATED = (200, 201, 409)  # 409: of an earlier start in the same directory
 
 ROLE_BINDINGS = (
     *NODE_BINDINGS,
-    ("fleet:kubelet-api-admin", "system:kubelet-api-admin", "User", KUBELET_CLIENT_USER),
+    ("fleet:kubelet-api-admin", "system:kubelet-api-admin", "User", directory.KUBELET_CLIENT_USER),
 )
 
 NODE_LEASES = "/api/v1/namespaces/kube-node-lease"
@@ -106,7 +96,7 @@ class _PortTakenError(SetupError):
 class Probe:
     """Asks the components how they are, as the administrator."""
 
-    def __init__(self, ca_file: Path, admin: Pair) -> None:
+    def __init__(self, ca_file: Path, admin: directory.Pair) -> None:
         context = ssl.create_default_context(cafile=str(ca_file))
         context.load_cert_chain(admin.certificate, admin.key)
         self._session = aiohttp.ClientSession(
@@ -165,8 +155,8 @@ class ControlPlane:
         self._on_death = on_death
         self._components: dict[str, Component] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
-        self._held: HeldDirectory | None = None
-        self._certificates: Certificates | None = None
+        self._held: directory.HeldDirectory | None = None
+        self._certificates: directory.Certificates | None = None
         self._info: ControlPlaneInfo | None = None
 
     @property
@@ -198,7 +188,7 @@ class ControlPlane:
         binaries = await provide_binaries(
             self.options.binaries, self._progress, release=self.options.release
         )
-        self._held = hold_directory(self.options.directory, keep=self.options.keep)
+        self._held = directory.hold_directory(self.options.directory, keep=self.options.keep)
         try:
             self._info = await self._start_with_free_ports(self._held.layout, binaries, fixed)
         except BaseException as error:
@@ -242,7 +232,7 @@ class ControlPlane:
         self._watches[component] = asyncio.create_task(self._watch(component))
 
     async def _start_with_free_ports(
-        self, layout: Layout, binaries: Binaries, fixed: dict[str, int]
+        self, layout: directory.Layout, binaries: Binaries, fixed: dict[str, int]
     ) -> ControlPlaneInfo:
         wanted = read_ports(layout.ports)
         for attempt in range(1, STARTS_MAX + 1):
@@ -257,7 +247,7 @@ class ControlPlane:
         raise AssertionError(STARTS_MAX)
 
     async def _start_all(
-        self, layout: Layout, binaries: Binaries, ports: Ports
+        self, layout: directory.Layout, binaries: Binaries, ports: Ports
     ) -> ControlPlaneInfo:
         started = time.monotonic()
         self._progress("starting the control plane")
@@ -370,17 +360,19 @@ class ControlPlane:
         if ETCD in self._components:
             await self._components[ETCD].stop(grace_s)
 
-    def _write_files(self, layout: Layout, url: str, certificates: Certificates) -> None:
+    def _write_files(
+        self, layout: directory.Layout, url: str, certificates: directory.Certificates
+    ) -> None:
         ca_file = certificates.ca.certificate
-        users: tuple[tuple[str, str, Pair | str], ...] = (
-            (ADMIN, ADMIN_USER, certificates.admin),
-            (ADMIN_TOKEN, ADMIN_USER, _admin_token(layout)),
+        users: tuple[tuple[str, str, directory.Pair | str], ...] = (
+            (ADMIN, directory.ADMIN_USER, certificates.admin),
+            (ADMIN_TOKEN, directory.ADMIN_USER, _admin_token(layout)),
             (SCHEDULER, "system:kube-scheduler", certificates.scheduler),
             (CONTROLLER_MANAGER, "system:kube-controller-manager", certificates.controller_manager),
         )
         for name, user, credentials in users:
             content = render_kubeconfig(url, ca_file, user, credentials)
-            write_private(layout.kubeconfig(name), content)
+            directory.write_private(layout.kubeconfig(name), content)
             if name == ADMIN and self.options.kubeconfig_out is not None:
                 write_kubeconfig_out(self.options.kubeconfig_out, content)
         layout.audit_policy.write_text(AUDIT_POLICY)
@@ -405,15 +397,15 @@ def _make_audit_log(path: Path) -> None:
         raise SetupError(f"--audit-log {path}: {error.strerror}") from error
 
 
-def _probe(certificates: Certificates) -> Probe:
+def _probe(certificates: directory.Certificates) -> Probe:
     return Probe(certificates.ca.certificate, certificates.admin)
 
 
-def _admin_token(layout: Layout) -> str:
+def _admin_token(layout: directory.Layout) -> str:
     """Read the administrator's token, or make it."""
     with contextlib.suppress(FileNotFoundError):
         return layout.tokens.read_text().partition(",")[0]
     token = secrets.token_urlsafe(32)
-    line = f'{token},{ADMIN_USER},{ADMIN_USER},"{ADMIN_GROUP}"\n'
-    write_private(layout.tokens, line.encode())
+    line = f'{token},{directory.ADMIN_USER},{directory.ADMIN_USER},"{directory.ADMIN_GROUP}"\n'
+    directory.write_private(layout.tokens, line.encode())
     return token

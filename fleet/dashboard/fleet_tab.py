@@ -22,14 +22,7 @@ from gevent.event import Event
 import fleet.report
 from fleet.dashboard.locust_dispatcher import shard_of
 from fleet.dashboard.locust_protocol import FAULT_ORDER, FAULT_TOLD
-from fleet.faults.fault import (
-    FAULTS,
-    FLAT_KEYS,
-    ConditionStatus,
-    Heartbeat,
-    PartitionMode,
-    PlaneComponent,
-)
+from fleet.faults import fault
 from fleet.profile.schema import key_of
 from fleet.report.appearance import CHARTS, variable, variables
 
@@ -147,15 +140,15 @@ def form() -> Json:
                 "isInstant": told.is_instant,
                 "hitsNodes": not told.of_control_plane,
             }
-            for kind, told in FAULTS.items()
+            for kind, told in fault.FAULTS.items()
         ],
         "choices": {
             key: [each.value for each in kind]
             for key, kind in {
-                "heartbeats": Heartbeat,
-                "mode": PartitionMode,
-                "component": PlaneComponent,
-                "status": ConditionStatus,
+                "heartbeats": fault.Heartbeat,
+                "mode": fault.PartitionMode,
+                "component": fault.PlaneComponent,
+                "status": fault.ConditionStatus,
             }.items()
         },
     }
@@ -163,7 +156,7 @@ def form() -> Json:
 
 def order_of(given: Mapping[str, str]) -> Json:
     """Return the order that a form means; the run reads its fields. Raises ValueError."""
-    if strange := sorted(given.keys() - {"type", "for", *FLAT_KEYS}):
+    if strange := sorted(given.keys() - {"type", "for", *fault.FLAT_KEYS}):
         raise ValueError(f"the form has no {', '.join(strange)}")
     filled = {key: value.strip() for key, value in given.items() if value.strip()}
     for key, value in filled.items():

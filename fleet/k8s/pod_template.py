@@ -12,30 +12,8 @@ from typing import Any, TypeVar
 import orjson
 from msgspec import convert
 
+from fleet.k8s import pods
 from fleet.k8s.admission import Demand, admission_spec, pod_resources, qos_class
-from fleet.k8s.pods import (
-    IMAGE_USER,
-    NO_SCRIPT,
-    PLAIN_LIFE,
-    READ_ONLY_MODE,
-    ContainerLifecycle,
-    ContainerSpec,
-    DownwardFile,
-    EnvRef,
-    Hook,
-    MountSpec,
-    ObjectSource,
-    PodNetworkSpec,
-    PodSpec,
-    PortSpec,
-    ProbeSpec,
-    RestartRule,
-    ScriptSpec,
-    TokenSource,
-    UserSpec,
-    Variable,
-    VolumeSpec,
-)
 from fleet.k8s.schema import Record, read, read_kind, render, share, without_nulls
 from fleet.k8s.selectors import Toleration
 from fleet.quantity import parse_quantity
@@ -59,7 +37,7 @@ def records(listed: Any, record: type[_R]) -> tuple[_R, ...]:
     return convert(without_nulls(listed or []), tuple[record, ...], dec_hook=read_kind)  # type: ignore[valid-type]
 
 
-def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
+def decode_spec(spec: dict[str, Any], spec_digest: int) -> pods.PodSpec:
     """Return what a spec says; the digest is of the bytes that it came from."""
     containers = spec.get("containers", ())
     inits = spec.get("initContainers", ())
@@ -70,7 +48,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
     own_resources = spec.get("resources")
     own = _demand(spec) if own_resources else None
     whole = pod_resources(demands, init_demands, spec.get("overhead", {}), own)
-    return PodSpec(
+    return pods.PodSpec(
         containers=share(tuple(_container(each, security, links=links) for each in containers)),
         init_containers=share(tuple(_container(each, security, links=links) for each in inits)),
         ephemeral_containers=share(
@@ -92,7 +70,7 @@ def decode_spec(spec: dict[str, Any], spec_digest: int) -> PodSpec:
         host_aliases=share(
             tuple((each["ip"], *each.get("hostnames", ())) for each in spec.get("hostAliases", ()))
         ),
-        network=share(read(PodNetworkSpec, spec)),
+        network=share(read(pods.PodNetworkSpec, spec)),
         priority=spec.get("priority", 0),
         readiness_gates=share(
             tuple(each["conditionType"] for each in spec.get("readinessGates", ()))
@@ -127,11 +105,11 @@ def _demand(obj: dict[str, Any]) -> Demand:
     )
 
 
-def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) -> ContainerSpec:
+def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) -> pods.ContainerSpec:
     resources = obj.get("resources") or {}
     requests = resources.get("requests")
     mounts = [_mount(each) for each in obj.get("volumeMounts", ())]
-    return ContainerSpec(
+    return pods.ContainerSpec(
         name=_intern(obj["name"]),
         image=_intern(obj.get("image", "")),
         pull_policy=_intern(obj.get("imagePullPolicy", "")),
@@ -147,7 +125,7 @@ def _container(obj: dict[str, Any], security: dict[str, Any], *, links: bool) ->
         liveness_probe=decode_probe(obj, "livenessProbe"),
         user=share(container_user(obj, security)),
         script=share(container_script(obj, has_service_links=links)),
-        ports=share(records(obj.get("ports"), PortSpec)),
+        ports=share(records(obj.get("ports"), pods.PortSpec)),
         target=_intern(obj.get("targetContainerName", "")),
     )
 
@@ -162,20 +140,20 @@ def _mount(obj: dict[str, Any]) -> dict[str, object]:
     return mount
 
 
-MESSAGE_PATH = PLAIN_LIFE.message_path
+MESSAGE_PATH = pods.PLAIN_LIFE.message_path
 _FIELDS = frozenset(("restartPolicyRules", "lifecycle", "resizePolicy"))
 
 
-def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
+def container_lifecycle(obj: dict[str, Any]) -> pods.ContainerLifecycle:
     """Return what a container's spec says about its life; most say nothing."""
     from_logs = obj.get("terminationMessagePolicy") == "FallbackToLogsOnError"
     path = obj.get("terminationMessagePath") or MESSAGE_PATH
     if not from_logs and path == MESSAGE_PATH and _FIELDS.isdisjoint(obj):
-        return PLAIN_LIFE
+        return pods.PLAIN_LIFE
     hooks = obj.get("lifecycle") or {}
-    life = ContainerLifecycle(
+    life = pods.ContainerLifecycle(
         restart_rules=tuple(
-            read(RestartRule, each) for each in obj.get("restartPolicyRules") or ()
+            read(pods.RestartRule, each) for each in obj.get("restartPolicyRules") or ()
         ),
         post_start=_hook(hooks.get("postStart"), obj),
         pre_stop=_hook(hooks.get("preStop"), obj),
@@ -187,15 +165,15 @@ def container_lifecycle(obj: dict[str, Any]) -> ContainerLifecycle:
             if each.get("restartPolicy") == "RestartContainer"
         ),
     )
-    return PLAIN_LIFE if life == PLAIN_LIFE else life
+    return pods.PLAIN_LIFE if life == pods.PLAIN_LIFE else life
 
 
-def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> Hook | None:
+def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> pods.Hook | None:
     if not obj:
         return None
     kind = next(iter(obj))
     handler = obj[kind] or {}
-    return Hook(
+    return pods.Hook(
         kind,
         tuple(handler.get("command", ())),
         handler.get("path", ""),
@@ -209,7 +187,7 @@ HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 PORT_MAX = 65535  # Source: apimachinery/pkg/util/validation, IsValidPortNum
 
 
-def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:
+def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None:
     """Return one probe of a container, None when it has none.
 
     Source: core/v1 Probe; pkg/apis/core/v1/defaults.go, SetDefaults_Probe.
@@ -226,7 +204,7 @@ def decode_probe(container: dict[str, Any], field: str) -> ProbeSpec | None:
         port = action.get("port", 0)
     elif handler != "exec":
         port, error = number_of_port(action.get("port", 0), container)
-    return ProbeSpec(
+    return pods.ProbeSpec(
         handler=handler,
         scheme=sys.intern(action.get("scheme", "HTTP").lower()) if handler == "httpGet" else "",
         host=action.get("host", ""),
@@ -259,13 +237,15 @@ def number_of_port(port: int | str, container: dict[str, Any]) -> tuple[int, str
     return 0, f"invalid port number: {port}"
 
 
-def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> ScriptSpec | None:
+def container_script(
+    obj: dict[str, Any], *, has_service_links: bool = True
+) -> pods.ScriptSpec | None:
     """Return the surroundings of a container's command, None if there are none."""
-    found = ScriptSpec(
+    found = pods.ScriptSpec(
         tuple(map(_variable, obj.get("env", ()))),
-        records(obj.get("volumeMounts"), MountSpec),
+        records(obj.get("volumeMounts"), pods.MountSpec),
         tuple(
-            Variable(each.get("prefix", ""), source=source)
+            pods.Variable(each.get("prefix", ""), source=source)
             for each in obj.get("envFrom", ())
             if (source := env_reference(each)).kind
         ),
@@ -273,14 +253,14 @@ def container_script(obj: dict[str, Any], *, has_service_links: bool = True) -> 
         obj.get("workingDir", ""),
         obj.get("stdin", False),
     )
-    return None if found == NO_SCRIPT else found
+    return None if found == pods.NO_SCRIPT else found
 
 
-def _variable(obj: dict[str, Any]) -> Variable:
+def _variable(obj: dict[str, Any]) -> pods.Variable:
     source = obj.get("valueFrom")
     if obj.get("value") or not source:
-        return Variable(obj["name"], obj.get("value", ""))
-    return Variable(obj["name"], source=env_reference(source))
+        return pods.Variable(obj["name"], obj.get("value", ""))
+    return pods.Variable(obj["name"], source=env_reference(source))
 
 
 _OBJECTS = (
@@ -289,18 +269,20 @@ _OBJECTS = (
 )
 
 
-def env_reference(source: dict[str, Any]) -> EnvRef:
+def env_reference(source: dict[str, Any]) -> pods.EnvRef:
     """Return where a value comes from: of a variable, of several, of a file that shows a field."""
     for field, kind in _OBJECTS:
         if field in source:
             ref = source[field]
             optional = ref.get("optional") or False
-            return EnvRef(kind, _intern(ref.get("key", "")), ref.get("name", ""), optional=optional)
+            return pods.EnvRef(
+                kind, _intern(ref.get("key", "")), ref.get("name", ""), optional=optional
+            )
     if "fieldRef" in source:
-        return EnvRef("Field", source["fieldRef"].get("fieldPath", ""))
+        return pods.EnvRef("Field", source["fieldRef"].get("fieldPath", ""))
     if "resourceFieldRef" in source:
         ref = source["resourceFieldRef"]
-        return EnvRef(
+        return pods.EnvRef(
             "Resource",
             ref.get("resource", ""),
             ref.get("containerName", ""),
@@ -308,31 +290,31 @@ def env_reference(source: dict[str, Any]) -> EnvRef:
         )
     if "fileKeyRef" in source:
         ref = source["fileKeyRef"]
-        return EnvRef(
+        return pods.EnvRef(
             "File",
             ref.get("key", ""),
             ref.get("volumeName", ""),
             path=ref.get("path", ""),
             optional=ref.get("optional") or False,
         )
-    return EnvRef("")
+    return pods.EnvRef("")
 
 
 def _windows_name(context: dict[str, Any]) -> str:
     return (context.get("windowsOptions") or {}).get("runAsUserName") or ""
 
 
-def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
+def container_user(container: dict[str, Any], pod: dict[str, Any]) -> pods.UserSpec:
     """Return what a container's and its pod's security contexts come to.
 
     Source: pkg/kubelet/kuberuntime/security_context.go, determineEffectiveSecurityContext.
     """
     own = container.get("securityContext") or {}
     if not own and not pod:
-        return IMAGE_USER
+        return pods.IMAGE_USER
     both = {**pod, **own}
     fs_group = pod.get("fsGroup")
-    return UserSpec(
+    return pods.UserSpec(
         uid=both.get("runAsUser"),
         gid=both.get("runAsGroup"),
         groups=(*(() if fs_group is None else (fs_group,)), *pod.get("supplementalGroups", ())),
@@ -344,7 +326,7 @@ def container_user(container: dict[str, Any], pod: dict[str, Any]) -> UserSpec:
     )
 
 
-def decode_volumes(spec: dict[str, Any]) -> tuple[VolumeSpec, ...]:
+def decode_volumes(spec: dict[str, Any]) -> tuple[pods.VolumeSpec, ...]:
     """Return the volumes of a pod's spec, and whether a container uses each.
 
     Source: pkg/volume/util/util.go, GetPodVolumeNames.
@@ -406,15 +388,15 @@ def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from spec.get(field) or ()
 
 
-def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> VolumeSpec:
+def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> pods.VolumeSpec:
     kind = next((key for key in obj if key != "name"), "emptyDir")
     source = obj.get(kind) or {}
-    config_maps: list[ObjectSource] = []
-    secrets: list[ObjectSource] = []
-    tokens: list[TokenSource] = []
+    config_maps: list[pods.ObjectSource] = []
+    secrets: list[pods.ObjectSource] = []
+    tokens: list[pods.TokenSource] = []
     mode = source.get("defaultMode") or DEFAULT_MODE
     if kind == "persistentVolumeClaim" and source.get("readOnly"):
-        mode = READ_ONLY_MODE
+        mode = pods.READ_ONLY_MODE
     downward = list(_downward(source)) if kind == "downwardAPI" else []
     if kind == "configMap":
         config_maps.append(_source(source, "name"))
@@ -431,8 +413,10 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> Vo
             elif "serviceAccountToken" in each:
                 ref = each["serviceAccountToken"]
                 seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
-                tokens.append(TokenSource(ref.get("audience", ""), seconds, ref.get("path", "")))
-    return VolumeSpec(
+                tokens.append(
+                    pods.TokenSource(ref.get("audience", ""), seconds, ref.get("path", ""))
+                )
+    return pods.VolumeSpec(
         obj["name"],
         _intern(kind),
         tuple(config_maps),
@@ -463,15 +447,15 @@ def _volume_secret(kind: str, source: dict[str, Any]) -> str:
     return str((ref or {}).get("name", "")) if kind in _SECRET_PLUGINS else ""
 
 
-def _source(ref: dict[str, Any], field: str) -> ObjectSource:
+def _source(ref: dict[str, Any], field: str) -> pods.ObjectSource:
     items = ref.get("items") or ()
     keys = tuple(_intern(each["key"]) for each in items)
     paths = tuple(each.get("path", each["key"]) for each in items)
     modes = tuple(each.get("mode") for each in items)
     modes = modes if any(modes) else ()
-    return ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths, modes)
+    return pods.ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths, modes)
 
 
-def _downward(ref: dict[str, Any]) -> Iterator[DownwardFile]:
+def _downward(ref: dict[str, Any]) -> Iterator[pods.DownwardFile]:
     for each in ref.get("items") or ():
-        yield DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))
+        yield pods.DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))

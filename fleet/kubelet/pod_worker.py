@@ -13,15 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import (
-    ContainerSpec,
-    Pod,
-    PodCondition,
-    PodStatus,
-    PodUid,
-    VolumeSpec,
-    WaitingState,
-)
+from fleet.k8s import pods
 from fleet.k8s.well_known import DISRUPTION_TARGET
 from fleet.profile.kubelet_configuration import CredentialProvider
 
@@ -158,12 +150,12 @@ class Rejection(NamedTuple):
     message: str
 
 
-def disruption_target(pod: Pod, message: str) -> PodCondition:
+def disruption_target(pod: pods.Pod, message: str) -> pods.PodCondition:
     """Return the condition of a pod that a manager ends for the sake of others.
 
     The status manager sets its transition. Source: k8s.io/api, DisruptionTarget.
     """
-    return PodCondition(
+    return pods.PodCondition(
         DISRUPTION_TARGET, "True", "TerminationByKubelet", message, 0, pod.generation
     )
 
@@ -178,16 +170,16 @@ class PodKill(NamedTuple):
     reason: str
     message: str
     grace_s: int | None = None  # None: the pod's own
-    condition: PodCondition | None = None  # DisruptionTarget
+    condition: pods.PodCondition | None = None  # DisruptionTarget
     phase: str = "Failed"
 
-    def applied(self, status: PodStatus) -> PodStatus:
+    def applied(self, status: pods.PodStatus) -> pods.PodStatus:
         """Return a status that says why the pod is being ended."""
         return self.noted(status)._replace(
             phase=self.phase, reason=self.reason, message=self.message
         )
 
-    def noted(self, status: PodStatus) -> PodStatus:
+    def noted(self, status: pods.PodStatus) -> pods.PodStatus:
         """Return a status with the condition alone: the phase is as the containers ended.
 
         Whose containers all exited with 0 has succeeded, and says no reason.
@@ -212,9 +204,9 @@ class CredentialLookup:
 class PodWorker:
     """The worker of one pod."""
 
-    pod: Pod
+    pod: pods.Pod
     seen_ns: int  # when the pod was first seen; -1 once its start is reported
-    told: PodStatus | None = None  # by the API server, with the deletion
+    told: pods.PodStatus | None = None  # by the API server, with the deletion
     state: WorkerState = WorkerState.SYNC
     stage: SyncStage = SyncStage.IDLE
     pending: bool = False  # something happened during this sync; idle: a sync waits for a relist
@@ -234,14 +226,16 @@ class PodWorker:
     sync_ns: int = 0  # when the work queue calls for a sync, 0 for never
     due_ns: int = 0  # when `stage` is over, else when the runtime is to be looked at
     kills: Kills = NO_KILLS
-    plan: tuple[ContainerSpec, ...] = ()  # the containers that this sync still starts
-    image_volumes: tuple[VolumeSpec, ...] = ()  # whose images this sync still looks at
-    image_failures: dict[str, WaitingState] | None = None  # of those before, by the volume's name
+    plan: tuple[pods.ContainerSpec, ...] = ()  # the containers that this sync still starts
+    image_volumes: tuple[pods.VolumeSpec, ...] = ()  # whose images this sync still looks at
+    image_failures: dict[str, pods.WaitingState] | None = (
+        None  # of those before, by the volume's name
+    )
     lookup: CredentialLookup | None = None  # before a pull
     pull_tokens: dict[str, int] | None = None  # until when each is good, by its audience
-    reasons: dict[str, WaitingState] | None = None  # the reason cache
+    reasons: dict[str, pods.WaitingState] | None = None  # the reason cache
 
-    def on_pod(self, pod: Pod, *, is_reconcile: bool = False) -> bool:
+    def on_pod(self, pod: pods.Pod, *, is_reconcile: bool = False) -> bool:
         """Take the newest version; return whether the running sync must be looked at again.
 
         That is so when the pod begins to end, and when its grace period became shorter. A change
@@ -323,7 +317,7 @@ class PodWorker:
         """Return whether the last attempt to start some container failed for a reason."""
         return any(each.reason == reason for each in (self.reasons or {}).values())
 
-    def note_reason(self, name: str, reason: WaitingState) -> None:
+    def note_reason(self, name: str, reason: pods.WaitingState) -> None:
         """Put into the reason cache why a container could not be started."""
         self.reasons = {**(self.reasons or {}), name: reason}
 
@@ -361,11 +355,11 @@ class PodWorker:
         return shortened
 
 
-Workers = dict[PodUid, PodWorker]
+Workers = dict[pods.PodUid, PodWorker]
 """The workers of one node's pods; `NodePods` owns them."""
 
 
-def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> int:
+def effective_grace_s(grace_s: int, pod: pods.Pod, override_s: int | None = None) -> int:
     """Return the grace period: it may only shrink, and is at least a second.
 
     Source: calculateEffectiveGracePeriod.
@@ -380,7 +374,7 @@ def effective_grace_s(grace_s: int, pod: Pod, override_s: int | None = None) -> 
     return max(grace_s, GRACE_MIN_S)
 
 
-def kill_timeout_ns(killed: PodKill, pod: Pod) -> int:
+def kill_timeout_ns(killed: PodKill, pod: pods.Pod) -> int:
     """Return for how long a manager waits for the end of a pod. Source: killPodNow."""
     grace_s = pod.spec.termination_grace_s if killed.grace_s is None else killed.grace_s
     return max(grace_s + grace_s // 2, KILL_TIMEOUT_MIN_S) * NS_PER_S

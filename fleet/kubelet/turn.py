@@ -7,18 +7,7 @@ renewal 0.4 of its 75 microseconds.
 import zlib
 from typing import NamedTuple
 
-from fleet.k8s.effects import (
-    ApiCall,
-    Milestone,
-    NodeId,
-    Op,
-    Outbox,
-    Payload,
-    PowerOff,
-    Report,
-    SetTimer,
-    Timer,
-)
+from fleet.k8s import effects
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import ContainerSpec, Pod
@@ -36,10 +25,10 @@ class Turn(NamedTuple):
     env: Environment
     recorder: EventRecorder
     now_ns: int
-    out: Outbox
+    out: effects.Outbox
 
     @property
-    def node(self) -> NodeId:
+    def node(self) -> effects.NodeId:
         """Return the number of the node."""
         return self.facts.node
 
@@ -68,25 +57,29 @@ class Turn(NamedTuple):
         """Return how the containers of a pod behave."""
         return self.env.model.behavior_of(pod)
 
-    def call(self, op: Op, key: str = "", payload: Payload = None) -> None:
+    def call(self, op: effects.Op, key: str = "", payload: effects.Payload = None) -> None:
         """Send a request; its answer comes back to who asked."""
-        self.out.append(ApiCall(self.facts.node, op, key, payload))
+        self.out.append(effects.ApiCall(self.facts.node, op, key, payload))
 
-    def arm(self, due_ns: int, timer: Timer, key: str = "") -> None:
+    def arm(self, due_ns: int, timer: effects.Timer, key: str = "") -> None:
         """Set a timer."""
-        self.out.append(SetTimer(self.facts.node, due_ns, timer, key))
+        self.out.append(effects.SetTimer(self.facts.node, due_ns, timer, key))
 
     def lose(self, hold: Hold, why: str) -> None:
         """Fall silent at once: another kubelet serves the Node, which others made."""
         hold.why = why
-        self.report(Milestone.FOREIGN)
-        self.out.append(PowerOff(self.facts.node))
+        self.report(effects.Milestone.FOREIGN)
+        self.out.append(effects.PowerOff(self.facts.node))
 
     def report(
-        self, milestone: Milestone, value_ns: int = 0, simulated_ns: int = 0, api_ns: int = 0
+        self,
+        milestone: effects.Milestone,
+        value_ns: int = 0,
+        simulated_ns: int = 0,
+        api_ns: int = 0,
     ) -> None:
         """Report to the run."""
-        self.out.append(Report(self.facts.node, milestone, value_ns, simulated_ns, api_ns))
+        self.out.append(effects.Report(self.facts.node, milestone, value_ns, simulated_ns, api_ns))
 
     def event(
         self,
@@ -117,9 +110,9 @@ class Turn(NamedTuple):
             worker.simulated_ns += max(0, due_ns - self.now_ns)
             if worker.stage is SyncStage.PULL:
                 worker.pull_ns += max(0, due_ns - self.now_ns)
-        self.arm(due_ns, Timer.RUNTIME, worker.pod.uid)
+        self.arm(due_ns, effects.Timer.RUNTIME, worker.pod.uid)
 
     def enqueue(self, worker: PodWorker, due_ns: int) -> None:
         """Put a pod into the work queue: it is synced at `due_ns`."""
         worker.sync_ns = due_ns
-        self.arm(due_ns, Timer.POD_SYNC, worker.pod.uid)
+        self.arm(due_ns, effects.Timer.POD_SYNC, worker.pod.uid)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fleet.k8s.addresses import each_of, first_of, is_ipv6
 from fleet.k8s.pods import Pod
 from fleet.k8s.well_known import HOSTNAME_LABEL, PROVIDED_ADDRESS, REGION_LABEL, ZONE_LABEL
+from fleet.profile import machine
 from fleet.profile.addresses import NOWHERE, AddressPool, Serving
 from fleet.profile.agent_behavior import USER_AGENT_PLACEHOLDERS, AgentModel
 from fleet.profile.image_behavior import DEFAULT_PULLS, ImagePulls
@@ -25,15 +26,6 @@ from fleet.profile.kubelet_configuration import (
     DNSSettings,
     KubeletConfiguration,
     Taint,
-)
-from fleet.profile.machine import (
-    NOTHING_BROKEN,
-    Broken,
-    DeviceModel,
-    DraDriver,
-    MachinePath,
-    Outage,
-    ShutdownSchedule,
 )
 from fleet.profile.pod_behavior import (
     USUAL_RUN_TIMES,
@@ -173,18 +165,18 @@ class NodeModel:
     usage: Usage  # outside of pods, since the start of the kubelet
     dns: DNSSettings  # of which those of pods are made
     app_armor: bool = True  # the kernel of the nodes has it
-    machine_paths: tuple[MachinePath, ...] = ()  # on top of the usual ones
-    devices: tuple[DeviceModel, ...] = ()  # what device plugins offer
-    dra_drivers: tuple[DraDriver, ...] = ()
+    machine_paths: tuple[machine.MachinePath, ...] = ()  # on top of the usual ones
+    devices: tuple[machine.DeviceModel, ...] = ()  # what device plugins offer
+    dra_drivers: tuple[machine.DraDriver, ...] = ()
     ordinals: tuple[int, ...] = (0,)  # see loader.NodeMix: rank within a period, by index
     ordinals_per_period: int = 1
     images_preloaded: tuple[NodeImage, ...] = ()  # on every node from its start
     image_pulls: ImagePulls = DEFAULT_PULLS
     credential_providers: tuple[CredentialProvider, ...] = ()
     image_disk_bytes: int = 0  # the file system that holds the images
-    outages: tuple[Outage, ...] = ()
-    broken: Broken = NOTHING_BROKEN
-    shutdown: ShutdownSchedule | None = None
+    outages: tuple[machine.Outage, ...] = ()
+    broken: machine.Broken = machine.NOTHING_BROKEN
+    shutdown: machine.ShutdownSchedule | None = None
     directory: Path | None = None  # of the profile's file: what it names lies below
     csi_drivers: tuple[CSIDriver, ...] = ()  # whose node plug-in runs on the nodes
     user_agent: str = USER_AGENT  # with placeholders

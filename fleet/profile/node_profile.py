@@ -15,6 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
 from fleet.k8s.well_known import HOSTNAME_LABEL, OS_LABEL, PROVIDED_ADDRESS
+from fleet.profile import node_model, schema
 from fleet.profile.addresses import AddressPool
 from fleet.profile.agent_behavior import (
     AGENTS_MAX,
@@ -32,24 +33,8 @@ from fleet.profile.kubelet_configuration import (
     cpus_in,
 )
 from fleet.profile.machine import DeviceModel, DraDriver, MachinePath, RuntimeSpec, ShutdownSchedule
-from fleet.profile.node_model import (
-    DEFAULT_ADDRESS_POOL,
-    USER_AGENT,
-    WINDOWS,
-    NodeImage,
-    NodeModel,
-    RuntimeHandler,
-)
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, CSIDriver, PodBehavior, RunTimes
 from fleet.profile.release import checked_version, is_version, release_of
-from fleet.profile.schema import (
-    PLACEHOLDER,
-    PLACEHOLDERS,
-    Metadata,
-    QuantityField,
-    Spec,
-    check_placeholders,
-)
 from fleet.profile.usage import Usage
 from fleet.quantity import Quantity, parse_quantity, whole_quantity
 
@@ -124,19 +109,19 @@ def _pool(text: str) -> AddressPool:
 
 def _provider_id(text: object) -> object:
     """Refuse a placeholder that nobody fills."""
-    check_placeholders(str(text), PLACEHOLDERS)
+    schema.check_placeholders(str(text), schema.PLACEHOLDERS)
     return text
 
 
 def _user_agent(text: object) -> object:
     """Refuse a user agent that no header can carry, or that nobody fills."""
-    check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
+    schema.check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
     if not re.fullmatch(r"[!-~]([ -~]{0,254}[!-~])?", str(text)):
         raise ValueError(f"{text!r} is not 1 to 256 letters, digits and signs of ASCII")
     return text
 
 
-class _Template(Spec):
+class _Template(schema.Spec):
     """A part of a pasted Node: what is not read is ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
@@ -204,8 +189,8 @@ class TemplateEndpoints(_Template):
 class TemplateStatus(_Template):
     """The status of a Node."""
 
-    capacity: dict[str, QuantityField] = Field(default_factory=dict)
-    allocatable: dict[str, QuantityField] = Field(default_factory=dict)
+    capacity: dict[str, schema.QuantityField] = Field(default_factory=dict)
+    allocatable: dict[str, schema.QuantityField] = Field(default_factory=dict)
     node_info: dict[str, object] = Field(default_factory=dict)
     images: tuple[TemplateImage, ...] = ()
     runtime_handlers: tuple[TemplateHandler, ...] | None = None
@@ -221,14 +206,14 @@ class NodeTemplate(_Template):
     status: TemplateStatus = TemplateStatus()
 
 
-class TopologySpread(Spec):
+class TopologySpread(schema.Spec):
     """A label whose values the nodes take in turn."""
 
     topology_key: Annotated[str, Field(min_length=1)]
     values: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class NodeProfileSpec(Spec):
+class NodeProfileSpec(schema.Spec):
     """The spec of a NodeProfile."""
 
     template: NodeTemplate = NodeTemplate()
@@ -236,12 +221,14 @@ class NodeProfileSpec(Spec):
     kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
     weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1  # among the profiles of the same file
     kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
-    user_agent: Annotated[str, BeforeValidator(_user_agent)] = USER_AGENT
+    user_agent: Annotated[str, BeforeValidator(_user_agent)] = node_model.USER_AGENT
     address_pools: Annotated[
         tuple[AddressPool, ...],
         BeforeValidator(_pools, json_schema_input_type=str),
-        Field(alias="addressPool", json_schema_extra={"default": str(DEFAULT_ADDRESS_POOL)}),
-    ] = (DEFAULT_ADDRESS_POOL,)
+        Field(
+            alias="addressPool", json_schema_extra={"default": str(node_model.DEFAULT_ADDRESS_POOL)}
+        ),
+    ] = (node_model.DEFAULT_ADDRESS_POOL,)
     agents: Annotated[tuple[AgentChoice, ...], Field(max_length=AGENTS_MAX)] = ()
     image_pulls: ImagePulls = ImagePulls()
     image_credential_providers: tuple[CredentialProvider, ...] = ()
@@ -321,12 +308,12 @@ class NodeProfileSpec(Spec):
         return "" if is_version(version) else str(version)
 
 
-class NodeProfile(Spec):
+class NodeProfile(schema.Spec):
     """A NodeProfile document: a kind of node."""
 
     api_version: Literal["fleet.emulator/v1alpha1"]
     kind: Literal["NodeProfile"]
-    metadata: Metadata
+    metadata: schema.Metadata
     spec: NodeProfileSpec = NodeProfileSpec()
 
     @property
@@ -343,7 +330,7 @@ class NodeProfile(Spec):
         behaviors: tuple[PodBehavior, ...] = (),
         agents: tuple[AgentModel, ...] = (),
         directory: Path | None = None,
-    ) -> NodeModel:
+    ) -> node_model.NodeModel:
         """Return what all nodes of this profile share. `directory` has its file."""
         spec = self.spec
         configuration = spec.kubelet_configuration
@@ -360,7 +347,7 @@ class NodeProfile(Spec):
             for amounts in (capacity, allocatable)
         ]
         handlers, policy = _runtime_features(spec, info)
-        return NodeModel(
+        return node_model.NodeModel(
             name=self.metadata.name,
             kubelet_version=info["kubeletVersion"],
             follows_server=not spec.stated_version,
@@ -394,12 +381,12 @@ class NodeProfile(Spec):
             pids_max=spec.pids_max or _pids_max(capacity["memory"]),
             usage=spec.usage,
             images_preloaded=tuple(
-                NodeImage(image.names or (), image.size_bytes) for image in status.images
+                node_model.NodeImage(image.names or (), image.size_bytes) for image in status.images
             ),
             image_pulls=spec.image_pulls,
             credential_providers=spec.image_credential_providers,
             image_disk_bytes=capacity["ephemeral-storage"].value,
-            app_armor=spec.app_armor and info["operatingSystem"] != WINDOWS,
+            app_armor=spec.app_armor and info["operatingSystem"] != node_model.WINDOWS,
             machine_paths=spec.machine_paths,
             devices=spec.devices,
             dra_drivers=spec.dynamic_resources,
@@ -419,7 +406,7 @@ def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
     given = {key: str(value) for key, value in spec.template.status.node_info.items() if value}
     version = spec.stated_version or KUBERNETES_VERSION
     system = _os(spec)
-    defaults = WINDOWS_INFO_DEFAULT if system == WINDOWS else NODE_INFO_DEFAULT
+    defaults = WINDOWS_INFO_DEFAULT if system == node_model.WINDOWS else NODE_INFO_DEFAULT
     info = {key: given.get(key) or default for key, default in defaults.items()}
     labels = spec.template.metadata.labels
     return info | {
@@ -445,7 +432,7 @@ def _labels(spec: NodeProfileSpec, info: dict[str, str]) -> dict[str, str]:
     own = {
         f"{prefix}kubernetes.io/{key}": system[key] for prefix in ("beta.", "") for key in system
     }
-    if info["operatingSystem"] == WINDOWS:
+    if info["operatingSystem"] == node_model.WINDOWS:
         own[WINDOWS_BUILD_LABEL] = ".".join(info["kernelVersion"].split(".")[:3])
     labels = own | spec.template.metadata.labels
     labels.pop(HOSTNAME_LABEL, None)
@@ -481,7 +468,7 @@ def _provider_template(spec: NodeProfileSpec) -> str:
     A fake node under the ID of a real instance would invite its autoscaler to act on that one.
     """
     given = spec.kubelet_configuration.provider_id or spec.template.spec.provider_id
-    return given if {"name", "index"} & set(PLACEHOLDER.findall(given)) else ""
+    return given if {"name", "index"} & set(schema.PLACEHOLDER.findall(given)) else ""
 
 
 def _resources(spec: NodeProfileSpec) -> tuple[dict[str, Quantity], dict[str, Quantity]]:
@@ -538,29 +525,29 @@ def _pids_max(memory: Quantity) -> int:
 def _default_capacity(given: dict[str, Quantity], system: str) -> dict[str, Quantity]:
     """Return what a machine has that its profile does not mention. Windows has no huge pages."""
     defaults = {name: QUANTITIES[name] for name in CAPACITY_DEFAULT}
-    if system != WINDOWS and not any(name.startswith("hugepages-") for name in given):
+    if system != node_model.WINDOWS and not any(name.startswith("hugepages-") for name in given):
         defaults |= {name: QUANTITIES[name] for name in HUGE_PAGES_DEFAULT}
     return defaults
 
 
 def _runtime_features(
     spec: NodeProfileSpec, info: dict[str, str]
-) -> tuple[tuple[RuntimeHandler, ...], bool | None]:
+) -> tuple[tuple[node_model.RuntimeHandler, ...], bool | None]:
     """Return runtime handlers and supplementalGroupsPolicy: as given, else as containerd 2 does."""
     status = spec.template.status
     name, _, version = info["containerRuntimeVersion"].partition("://")
     # What runc can do, containerd finds out; runhcs of Windows does not say it.
-    is_linux = info["operatingSystem"] != WINDOWS
+    is_linux = info["operatingSystem"] != node_model.WINDOWS
     modern = is_linux and name == "containerd" and not version.startswith("1.")
     handlers = status.runtime_handlers
     if handlers is None:
         compiled = [
-            RuntimeHandler(each, modern, modern)
+            node_model.RuntimeHandler(each, modern, modern)
             for each in ("", "runc" if is_linux else "runhcs-wcow-process")
         ]
     else:
         compiled = [
-            RuntimeHandler(
+            node_model.RuntimeHandler(
                 each.name, each.features.recursive_read_only_mounts, each.features.user_namespaces
             )
             for each in handlers

@@ -19,16 +19,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.pods import NO_SPEC, ContainerSpec, PodSpec
 from fleet.k8s.selectors import holds
 from fleet.k8s.well_known import OWN_PREFIX
-from fleet.profile.container_behavior import (
-    CODE_MAX,
-    FAILURE_MESSAGES,
-    USUAL_LIFE,
-    LifecycleBehavior,
-    LogBehavior,
-    ProbeField,
-    Probes,
-    StartFailure,
-)
+from fleet.profile import container_behavior
 from fleet.profile.distribution import ZERO, Distribution, DistributionField, constant, constant_of
 from fleet.profile.image_behavior import DEFAULT_IMAGE, ImageBehavior, PullError
 from fleet.profile.schema import DurationNs, Metadata, Spec
@@ -171,7 +162,7 @@ class PodSelector(Spec):
         return all(wanted.matches(labels) for wanted in self.match_expressions)
 
 
-ExitCode = Annotated[int, Field(ge=0, le=CODE_MAX)]
+ExitCode = Annotated[int, Field(ge=0, le=container_behavior.CODE_MAX)]
 
 
 class Outcome(Spec):
@@ -222,9 +213,11 @@ class ContainerBehavior(Spec):
     exit_codes: tuple[ExitCode, ...] = ()  # instead of theirs: by run; the last one repeats
     usage: Usage = UNDECLARED
     image: ImageBehavior = DEFAULT_IMAGE
-    probes: Probes = Probes()
-    life: Annotated[LifecycleBehavior, Field(alias="lifecycle")] = USUAL_LIFE
-    logs: LogBehavior | None = None  # None: what its script prints
+    probes: container_behavior.Probes = container_behavior.Probes()
+    life: Annotated[container_behavior.LifecycleBehavior, Field(alias="lifecycle")] = (
+        container_behavior.USUAL_LIFE
+    )
+    logs: container_behavior.LogBehavior | None = None  # None: what its script prints
     exec: tuple[ExecAnswer, ...] = ()
     http: tuple[HttpAnswer, ...] = ()
 
@@ -435,7 +428,7 @@ def _count(text: str, digits: int = 9) -> int | None:
 
 def _code(text: str) -> int | None:
     code = _count(text, digits=3)
-    return code if code is not None and code <= CODE_MAX else None
+    return code if code is not None and code <= container_behavior.CODE_MAX else None
 
 
 def _codes(text: str) -> tuple[int, ...] | None:
@@ -451,10 +444,10 @@ def _pull_error(text: str) -> Mapping[str, object] | None:
 
 def _start_failure(text: str) -> Mapping[str, object] | None:
     given, _, message = (part.strip() for part in text.partition(":"))
-    reason = next((each for each in FAILURE_MESSAGES if each == given), None)
+    reason = next((each for each in container_behavior.FAILURE_MESSAGES if each == given), None)
     if reason is None:
         return None
-    return {"start_failure": StartFailure(reason=reason, message=message)}
+    return {"start_failure": container_behavior.StartFailure(reason=reason, message=message)}
 
 
 def _hook(text: str) -> Mapping[str, object] | None:
@@ -476,7 +469,7 @@ def _stop(text: str) -> Mapping[str, object] | None:
 _milli_curve_of = partial(curve_of, scale=1000)
 _ANNOTATIONS: dict[str, tuple[str, Read]] = {
     "start-delay": ("", _sets("start_delay", constant_of)),
-    "logs": ("", _sets("logs", _yaml(LogBehavior))),
+    "logs": ("", _sets("logs", _yaml(container_behavior.LogBehavior))),
     "image-size": ("image", _sets("size_bytes", _size)),
     "pull-time": ("image", _sets("pull_time", constant_of)),
     "pull-error": ("image", _pull_error),
@@ -488,9 +481,9 @@ _ANNOTATIONS: dict[str, tuple[str, Read]] = {
     "swap-usage": ("usage", _sets("swap", curve_of)),
     "network-receive": ("usage", _sets("network_receive", curve_of)),
     "network-transmit": ("usage", _sets("network_transmit", curve_of)),
-    "startup-probe": ("probes", _sets("startup", _yaml(ProbeField))),
-    "readiness-probe": ("probes", _sets("readiness", _yaml(ProbeField))),
-    "liveness-probe": ("probes", _sets("liveness", _yaml(ProbeField))),
+    "startup-probe": ("probes", _sets("startup", _yaml(container_behavior.ProbeField))),
+    "readiness-probe": ("probes", _sets("readiness", _yaml(container_behavior.ProbeField))),
+    "liveness-probe": ("probes", _sets("liveness", _yaml(container_behavior.ProbeField))),
     "start-failure": ("life", _start_failure),
     "start-failure-times": ("life.start_failure", _sets("times", _count)),
     "post-start": ("life.post_start", _hook),

@@ -25,24 +25,8 @@ from fleet.kubelet.kubelet import VirtualKubelet, base_watches
 from fleet.kubelet.volumes.watched_objects import ObjectKey
 from fleet.reactor.process import NOBODY, Entry, Process
 from fleet.reactor.watch_delays import WatchDelays
+from fleet.wire.api import watch
 from fleet.wire.api.requests import slices_selector
-from fleet.wire.api.watch import (
-    Bookmarks,
-    Lane,
-    ListingReflector,
-    Opening,
-    Reflector,
-    SharedReflector,
-    Step,
-    WatchPhase,
-    end,
-    hang_up,
-    label_selector,
-    on_error_event,
-    on_message,
-    on_unreadable,
-    open_watch,
-)
 from fleet.wire.http2.messages import Response, StreamOpened
 
 NODE_KINDS = frozenset((WatchKind.NODE, WatchKind.PODS, WatchKind.CERTIFICATE_REQUESTS))
@@ -56,7 +40,7 @@ SHARED_KINDS = CATALOG_KINDS | OBJECT_KINDS | {WatchKind.NODE, WatchKind.PODS}
 class SharedObject:
     """One ConfigMap or Secret that several nodes refer to."""
 
-    reflector: Reflector
+    reflector: watch.Reflector
     nodes: dict[NodeId, None] = field(default_factory=dict)
     record: object = None  # as it was seen last, None if there is none
 
@@ -152,10 +136,10 @@ class Watches:
     def __init__(self, process: Process, delays: WatchDelays) -> None:
         self._process = process
         self._delays = delays
-        self._bookmarks = Bookmarks()
-        self._shared: list[Reflector] = []
+        self._bookmarks = watch.Bookmarks()
+        self._shared: list[watch.Reflector] = []
         self._relisting: set[WatchKind] = set()  # of which everything comes once more
-        self._waiting: dict[int, Reflector] = {}  # for their back-off, by number
+        self._waiting: dict[int, watch.Reflector] = {}  # for their back-off, by number
         self._numbers = 0
         self.are_shared = False  # nodes without watches of their own take part in the process's
         self.subscriptions = Subscriptions()
@@ -176,9 +160,13 @@ class Watches:
             return self._subscribe(want, kubelet)
         if kind is WatchKind.RESOURCE_SLICES:
             selector = slices_selector(kubelet.name.encode(), name.encode())
-            reflector = Reflector(node, kind, name, selector=selector)
+            reflector = watch.Reflector(node, kind, name, selector=selector)
         else:
-            make = Reflector if kubelet.env.model.release.streams_lists else ListingReflector
+            make = (
+                watch.Reflector
+                if kubelet.env.model.release.streams_lists
+                else watch.ListingReflector
+            )
             reflector = make(node, kind, kubelet.name if kind in NODE_KINDS else name, namespace)
         entry.reflectors = (*entry.reflectors, reflector)
         return self._open(reflector)
@@ -193,7 +181,7 @@ class Watches:
         for reflector in entry.reflectors:
             if (reflector.kind, reflector.namespace, reflector.name) == key:
                 entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
-                hang_up(reflector, self._lane(reflector))
+                watch.hang_up(reflector, self._lane(reflector))
                 return
 
     def end_all(self, node: NodeId, *, hangs_up: bool = False) -> None:
@@ -203,9 +191,9 @@ class Watches:
         entry = self._process.kubelets.entries[node]
         for reflector in entry.reflectors:
             if hangs_up:
-                hang_up(reflector, self._lane(reflector))
+                watch.hang_up(reflector, self._lane(reflector))
             else:
-                end(reflector, self._process.counts)
+                watch.end(reflector, self._process.counts)
         entry.reflectors = ()
 
     def share(self, kind: WatchKind, label: str = "") -> Deliveries:
@@ -214,8 +202,8 @@ class Watches:
         NODE events go to the observer, and to the kubelets that have no watch of their own; PODS
         to the kubelet of their node name.
         """
-        selector = label_selector(label) if label else b""
-        reflector = SharedReflector(NOBODY, kind, "", selector=selector)
+        selector = watch.label_selector(label) if label else b""
+        reflector = watch.SharedReflector(NOBODY, kind, "", selector=selector)
         self._shared.append(reflector)
         return self._open(reflector)
 
@@ -229,8 +217,8 @@ class Watches:
         self.expect_relist()
         found: Deliveries = []
         for reflector in self._shared:
-            hang_up(reflector, self._lane(reflector))
-            reflector.phase = WatchPhase.IDLE
+            watch.hang_up(reflector, self._lane(reflector))
+            reflector.phase = watch.WatchPhase.IDLE
             found += self._open(reflector)
         return found
 
@@ -250,32 +238,32 @@ class Watches:
         kubelet, reflectors = entry.kubelet, entry.reflectors
         if kubelet is None or len(reflectors) <= len(base_watches(kubelet.env)):  # its pods follow
             return False
-        return all(each.phase is WatchPhase.STREAM for each in reflectors)
+        return all(each.phase is watch.WatchPhase.STREAM for each in reflectors)
 
     # ---- what happened ----
 
-    def on_message(self, opening: Opening, message: object, now_ns: int) -> Deliveries:
+    def on_message(self, opening: watch.Opening, message: object, now_ns: int) -> Deliveries:
         """Take what the transport brought for a request of a reflector."""
         reflector = opening.reflector
-        assert isinstance(reflector, Reflector), opening
-        if opening.number != reflector.opens or reflector.phase is WatchPhase.STOPPED:
+        assert isinstance(reflector, watch.Reflector), opening
+        if opening.number != reflector.opens or reflector.phase is watch.WatchPhase.STOPPED:
             return []
         found: Deliveries = []
-        codec, step = self._process.codec, Step()
+        codec, step = self._process.codec, watch.Step()
         try:
             if type(message) is bytes:
                 return self._on_chunk(reflector, message, now_ns)
             assert isinstance(message, (StreamOpened, Response)), message
             self._count_own(reflector, message)
-            step = on_message(reflector, self._lane(reflector), message, now_ns)
+            step = watch.on_message(reflector, self._lane(reflector), message, now_ns)
             if step.page is not None:
                 events = reflector.on_page(step.page, codec.decode_list)
                 found = self._deliver(reflector, events, now_ns)
         except RemoteProtocolError as error:
-            step = on_unreadable(reflector, self._lane(reflector), error, now_ns)
+            step = watch.on_unreadable(reflector, self._lane(reflector), error, now_ns)
         return found + self._go_on(reflector, step, now_ns)
 
-    def _on_chunk(self, reflector: Reflector, chunk: bytes, now_ns: int) -> Deliveries:
+    def _on_chunk(self, reflector: watch.Reflector, chunk: bytes, now_ns: int) -> Deliveries:
         """Take bytes of a stream; most are one bookmark. Raises RemoteProtocolError."""
         kind, codec, is_between = reflector.kind, self._process.codec, reflector.is_between_events
         if is_between and (version := self._bookmarks.version_in(chunk, kind)):
@@ -287,7 +275,7 @@ class Watches:
             self._bookmarks.learn(chunk, kind, reflector.version)
         return self._deliver(reflector, events, now_ns)
 
-    def _count_own(self, reflector: Reflector, message: StreamOpened | Response) -> None:
+    def _count_own(self, reflector: watch.Reflector, message: StreamOpened | Response) -> None:
         """Count an answer to a kubelet's own list-watch; the end of a stream is none."""
         if reflector.node == NOBODY:
             return
@@ -297,7 +285,7 @@ class Watches:
         )
         if isinstance(message, StreamOpened):
             clients.count(counts, "WATCH", 200)
-        elif reflector.phase is WatchPhase.LIST:
+        elif reflector.phase is watch.WatchPhase.LIST:
             clients.count(counts, "LIST", message.code, message.took_us)
         elif message.code != 200:
             clients.count(counts, "WATCH", message.code)
@@ -311,19 +299,21 @@ class Watches:
 
     # ---- streams ----
 
-    def _lane(self, reflector: Reflector) -> Lane:
+    def _lane(self, reflector: watch.Reflector) -> watch.Lane:
         """Return the connection that a reflector uses; a shared one gets the user."""
         process = self._process
         if reflector.node == NOBODY:
-            return Lane(process.wires.observer, 0, process.counts, process.draws)
+            return watch.Lane(process.wires.observer, 0, process.counts, process.draws)
         entry = process.kubelets.entries[reflector.node]
         caller = entry.caller
         user = caller.user if caller.template.impersonate else b""
-        return Lane(process.wires.nodes, entry.watch_pool, process.counts, process.draws, user)
+        return watch.Lane(
+            process.wires.nodes, entry.watch_pool, process.counts, process.draws, user
+        )
 
-    def _open(self, reflector: Reflector) -> Deliveries:
+    def _open(self, reflector: watch.Reflector) -> Deliveries:
         """Send the next request; those who read a snapshot learn that one begins."""
-        open_watch(reflector, self._lane(reflector), self._process.clock.now_ns())
+        watch.open_watch(reflector, self._lane(reflector), self._process.clock.now_ns())
         if not reflector.begins:
             return []
         begins = WatchEvent(reflector.kind, EventType.RESTARTED)
@@ -335,7 +325,7 @@ class Watches:
             if not kubelet.env.own_watches
         ]
 
-    def _go_on(self, reflector: Reflector, step: Step, now_ns: int) -> Deliveries:
+    def _go_on(self, reflector: watch.Reflector, step: watch.Step, now_ns: int) -> Deliveries:
         """Ask again, now or after the back-off."""
         if step.wait_ns == 0:
             return self._open(reflector)
@@ -348,12 +338,12 @@ class Watches:
 
     def _close_object(self, key: ObjectKey) -> None:
         reflector = self.subscriptions.objects.pop(key).reflector
-        hang_up(reflector, self._lane(reflector))
+        watch.hang_up(reflector, self._lane(reflector))
 
     # ---- who takes it ----
 
     def _deliver(
-        self, reflector: Reflector, events: list[tuple[EventType, object]], now_ns: int
+        self, reflector: watch.Reflector, events: list[tuple[EventType, object]], now_ns: int
     ) -> Deliveries:
         """Return for whom events are; an ERROR ends the stream."""
         self._process.counts.watch_events += len(events)
@@ -367,7 +357,7 @@ class Watches:
                 continue
             if event_type is EventType.ERROR:
                 code = record if isinstance(record, int) else 0
-                step = on_error_event(reflector, self._lane(reflector), code, now_ns)
+                step = watch.on_error_event(reflector, self._lane(reflector), code, now_ns)
                 return found + self._go_on(reflector, step, now_ns)
             event = WatchEvent(kind, event_type, record, reflector.namespace, reflector.name)
             if node == NOBODY:
@@ -439,16 +429,16 @@ class Watches:
             reflector = next(each for each in self._shared if each.kind is kind)
             self.subscriptions.add(kind, node)
             found = [(node, event) for event in self.subscriptions.claim(kind, kubelet.name)]
-        if reflector.phase is WatchPhase.STREAM and kind not in self._relisting:
+        if reflector.phase is watch.WatchPhase.STREAM and kind not in self._relisting:
             found.append((node, WatchEvent(kind, EventType.SYNCED, None, namespace, name)))
         return found
 
-    def _subscribe_object(self, want: StartWatch) -> tuple[Reflector, Deliveries]:
+    def _subscribe_object(self, want: StartWatch) -> tuple[watch.Reflector, Deliveries]:
         node, kind, namespace, name = want
         key = (kind, namespace, name)
         shared = self.subscriptions.objects.get(key)
         if shared is None:
-            reflector = SharedReflector(NOBODY, kind, name, namespace)
+            reflector = watch.SharedReflector(NOBODY, kind, name, namespace)
             shared = self.subscriptions.objects[key] = SharedObject(reflector)
             self._open(reflector)
         shared.nodes[node] = None

@@ -12,15 +12,8 @@ from aiohttp import web
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.server import endpoints, sessions
 from fleet.server.byte_streams import TunnelStream, UpgradeResponse
-from fleet.server.endpoints import (
-    FORWARDED_MAX,
-    SESSIONS_MAX,
-    Answers,
-    Asked,
-    ConcurrencyLimit,
-    found_pod,
-)
 from fleet.server.host_interface import Session, attach_to, exec_in
 from fleet.server.http import text
 from fleet.server.port_forward import (
@@ -31,20 +24,6 @@ from fleet.server.port_forward import (
 )
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
-from fleet.server.sessions import (
-    MESSAGE_BYTES_MAX,
-    SPDY_PROTOCOLS,
-    WEB_SOCKET_PROTOCOLS,
-    WRITE_BYTES_MAX,
-    Channel,
-    Conversation,
-    SpdyClient,
-    Wanted,
-    WebSocketClient,
-    is_web_socket,
-    offered,
-    wanted_streams,
-)
 
 SPDY = "SPDY/3.1"
 UPGRADE_REQUIRED = "Upgrade request required"
@@ -59,18 +38,22 @@ class Streaming:
 
     def __init__(self, reactor_thread: ReactorThread) -> None:
         self._reactor_thread = reactor_thread
-        self.sessions = ConcurrencyLimit(SESSIONS_MAX, partial(reactor_thread.hit_limit, STREAMS))
-        self.forwarded = ConcurrencyLimit(
-            FORWARDED_MAX, partial(reactor_thread.hit_limit, FORWARDED)
+        self.sessions = endpoints.ConcurrencyLimit(
+            endpoints.SESSIONS_MAX, partial(reactor_thread.hit_limit, STREAMS)
         )
-        self.answers: Answers = {
+        self.forwarded = endpoints.ConcurrencyLimit(
+            endpoints.FORWARDED_MAX, partial(reactor_thread.hit_limit, FORWARDED)
+        )
+        self.answers: endpoints.Answers = {
             Endpoint.EXEC: partial(self._within_limit, self._exec),
             Endpoint.ATTACH: partial(self._within_limit, self._attach),
             Endpoint.PORT_FORWARD: partial(self._within_limit, self._port_forward),
         }
 
     async def _within_limit(
-        self, answer: Callable[[Asked], Awaitable[web.StreamResponse]], asked: Asked
+        self,
+        answer: Callable[[endpoints.Asked], Awaitable[web.StreamResponse]],
+        asked: endpoints.Asked,
     ) -> web.StreamResponse:
         """Begin a session unless too many are open. Source: ErrorTooManyInFlight."""
         with self.sessions.held() as is_admitted:
@@ -78,34 +61,34 @@ class Streaming:
 
     # ---- exec, attach ----
 
-    async def _exec(self, asked: Asked) -> web.StreamResponse:
+    async def _exec(self, asked: endpoints.Asked) -> web.StreamResponse:
         command = tuple(asked.request.query.getall("command", []))
         return await self._converse(asked, partial(exec_in, command=command))
 
-    async def _attach(self, asked: Asked) -> web.StreamResponse:
+    async def _attach(self, asked: endpoints.Asked) -> web.StreamResponse:
         return await self._converse(asked, attach_to)
 
     async def _converse(
-        self, asked: Asked, begin: Callable[..., Session | Refusal]
+        self, asked: endpoints.Asked, begin: Callable[..., Session | Refusal]
     ) -> web.StreamResponse:
         request = asked.request
-        wanted = wanted_streams(_query(request))
+        wanted = sessions.wanted_streams(_query(request))
         if wanted is None:
             return text(400, NOTHING_WANTED)
         session = await self._begin(asked, partial(begin, stdin=wanted.stdin, tty=wanted.tty))
         if isinstance(session, Refusal):
             return text(*session)
-        if is_web_socket(request):
+        if sessions.is_web_socket(request):
             return await self._over_web_socket(asked, session, wanted)
         return await self._over_spdy(asked, session, wanted)
 
     async def _begin(
-        self, asked: Asked, begin: Callable[..., Session | Refusal]
+        self, asked: endpoints.Asked, begin: Callable[..., Session | Refusal]
     ) -> Session | Refusal:
         container = asked.parameters["containerName"]
 
         def act(kubelet: VirtualKubelet, now_ns: int) -> Session | Refusal:
-            pod = found_pod(kubelet, asked.parameters)
+            pod = endpoints.found_pod(kubelet, asked.parameters)
             if isinstance(pod, Refusal):
                 return pod
             if pod.find(container) is None:
@@ -119,33 +102,35 @@ class Streaming:
         return await self._reactor_thread.call(asked.node, act)
 
     async def _over_web_socket(
-        self, asked: Asked, session: Session, wanted: Wanted
+        self, asked: endpoints.Asked, session: Session, wanted: sessions.Wanted
     ) -> web.StreamResponse:
         request = asked.request
-        socket = await _accept(request, WEB_SOCKET_PROTOCOLS)
+        socket = await _accept(request, sessions.WEB_SOCKET_PROTOCOLS)
         if socket is None:
             return text(403, "")
-        client = WebSocketClient(socket)
-        first = Channel.STDOUT if wanted.stdout else Channel.ERROR
+        client = sessions.WebSocketClient(socket)
+        first = sessions.Channel.STDOUT if wanted.stdout else sessions.Channel.ERROR
         if wanted.stderr and not wanted.stdout:
-            first = Channel.STDERR
+            first = sessions.Channel.STDERR
         await client.send(first, b"")  # so that the client knows that it is connected
-        await Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
+        await sessions.Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
         return socket
 
     async def _over_spdy(
-        self, asked: Asked, session: Session, wanted: Wanted
+        self, asked: endpoints.Asked, session: Session, wanted: sessions.Wanted
     ) -> web.StreamResponse:
         request = asked.request
-        chosen = _handshake(request, SPDY_PROTOCOLS)
+        chosen = _handshake(request, sessions.SPDY_PROTOCOLS)
         if isinstance(chosen, web.Response):
             return chosen
         response = UpgradeResponse(SPDY, {"X-Stream-Protocol-Version": chosen} if chosen else {})
         stream = await response.take_over(request)
-        client = SpdyClient(stream, chosen)
+        client = sessions.SpdyClient(stream, chosen)
         try:
             if await client.wait_for_streams(wanted):
-                await Conversation(self._reactor_thread, asked.node, session, client, wanted).run()
+                await sessions.Conversation(
+                    self._reactor_thread, asked.node, session, client, wanted
+                ).run()
         except ConnectionError:
             pass
         finally:
@@ -154,19 +139,19 @@ class Streaming:
 
     # ---- ports ----
 
-    async def _port_forward(self, asked: Asked) -> web.StreamResponse:
+    async def _port_forward(self, asked: endpoints.Asked) -> web.StreamResponse:
         request = asked.request
 
         def find(kubelet: VirtualKubelet, _now_ns: int) -> Pod | Refusal:
-            return found_pod(kubelet, asked.parameters)
+            return endpoints.found_pod(kubelet, asked.parameters)
 
         pod = await self._reactor_thread.call(asked.node, find)
         if isinstance(pod, Refusal):
             return text(*pod)
         forwarder = Forwarder(self._reactor_thread, asked.node, pod, self.forwarded)
-        if not is_web_socket(request):
+        if not sessions.is_web_socket(request):
             return await self._forward_over_spdy(request, forwarder)
-        socket = await _accept(request, (TUNNEL,)) if offered(request) else None
+        socket = await _accept(request, (TUNNEL,)) if sessions.offered(request) else None
         if socket is None:
             return text(400, "unable to upgrade: no tunneling spdy protocols provided\n")
         await SpdyPortForward(TunnelStream(socket), forwarder).run()
@@ -187,14 +172,14 @@ async def _accept(
     request: web.BaseRequest, protocols: Sequence[str]
 ) -> web.WebSocketResponse | None:
     """Accept a WebSocket with the first protocol that both know; None if there is none."""
-    given = offered(request)
+    given = sessions.offered(request)
     if given and not set(given) & set(protocols):
         return None
     socket = web.WebSocketResponse(
         protocols=protocols,
         compress=False,
-        max_msg_size=MESSAGE_BYTES_MAX,
-        writer_limit=WRITE_BYTES_MAX,
+        max_msg_size=sessions.MESSAGE_BYTES_MAX,
+        writer_limit=sessions.WRITE_BYTES_MAX,
         timeout=1.0,
     )
     await socket.prepare(request)

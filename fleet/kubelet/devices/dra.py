@@ -24,25 +24,7 @@ from dataclasses import dataclass, field
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.admission import (
-    ClaimDevice,
-    PodClaim,
-    PreparedClaims,
-    ResourceClaimView,
-    ResourceSliceView,
-)
-from fleet.k8s.effects import (
-    ApiCall,
-    Op,
-    PodTarget,
-    Reply,
-    ReplyKind,
-    ResourceSlices,
-    StartWatch,
-    StopWatch,
-    Timer,
-    WatchKind,
-)
+from fleet.k8s import admission, effects
 from fleet.k8s.pods import ContainerStatus, EventType, Pod, PodStatus, PodUid
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import DraDriver, outage_begin_ns, registers_after_ns
@@ -86,7 +68,7 @@ class DRAPlugin:
             return
         self.state = PluginState.SYNCING
         self._slices = {}
-        turn.out.append(StartWatch(turn.node, *self._watch()))
+        turn.out.append(effects.StartWatch(turn.node, *self._watch()))
 
     def go_away(self, turn: Turn) -> None:
         """Stop: the kubelet wipes the slices unless the plugin is back in time."""
@@ -94,9 +76,11 @@ class DRAPlugin:
         self._due_ns = 0
         self._wipe_ns = turn.now_ns + WIPE_DELAY_NS
         if turn.env.fidelity.watches_slices:
-            turn.out.append(StopWatch(turn.node, *self._watch()))
+            turn.out.append(effects.StopWatch(turn.node, *self._watch()))
 
-    def on_slice(self, event: EventType, view: ResourceSliceView | None, turn: Turn) -> None:
+    def on_slice(
+        self, event: EventType, view: admission.ResourceSliceView | None, turn: Turn
+    ) -> None:
         """Take an event of the watch on this driver's slices."""
         if event is EventType.SYNCED:
             gone = [name for name, is_seen in self._slices.items() if not is_seen]
@@ -115,11 +99,11 @@ class DRAPlugin:
         if self.state is PluginState.WATCHING:
             self._due_ns = turn.now_ns + SYNC_DELAY_NS
 
-    def on_reply(self, call: ApiCall, reply: Reply, now_ns: int) -> None:
+    def on_reply(self, call: effects.ApiCall, reply: effects.Reply, now_ns: int) -> None:
         """Take the answer to one of our requests; the watch shows the slice itself."""
         if reply.ok:
             return
-        if call.op is Op.DELETE_DRIVER_SLICES:
+        if call.op is effects.Op.DELETE_DRIVER_SLICES:
             self._wipe_ns = now_ns + RETRY_NS
         elif self.state is PluginState.WATCHING:
             self._due_ns = now_ns + RETRY_NS
@@ -137,32 +121,32 @@ class DRAPlugin:
             self._wipe_ns = 0
             self._wipe(turn)
 
-    def _watch(self) -> tuple[WatchKind, str, str]:
-        return WatchKind.RESOURCE_SLICES, "", self.driver.driver
+    def _watch(self) -> tuple[effects.WatchKind, str, str]:
+        return effects.WatchKind.RESOURCE_SLICES, "", self.driver.driver
 
     def _sync(self, turn: Turn) -> None:
         if not self._slices and turn.facts.uid:
             self._create(turn)
 
     def _create(self, turn: Turn) -> None:
-        payload = ResourceSlices(self.driver.driver, turn.facts.uid, generation=1)
+        payload = effects.ResourceSlices(self.driver.driver, turn.facts.uid, generation=1)
         key = self.driver.driver
-        turn.call(Op.CREATE_RESOURCE_SLICE, key, payload)
+        turn.call(effects.Op.CREATE_RESOURCE_SLICE, key, payload)
 
     def _wipe(self, turn: Turn) -> None:
-        payload = ResourceSlices(self.driver.driver)
-        turn.call(Op.DELETE_DRIVER_SLICES, self.driver.driver, payload)
+        payload = effects.ResourceSlices(self.driver.driver)
+        turn.call(effects.Op.DELETE_DRIVER_SLICES, self.driver.driver, payload)
 
 
-def wipe_again(call: ApiCall, reply: Reply, turn: Turn) -> None:
+def wipe_again(call: effects.ApiCall, reply: effects.Reply, turn: Turn) -> None:
     """Wipe all slices of a node again after a failure, of which the key says how long it waited.
 
     Source: dra_plugin_manager.go, wipeResourceSlices.
     """
-    if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
+    if reply.ok or reply.kind is effects.ReplyKind.NOT_FOUND:
         return
     delay_ns = min(int(call.key) * 2, SLICES_MAX_NS) if call.key else SLICES_FIRST_NS
-    turn.arm(turn.now_ns + delay_ns, Timer.RESOURCE_SLICES, str(delay_ns))
+    turn.arm(turn.now_ns + delay_ns, effects.Timer.RESOURCE_SLICES, str(delay_ns))
 
 
 FAILED = "FailedPrepareDynamicResources"
@@ -175,8 +159,10 @@ class _Pod:
     """The claims of one pod: what was read so far, and what is still to be read."""
 
     namespace: str
-    left: tuple[PodClaim, ...]
-    found: dict[str, ResourceClaimView] = field(default_factory=dict)  # by the name within the pod
+    left: tuple[admission.PodClaim, ...]
+    found: dict[str, admission.ResourceClaimView] = field(
+        default_factory=dict
+    )  # by the name within the pod
 
 
 @dataclass(slots=True, eq=False)
@@ -191,15 +177,15 @@ class DRAManager:
     _looked_ns: int = 0  # when the health of devices was compared last
 
     @classmethod
-    def read(cls, checkpoint: dict[PodUid, PreparedClaims]) -> "DRAManager":
+    def read(cls, checkpoint: dict[PodUid, admission.PreparedClaims]) -> "DRAManager":
         """Return the manager of a kubelet that restarts, with what the one before had prepared."""
         pods = {uid: _Pod(each.namespace, (), each.found) for uid, each in checkpoint.items()}
         return cls(pods)
 
-    def checkpoint(self) -> dict[PodUid, PreparedClaims]:
+    def checkpoint(self) -> dict[PodUid, admission.PreparedClaims]:
         """Return what outlives a kubelet. Source: pkg/kubelet/cm/dra/state, GetOrCreate."""
         return {
-            uid: PreparedClaims(each.namespace, each.found)
+            uid: admission.PreparedClaims(each.namespace, each.found)
             for uid, each in self._pods.items()
             if not each.left
         }
@@ -216,7 +202,7 @@ class DRAManager:
         return self._next(pod, self._pods[pod.uid], turn)
 
     def on_reply(
-        self, pod: Pod, reply: Reply, registered: tuple[DraDriver, ...], turn: Turn
+        self, pod: Pod, reply: effects.Reply, registered: tuple[DraDriver, ...], turn: Turn
     ) -> str | None:
         """Take a claim; `registered` are the drivers that are there now."""
         entry = self._pods.get(pod.uid)
@@ -226,7 +212,7 @@ class DRAManager:
         if not reply.ok:
             return f"fetch ResourceClaim {wanted.claim}: {reply.message}"
         view = reply.record
-        assert isinstance(view, ResourceClaimView), reply
+        assert isinstance(view, admission.ResourceClaimView), reply
         error = _refused(pod, wanted, view, registered)
         if error:
             return error
@@ -244,8 +230,8 @@ class DRAManager:
         claim = entry.left[0].claim
         if not claim:
             return f'pod "{pod.namespace}/{pod.name}": ResourceClaim not created yet'
-        target = PodTarget(pod.namespace, claim)
-        turn.call(Op.GET_RESOURCE_CLAIM, pod.uid, target)
+        target = effects.PodTarget(pod.namespace, claim)
+        turn.call(effects.Op.GET_RESOURCE_CLAIM, pod.uid, target)
         return None
 
     def with_health(self, pod: Pod, status: PodStatus, turn: Turn) -> PodStatus:
@@ -294,7 +280,10 @@ class DRAManager:
 
 
 def _refused(
-    pod: Pod, wanted: PodClaim, view: ResourceClaimView, registered: tuple[DraDriver, ...]
+    pod: Pod,
+    wanted: admission.PodClaim,
+    view: admission.ResourceClaimView,
+    registered: tuple[DraDriver, ...],
 ) -> str:
     """Return why a claim cannot be prepared, "" when it can."""
     if wanted.generated and view.owner_uid != pod.uid:
@@ -317,7 +306,7 @@ def _refused(
     return ""
 
 
-def _health(device: ClaimDevice, turn: Turn, at_ns: int) -> tuple[str, str]:
+def _health(device: admission.ClaimDevice, turn: Turn, at_ns: int) -> tuple[str, str]:
     """Return what a driver says of a device at an instant. Source: healthinfo.go, getHealthInfo."""
     start_ns = turn.facts.started_ns
     for driver in registered_drivers(turn, at_ns):
@@ -326,7 +315,7 @@ def _health(device: ClaimDevice, turn: Turn, at_ns: int) -> tuple[str, str]:
     return "Unknown", ""
 
 
-def _resource_health(device: ClaimDevice, turn: Turn) -> dict[str, str]:
+def _resource_health(device: admission.ClaimDevice, turn: Turn) -> dict[str, str]:
     """Source: buildResourceHealth."""
     health, message = _health(device, turn, turn.now_ns)
     shown = {"health": health, "resourceID": f"{device.driver}/{device.pool}/{device.device}"}
@@ -336,7 +325,7 @@ def _resource_health(device: ClaimDevice, turn: Turn) -> dict[str, str]:
 
 
 def _with_claims(
-    pod: Pod, status: ContainerStatus, found: dict[str, ResourceClaimView], turn: Turn
+    pod: Pod, status: ContainerStatus, found: dict[str, admission.ResourceClaimView], turn: Turn
 ) -> ContainerStatus:
     shown = orjson.loads(status.devices_json or b"[]")
     for claim in pod.spec.admission.container_claims:

@@ -20,30 +20,12 @@ import enum
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s import effects
 from fleet.k8s.admission import NodeState
-from fleet.k8s.effects import (
-    ApiCall,
-    Milestone,
-    NodeObject,
-    NodeStatusPatch,
-    Op,
-    PowerOff,
-    Reply,
-    ReplyKind,
-    Timer,
-)
 from fleet.k8s.pods import NodeCondition, NodeView
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node.node_reconcile import (
-    REQUIRED_LABELS,
-    both,
-    machine_ids,
-    node_info,
-    put_right,
-    rebooted,
-    reconcile,
-)
+from fleet.kubelet.node import node_reconcile
 from fleet.kubelet.node.setters import (
     NodeInputs,
     compute_conditions,
@@ -117,7 +99,7 @@ class NodeStatus:
     def _register_at(self, due_ns: int, turn: Turn) -> None:
         self.phase = RegistrationPhase.STARTING
         self._due_ns = due_ns
-        turn.arm(due_ns, Timer.REGISTER)
+        turn.arm(due_ns, effects.Timer.REGISTER)
 
     def on_register_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Build the Node again and POST it; return the events of its fresh conditions.
@@ -136,41 +118,45 @@ class NodeStatus:
         if turn.env.registers:
             self.phase = RegistrationPhase.CREATING
             offered = tuple(each for each in inputs.extended if each[1] >= 0)
-            turn.call(Op.CREATE_NODE, "", NodeObject(conditions, _images_json(turn), offered))
+            turn.call(
+                effects.Op.CREATE_NODE,
+                "",
+                effects.NodeObject(conditions, _images_json(turn), offered),
+            )
         else:
             self.phase = RegistrationPhase.GETTING
-            turn.call(Op.GET_NODE_EXISTING)
+            turn.call(effects.Op.GET_NODE_EXISTING)
         return events * (1 + looks)
 
-    def on_register_reply(self, reply: Reply, turn: Turn) -> bool:
+    def on_register_reply(self, reply: effects.Reply, turn: Turn) -> bool:
         """Take an answer on the way to a registered Node; return whether it was the last step.
 
         Source: tryRegisterWithAPIServer: a Node that exists, or a refused create, is looked at.
         Differs: a kubelet takes any Node of its name, fleet's only one that this run owns.
         """
         if self.phase is RegistrationPhase.CREATING:
-            if reply.kind in (ReplyKind.EXISTS, ReplyKind.FORBIDDEN):
+            if reply.kind in (effects.ReplyKind.EXISTS, effects.ReplyKind.FORBIDDEN):
                 self.phase = RegistrationPhase.GETTING
-                turn.call(Op.GET_NODE_EXISTING)
+                turn.call(effects.Op.GET_NODE_EXISTING)
                 return False
             self._created = reply.ok
         elif self.phase is RegistrationPhase.GETTING and reply.ok:
             assert isinstance(reply.record, NodeView), reply
             if not turn.env.is_ours(reply.record):
                 self.phase = RegistrationPhase.FOREIGN
-                turn.report(Milestone.FOREIGN)
-                turn.out.append(PowerOff(turn.node))
+                turn.report(effects.Milestone.FOREIGN)
+                turn.out.append(effects.PowerOff(turn.node))
                 return False
             if self.is_lost(reply.record, turn):
                 return False
-            booted = rebooted(turn.node, reply.record, turn.env)
+            booted = node_reconcile.rebooted(turn.node, reply.record, turn.env)
             if booted:
                 message = f"Node {turn.facts.name} has been rebooted, boot id: {booted}"
                 turn.node_event(Reason.REBOOTED, message)
-            patch = reconcile(turn.node, reply.record, turn.facts.host_ips, turn.env)
+            patch = node_reconcile.reconcile(turn.node, reply.record, turn.facts.host_ips, turn.env)
             if patch is not None:
                 self.phase = RegistrationPhase.RECONCILING
-                turn.call(Op.PATCH_NODE_STATUS, "", _held(patch, turn))
+                turn.call(effects.Op.PATCH_NODE_STATUS, "", _held(patch, turn))
                 return False
         if not reply.ok:
             self._register_at(turn.now_ns + self._delay_ns, turn)
@@ -178,7 +164,7 @@ class NodeStatus:
         self.phase = RegistrationPhase.REGISTERED
         self._delay_ns = 0
         self._ticked_ns = turn.now_ns
-        turn.report(Milestone.REGISTERED, turn.now_ns - turn.facts.started_ns)
+        turn.report(effects.Milestone.REGISTERED, turn.now_ns - turn.facts.started_ns)
         return True
 
     def on_node(self, view: NodeView | None, facts: NodeFacts) -> None:
@@ -204,7 +190,10 @@ class NodeStatus:
         hold = turn.env.holds.get(turn.node)
         if hold is None or view.uid != hold.uid:
             return False
-        why = hold.other_machine(node_info(view), machine_ids(turn.node, view.name, turn.env))
+        why = hold.other_machine(
+            node_reconcile.node_info(view),
+            node_reconcile.machine_ids(turn.node, view.name, turn.env),
+        )
         if why:
             self.phase = RegistrationPhase.FOREIGN
             turn.lose(hold, why)
@@ -222,9 +211,13 @@ class NodeStatus:
         looks = env.fidelity.follows_own_node and env.registers
         if not looks or report is None or not self._reported_ns:
             return
-        key = hash((report.raw, *map(view.labels.get, REQUIRED_LABELS)))
+        key = hash((report.raw, *map(view.labels.get, node_reconcile.REQUIRED_LABELS)))
         is_sound = key == self._sound
-        patch = None if is_sound else put_right(turn.node, view, turn.facts.host_ips, env)
+        patch = (
+            None
+            if is_sound
+            else node_reconcile.put_right(turn.node, view, turn.facts.host_ips, env)
+        )
         if patch is None:
             self._sound = key
             env.outdated.pop(turn.node, None)
@@ -255,7 +248,7 @@ class NodeStatus:
         due_ns = self._next_tick(wanted_ns, turn)
         if self._due_ns <= self._ticked_ns or due_ns < self._due_ns:
             self._due_ns = due_ns
-            turn.arm(due_ns, Timer.NODE_STATUS)
+            turn.arm(due_ns, effects.Timer.NODE_STATUS)
 
     def on_status_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Run one tick: the first try takes the Node from the informer, without a GET."""
@@ -296,14 +289,14 @@ class NodeStatus:
         return self._patch(inputs, turn)
 
     def on_status_reply(
-        self, call: ApiCall, reply: Reply, inputs: NodeInputs, turn: Turn
+        self, call: effects.ApiCall, reply: effects.Reply, inputs: NodeInputs, turn: Turn
     ) -> list[Reason]:
         """Take the answer to a GET or PATCH of the tick under way."""
         assert self._tries >= 0, call
         if not reply.ok:
             self._try_again(turn)
             return []
-        if call.op is Op.GET_NODE_HEARTBEAT:
+        if call.op is effects.Op.GET_NODE_HEARTBEAT:
             assert isinstance(reply.record, NodeView), reply
             if self.is_lost(reply.record, turn):
                 return []
@@ -344,14 +337,14 @@ class NodeStatus:
         resources = differing_resources(turn.facts.state, inputs.extended, env.model.capacity)
         if not (images or self._reported_ns or self._created):
             images = _images_json(turn)  # the Node may have another list
-        patch = NodeStatusPatch(
+        patch = effects.NodeStatusPatch(
             conditions=pairs,
             status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
         if turn.node in env.outdated:
-            patch = both(patch, env.outdated[turn.node])
-        turn.call(Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
+            patch = node_reconcile.both(patch, env.outdated[turn.node])
+        turn.call(effects.Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
         return events
 
     def _draw_delay(self, turn: Turn, *, changed: bool) -> None:
@@ -370,12 +363,12 @@ class NodeStatus:
         """Go on with a quorum read, or leave it to the next tick after five tries."""
         self._tries += 1
         if self._tries < RETRIES_MAX:
-            turn.call(Op.GET_NODE_HEARTBEAT)
+            turn.call(effects.Op.GET_NODE_HEARTBEAT)
             return
         self._tries = -1
         self._ticked_ns = turn.now_ns
         self._due_ns = self._next_tick(turn.now_ns + 1, turn)
-        turn.arm(self._due_ns, Timer.NODE_STATUS)
+        turn.arm(self._due_ns, effects.Timer.NODE_STATUS)
 
     def _finish(self, inputs: NodeInputs, turn: Turn) -> None:
         self._tries = -1
@@ -407,7 +400,7 @@ class NodeStatus:
         elif self._fast_due_ns <= turn.now_ns:
             past_ns = (turn.now_ns - turn.facts.started_ns) % FAST_NS
             self._fast_due_ns = turn.now_ns + FAST_NS - past_ns
-            turn.arm(self._fast_due_ns, Timer.FAST_STATUS)
+            turn.arm(self._fast_due_ns, effects.Timer.FAST_STATUS)
 
     def _next_tick(self, wanted_ns: int, turn: Turn) -> int:
         """Return the first tick at or after an instant; each is 10 s x U[1, 1.04] after the last.
@@ -422,7 +415,7 @@ class NodeStatus:
         return due_ns if due_ns >= wanted_ns else due_ns + mean_ns
 
 
-def _held(patch: NodeStatusPatch, turn: Turn) -> NodeStatusPatch:
+def _held(patch: effects.NodeStatusPatch, turn: Turn) -> effects.NodeStatusPatch:
     """Return a patch that the server refuses if somebody else has changed the Node since.
 
     Only of Nodes that others make: between the look and the write another kubelet may have come.

@@ -22,15 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    Op,
-    PodStatusPatch,
-    PodTarget,
-    Reply,
-    ReplyKind,
-    Timer,
-)
+from fleet.k8s import effects
 from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
 from fleet.k8s.well_known import DISRUPTION_TARGET
 from fleet.kubelet.pod_worker import TERMINAL_PHASES
@@ -165,7 +157,7 @@ class StatusManager:
             self._sending = entry.update(uid)
         if turn.env.fidelity.reads_before_patch:
             self._busy, self._asked_ns = uid, turn.now_ns
-            turn.call(Op.GET_POD, uid, _target(entry.pod))
+            turn.call(effects.Op.GET_POD, uid, _target(entry.pod))
         elif pod is None:
             entry.sent = entry.version
         elif entry.finished and pod.deleting and not pod.end_matters:
@@ -176,7 +168,7 @@ class StatusManager:
             self._patch(uid, entry, old, pod.status.phase, turn, may_run=may_run)
 
     def on_reply(
-        self, call: ApiCall, reply: Reply, turn: Turn, *, may_run: bool
+        self, call: effects.ApiCall, reply: effects.Reply, turn: Turn, *, may_run: bool
     ) -> PodStatus | None:
         """Go one step on with the pod in flight; return the status that the server just took."""
         uid = PodUid(call.key)
@@ -184,16 +176,16 @@ class StatusManager:
             return None
         self._busy = None
         entry = self._entries.get(uid)
-        is_gone = reply.kind is ReplyKind.NOT_FOUND
-        if entry is None or (call.op is Op.DELETE_POD and (reply.ok or is_gone)):
-            if call.op is Op.DELETE_POD:
+        is_gone = reply.kind is effects.ReplyKind.NOT_FOUND
+        if entry is None or (call.op is effects.Op.DELETE_POD and (reply.ok or is_gone)):
+            if call.op is effects.Op.DELETE_POD:
                 self._entries.pop(uid, None)
         elif not reply.ok:
             self._failed[uid] = None
             self._arm(turn)
-        elif call.op is Op.PATCH_POD_STATUS:
+        elif call.op is effects.Op.PATCH_POD_STATUS:
             patch = call.payload
-            assert isinstance(patch, PodStatusPatch), call
+            assert isinstance(patch, effects.PodStatusPatch), call
             if not turn.env.fidelity.reads_before_patch:
                 entry.api = entry.status if patch.new == entry.status else patch.new
             self._patched(uid, entry, patch.new.phase, turn)
@@ -300,7 +292,7 @@ class StatusManager:
         return not is_equal_by_kubelet(pod.status, entry.status)
 
     def _on_got(
-        self, uid: PodUid, entry: _Entry, reply: Reply, turn: Turn, *, may_run: bool
+        self, uid: PodUid, entry: _Entry, reply: effects.Reply, turn: Turn, *, may_run: bool
     ) -> None:
         view = reply.record
         assert isinstance(view, (Pod, PodView)), reply
@@ -328,10 +320,10 @@ class StatusManager:
             return
         self._busy, self._asked_ns = uid, turn.now_ns
         pod = entry.pod
-        payload = PodStatusPatch(
+        payload = effects.PodStatusPatch(
             pod.namespace, pod.name, self.mirrors.get(uid, uid), old, new, pod.token_suffix
         )
-        turn.call(Op.PATCH_POD_STATUS, uid, payload)
+        turn.call(effects.Op.PATCH_POD_STATUS, uid, payload)
 
     def _patched(self, uid: PodUid, entry: _Entry, phase: str, turn: Turn) -> None:
         """Note what the server has, and delete the object if that was the last of it."""
@@ -342,7 +334,7 @@ class StatusManager:
 
     def _delete(self, uid: PodUid, entry: _Entry, turn: Turn) -> None:
         self._busy, self._asked_ns = uid, turn.now_ns
-        turn.call(Op.DELETE_POD, uid, _target(entry.pod))
+        turn.call(effects.Op.DELETE_POD, uid, _target(entry.pod))
 
     def _arm(self, turn: Turn) -> None:
         """Arm the next full pass, unless it is armed."""
@@ -352,11 +344,11 @@ class StatusManager:
             self._due_ns = turn.now_ns + (phase_ns - turn.now_ns) % SYNC_PERIOD_NS
             if self._due_ns == turn.now_ns:
                 self._due_ns += SYNC_PERIOD_NS
-            turn.arm(self._due_ns, Timer.STATUS_SYNC)
+            turn.arm(self._due_ns, effects.Timer.STATUS_SYNC)
 
 
-def _target(pod: Pod) -> PodTarget:
-    return PodTarget(pod.namespace, pod.name)
+def _target(pod: Pod) -> effects.PodTarget:
+    return effects.PodTarget(pod.namespace, pod.name)
 
 
 def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:

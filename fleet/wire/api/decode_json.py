@@ -15,19 +15,10 @@ import orjson
 from msgspec import convert
 
 from fleet.errors import RemoteProtocolError
+from fleet.k8s import pods
 from fleet.k8s.admission import ResourceClaimView, ResourceSliceView, node_state
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView, RuntimeClassView, ServiceView
-from fleet.k8s.pods import (
-    EventType,
-    LeaseView,
-    NodeCondition,
-    NodeDetails,
-    NodeReport,
-    NodeView,
-    ServiceAccountView,
-    Token,
-)
 from fleet.k8s.schema import Record, decoder, member, read, read_kind, share
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import AttachmentView, ClaimView, CSIDriverView, ObjectData, VolumeView
@@ -51,15 +42,15 @@ REPORTED = (
 """Members of a Node's status."""
 _TYPE_AT = len(EVENT_START)
 _TYPES = {
-    ord("A"): EventType.ADDED,
-    ord("M"): EventType.MODIFIED,
-    ord("D"): EventType.DELETED,
-    ord("B"): EventType.BOOKMARK,
-    ord("E"): EventType.ERROR,
+    ord("A"): pods.EventType.ADDED,
+    ord("M"): pods.EventType.MODIFIED,
+    ord("D"): pods.EventType.DELETED,
+    ord("B"): pods.EventType.BOOKMARK,
+    ord("E"): pods.EventType.ERROR,
 }
 
 
-def decode_watch_event(line: bytes, kind: WatchKind | None) -> tuple[EventType, str, object]:
+def decode_watch_event(line: bytes, kind: WatchKind | None) -> tuple[pods.EventType, str, object]:
     """Return type, version and record of one event of a watch; without a kind nothing is read.
 
     The record of an ERROR is the Status's code; a bookmark that ends the initial events is SYNCED.
@@ -70,17 +61,17 @@ def decode_watch_event(line: bytes, kind: WatchKind | None) -> tuple[EventType, 
 
 def read_event(
     line: bytes, read_object: Callable[[bytes], _R] | None
-) -> tuple[EventType, str, _R | int | None]:
+) -> tuple[pods.EventType, str, _R | int | None]:
     """Return type and version of one event, and what is made of its object's JSON."""
     try:
         if not line.startswith(EVENT_START):
             raise RemoteProtocolError(UNREADABLE_EVENT)
         event = _TYPES[line[_TYPE_AT]]
-        if event is EventType.ERROR:
+        if event is pods.EventType.ERROR:
             return event, "", int(orjson.loads(line)["object"].get("code", 0))
         version = version_in(line)
-        if event is EventType.BOOKMARK:
-            return EventType.SYNCED if INITIAL_EVENTS_END in line else event, version, None
+        if event is pods.EventType.BOOKMARK:
+            return pods.EventType.SYNCED if INITIAL_EVENTS_END in line else event, version, None
         if not version:
             raise RemoteProtocolError(UNREADABLE_EVENT)
         if read_object is None:
@@ -137,12 +128,12 @@ def decode_status(body: bytes) -> tuple[str, str]:
     return str(obj.get("reason", "")), str(obj.get("message", ""))
 
 
-def decode_node(body: bytes | dict[str, Any]) -> NodeView:
+def decode_node(body: bytes | dict[str, Any]) -> pods.NodeView:
     """Return what is read of a Node."""
     obj = _object(body)
     meta, spec, status = obj["metadata"], obj.get("spec", {}), obj.get("status", {})
     cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else ())
-    return NodeView(
+    return pods.NodeView(
         name=meta["name"],
         uid=meta["uid"],
         resource_version=meta["resourceVersion"],
@@ -154,40 +145,40 @@ def decode_node(body: bytes | dict[str, Any]) -> NodeView:
             for each in spec.get("taints", ())
         ),
         conditions=convert(
-            status.get("conditions") or (), tuple[NodeCondition, ...], dec_hook=read_kind
+            status.get("conditions") or (), tuple[pods.NodeCondition, ...], dec_hook=read_kind
         ),
         volumes_attached=tuple(each["name"] for each in status.get("volumesAttached", ())),
         volumes_in_use=tuple(status.get("volumesInUse", ())),
         state=share(node_state(obj)),
-        report=NodeReport(
+        report=pods.NodeReport(
             orjson.dumps({member: status[member] for member in REPORTED if member in status}),
             orjson.loads,
         ),
     )
 
 
-def decode_existing_node(body: bytes | dict[str, Any]) -> NodeView:
+def decode_existing_node(body: bytes | dict[str, Any]) -> pods.NodeView:
     """Return what is read of a Node, with all that a kubelet reports of it."""
     obj = _object(body)
-    details = NodeDetails(obj["metadata"].get("annotations", {}), obj.get("status", {}))
+    details = pods.NodeDetails(obj["metadata"].get("annotations", {}), obj.get("status", {}))
     return decode_node(obj)._replace(details=details)
 
 
-def decode_lease(body: bytes) -> LeaseView:
+def decode_lease(body: bytes) -> pods.LeaseView:
     """Return a Lease as it came, for the next PUT, which changes its renewTime in place."""
     if RENEW_TIME not in body:
         obj = orjson.loads(body)
         spec = obj.get("spec") or {}
         obj["spec"] = {**spec, "renewTime": rfc3339_micro(0).decode()}
         body = orjson.dumps(obj)
-    return LeaseView(body)
+    return pods.LeaseView(body)
 
 
-def decode_found_lease(body: bytes) -> LeaseView:
+def decode_found_lease(body: bytes) -> pods.LeaseView:
     """Return a Lease as it came, and when it was renewed."""
     body = decode_lease(body).body
     at = body.rfind(RENEW_TIME) + len(RENEW_TIME)
-    return LeaseView(body, body[at : body.index(b'"', at)])
+    return pods.LeaseView(body, body[at : body.index(b'"', at)])
 
 
 def forget_managers(body: bytes) -> bytes:
@@ -277,8 +268,8 @@ decode_claim = _reader(partial(read, ClaimView))
 decode_persistent_volume = _reader(partial(read, VolumeView))
 decode_resource_claim = _reader(partial(read, ResourceClaimView))
 decode_resource_slice = _reader(partial(read, ResourceSliceView))
-decode_service_account = _reader(partial(read, ServiceAccountView))
-decode_token = _reader(partial(read, Token))
+decode_service_account = _reader(partial(read, pods.ServiceAccountView))
+decode_token = _reader(partial(read, pods.Token))
 decode_csi_driver = _reader(partial(read, CSIDriverView), 256)
 decode_runtime_class = _reader(partial(read, RuntimeClassView), 256)
 decode_service = _reader(partial(read, ServiceView), SERVICES_MAX)

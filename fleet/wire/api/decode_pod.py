@@ -13,19 +13,11 @@ import msgspec
 import orjson
 from msgspec import structs
 
+from fleet.k8s import pods
 from fleet.k8s.admission import with_claim_names
 from fleet.k8s.objects import Owner
 from fleet.k8s.pod_template import (
     decode_spec,
-)
-from fleet.k8s.pods import (
-    TOKEN_VOLUME,
-    TOKEN_VOLUME_START,
-    Pod,
-    PodSpec,
-    PodStatus,
-    PodUid,
-    PodView,
 )
 from fleet.k8s.schema import Record, Seconds, Text, decoder, member, share
 from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
@@ -40,7 +32,7 @@ SPECS_BYTES_MAX = 32 << 20
 """How long the keys of that table may be together: a hostile pod's spec has up to 1.5 MB."""
 MANAGED_FIELDS, SPEC = b',"managedFields":[', b'},"spec":{'
 NODE_NAME = b'"nodeName":"'
-EMPTY_STATUS, EMPTY_SPEC = PodStatus(), msgspec.Raw(b"{}")
+EMPTY_STATUS, EMPTY_SPEC = pods.PodStatus(), msgspec.Raw(b"{}")
 PATIENT_OWNERS = frozenset(
     (
         ("apps/v1", "DaemonSet"),
@@ -58,14 +50,14 @@ class SpecTable:
     """Whole specs by their bytes, a few and not too much."""
 
     def __init__(self) -> None:
-        self._specs: dict[bytes, PodSpec] = {}
+        self._specs: dict[bytes, pods.PodSpec] = {}
         self._size = 0
 
-    def get(self, raw: bytes) -> PodSpec | None:
+    def get(self, raw: bytes) -> pods.PodSpec | None:
         """Return the spec of these bytes, None if it is not kept."""
         return self._specs.get(raw)
 
-    def keep(self, raw: bytes, spec: PodSpec) -> PodSpec:
+    def keep(self, raw: bytes, spec: pods.PodSpec) -> pods.PodSpec:
         """Keep a spec, and forget all others once they are too many."""
         if len(self._specs) >= SPECS_MAX or self._size + len(raw) > SPECS_BYTES_MAX:
             self._specs.clear()
@@ -103,13 +95,13 @@ class PodObject(Record, frozen=True):
 
     metadata: PodMeta
     spec: msgspec.Raw = EMPTY_SPEC
-    status: PodStatus = EMPTY_STATUS
+    status: pods.PodStatus = EMPTY_STATUS
 
 
 _read_pod = decoder(PodObject)
 
 
-def decode_pod(body: bytes | dict[str, Any]) -> Pod:
+def decode_pod(body: bytes | dict[str, Any]) -> pods.Pod:
     """Return the record of a Pod."""
     if not isinstance(body, bytes):
         body = orjson.dumps(body)
@@ -121,10 +113,10 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     if spec.admission.claims:
         spec = with_claims(spec, orjson.loads(body).get("status") or {})
     # By position: by name this call alone costs a microsecond more.
-    return Pod(
+    return pods.Pod(
         meta.namespace,
         meta.name,
-        PodUid(meta.uid),
+        pods.PodUid(meta.uid),
         node_name,
         meta.resource_version,
         meta.generation,
@@ -142,7 +134,7 @@ def decode_pod(body: bytes | dict[str, Any]) -> Pod:
     )
 
 
-def with_claims(spec: PodSpec, status: dict[str, Any]) -> PodSpec:
+def with_claims(spec: pods.PodSpec, status: dict[str, Any]) -> pods.PodSpec:
     """Return the spec of a pod whose status names the claims that were made for it."""
     return spec._replace(admission=with_claim_names(spec.admission, status))
 
@@ -157,16 +149,16 @@ def kept_annotations(notes: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str
     return tuple(each for each in notes if each[0].startswith(KEPT_ANNOTATIONS))
 
 
-def decode_pod_view(body: bytes) -> PodView:
+def decode_pod_view(body: bytes) -> pods.PodView:
     """Return what the status manager reads of a Pod."""
     found = _read_pod(_without_token_name(without_managers(body))[0])
     meta = found.metadata
-    return PodView(
+    return pods.PodView(
         meta.uid, meta.resource_version, meta.deletion_s != 0, _with_shared_parts(found.status)
     )
 
 
-def _with_shared_parts(status: PodStatus) -> PodStatus:
+def _with_shared_parts(status: pods.PodStatus) -> pods.PodStatus:
     """Keep one of each list of conditions: pods that start in one second have the same ones."""
     structs.force_setattr(status, "conditions", share(status.conditions))
     return status
@@ -189,15 +181,15 @@ def _without_token_name(body: bytes) -> tuple[bytes, str]:
     Admission names it kube-api-access-xxxxx; nothing else would differ between pods of a template.
     Source: plugin/pkg/admission/serviceaccount/admission.go, ServiceAccountVolumeName.
     """
-    at = body.find(TOKEN_VOLUME_START)
-    end = at + len(TOKEN_VOLUME)
+    at = body.find(pods.TOKEN_VOLUME_START)
+    end = at + len(pods.TOKEN_VOLUME)
     if at < 0 or body[end : end + 1] != b'"':
         return body, ""
     name = body[at:end]
-    return body.replace(name, TOKEN_VOLUME), name[len(TOKEN_VOLUME_START) :].decode()
+    return body.replace(name, pods.TOKEN_VOLUME), name[len(pods.TOKEN_VOLUME_START) :].decode()
 
 
-def _spec_of(json: bytes) -> tuple[PodSpec, str]:
+def _spec_of(json: bytes) -> tuple[pods.PodSpec, str]:
     """Return the spec, parsed once per template, and the name of the node."""
     at = json.find(NODE_NAME)
     node_name = ""

@@ -21,13 +21,7 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
-from fleet.wire.api.operations import (
-    OPERATIONS,
-    POST,
-    PUT,
-    Builder,
-    Operation,
-)
+from fleet.wire.api import operations, requests
 from fleet.wire.api.protobuf import (
     TAIL,
     UnknownFieldError,
@@ -40,13 +34,6 @@ from fleet.wire.api.protobuf import (
     read_varint,
     skip,
     varint,
-)
-from fleet.wire.api.requests import (
-    CALL_TIMEOUT_NS,
-    Caller,
-    event_namespace,
-    events_path,
-    lease_path,
 )
 from fleet.wire.http2.messages import ContentType, Request
 
@@ -93,7 +80,7 @@ def _micro_time(wall_ns: int) -> bytes:
     return b"\x22%c%b" % (len(time), time)
 
 
-def _renew_lease(call: ApiCall, caller: Caller) -> Request:
+def _renew_lease(call: ApiCall, caller: requests.Caller) -> Request:
     """Build the renewal of one node's Lease: a PUT of the last seen object, without a GET.
 
     Source: component-helpers/apimachinery/lease/controller.go, retryUpdateLease.
@@ -102,9 +89,9 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     assert isinstance(payload, LeaseRenewal), payload
     body = renewed(payload.base, payload.renew_ns)
     template = caller.template
-    path = lease_path(caller.name, template.timeout)
+    path = requests.lease_path(caller.name, template.timeout)
     user = caller.user if template.impersonate else b""
-    return Request(PUT, path, body, PROTOBUF, user, False, template.timeout_ns)  # noqa: FBT003
+    return Request(operations.PUT, path, body, PROTOBUF, user, False, template.timeout_ns)  # noqa: FBT003
 
 
 def renewed(base: bytes, renew_ns: int) -> bytes:
@@ -143,15 +130,15 @@ def _with_renew_time(base: bytes, time: bytes) -> bytes:
     return enveloped(LEASE, base[meta_at:spec_at] + field(2, spec))
 
 
-def _update_csinode(call: ApiCall, caller: Caller) -> Request:
+def _update_csinode(call: ApiCall, caller: requests.Caller) -> Request:
     update = call.payload
     assert isinstance(update, CSINodeUpdate), update
     base = orjson.dumps(object_to_json(update.base))
     as_json = call._replace(payload=update._replace(base=base))
-    return _from_json(OPERATIONS[call.op].build(as_json, caller))
+    return _from_json(operations.OPERATIONS[call.op].build(as_json, caller))
 
 
-def _create_event(call: ApiCall, caller: Caller) -> Request:
+def _create_event(call: ApiCall, caller: requests.Caller) -> Request:
     event = call.payload
     assert isinstance(event, EventObject), event
     notes = b"".join(
@@ -160,7 +147,7 @@ def _create_event(call: ApiCall, caller: Caller) -> Request:
     )
     body = b"".join(
         (
-            _meta(event.name.encode(), event_namespace(event), notes),
+            _meta(event.name.encode(), requests.event_namespace(event), notes),
             _involved_object(event.about),
             field(3, event.reason.encode()),
             field(4, event.message.encode()),
@@ -174,8 +161,10 @@ def _create_event(call: ApiCall, caller: Caller) -> Request:
             field(15, caller.name if event.reporter else b""),
         )
     )
-    path = events_path(event)
-    return Request(POST, path, enveloped(EVENT, body), PROTOBUF, timeout_ns=CALL_TIMEOUT_NS)
+    path = requests.events_path(event)
+    return Request(
+        operations.POST, path, enveloped(EVENT, body), PROTOBUF, timeout_ns=requests.CALL_TIMEOUT_NS
+    )
 
 
 def _involved_object(about: ObjectRef) -> bytes:
@@ -204,12 +193,12 @@ def _from_json(request: Request) -> Request:
     return request._replace(body=body, content_type=PROTOBUF)
 
 
-def _translated(call: ApiCall, caller: Caller) -> Request:
+def _translated(call: ApiCall, caller: requests.Caller) -> Request:
     """Build what is seldom sent by way of JSON."""
-    return _from_json(OPERATIONS[call.op].build(call, caller))
+    return _from_json(operations.OPERATIONS[call.op].build(call, caller))
 
 
-_BUILDERS: dict[Op, Builder] = {
+_BUILDERS: dict[Op, operations.Builder] = {
     Op.RENEW_LEASE: _renew_lease,
     Op.UPDATE_CSINODE: _update_csinode,
     Op.CREATE_EVENT: _create_event,
@@ -217,7 +206,7 @@ _BUILDERS: dict[Op, Builder] = {
 """What is sent most often, or is made of an answer."""
 
 
-def builder_of(op: Op, row: Operation) -> Builder:
+def builder_of(op: Op, row: operations.Operation) -> operations.Builder:
     """Return what builds a call: patches stay JSON, and a GET has no body."""
     if row.verb in {"GET", "PATCH"}:
         return row.build

@@ -12,17 +12,7 @@ from typing import Any
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    EventObject,
-    MirrorPodObject,
-    MirrorTarget,
-    NodeObject,
-    NodeStatusPatch,
-    PodStatusPatch,
-    ResourceSlices,
-    TokenRequest,
-)
+from fleet.k8s import effects
 from fleet.k8s.events import Report, event_json
 from fleet.k8s.objects import CertificateKind, SigningRequestView
 from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, EventType
@@ -103,7 +93,7 @@ def pod_path(namespace: str, name: str) -> bytes:
     return b"/api/v1/namespaces/%b/pods/%b" % (namespace.encode(), name.encode())
 
 
-def token_path(payload: TokenRequest) -> bytes:
+def token_path(payload: effects.TokenRequest) -> bytes:
     """Return where tokens of a service account are made."""
     return b"/api/v1/namespaces/%b/serviceaccounts/%b/token" % (
         payload.namespace.encode(),
@@ -111,17 +101,17 @@ def token_path(payload: TokenRequest) -> bytes:
     )
 
 
-def event_namespace(event: EventObject) -> bytes:
+def event_namespace(event: effects.EventObject) -> bytes:
     """Return the namespace of an event; those about nodes are in the default one."""
     return event.about.namespace.encode() or b"default"
 
 
-def events_path(event: EventObject) -> bytes:
+def events_path(event: effects.EventObject) -> bytes:
     """Return where events are created."""
     return b"/api/v1/namespaces/%b/events" % event_namespace(event)
 
 
-def node_status_patch(patch: NodeStatusPatch) -> bytes:
+def node_status_patch(patch: effects.NodeStatusPatch) -> bytes:
     """Render a two-way strategic-merge patch of a Node; `{}` when nothing differs.
 
     Source: component-helpers/node/util/status.go, PatchNodeStatus.
@@ -144,7 +134,7 @@ def node_status_patch(patch: NodeStatusPatch) -> bytes:
     return render({name: member for name, member in members if member})
 
 
-def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
+def node_json(caller: Caller, facts: NodeIdentity, made: effects.NodeObject) -> bytes:
     """Render the Node that registers. Source: kubelet_node_status.go, initialNode."""
     template = caller.template
     model, preset = template.model, template.preset
@@ -196,7 +186,7 @@ def node_json(caller: Caller, facts: NodeIdentity, made: NodeObject) -> bytes:
 EPHEMERAL = "ephemeralContainerStatuses"
 
 
-def pod_status_patch(patch: PodStatusPatch) -> bytes:
+def pod_status_patch(patch: effects.PodStatusPatch) -> bytes:
     """Render the body of a PATCH of one pod's status; the uid is its precondition."""
     sides = differing(patch.old, patch.new)
     for status in sides:
@@ -213,7 +203,7 @@ def pod_status_patch(patch: PodStatusPatch) -> bytes:
     return body
 
 
-def patch_claim_status(call: ApiCall, caller: Caller) -> Request:
+def patch_claim_status(call: effects.ApiCall, caller: Caller) -> Request:
     """Return the request of PATCH_CLAIM_STATUS."""
     del caller
     patch = call.payload
@@ -260,10 +250,10 @@ def _two_way(patch: ClaimStatusPatch) -> Json:
 EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
 
 
-def create_event(call: ApiCall, caller: Caller) -> Request:
+def create_event(call: effects.ApiCall, caller: Caller) -> Request:
     """Build the POST of an Event."""
     event = call.payload
-    assert isinstance(event, EventObject), event
+    assert isinstance(event, effects.EventObject), event
     report = Report(
         "Warning" if event.warning else "Normal",
         event.reason,
@@ -277,11 +267,11 @@ def create_event(call: ApiCall, caller: Caller) -> Request:
     return Request(b"POST", events_path(event), body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def patch_event(call: ApiCall, caller: Caller) -> Request:
+def patch_event(call: effects.ApiCall, caller: Caller) -> Request:
     """Build the PATCH of an Event that happened again."""
     del caller
     event = call.payload
-    assert isinstance(event, EventObject), event
+    assert isinstance(event, effects.EventObject), event
     path = b"%b/%b" % (events_path(event), event.name.encode())
     body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
     return Request(
@@ -289,10 +279,10 @@ def patch_event(call: ApiCall, caller: Caller) -> Request:
     )
 
 
-def create_mirror_pod(call: ApiCall, caller: Caller) -> Request:
+def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> Request:
     """Build the POST of a mirror pod; NodeRestriction looks at its owner and its node."""
     mirror = call.payload
-    assert isinstance(mirror, MirrorPodObject), mirror
+    assert isinstance(mirror, effects.MirrorPodObject), mirror
     node_name = caller.name.decode()
     pod = orjson.loads(mirror.manifest_json)
     meta, spec = pod["metadata"], pod["spec"]
@@ -328,11 +318,11 @@ def create_mirror_pod(call: ApiCall, caller: Caller) -> Request:
     return Request(b"POST", path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def delete_mirror_pod(call: ApiCall, caller: Caller) -> Request:
+def delete_mirror_pod(call: effects.ApiCall, caller: Caller) -> Request:
     """Build a DELETE without grace, with the uid as precondition if it is known."""
     del caller
     target = call.payload
-    assert isinstance(target, MirrorTarget), target
+    assert isinstance(target, effects.MirrorTarget), target
     options: dict[str, object] = {
         "kind": "DeleteOptions",
         "apiVersion": "v1",
@@ -420,7 +410,9 @@ def slices_selector(node: bytes, driver: bytes = b"") -> bytes:
     return selector + b"%2Cspec.driver%3D" + driver if driver else selector
 
 
-def resource_slice_json(node: str, slices: ResourceSlices, drivers: tuple[DraDriver, ...]) -> bytes:
+def resource_slice_json(
+    node: str, slices: effects.ResourceSlices, drivers: tuple[DraDriver, ...]
+) -> bytes:
     """Render the one slice that holds all devices of a driver on a node."""
     driver = next(each for each in drivers if each.driver == slices.driver)
     owner = {
