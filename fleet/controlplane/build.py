@@ -257,7 +257,7 @@ def _no_programs(why: str) -> str:
   install Go {_wanted_go()} or newer (https://go.dev/dl): fleet then builds them, in some minutes;
   name a directory that has them: --controlplane-bin DIR or ${binaries.BIN_VARIABLE};
   install the wheel of {binaries.PACKAGE} that a release has (`make controlplane-wheel`);
-  `setup-envtest use {minor}`, ${binaries.KUBEBUILDER_VARIABLE}: etcd and kube-apiserver, no scheduler;
+  `setup-envtest use {minor}`, ${binaries.KUBEBUILDER_VARIABLE}: no scheduler;
   use a cluster that is there: --kubeconfig FILE or --context NAME."""
 
 
