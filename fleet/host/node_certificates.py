@@ -58,6 +58,7 @@ from fleet.k8s.pods import EventType
 from fleet.k8s.well_known import NODE_USER
 from fleet.kubelet.node.certificate_manager import (
     CertificateManager,
+    CertificateState,
     CertificateTurn,
     ListRequest,
     NewRequest,
@@ -75,6 +76,7 @@ from fleet.wire.api.requests import (
     create_signing_request,
     decode_signing_event,
     decode_signing_request,
+    decode_signing_requests,
     list_signing_request,
     watch_signing_request,
 )
@@ -361,6 +363,7 @@ class NodeCertificate:
     name: str
     context: CertificateContext  # of the client certificate
     addresses: tuple[tuple[str, str], ...] = ()  # of a serving certificate
+    streams_lists: bool = True  # a watch brings the present state
     begun_ns: int = 0
     errand: CertificateErrand | None = None
     wire: Transport | None = None  # while a request is under way
@@ -432,12 +435,13 @@ class NodeCertificates:
         rotates = model.kubelet.rotate_certificates
         manager = CertificateManager(node, CertificateKind.CLIENT, rotates=rotates)
         context = CertificateContext(self._context, self._store.path(name, CertificateKind.CLIENT))
-        client = NodeCertificate(self, manager, name, context)
+        streams_lists = model.release.streams_lists
+        client = NodeCertificate(self, manager, name, context, streams_lists=streams_lists)
         self._nodes[node] = [client]
         if model.kubelet.server_tls_bootstrap:
             manager = CertificateManager(node, CertificateKind.SERVING)
             self._nodes[node].append(
-                NodeCertificate(self, manager, name, client.context, addresses)
+                NodeCertificate(self, manager, name, client.context, addresses, streams_lists)
             )
         held = self._store.current(name, CertificateKind.CLIENT, self._clock.wall_ns() / NS_PER_S)
         now_ns = self._clock.now_ns()
@@ -517,13 +521,37 @@ class NodeCertificates:
                 elif self._approve is not None:
                     self._approve(message.body)
                 manager.on_created(view, turn)
-            elif errand.step is Step.LIST:
+            elif errand.step is Step.LIST and manager.state is CertificateState.LISTING:
                 manager.on_listed(ok=message.code == 200, turn=turn)
+            elif errand.step is Step.LIST and message.code == 200:
+                self._on_snapshot(certificate, message.body, turn)
             else:
                 manager.on_watch_ended(turn)
         elif isinstance(message, bytes):
             self._on_events(certificate, message, turn)
         self._execute(certificate, turn)
+
+    def _on_snapshot(
+        self, certificate: NodeCertificate, body: bytes, turn: CertificateTurn
+    ) -> None:
+        """Take what a kubelet without watch-lists lists, and watch from there on."""
+        version, views = decode_signing_requests(body)
+        if not views:
+            certificate.manager.on_watch_ended(turn)
+        for view in views:
+            certificate.manager.on_seen(view, turn)
+            if not turn.out:
+                self._watch(certificate, view.name, turn, version)
+
+    def _watch(
+        self, certificate: NodeCertificate, name: str, turn: CertificateTurn, version: str = ""
+    ) -> None:
+        manager = certificate.manager
+        certificate.partial = b""
+        low, high = WATCH_S
+        share = self._draws.uniform(manager.node, _STREAM + manager.kind, turn.now_ns)
+        timeout_s = int(low + share * (high - low))
+        certificate.send(Step.WATCH, watch_signing_request(name, timeout_s, version))
 
     def _on_events(self, certificate: NodeCertificate, data: bytes, turn: CertificateTurn) -> None:
         *lines, certificate.partial = (certificate.partial + data).split(b"\n")
@@ -558,15 +586,10 @@ class NodeCertificates:
                     certificate.send(Step.CREATE, create_signing_request(kind, pem))
                 case ListRequest(name):
                     certificate.send(Step.LIST, list_signing_request(name))
+                case WatchRequest(name) if certificate.streams_lists:
+                    self._watch(certificate, name, turn)
                 case WatchRequest(name):
-                    certificate.partial = b""
-                    low, high = WATCH_S
-                    node = certificate.manager.node
-                    share = self._draws.uniform(
-                        node, _STREAM + certificate.manager.kind, turn.now_ns
-                    )
-                    timeout_s = int(low + share * (high - low))
-                    certificate.send(Step.WATCH, watch_signing_request(name, timeout_s))
+                    certificate.send(Step.LIST, list_signing_request(name, is_snapshot=True))
                 case UseCertificate(pem):
                     self._use(certificate, pem, turn)
                 case _:

@@ -10,7 +10,7 @@ from support.issued_certificates import issue
 from world.api_server import SimApiServer
 from world.encodings import ENCODINGS
 from world.pod_world import model_of
-from world.simulation import LEASE_DURATION_S, Simulation
+from world.simulation import LEASE_DURATION_S, Simulation, default_model
 from world.strategic_merge import Object
 from world.targets import Key
 from world.transport import SimTransport
@@ -23,6 +23,7 @@ from fleet.host.node_certificates import CertificateContext, CertificateStore, N
 from fleet.k8s.effects import NodeId, Op
 from fleet.k8s.objects import CertificateKind
 from fleet.profile.node_model import NodeModel
+from fleet.profile.release import RELEASES, V1_34, Release
 from fleet.wire.sockets.transport import Transport
 
 pytest_plugins = ("sim_encodings",)
@@ -124,6 +125,20 @@ class Certified:
     def asked(self) -> list[str]:
         """Return who has asked for a certificate, as who is to be bootstrapped."""
         return sorted(each.node for each in self.bootstrap.trace if each.verb == "POST")
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
+def test_a_signing_request_is_watched_as_that_minor_does(tmp_path: Path, release: Release) -> None:
+    model = default_model().on_server(release.newest).adapted(zone_labels=True)
+    fleet = Certified(tmp_path, nodes=1, model=model)
+    fleet.sim.go_wrong(type="CertificateExpired")
+    fleet.sim.run_for(seconds=SIGNED_AFTER_S + SEEN_WITHIN_S + 1)
+    paths = [*dict.fromkeys(each.path for each in fleet.bootstrap.trace)]
+    assert len(paths) == (4 if release is V1_34 else 3)  # POST, LIST, the snapshot, WATCH
+    assert ("&limit=500&resourceVersion=0" in paths[-2]) == (release is V1_34)
+    assert ("&resourceVersion=" in paths[-1]) == (release is V1_34)
+    assert ("sendInitialEvents=true" in paths[-1]) == (release is not V1_34)
+    assert fleet.sim.ready() == 1
 
 
 def test_nodes_bootstrap_anew_and_lose_no_lease(tmp_path: Path) -> None:

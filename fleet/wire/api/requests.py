@@ -361,20 +361,34 @@ def create_signing_request(kind: CertificateKind, request_pem: bytes) -> Request
     return Request(b"POST", PATH, body, ContentType.JSON, timeout_ns=TIMEOUT_NS)
 
 
-def list_signing_request(name: str) -> Request:
-    """Return the LIST that comes before the watch: it shows that the API is there."""
+def list_signing_request(name: str, *, is_snapshot: bool = False) -> Request:
+    """Return the LIST that shows that the API is there, or the one that a watch goes on from."""
     path = b"%b?fieldSelector=metadata.name%%3D%b" % (PATH, name.encode())
+    if is_snapshot:
+        path += b"&limit=500&resourceVersion=0"
     return Request(b"GET", path, timeout_ns=TIMEOUT_NS)
 
 
-def watch_signing_request(name: str, timeout_s: int) -> Request:
-    """Return the watch of one request, which begins with its present state."""
+def watch_signing_request(name: str, timeout_s: int, version: str = "") -> Request:
+    """Return the watch of one request, from a version on or from its present state."""
+    since = b"resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
     path = (
-        b"%b?allowWatchBookmarks=true&fieldSelector=metadata.name%%3D%b"
-        b"&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
+        b"%b?allowWatchBookmarks=true&fieldSelector=metadata.name%%3D%b&%b"
         b"&timeout=%b&timeoutSeconds=%d&watch=true"
-    ) % (PATH, name.encode(), format_duration(timeout_s * NS_PER_S).encode(), timeout_s)
+    ) % (
+        PATH,
+        name.encode(),
+        b"resourceVersion=" + version.encode() if version else since,
+        format_duration(timeout_s * NS_PER_S).encode(),
+        timeout_s,
+    )
     return Request(b"GET", path, stream=True, timeout_ns=TIMEOUT_NS)
+
+
+def decode_signing_requests(body: bytes) -> tuple[str, list[SigningRequestView]]:
+    """Return the version of a LIST, and what a requester reads of each object."""
+    found = orjson.loads(body)
+    return found["metadata"]["resourceVersion"], [_view(each) for each in found["items"]]
 
 
 def decode_signing_request(body: bytes) -> SigningRequestView:
