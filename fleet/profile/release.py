@@ -41,6 +41,7 @@ class Release:
     node_event_version: str = ""  # apiVersion of what events about the Node refer to
     node_event_uid: str = "name"  # its uid: the "name" of the Node, "" for none, or its real "uid"
     updates_volume_limits: bool = False  # CSINode: nodeAllocatableUpdatePeriodSeconds of a driver
+    owns_csinode: bool = False  # makes it again if it is another Node's
     awaits_node: bool = False  # before it watches pods: a snapshot without its Node is none
     has_storage_health: bool = False  # CSINode has a status, which stays empty
     rereads_node: bool = False  # for a pod that only its node affinity keeps out
@@ -137,6 +138,7 @@ V1_35 = replace(
     node_event_version="v1",
     node_event_uid="",
     updates_volume_limits=True,
+    owns_csinode=True,
     rereads_node=True,
     keeps_started=True,
     reports_resizes=True,

@@ -20,12 +20,10 @@ from oracle.test_recorded import LISTED, SCENES, lines
 from oracle.value_comparison import Comparison
 
 NEWEST = {each.name: each.newest for each in RELEASES}
-UNLIKE = {("1.34", "node.json.gz")}
-"""A kubelet 1.34 makes its CSINode without a look at its Node, which fleet does not emulate."""
 OTHERS = [
     (path.parent, path.name.partition(".")[0])
     for path in sorted(DIRECTORY.parent.glob("*/*.json.gz"))
-    if path.parent != DIRECTORY and (path.parent.name, path.name) not in UNLIKE
+    if path.parent != DIRECTORY
 ]
 IDS = [f"{directory.name}-{name}" for directory, name in OTHERS]
 

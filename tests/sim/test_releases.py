@@ -154,6 +154,30 @@ def test_a_start_is_seen_by_the_next_relist_or_at_once(release: Release) -> None
 
 
 @of_each
+def test_a_csinode_is_made_after_a_look_at_its_node(release: Release) -> None:
+    sim = started(release)
+    asked = [
+        each
+        for each in sim.calls("n-0")
+        if "/csinodes" in each.path or each.path.endswith("/nodes/n-0")
+    ]
+    made = next(at for at, each in enumerate(asked) if each.verb == "POST")
+    order = ["node" if "/csinodes" not in each.path else "csinode" for each in asked[:made]][-2:]
+    assert order == (["csinode", "node"] if release is V1_34 else ["node", "csinode"])
+
+
+@of_each
+def test_a_csinode_of_another_node_is_made_again_or_kept(release: Release) -> None:
+    sim = Simulation(seed=3, model=model_of(release))
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "n-0", "uid": "of-another"}
+    stale = {"metadata": {"ownerReferences": [owner]}, "spec": {"drivers": []}}
+    sim.server.create(("csinodes", "", "n-0"), stale)
+    sim.run_for(30)
+    assert len(sim.calls("n-0", "DELETE", "/csinodes/n-0")) == (release is not V1_34)
+    assert sim.ready() == 1
+
+
+@of_each
 def test_why_there_is_no_sandbox(release: Release) -> None:
     sim = started(release)
     sim.create_pod("web")

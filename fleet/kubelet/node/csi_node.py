@@ -4,6 +4,7 @@
                                      |404           |other owner: DELETE, then the next try
                                      v
                           back-off: 4 tries 10 ms x5, then 30 ms x8 between six such rounds
+             before 1.35: PROBE --any answer--> GET --404--> NODE --uid--> CREATE, whoever's it is
 
     CSIRegistration: WAIT --> NODE --GET--> LABELS --PATCH status--> CSINODE --GET--> DRIVER --PUT
                        ^ 10 ms x5, four tries                                  | refused     |
@@ -73,14 +74,14 @@ class CSINode:
         del key
         if self._due_ns and turn.now_ns >= self._due_ns:
             self._due_ns = 0
-            turn.call(Op.GET_NODE_CSI if self._probed else Op.PROBE_CSINODE)
+            turn.call(self._first(turn) if self._probed else Op.PROBE_CSINODE)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our calls."""
         if call.op is Op.PROBE_CSINODE:
             if reply.ok or reply.kind is ReplyKind.NOT_FOUND:
                 self._probed = True
-                turn.call(Op.GET_NODE_CSI)
+                turn.call(self._first(turn))
             else:
                 self._wait(turn.now_ns + PROBE_NS, turn)
         elif call.op is Op.GET_NODE_CSI:
@@ -98,19 +99,30 @@ class CSINode:
             return
         assert isinstance(reply.record, NodeView), reply
         self._node_uid = reply.record.uid
-        turn.call(Op.GET_CSINODE)
+        if turn.env.model.release.owns_csinode:
+            turn.call(Op.GET_CSINODE)
+        else:
+            self.create(self._node_uid, turn)
 
     def _on_got(self, reply: Reply, turn: Turn) -> None:
+        owns = turn.env.model.release.owns_csinode
         if reply.kind is ReplyKind.NOT_FOUND:
-            self.create(self._node_uid, turn)
+            if owns:
+                self.create(self._node_uid, turn)
+            else:
+                turn.call(Op.GET_NODE_CSI)
         elif not reply.ok:
             self._back_off(turn)
         else:
             assert isinstance(reply.record, CSINodeView), reply
-            if reply.record.owner_uid == self._node_uid:
+            if not owns or reply.record.owner_uid == self._node_uid:
                 self.is_initialized = True
             else:
                 turn.call(Op.DELETE_CSINODE)
+
+    def _first(self, turn: Turn) -> Op:
+        """Return what a try begins with."""
+        return Op.GET_NODE_CSI if turn.env.model.release.owns_csinode else Op.GET_CSINODE
 
     def _back_off(self, turn: Turn) -> None:
         """Wait as the two nested wait.ExponentialBackoff do."""
