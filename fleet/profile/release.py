@@ -54,7 +54,7 @@ class Release:
     resizes_whole_pods: bool = False  # and shows resources of pods as a whole
     resizes_init_containers: bool = False  # which are no sidecars
     reports_resizes: bool = False  # events when a resize begins, is put off, cannot be or fails
-    restarts_all_containers: bool = False  # where a rule says so
+    restarts_all_containers: bool = False  # where a rule says so; lastState then outlives them
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
     has_env_files: bool = False
     limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from world.simulation import Simulation, default_model
+from world.simulation import Simulation, default_model, pod_json
 from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S
@@ -175,6 +175,22 @@ def test_a_csinode_of_another_node_is_made_again_or_kept(release: Release) -> No
     sim.run_for(30)
     assert len(sim.calls("n-0", "DELETE", "/csinodes/n-0")) == (release is not V1_34)
     assert sim.ready() == 1
+
+
+@of_each
+def test_the_last_state_of_an_ended_container_is_kept_or_dropped(release: Release) -> None:
+    """The runtime has the last one of those that ended; a kubelet may know one more."""
+    sim = started(release)
+    crashes = {"fleet.emulator/exit-code": "1", "fleet.emulator/exit-after": "1s"}
+    pod = pod_json("web", "n-0", annotations=crashes)
+    pod["metadata"]["finalizers"] = ["example.com/keeps"]
+    sim.server.create(("pods", "default", "web"), pod)
+    sim.run_for(30)
+    sim.server.delete_pod("web")
+    sim.run_for(10)
+    [container] = sim.server.get("pods", "web", "default")["status"]["containerStatuses"]
+    assert container["state"]["terminated"]["exitCode"] == 1
+    assert bool(container.get("lastState")) == (release in {V1_36, V1_37})
 
 
 @of_each

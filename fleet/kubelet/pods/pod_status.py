@@ -77,6 +77,9 @@ class StatusGenerator:
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=env.model.release.resizes_whole_pods,
             explains_sandbox=env.model.release.explains_sandbox,
+            # The last look at a pod is as old as the one at which its containers were stopped.
+            keeps_last=env.model.release.restarts_all_containers
+            or worker.state is WorkerState.TERMINATED,
             shows_user=not env.model.is_windows,
             image_id=env.images.image_id,
             recursive=mounts_recursively(pod, env),

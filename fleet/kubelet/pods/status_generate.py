@@ -98,6 +98,7 @@ class PodInputs(NamedTuple):
     in_cgroup: PodSpec | None = None  # by which the pod's cgroup is, if not as asked
     pod_resources: bool = True  # the status shows the resources of the whole pod
     explains_sandbox: bool = False  # why it is not ready
+    keeps_last: bool = True  # lastState of a container that ended, though that one is removed
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
     image_id: Callable[[str], str] = image_id
     recursive: bool = True  # the runtime handler supports recursive read-only mounts
@@ -264,12 +265,14 @@ def _present_status(
     ready = ready and not inputs.untolerated and (not init or is_sidecar(spec))
     state: RunningState | TerminatedState
     last = container.last
-    if not running and old is not None and old.container_id == container.id and old.last_state:
-        last = old.last_state  # of those that have ended a kubelet keeps one
-    elif last is None and old is not None and old.container_id != container.id:
-        last = old.state if isinstance(old.state, TerminatedState) else old.last_state
+    if old is not None and old.container_id == container.id:
+        if not running and not isinstance(old.state, RunningState):
+            # Of the containers that have ended a kubelet keeps one.
+            last = old.last_state if inputs.keeps_last else None
+        elif last is None:
+            last = old.last_state
     elif last is None and old is not None:
-        last = old.last_state
+        last = old.state if isinstance(old.state, TerminatedState) else old.last_state
     if running:
         state = _running_since(container.started_s)
     else:
