@@ -300,6 +300,8 @@ class Evidence:
     scheduler: Exposition | None = None
     client: Sequence[tuple[str, str, Histogram]] = ()
     """Verb, resource and latency of the nodes' own requests in the steady part."""
+    pod_starts: Histogram | None = None
+    """Those of the steady part, if pods were started to prepare it; None: all of the run count."""
     problem: str = ""
     """Why the API server's metrics could not be read."""
 
@@ -406,6 +408,8 @@ def _unjudged(
         if evidence.steady_s < STEADY_LEAST_S:
             return f"all nodes were Ready for less than {STEADY_LEAST_S:.0f} s"
         burst = figures.pods.started_per_s_max
+        if evidence.pod_starts is not None:
+            burst = evidence.pod_starts.count / evidence.steady_s
         if objective.sli == POD_STARTUP and burst > PODS_PER_S_MAX:
             return f"up to {burst:.0f} pods started per second; the SLO covers {PODS_PER_S_MAX}"
     if found.seconds is None:
@@ -453,7 +457,8 @@ def _pod_startup(
     figures: RunFigures, evidence: Evidence, percentile: float
 ) -> tuple[Latency, float | None, str]:
     """Add the scheduler's part to the nodes': at most so much, as quantiles do not add up."""
-    own = _of_histogram(figures.pods.start_sli, percentile)
+    starts = evidence.pod_starts
+    own = _of_histogram(figures.pods.start_sli if starts is None else starts, percentile)
     if own.seconds is None:
         return own, None, ""
     scheduler = evidence.scheduler

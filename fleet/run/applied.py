@@ -195,17 +195,22 @@ class Applied:
 
         Of a Deployment or StatefulSet only those of its newest revision count.
         """
-        wanted = sum(pods_of(one.manifest) for one in self._created.values())
+        listed = {one.path: one for one in self._created.values() if pods_of(one.manifest)}
+        wanted = sum(pods_of(one.manifest) for one in listed.values())
         ready = 0
-        if any(one.manifest["kind"] == "Pod" for one in self._created.values()):
-            selector = {"labelSelector": f"{APPLIED_BY}={self._run_id}"}
-            answer = await self._api.request("GET", "/api/v1/pods", query=selector)
-            ready += sum(map(_is_ready, answer.body.get("items", ())))
-        for one in self._created.values():
-            if one.manifest["kind"] != "Pod" and pods_of(one.manifest):
-                answer = await self._api.request("GET", one.path)
-                ready += ready_of(answer.body) if answer.ok else 0
+        selector = {"labelSelector": f"{APPLIED_BY}={self._run_id}"}
+        for where in dict.fromkeys(path.rpartition("/")[0] for path in listed):
+            answer = await self._api.request("GET", where, query=selector)
+            for found in answer.body.get("items", ()) if answer.ok else ():
+                one = listed.get(f"{where}/{found['metadata']['name']}")
+                ready += ready_of(one.manifest, found) if one is not None else 0
         return ready, wanted
+
+    async def is_ready(self, created: Created) -> bool:
+        """Return whether all pods of an object are Ready."""
+        answer = await self._api.request("GET", created.path)
+        ready = ready_of(created.manifest, answer.body) if answer.ok else 0
+        return ready >= pods_of(created.manifest)
 
     async def _place(self, manifest: Manifest) -> Place:
         version, kind = str(manifest["apiVersion"]), str(manifest["kind"])
@@ -230,18 +235,16 @@ class Applied:
         return answer.code != HTTPStatus.NOT_FOUND
 
 
-def _is_ready(pod: Json) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def ready_of(workload: Json) -> int:
-    """Return how many pods of a workload are ready; 0 while its controller is not yet done."""
-    status = workload.get("status", {})
+def ready_of(manifest: Manifest, workload: Json) -> int:
+    """Return how many pods of an object are ready; 0 while its controller is not yet done."""
+    status, kind = workload.get("status", {}), manifest["kind"]
+    if kind == "Pod":
+        conditions = status.get("conditions", ())
+        return sum(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
     if status.get("observedGeneration", 0) < workload["metadata"].get("generation", 0):
         return 0
     ready = int(status.get("readyReplicas", 0))
-    if "updatedReplicas" in status or workload["kind"] in {"Deployment", "StatefulSet"}:
+    if "updatedReplicas" in status or kind in {"Deployment", "StatefulSet"}:
         # While a revision goes and another comes both are counted as replicas; so is, for a
         # while, what goes because fewer are wanted.
         replicas, updated = int(status.get("replicas", 0)), int(status.get("updatedReplicas", 0))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fleet.background import Background
-from fleet.controlplane.options import SCHEDULER
+from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.report.control_plane import ControlPlaneSampler, Exposition, Sample
@@ -43,6 +43,8 @@ class SteadyPart(NamedTuple):
     """What the API server reported of it, None if it did not answer often enough."""
     client: list[tuple[str, str, Histogram]]
     """What the nodes saw."""
+    pod_starts: Histogram
+    scheduler: Exposition | None
 
     @property
     def length_s(self) -> float:
@@ -77,6 +79,8 @@ class Observation:
         self._steady_s: float | None = None  # since when the present part is
         self._over_s: float | None = None
         self._told: Sample | None = None  # by the API server, last before that part
+        self._scheduled: Sample | None = None  # the scheduler's
+        self._pods_before: dict[int, int] = {}
         self._before: Snapshots = {}
         self._part: SteadyPart | None = None  # the longest that is over
         self._live = LiveFigures()
@@ -110,7 +114,9 @@ class Observation:
         """Note that all nodes are Ready: from here on the run is what it is for."""
         await self._sample()
         self._steady_s = self._meter.elapsed_s()
-        self._told = self._sampler.apiserver.last if self._sampler is not None else None
+        self._told = self._last(APISERVER)
+        self._scheduled = self._last(SCHEDULER)
+        self._pods_before = self._node_host.counts.pod_start_sli.snapshot()
         rows = self._node_host.counts.requests.rows
         self._before = {
             row: {code: each.snapshot() for code, each in codes.items()}
@@ -129,11 +135,10 @@ class Observation:
             before = self._before.get(row, {})
             for code, histogram in codes.items():
                 client.append((*row, histogram.since(before.get(code, {}))))
-        last = self._sampler.apiserver.last if self._sampler is not None else None
-        server = None
-        if last is not None and self._told is not None and last is not self._told:
-            server = last.told.since(self._told.told)
-        part = SteadyPart(from_s, until_s, server, client)
+        server = _between(self._told, self._last(APISERVER))
+        scheduler = _between(self._scheduled, self._last(SCHEDULER))
+        pods = self._node_host.counts.pod_start_sli.since(self._pods_before)
+        part = SteadyPart(from_s, until_s, server, client, pods, scheduler)
         if self._part is None or part.length_s > self._part.length_s:
             self._part = part
 
@@ -202,7 +207,21 @@ class Observation:
                     evidence.whole = each.last.told.since(each.first.told)
             elif each.name == SCHEDULER and each.first and each.last:
                 evidence.scheduler = each.last.told.since(each.first.told)
+        if part is not None and self._player is not None and self._player.prepares:
+            evidence.pod_starts, evidence.scheduler = part.pod_starts, part.scheduler
         return evidence
+
+    def _last(self, name: str) -> Sample | None:
+        """Return what a component reported last."""
+        listed = self._sampler.components if self._sampler is not None else ()
+        return next((each.last for each in listed if each.name == name), None)
+
+
+def _between(before: Sample | None, after: Sample | None) -> Exposition | None:
+    """Return what a component reported of a time, None if it was asked but once."""
+    if before is None or after is None or after is before:
+        return None
+    return after.told.since(before.told)
 
 
 def _fault_words(fault: Json) -> str:

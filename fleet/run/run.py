@@ -446,7 +446,8 @@ class Run:
             self._figures.incomplete_reasons = self._figures.incomplete_reasons or [lacking]
             return None
         self._display.update(self._live())
-        await self._interrupts.until_stopped(self._observation.steady())
+        if self._player is None or not self._player.prepares:
+            await self._interrupts.until_stopped(self._observation.steady())
         self._display.phase("running")
         if settings.command:
             return await self._command()
@@ -469,11 +470,13 @@ class Run:
             self._display.tell,
             self._display.phase,
             Applied(api, self._run_id, self._lease.note),
+            self._observation.steady,
         )
         try:
             await self._interrupts.until_stopped(player.play(stage))
         finally:
-            if problem := await player.clean_up(stage):
+            # A control plane of the run's own takes all objects with it.
+            if not self._target.is_own and (problem := await player.clean_up(stage)):
                 self._display.note(problem)
                 self._ending.invalidate(problem)
         if unplayed := player.unplayed():

@@ -25,6 +25,7 @@ from fleet.run.fault_control import FaultControl
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
 from fleet.scenario.scenario import (
+    TIMEOUT_NS,
     ApplySpec,
     ChurnSpec,
     ManifestSpec,
@@ -51,6 +52,7 @@ class Stage(NamedTuple):
     note: Callable[[str], None]
     phase: Callable[[str], None]  # shown on the terminal as what the run does
     applied: Applied
+    steady: Callable[[], Awaitable[None]]  # what prepares the run is over
 
 
 class ScenarioPlayer:
@@ -103,6 +105,11 @@ class ScenarioPlayer:
         spec = self._scenario.spec
         return objectives_of(spec.expectations, str(self._origin), with_defaults=spec.defaults)
 
+    @property
+    def prepares(self) -> bool:
+        """Return whether its first phases belong to the bring-up."""
+        return self._scenario.spec.prepared > 0
+
     def phases(self) -> list[Phase]:
         """Return when which phase was."""
         return self._phases
@@ -137,6 +144,8 @@ class ScenarioPlayer:
         Raises UsageError if a fault cannot be: it hits no node; or if an object is refused.
         """
         for number, phase in enumerate(self._scenario.spec.phases):
+            if number and number == self._scenario.spec.prepared:
+                await stage.steady()
             await self._play(number, phase, stage)
         self._is_over = True
 
@@ -166,7 +175,11 @@ class ScenarioPlayer:
         ]
         rest = asyncio.ensure_future(self._sleep(phase.duration_ns / 1e9))
         where = f"phases[{number}]"
-        work = [asyncio.ensure_future(self._apply(where, each, stage)) for each in phase.apply]
+        until_ns = phase.until.timeout_ns if phase.until is not None else TIMEOUT_NS
+        work = [
+            asyncio.ensure_future(self._apply(where, each, until_ns / 1e9, stage))
+            for each in phase.apply
+        ]
         ends_s = stage.elapsed_s() + phase.duration_ns / 1e9
         work += [
             asyncio.ensure_future(self._churn(where, each, ends_s, stage)) for each in phase.churn
@@ -191,14 +204,26 @@ class ScenarioPlayer:
         if fault.duration_ns is None:
             on.append(begun.number)
 
-    async def _apply(self, where: str, spec: ApplySpec, stage: Stage) -> None:
-        """Create objects at a rate, or change those that were created before."""
+    async def _apply(self, where: str, spec: ApplySpec, limit_s: float, stage: Stage) -> None:
+        """Create objects at a rate, or change those that were created before.
+
+        Pods by the node come as fast as the cluster starts them: the pods of at most `AT_ONCE_MAX`
+        objects are not Ready. After `limit_s` nothing waits for pods that do not start.
+        """
         await self._sleep(spec.at_ns / 1e9)
+        try:
+            count = spec.copies(self._manifests[id(spec)], stage.nodes)
+        except UsageError as error:
+            raise UsageError(f"{self._origin}: spec.{where}.apply: {error}") from error
+        ends_s = stage.elapsed_s() + limit_s
 
         async def act(number: int) -> None:
-            await self._create(where, spec, number, stage, is_only=spec.count == 1)
+            created = await self._create(where, spec, number, stage, is_only=count == 1)
+            for each in created if spec.pods_per_node is not None else ():
+                while stage.elapsed_s() < ends_s and not await stage.applied.is_ready(each):
+                    await self._sleep(PODS_POLL_S)
 
-        await self._paced(range(spec.count), spec.rate, act, stage)
+        await self._paced(range(count), spec.rate, act, stage)
 
     async def _paced(
         self,
@@ -237,7 +262,7 @@ class ScenarioPlayer:
 
     async def _churn(self, where: str, spec: ChurnSpec, ends_s: float, stage: Stage) -> None:
         """Create objects at a rate until the phase is over, each for its lifetime."""
-        made = 0
+        made, rate = 0, spec.per_second(stage.nodes)
         free = asyncio.Semaphore(AT_ONCE_MAX)
         alive = asyncio.TaskGroup()
 
@@ -256,16 +281,16 @@ class ScenarioPlayer:
 
         def numbers() -> Iterator[int]:
             number = 0
-            while stage.elapsed_s() + 1 / spec.rate < ends_s:
+            while stage.elapsed_s() + 1 / rate < ends_s:
                 yield number
                 number += 1
 
         try:
             async with alive:
-                await self._paced(numbers(), spec.rate, act, stage)
+                await self._paced(numbers(), rate, act, stage)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        stage.note(f"churn: {made} times, {rate_words(spec.rate)} were asked for")
+        stage.note(f"churn: {made} times, {rate_words(rate)} were asked for")
 
     async def _wait(self, name: str, until: Until, stage: Stage) -> None:
         """Wait for a condition, and write down whether it came."""

@@ -24,6 +24,8 @@ from fleet.profile.loader import NodeMix
 from fleet.quantity import Quantity, format_duration, parse_quantity
 from fleet.scenario.placement import pod_specs
 from fleet.scenario.scenario import (
+    ApplySpec,
+    ChurnSpec,
     Manifest,
     ManifestSpec,
     PhaseFault,
@@ -47,7 +49,7 @@ def time_line(scenario: Scenario, nodes: int, seed: int | None = None) -> str:
     for number, phase in enumerate(scenario.spec.phases):
         lines += (
             f"{_clock(at_ns + offset_ns, is_open=is_open):>9}  {text}"
-            for offset_ns, text in _lines(phase, faults_of(phase, number, seed))
+            for offset_ns, text in _lines(phase, faults_of(phase, number, seed), nodes)
         )
         at_ns += phase.duration_ns
         is_open = is_open or phase.until is not None
@@ -55,7 +57,7 @@ def time_line(scenario: Scenario, nodes: int, seed: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def _lines(phase: PhaseSpec, faults: Iterable[PhaseFault]) -> Iterator[tuple[int, str]]:
+def _lines(phase: PhaseSpec, faults: Iterable[PhaseFault], nodes: int) -> Iterator[tuple[int, str]]:
     waits = []
     if phase.duration_ns:
         waits.append(f"for {format_duration(phase.duration_ns)}")
@@ -70,13 +72,17 @@ def _lines(phase: PhaseSpec, faults: Iterable[PhaseFault]) -> Iterator[tuple[int
         if fault.duration_ns is not None:
             marks.append((fault.at_ns + fault.duration_ns, f"  {words_of(fault)} is healed"))
     for each in phase.apply:
-        times = f"{each.count} times {what_of(each)}, {rate_words(each.rate)}"
-        marks.append((each.at_ns, f"  apply {times if each.count > 1 else what_of(each)}"))
+        what = what_of(each)
+        if each.pods_per_node is not None:
+            what = f"{each.pods_per_node} pods per node by {what}"
+        elif each.count is not None and each.count > 1:
+            what = f"{each.count} times {what}, {rate_words(each.rate)}"
+        marks.append((each.at_ns, f"  apply {what}"))
     marks += [
         (
             0,
             (
-                f"  churn {what_of(each)}, {rate_words(each.rate)}, each for "
+                f"  churn {what_of(each)}, {rate_words(each.per_second(nodes))}, each for "
                 f"{format_duration(each.lifetime_ns)}"
             ),
         )
@@ -130,15 +136,14 @@ def demand(scenario: Scenario, origin: Path, nodes: int) -> list[str]:
     """
     lines: dict[tuple[str, str, str], tuple[int, str]] = {}
     for phase in scenario.spec.phases:
-        parts = [
-            *((each, float(each.count)) for each in phase.apply),
-            *(
-                (each, each.rate * min(each.lifetime_ns, phase.duration_ns) / 1e9)
-                for each in phase.churn
-            ),
-        ]
-        for part, count in parts:
-            for manifest in part.manifests(origin):
+        parts: tuple[ApplySpec | ChurnSpec, ...] = (*phase.apply, *phase.churn)
+        for part in parts:
+            manifests = part.manifests(origin)
+            if isinstance(part, ApplySpec):
+                count = float(part.copies(manifests, nodes))
+            else:
+                count = part.at_a_time(nodes, phase.duration_ns)
+            for manifest in manifests:
                 metadata: Json = manifest["metadata"]  # type: ignore[assignment]
                 key = (
                     str(manifest["kind"]),
@@ -273,13 +278,14 @@ def forecast(scenario: Scenario, origin: Path, nodes: int, mix: NodeMix, *, ligh
         f"  objects   {nodes:,} each of {'Node, Lease' if light else 'Node, Lease, CSINode'}"
     )
     for phase in scenario.spec.phases:
-        lines += (f"            {each}" for each in _objects(phase, origin))
+        lines += (f"            {each}" for each in _objects(phase, origin, nodes))
     if not light:
         lines.append(f"  open      {nodes:,} connections, {nodes * WATCHES:,} watches")
     rates = ", ".join(f"{what} {rate:.1f}/s" for what, rate in idle(nodes, mix))
     lines.append(f"  idle      {rates}")
     for phase in scenario.spec.phases:
-        lines += (f"  {phase.name:9} {each}" for each in _requests(phase, origin, light=light))
+        told = _requests(phase, origin, nodes, light=light)
+        lines += (f"  {phase.name:9} {each}" for each in told)
         if not light:
             lines += (f"  {phase.name:9} {each}" for each in _starts(phase, nodes))
     return "\n".join(lines)
@@ -298,27 +304,35 @@ def idle(nodes: int, mix: NodeMix) -> list[tuple[str, float]]:
     return [("PUT leases", leases * scale), ("PATCH nodes/status", statuses * scale)]
 
 
-def _objects(phase: PhaseSpec, origin: Path) -> Iterator[str]:
+def _objects(phase: PhaseSpec, origin: Path, nodes: int) -> Iterator[str]:
     for apply in phase.apply:
-        for each in apply.manifests(origin):
-            pods = pods_of(each) * apply.count
+        count = apply.copies(manifests := apply.manifests(origin), nodes)
+        for each in manifests:
+            pods = pods_of(each) * count
             of = f" with {pods:,} pods" if pods and each["kind"] != "Pod" else ""
-            yield f"{apply.count:,} {each['kind']}{of} ({phase.name})"
+            yield f"{count:,} {each['kind']}{of} ({phase.name})"
     for churn in phase.churn:
-        alive = churn.rate * min(churn.lifetime_ns, phase.duration_ns) / NS_PER_S
+        alive = churn.at_a_time(nodes, phase.duration_ns)
         for each in churn.manifests(origin):
             yield f"{alive:,.0f} {each['kind']} at a time ({phase.name})"
 
 
-def _requests(phase: PhaseSpec, origin: Path, *, light: bool) -> Iterator[str]:
-    pods = sum(
-        pods_of(each) * apply.count for apply in phase.apply for each in apply.manifests(origin)
+def pods_applied(phase: PhaseSpec, origin: Path, nodes: int) -> int:
+    """Return how many pods stand behind what a phase applies."""
+    return sum(
+        apply.copies(manifests := apply.manifests(origin), nodes) * sum(map(pods_of, manifests))
+        for apply in phase.apply
     )
+
+
+def _requests(phase: PhaseSpec, origin: Path, nodes: int, *, light: bool) -> Iterator[str]:
+    pods = pods_applied(phase, origin, nodes)
     if pods and not light:
         counts = ", ".join(f"{what} {each * pods:,.0f}" for what, each in PER_POD[:-1])
         yield f"{pods:,} pods: {counts} in all"
     for churn in phase.churn:
-        yield ", ".join(_of_churn(churn.manifests(origin), churn.rate, light=light))
+        rate = churn.per_second(nodes)
+        yield ", ".join(_of_churn(churn.manifests(origin), rate, light=light))
 
 
 def _of_churn(manifests: list[Manifest], rate: float, *, light: bool) -> Iterator[str]:

@@ -7,6 +7,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, cast
 
@@ -27,6 +28,7 @@ RATE = 10.0
 LIFETIME_NS = 30 * NS_PER_S
 COUNT_MAX = 100_000
 RATE_MAX = 1_000.0
+PODS_PER_NODE_MAX = 1_000
 FILE_BYTES_MAX = 1 << 20
 
 Manifest = dict[str, object]
@@ -72,18 +74,54 @@ class ManifestSpec(Spec):
 
 
 class ApplySpec(ManifestSpec):
-    """Objects that are created once; a later phase changes those of the same name."""
+    """Objects that are created once; a later phase changes those of the same name.
 
-    count: Annotated[int, Field(ge=1, le=COUNT_MAX)] = 1
+    With `pods_per_node` there are as many copies as give each node so many pods on average.
+    """
+
+    count: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
+    pods_per_node: Annotated[int, Field(ge=1, le=PODS_PER_NODE_MAX)] | None = None
     rate: Rate = RATE  # of each second
     at_ns: DurationNs = 0  # since the phase began
+
+    @model_validator(mode="after")
+    def _is_one_number(self) -> "ApplySpec":
+        if self.count is not None and self.pods_per_node is not None:
+            raise ValueError("takes a count or podsPerNode, one of both")
+        return self
+
+    def copies(self, manifests: list[Manifest], nodes: int) -> int:
+        """Return how many copies there are. Raises UsageError if they have no pods to count."""
+        if self.pods_per_node is None:
+            return self.count or 1
+        pods = sum(map(pods_of, manifests))
+        if not pods:
+            raise UsageError("podsPerNode: these objects do not say how many pods they have")
+        return math.ceil(self.pods_per_node * nodes / pods)
 
 
 class ChurnSpec(ManifestSpec):
     """Objects that are created at a rate as long as the phase lasts, and deleted after a while."""
 
-    rate: Rate = RATE
+    rate: Rate | None = None
+    rate_per_node: Rate | None = None
     lifetime_ns: DurationNs = LIFETIME_NS
+
+    @model_validator(mode="after")
+    def _is_one_rate(self) -> "ChurnSpec":
+        if self.rate is not None and self.rate_per_node is not None:
+            raise ValueError("takes a rate or ratePerNode, one of both")
+        return self
+
+    def per_second(self, nodes: int) -> float:
+        """Return how many are created each second."""
+        if self.rate_per_node is None:
+            return self.rate or RATE
+        return min(self.rate_per_node * nodes, RATE_MAX)
+
+    def at_a_time(self, nodes: int, phase_ns: int) -> float:
+        """Return how many there are at a time."""
+        return self.per_second(nodes) * min(self.lifetime_ns, phase_ns) / NS_PER_S
 
 
 class Named(NamedTuple):
@@ -217,9 +255,13 @@ class Until(Spec):
 
 
 class PhaseSpec(Spec):
-    """A part of the run. With `duration` and `until` both, it waits after its duration."""
+    """A part of the run. With `duration` and `until` both, it waits after its duration.
+
+    A phase of `preparation` belongs to the bring-up: service levels are taken from what follows.
+    """
 
     name: DnsLabel
+    preparation: bool = False
     duration_ns: DurationNs = 0
     faults: tuple[PhaseFault, ...] = ()
     random_faults: tuple[RandomFaults, ...] = ()
@@ -260,6 +302,11 @@ class ScenarioSpec(Spec):
     defaults: bool = True  # hold it to SIG Scalability's SLOs as well
     expectations: tuple[ExpectationSpec, ...] = ()
 
+    @property
+    def prepared(self) -> int:
+        """How many phases prepare the others."""
+        return len([*takewhile(lambda each: each.preparation, self.phases)])
+
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ScenarioSpec":
         for what, each in (("nodePools", self.node_pools), ("phases", self.phases)):
@@ -267,6 +314,9 @@ class ScenarioSpec(Spec):
             if count > 1:
                 raise ValueError(f"{what}: {count} are named {name!r}; names are unique")
         is_any = False
+        last = self.prepared
+        if last == len(self.phases) or any(each.preparation for each in self.phases[last:]):
+            raise ValueError("phases: those of preparation come first, and another follows them")
         for phase in self.phases:
             is_any = is_any or bool(phase.apply)
             waits_for_pods = phase.until is not None and phase.until.condition == "PodsReady"

@@ -37,6 +37,7 @@ SHRINK = {
     "rolling-update": 5,
     "pod-churn": 6,
     "big-objects": 10,
+    "cluster-in-use": 6,
 }
 """By how much the times of each are divided; its pods are as many for a node as those that ship."""
 QUICK = ("zone-outage", "gpu-cluster")
@@ -68,7 +69,7 @@ def shrunk(world: World, name: str) -> Path:
                     short_ns = parse_duration(part[key]) // SHRINK[name]
                     part[key] = format_duration(short_ns)
         for part in phase.get("apply", ()):
-            if "replicas" in part["manifest"].get("spec", {}):
+            if "replicas" in part["manifest"].get("spec", {}) and "podsPerNode" not in part:
                 part["manifest"] = copy.deepcopy(part["manifest"])  # phases share it
                 replicas = part["manifest"]["spec"]["replicas"]
                 part["manifest"]["spec"]["replicas"] = replicas * NODES // whole

@@ -207,7 +207,7 @@ def test_a_workload_is_ready_when_its_controller_is_done(
         "spec": {"replicas": 2},
         "status": {"observedGeneration": 7, **status},
     }
-    assert ready_of(deployment) == ready
+    assert ready_of({"kind": deployment["kind"]}, deployment) == ready
 
 
 def test_an_object_that_is_being_deleted_is_waited_for() -> None:

@@ -18,6 +18,7 @@ from fleet.report.report import RunFigures
 from fleet.report.service_levels import DEFAULTS
 from fleet.run.fault_control import FaultControl
 from fleet.run.observation import Observation
+from fleet.run.scenario_player import ScenarioPlayer
 
 BOUNDS = [0.1, 1.0, 2.0, math.inf]
 
@@ -49,10 +50,11 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
+        self.counts = FleetCounts()
         self._turn = asyncio.Event()
         self.seen = Observation(
             DEFAULTS,
-            cast("NodeHost", SimpleNamespace(counts=FleetCounts())),
+            cast("NodeHost", SimpleNamespace(counts=self.counts)),
             cast("Meter", SimpleNamespace(elapsed_s=lambda: self.now_s)),
             cast("FaultControl", SimpleNamespace(on=list, phases=list)),
             None,
@@ -129,6 +131,25 @@ def test_the_longest_of_several_numbers_of_nodes_is_judged(
     figures = run.play(acts)
     steady = [(each.from_s, each.until_s) for each in figures.phases if each.name == "steady"]
     assert steady == [(37.0, 107.0)]
+
+
+def test_pods_that_prepare_a_run_are_no_samples_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 slow starts in a burst load the nodes; 120 quick ones come in use."""
+    run = Watched(monkeypatch)
+    player = SimpleNamespace(prepares=True, phases=list, expectations=list, progress=str)
+    run.seen._player = cast("ScenarioPlayer", player)
+    starts = run.counts.pod_start_sli
+
+    async def acts() -> None:
+        for _ in range(200):
+            starts.record(9_000_000)
+        await run.stand(10, 10, 100)
+        for _ in range(120):
+            starts.record(1_000_000)
+
+    figures = run.play(acts)
+    [level] = [each for each in figures.slis if each.sli == "PodStartupLatency"]
+    assert (level.samples, level.judged, level.met) == (120, True, True)
 
 
 def test_a_dashboard_that_is_never_still_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:

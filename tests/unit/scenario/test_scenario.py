@@ -1,7 +1,9 @@
 """Scenario files: what they say, when it happens, and what is told of those that are wrong."""
 
 import asyncio
-from itertools import pairwise
+import heapq
+from collections.abc import Awaitable, Callable
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,12 +16,13 @@ from fleet.errors import UsageError
 from fleet.faults.fault import FaultType
 from fleet.profile.loader import load_mix
 from fleet.profile.settings import StartMode
-from fleet.run.applied import Applied
+from fleet.run.applied import Applied, Created
 from fleet.run.fault_control import FaultControl
-from fleet.run.scenario_player import ScenarioPlayer, Stage, settings_of
+from fleet.run.scenario_player import AT_ONCE_MAX, ScenarioPlayer, Stage, settings_of
 from fleet.scenario.preview import forecast, idle, time_line
 from fleet.scenario.scenario import (
     ApplySpec,
+    Named,
     faults_of,
     find,
     json_schema,
@@ -356,6 +359,143 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     assert not any("WATCH" in e for e in forecast(herd, Path(), 9, mix, light=True).splitlines())
 
 
+IN_USE = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: Scenario
+metadata: {name: in-use}
+spec:
+  nodePools: [{name: main, replicas: 20}]
+  phases:
+  - name: load
+    preparation: true
+    apply:
+    - podsPerNode: 3
+      manifest:
+        {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 4}}
+    until: {condition: PodsReady, timeout: 2m}
+  - name: use
+    duration: 1m
+    churn:
+    - {ratePerNode: 0.1, lifetime: 5s, manifest: {apiVersion: v1, kind: Pod, metadata: {name: p}}}
+"""
+
+
+class Cluster:
+    """Starts the pods of an object a while after it was created; keeps what there was when."""
+
+    def __init__(self, now_s: Callable[[], float], takes_s: float) -> None:
+        self._now_s, self._takes_s = now_s, takes_s
+        self.made: dict[str, float] = {}
+        self.unready_max = 0
+        self.deleted = 0
+
+    def unready(self) -> int:
+        return sum(at_s + self._takes_s > self._now_s() for at_s in self.made.values())
+
+    async def apply(self, wanted: Named) -> Created:
+        self.made[wanted.name] = self._now_s()
+        self.unready_max = max(self.unready_max, self.unready())
+        return Created(wanted.name, "uid", wanted.manifest)
+
+    async def is_ready(self, created: Created) -> bool:
+        return self.made[created.path] + self._takes_s <= self._now_s()
+
+    async def delete(self, _created: Created) -> None:
+        self.deleted += 1
+
+    async def ready(self) -> tuple[int, int]:
+        return len(self.made) - self.unready(), len(self.made)
+
+
+def played(text: str, nodes: int, takes_s: float) -> tuple[Cluster, list[float], ScenarioPlayer]:
+    """Play a scenario in virtual time; return the cluster, and when the run became steady."""
+    now_s = 0.0
+    due: list[tuple[float, int, asyncio.Event]] = []
+    turns = count()
+
+    async def sleep(seconds: float) -> None:
+        heapq.heappush(due, (now_s + seconds, next(turns), woken := asyncio.Event()))
+        await woken.wait()
+
+    player = ScenarioPlayer(parse(text, "s.yaml"), Path("s.yaml"), sleep=sleep)
+    cluster, steady = Cluster(lambda: now_s, takes_s), list[float]()
+
+    async def note_steady() -> None:
+        steady.append(now_s)
+
+    stage = Stage(
+        cast("FaultControl", None),
+        lambda: now_s,
+        lambda: nodes,
+        nodes,
+        lambda _: None,
+        lambda _: None,
+        cast("Applied", cluster),
+        note_steady,
+    )
+
+    async def play() -> None:
+        nonlocal now_s
+        playing = asyncio.ensure_future(player.play(stage))
+        while not playing.done():
+            for _ in range(200):
+                await asyncio.sleep(0)
+            if due:
+                now_s, _, woken = heapq.heappop(due)
+                woken.set()
+        await playing
+
+    asyncio.run(play())
+    return cluster, steady, player
+
+
+def test_pods_per_node_come_as_they_start_and_prepare_the_run() -> None:
+    """60 pods for each 20 nodes are 15 Deployments of four; two a second and 20 nodes churn."""
+    cluster, steady, player = played(IN_USE, 20, takes_s=0.5)
+    webs = [name for name in cluster.made if name.startswith("web-")]
+    assert len(webs) == 15
+    assert player.prepares
+    assert [each.is_met for each in player.expectations()] == [True]
+    [ready_s] = steady
+    assert max(cluster.made[each] for each in webs) < ready_s
+    churned = len(cluster.made) - len(webs)
+    assert 115 <= churned == cluster.deleted <= 120
+
+
+def test_pods_that_start_slowly_hold_the_load_back_but_not_for_ever() -> None:
+    cluster, _, _ = played(IN_USE, 1_000, takes_s=10.0)
+    webs = [at_s for name, at_s in cluster.made.items() if name.startswith("web-")]
+    assert len(webs) == 750
+    assert sum(at_s < 100 for at_s in webs) <= 11 * AT_ONCE_MAX
+    assert max(webs) < 200, "after the time-out nothing waits for pods"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("podsPerNode: 3", "podsPerNode: 3\n      count: 2", "takes a count or podsPerNode"),
+        ("ratePerNode: 0.1,", "ratePerNode: 0.1, rate: 2,", "takes a rate or ratePerNode"),
+        ("  - name: use\n", "  - name: use\n    preparation: true\n", "another follows them"),
+        ("podsPerNode: 3", "podsPerNode: 0", "podsPerNode"),
+    ],
+)
+def test_a_workload_per_node_that_contradicts_itself_is_refused(
+    old: str, new: str, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        parse(IN_USE.replace(old, new), "s.yaml")
+
+
+def test_the_forecast_of_a_workload_per_node_follows_the_number_of_nodes() -> None:
+    scenario = parse(IN_USE, "s.yaml")
+    lines = forecast(scenario, Path("s.yaml"), 40, load_mix(), light=False).splitlines()
+    assert "            30 Deployment with 120 pods (load)" in lines
+    assert "            20 Pod at a time (use)" in lines
+    told = time_line(scenario, 40)
+    assert "apply 3 pods per node by Deployment web" in told
+    assert "churn Pod p, 4/s, each for 5s" in told
+
+
 def test_the_player_says_which_phase_it_plays_and_what_it_waits_for() -> None:
     """In virtual time: a rest of 120 s, then a wait for nodes that come after 40 s."""
     text = GOOD.replace("profile: ./big.yaml, ", "").partition("    faults:")[0]
@@ -380,6 +520,7 @@ def test_the_player_says_which_phase_it_plays_and_what_it_waits_for() -> None:
         lambda _: None,
         lambda _: None,
         cast("Applied", None),
+        cast("Callable[[], Awaitable[None]]", None),
     )
     assert player.progress(0.0) == ""
     asyncio.run(player.play(stage))
