@@ -215,15 +215,18 @@ def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
 
     For example:
       fleet capacity --max-nodes 5000
+      fleet capacity --max-nodes 2000 --pods-per-node 10
       fleet capacity --max-nodes 2000 --scenario zone-outage -o json
     """
     from fleet.run import capacity as search  # noqa: PLC0415
 
     names = ("first", "max_nodes", "precision", "tries", "ready_within", "run_dir")
-    most = given["max_nodes"]
+    most, within = given["max_nodes"], given["ready_within"]
+    workload = search.Workload(given.pop("pods_per_node"), given.pop("pod_churn"))
     options = search.options_of(*(given.pop(name) for name in names))
     note = _note if not given["quiet"] else lambda _line: None
-    found = _run(search.search(search.asked_of(scenario, hold, most, given), options, note))
+    asked = search.asked_of(scenario, hold, most, given, workload, within)
+    found = _run(search.search(asked, options, note))
     click.echo(printed(output, found, search.text(found, options.directory)))
     return found.exit_code
 

@@ -25,6 +25,8 @@ NOT_PROVEN = (
     "Other sizes, or the same size on another day: results may differ.",
 )
 
+IDLE = "no pods: idle kubelets, their agents and the control plane's own controllers"
+
 HEADS = {Outcome.PASS: "HELD", Outcome.FAIL: "NONE HELD"}
 """Of any other verdict its own words."""
 MARKS = {Outcome.PASS: "met", Outcome.NOT_JUDGED: "unjudged"}
@@ -69,6 +71,8 @@ class Search:
     """Why the search ended early, or why no larger size can be tried."""
     took_s: float
     command: list[str] = field(default_factory=list)
+    load: str = IDLE
+    """What the nodes did, in words."""
     probes: list[Probe] = field(default_factory=list)
 
     @property

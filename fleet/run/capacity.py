@@ -22,19 +22,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
+import yaml
 
 from fleet.controlplane.binaries import BIN_VARIABLE
 from fleet.controlplane.options import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
+from fleet.profile.loader import mix_of
 from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings, flags_of, is_absent
+from fleet.profile.yaml_text import read_document
 from fleet.quantity import format_duration, parse_positive_duration
-from fleet.report.capacity_report import Probe, Search, write_capacity
+from fleet.report.capacity_report import IDLE, Probe, Search, write_capacity
 from fleet.report.findings import of_unit, sentence
 from fleet.report.printed import printed, table
 from fleet.report.report import Outcome, own_limit_words
@@ -97,10 +100,18 @@ _JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 """What a run ends with that came to a verdict."""
 HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
+IN_USE = "cluster-in-use"
+"""The shipped scenario of `--pods-per-node`."""
+POD_CHURN = 0.004
+"""What the node has of SIG Scalability's 20 pods a second on 5,000 nodes.
+
+Source: kubernetes/community sig-scalability/configs-and-limits/thresholds.md, pod churn.
+"""
 FIRST = 100
 """The first size, unless --max-nodes is less."""
 
 Note = Callable[[str], None]
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +130,30 @@ class Asked(NamedTuple):
     """They begin with `spawn` or `run`; the number of nodes and the run directory are added."""
     variables: dict[str, str]
     """What is nobody's to read in a list of processes."""
+    load: str = IDLE
+    """What the nodes do, in words."""
+    scenario: str = ""
+    """The scenario of `--pods-per-node`, which the search writes for its runs."""
+
+
+class Workload(NamedTuple):
+    """What each node has to do."""
+
+    pods_per_node: int | None = None
+    churn: float | None = None
+    """Pods that are replaced each second, by the node."""
+
+    def scenario(self, hold: str, ready_within: str) -> str:
+        """Return `cluster-in-use` with these figures."""
+        made = read_document(find_scenario(IN_USE).read_text("utf-8"))
+        load, use = cast("Json", made)["spec"]["phases"]
+        [apply], [churn] = load["apply"], use["churn"]
+        apply["podsPerNode"] = apply["manifest"]["spec"]["replicas"] = self.pods_per_node
+        load["until"]["timeout"], use["duration"] = ready_within, hold
+        churn["ratePerNode"] = self.churn
+        if not self.churn:
+            del use["churn"]
+        return yaml.safe_dump(made, sort_keys=False)
 
 
 def options_of(
@@ -150,7 +185,14 @@ def options_of(
     )
 
 
-def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, object]) -> Asked:
+def asked_of(
+    scenario: str | None,
+    hold: str,
+    most: int,
+    given: Mapping[str, object],
+    workload: Workload | None = None,
+    ready_within: str = "10m",
+) -> Asked:
     """Return the options of each run but its size. Raises UsageError for what is not one."""
     options = {key: value for key, value in given.items() if not is_absent(value)}
     try:
@@ -160,15 +202,37 @@ def asked_of(scenario: str | None, hold: str, most: int, given: Mapping[str, obj
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("fleet capacity does not prompt; add --confirm-cluster CONTEXT")
-    if scenario is None and settings.real_nodes:
-        raise UsageError("--real-nodes is about the pods of a --scenario")
-    if scenario is None:
-        arguments = ["spawn", f"--duration={hold}"]
-    else:
+    text, load = "", IDLE
+    workload = workload or Workload()
+    if workload.pods_per_node is not None:
+        if scenario is not None:
+            raise UsageError("--pods-per-node excludes --scenario, which has pods of its own")
+        room = min(model.pods_max for model in mix_of(settings).models)
+        if not 0 < workload.pods_per_node < room:  # one more comes and goes
+            raise UsageError(
+                f"--pods-per-node: {workload.pods_per_node} is not between 1 and {room - 1}, which "
+                "nodes of the profile have room for"
+            )
+        workload = workload._replace(churn=POD_CHURN if workload.churn is None else workload.churn)
+        if not 0 <= cast("float", workload.churn) <= 1:
+            raise UsageError(f"--pod-churn: {workload.churn:g} is not between 0 and 1")
+        text = workload.scenario(hold, ready_within)
+        load = (
+            f"{workload.pods_per_node} pods on each node through the scheduler, "
+            f"{workload.churn:g} of them replaced each second"
+        )
+        arguments = ["run"]
+    elif workload.churn is not None:
+        raise UsageError("--pod-churn goes with --pods-per-node")
+    elif scenario is not None:
         find_scenario(scenario)
-        arguments = ["run", scenario]
+        arguments, load = ["run", scenario], f"the scenario {scenario}"
+    elif settings.real_nodes:
+        raise UsageError("--real-nodes is about pods: add --scenario or --pods-per-node")
+    else:
+        arguments = ["spawn", f"--duration={hold}"]
     kept = {f"FLEET_{key.upper()}": str(options.pop(key)) for key in INHERITED & options.keys()}
-    return Asked(arguments + flags_of(options), kept)
+    return Asked(arguments + flags_of(options), kept, load, text)
 
 
 def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
@@ -186,6 +250,10 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         options.directory.mkdir(parents=True)
     except FileExistsError as error:
         raise UsageError(f"--run-dir: {options.directory} exists already") from error
+    if asked.scenario:
+        file = options.directory / f"{IN_USE}.yaml"
+        file.write_text(asked.scenario, "utf-8")
+        asked.arguments.insert(1, str(file))
     began_s = time.monotonic()
     sizes = options.sizes
     probes: list[Probe] = []
@@ -217,6 +285,7 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         problem=problem,
         took_s=round(time.monotonic() - began_s, 1),
         command=asked.arguments,
+        load=asked.load,
         probes=probes,
     )
     (options.directory / CAPACITY).write_text(printed("json", found))
@@ -359,7 +428,10 @@ def text(found: Search, directory: Path) -> str:
     """Return the answer for people."""
     held = f"{found.held:,} nodes held" if found.held else "no size held"
     judged = f"{found.verdict.words}: " if found.unjudged else ""
-    lines = [f"fleet capacity: {judged}{held}, {found.end} ({duration(found.took_s)})"]
+    lines = [
+        f"fleet capacity: {judged}{held}, {found.end} ({duration(found.took_s)})",
+        f"  on the nodes: {found.load}",
+    ]
     told = filter(None, (found.unjudged, found.problem, found.what_broke))
     lines += [f"  {each}" for each in told]
     rows = [("NODES", "VERDICT", "ALL READY", "NEAREST TO ITS LIMIT")]

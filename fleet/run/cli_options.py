@@ -358,6 +358,12 @@ capacity_options = options(
         "10%",
     ),
     ("--tries", int, "Failed runs that fail a size (default 2).", 2),
+    ("--pods-per-node", int, "Run so many pods on each node (default none: idle nodes)."),
+    (
+        "--pod-churn",
+        float,
+        "Pods to replace per second and node (default 0.004 with --pods-per-node).",
+    ),
     ("--scenario", "FILE", "Play this scenario with each size."),
     ("--run-dir", PATH, "Directory of all runs (default runs/capacity-<time>)."),
 )

@@ -52,6 +52,20 @@ def test_what_holds_is_the_most_that_was_asked(world: World) -> None:
     assert (code, found["verdict"], found["held"], found["broke"]) == (0, "not-judged", 6, None)
 
 
+def test_nodes_have_pods_while_a_size_is_held(world: World) -> None:
+    """Two on each, through the scheduler; they are Ready before the size is held."""
+    code, found = searched(world, "used", "--pods-per-node=2", "--max-nodes=3", "--pod-churn=0.5")
+    [probe] = found["probes"]
+    assert (code, found["held"]) == (0, 3), found
+    assert found["load"].startswith("2 pods on each node through the scheduler")
+    summary = json.loads((Path(probe["directory"]) / "summary.json").read_text())
+    assert summary["pods"]["started"] >= 6
+    [waited] = summary["expectations"]
+    assert (waited["name"], waited["met"]) == ("load: PodsReady within 10m", True)
+    parts = {each["name"]: each for each in summary["phases"]}
+    assert parts["load"]["until_s"] <= parts["steady"]["from_s"] <= parts["in-use"]["from_s"]
+
+
 def test_nothing_holds_what_cannot_be_kept(world: World, tmp_path: Path) -> None:
     slo = tmp_path / "never.yaml"
     slo.write_text(NEVER)

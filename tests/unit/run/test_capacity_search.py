@@ -20,6 +20,7 @@ from fleet.report.run_directory import TIMESERIES, RunRecord
 from fleet.run.capacity import (
     Asked,
     CapacitySearch,
+    Workload,
     _is_late,
     answer_of,
     asked_of,
@@ -30,6 +31,7 @@ from fleet.run.capacity import (
     search,
     text,
 )
+from fleet.scenario.scenario import parse
 
 
 def searched(search: CapacitySearch, capacity: int) -> list[int]:
@@ -99,8 +101,41 @@ def test_real_nodes_are_for_the_pods_of_a_scenario() -> None:
     asked = asked_of("gpu-cluster", "75s", 100, {"real_nodes": True})
     assert asked.arguments == ["run", "gpu-cluster", "--real-nodes"]
     assert run_scenario.make_context("run", asked.arguments[1:]).params["real_nodes"]
-    with pytest.raises(UsageError, match="--real-nodes is about the pods of a --scenario"):
+    with pytest.raises(UsageError, match="--real-nodes is about pods: add --scenario"):
         asked_of(None, "75s", 100, {"real_nodes": True})
+
+
+def test_pods_per_node_are_a_scenario_that_each_run_plays(tmp_path: Path) -> None:
+    asked = asked_of(None, "90s", 100, {"seed": 3}, Workload(4, 0.1), "3m")
+    assert asked.arguments == ["run", "--seed=3"]
+    assert asked.load.startswith("4 pods on each node through the scheduler, 0.1 of them")
+    scenario = parse(asked.scenario, "in-use.yaml")
+    load, use = scenario.spec.phases
+    [apply], [churn] = load.apply, use.churn
+    assert apply.copies(apply.manifests(tmp_path), 50) == 50
+    assert (load.preparation, load.until and load.until.timeout_ns) == (True, 180 * 10**9)
+    assert (use.duration_ns, churn.per_second(50)) == (90 * 10**9, 5.0)
+    still = parse(asked_of(None, "75s", 9, {}, Workload(1, 0.0)).scenario, "x")
+    assert not still.spec.phases[1].churn
+    usual = parse(asked_of(None, "75s", 9, {}, Workload(1)).scenario, "x")
+    assert usual.spec.phases[1].churn[0].per_second(5_000) == 20
+
+
+@pytest.mark.parametrize(
+    ("scenario", "workload", "told"),
+    [
+        ("zone-outage", Workload(1), "--pods-per-node excludes --scenario"),
+        (None, Workload(0), "--pods-per-node: 0 is not between 1 and 109"),
+        (None, Workload(110), "--pods-per-node: 110 is not between 1 and 109"),
+        (None, Workload(1, -1.0), "--pod-churn: -1 is not between 0 and 1"),
+        (None, Workload(None, 0.1), "--pod-churn goes with --pods-per-node"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_one_line(
+    scenario: str | None, workload: Workload, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        asked_of(scenario, "75s", 100, {}, workload)
 
 
 def test_runs_have_the_options_of_spawn_as_they_were_given() -> None:
@@ -193,7 +228,8 @@ def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> No
     found = Search(verdict=Outcome.NOT_JUDGED, held=3, took_s=9.0)
     lines = text(found, Path("there")).splitlines()
     assert lines[0].startswith("fleet capacity: NOT JUDGED: 3 nodes held")
-    assert "--hold 5m" in lines[1]
+    assert lines[1].startswith("  on the nodes: no pods: idle kubelets")
+    assert "--hold 5m" in lines[2]
 
 
 def ran(
@@ -227,7 +263,7 @@ def test_a_sick_server_ends_a_search_and_broke_nothing(
     assert notes[-1] == f"the search ends: {sick}"
     lines = text(found, tmp_path).splitlines()
     assert lines[0].startswith("fleet capacity: 100 nodes held, the search ended early (")
-    assert lines[1].strip() == sick
+    assert lines[2].strip() == sick
 
 
 @pytest.mark.parametrize(("before", "verdict", "code"), [(1, "pass", 0), (0, "invalid", 4)])
@@ -261,7 +297,7 @@ def test_the_answer_lists_the_sizes_in_order() -> None:
     )
     lines = text(found, Path("there")).splitlines()
     assert lines[0] == "fleet capacity: 4 nodes held, 8 did not (60.0 s)"
-    assert [line.split()[0] for line in lines[4:6]] == ["4", "8"]
+    assert [line.split()[0] for line in lines[5:7]] == ["4", "8"]
     assert lines[-1] == "there/capacity.json"
 
 
