@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, cast, get_args, get_origin, get_type_hints
 
 import click
 
@@ -26,7 +26,7 @@ from fleet.profile.schema import key_of
 from fleet.quantity import format_duration
 from fleet.report.figure import Figure, Kind, figures_of
 from fleet.report.figures import RequestFigures, metrics
-from fleet.report.report import Judgement, RunFigures
+from fleet.report.report import SCHEMA_VERSION, Judgement, Outcome, RunFigures
 from fleet.run.cli_options import EXAMPLES, EXITS, GroupedOption, grouped
 
 if TYPE_CHECKING:
@@ -40,6 +40,13 @@ TESTS = Path(__file__).parent.parent / "tests"
 RECORDED, EXPECTED = TESTS / "oracle" / "recorded", TESTS / "conformance" / "expected.toml"
 VERSIONS_HEADER = "| Kubernetes | release that fleet builds | judged by its kubelet | conformance |"
 Json = dict[str, object]
+JSON_TYPES = {
+    int: "integer",
+    float: "number",
+    str: "string",
+    bool: "boolean",
+    type(None): "null",
+}
 
 
 def pages() -> dict[Path, str]:
@@ -56,6 +63,7 @@ def pages() -> dict[Path, str]:
             "faults.md", "| fault | takes | what it does |", map(_fault, FAULTS.items())
         ),
         "versions.md": _with_table("versions.md", VERSIONS_HEADER, map(_version, BUILT.items())),
+        "summary.schema.json": json.dumps(summary_schema(), indent=1) + "\n",
     }
     return {REFERENCE / name: text for name, text in made.items()}
 
@@ -340,6 +348,54 @@ def summary_rows() -> Iterator[tuple[str, str]]:
     """Yield the keys of summary.json with what they mean."""
     yield from _keys(Judgement)
     yield from _keys(RunFigures)
+
+
+def summary_schema() -> Json:
+    """Return the JSON schema of summary.json. Later versions of fleet may add keys."""
+    judged, measured = _object(Judgement), _object(RunFigures)
+    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "summary.json"}
+    properties = judged["properties"] | measured["properties"]  # type: ignore[operator]
+    properties["schema_version"] = {"const": SCHEMA_VERSION}
+    properties["verdict"] |= {"enum": list(Outcome)}
+    return found | {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _object(record: type["DataclassInstance"]) -> Json:
+    """Return the schema of a record, whose key `a.b` is b within a."""
+    hints, properties = get_type_hints(record), dict[str, Json]()
+    for name, figure in figures_of(record).items():
+        *groups, key = (figure.key or name).split(".")
+        inside = properties
+        for group in groups:
+            made = inside.setdefault(group, {"type": "object", "properties": {}})
+            made["required"] = [*cast("list[str]", made.get("required", [])), key]
+            inside = cast("dict[str, Json]", made["properties"])
+        about = {"description": figure.words} if figure.words else {}
+        inside[key] = _schema_of(hints[name], has_max=figure.has_max) | about
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _schema_of(hint: object, *, has_max: bool = False) -> Json:
+    """Return the schema of a value as `fleet.report.report.shown` writes it."""
+    if hint is Requests:
+        hint = Sequence[RequestFigures]
+    if hint is Histogram:
+        shares = ("p50", "p99", "max")[: 2 + has_max]
+        each = {"type": ["number", "null"]}
+        return {
+            "type": "object",
+            "properties": dict.fromkeys(shares, each),
+            "required": [*shares],
+        }
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _object(hint)
+    inside, origin = get_args(hint), get_origin(hint)
+    if origin is Sequence:
+        return {"type": "array", "items": _schema_of(inside[0])}
+    if origin is Mapping:
+        return {"type": "object", "additionalProperties": _schema_of(inside[1])}
+    types = [JSON_TYPES[each] for each in (inside or (hint,)) if isinstance(each, type)]
+    return {"type": types if len(types) > 1 else types[0]}
 
 
 def _keys(record: type["DataclassInstance"], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -251,8 +251,8 @@ def make_report(
             code = Exit.INVALID
         note(conclusion(compared))
     match form or "markdown":
-        case "html":
-            raise UsageError("--output html is the page of one run; compare runs as text or json")
+        case "html" | "openmetrics":
+            raise UsageError(f"--output {form} is of one run; compare runs as text or json")
         case "json" | "yaml":
             text = printed(form or "", compared_json(compared)) + "\n"
         case "junit":
@@ -270,6 +270,10 @@ def _one(run: RunRecord, form: str, out: Path | None) -> str:
             text = printed(form, as_json(run)) + "\n"
         case "junit":
             text = junit(run)
+        case "openmetrics":
+            from fleet.report.openmetrics import openmetrics  # noqa: PLC0415 - 3 MB
+
+            text = openmetrics(run)
         case _:
             text = markdown(run)
     return _written(text, out)

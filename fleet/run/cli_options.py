@@ -336,7 +336,7 @@ rbac_options = options(
     ("--user", "TEXT", "User who gets the rights, not a service account.", ""),
     ("--name", "TEXT", "Name of the roles (default fleet).", "fleet"),
 )
-REPORTS = click.Choice(["html", "markdown", "junit", *FORMATS])
+REPORTS = click.Choice(["html", "markdown", "junit", "openmetrics", *FORMATS])
 report_options = options(
     "",
     ("--baseline", PATH, "Compare with this run; exit with 1 if worse."),

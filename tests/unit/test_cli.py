@@ -97,7 +97,10 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["clean", "--statefulset=a/b"], "name the run of its pods with --run"),
         (["rbac", "--service-account=x"], "'x' is not NAMESPACE/NAME"),
         (["report", "/no/such"], "/no/such holds no run: neither summary.json nor"),
-        (["report", "/tmp", "-opdf"], "'pdf' is not one of 'html', 'markdown', 'junit', 'text'"),
+        (
+            ["report", "/tmp", "-opdf"],
+            "'pdf' is not one of 'html', 'markdown', 'junit', 'openm",
+        ),
         (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
         (["help", "nothing"], "No such command 'nothing'; see fleet --help"),
         (["version", "extra"], "Got unexpected extra argument (extra); see fleet version --help"),
