@@ -81,6 +81,9 @@ class Happened(enum.IntEnum):
     FAILED = 5  # the manager that the stage waits for has given up
 
 
+REFUSED = -1
+"""The last sync of a pod that was not admitted."""
+
 RUNTIME_STAGES = frozenset(
     (
         SyncStage.SANDBOX,
@@ -217,8 +220,9 @@ class PodWorker:
     retry_ns: int = 0  # of the running sync: 0 no error, FAILED, or the end of a back-off
     simulated_ns: int = 0  # of its start so far: what the runtime takes; 0 once it is reported
     api_ns: int = 0  # of its start so far: see PodStatuses.set_status
+    pull_ns: int = 0  # of its start so far: what its images take
     last_sync_ns: int = 0
-    was_refused: bool = False  # not admitted, and nothing was cleaned up after it yet
+    began_ns: int = 0  # the sync that runs, or the last one; or `REFUSED`
     sync_ns: int = 0  # when the work queue calls for a sync, 0 for never
     due_ns: int = 0  # when `stage` is over, else when the runtime is to be looked at
     kills: Kills = NO_KILLS
@@ -284,7 +288,12 @@ class PodWorker:
         assert self.state is WorkerState.SYNC, self.state
         assert self.stage is SyncStage.IDLE, self.stage
         self.state = WorkerState.FINISHED
-        self.was_refused = True
+        self.began_ns = REFUSED
+
+    @property
+    def was_refused(self) -> bool:
+        """Return whether the pod was not admitted, and nothing was cleaned up after it yet."""
+        return self.began_ns == REFUSED
 
     def terminate_refused(self) -> None:
         """Clean up after a pod that was not admitted: upstream's first worker of it does.

@@ -14,7 +14,7 @@ from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import AnyReason, EventRecorder, pod_ref
 from fleet.kubelet.node_facts import NodeFacts
-from fleet.kubelet.pod_worker import RUNTIME_STAGES, PodWorker
+from fleet.kubelet.pod_worker import RUNTIME_STAGES, PodWorker, SyncStage
 from fleet.profile.pod_behavior import PodBehavior
 
 
@@ -108,6 +108,8 @@ class Turn(NamedTuple):
         worker.due_ns = due_ns
         if worker.seen_ns >= 0 and worker.stage in RUNTIME_STAGES:
             worker.simulated_ns += max(0, due_ns - self.now_ns)
+            if worker.stage is SyncStage.PULL:
+                worker.pull_ns += max(0, due_ns - self.now_ns)
         self.arm(due_ns, effects.Timer.RUNTIME, worker.pod.uid)
 
     def enqueue(self, worker: PodWorker, due_ns: int) -> None:

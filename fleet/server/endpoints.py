@@ -5,8 +5,8 @@ Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/hea
 apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
 query of a log.
 Differs: there is no process behind a node, so what a kubelet says of its own (/logs, /checkpoint,
-/debug, /flagz, /statusz, /metrics/probes, /metrics/slis) is answered with 501 to those who may ask;
-so are /run and /runningpods, which no API server asks for.
+/debug, /flagz, /statusz) is answered with 501 to those who may ask; so are /run and /runningpods,
+which no API server asks for.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 from aiohttp import web
 
 from fleet.clock import NS_PER_S
+from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
@@ -28,9 +29,17 @@ from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.reactor.process import Entry
 from fleet.runtime.container_log import LogReader
 from fleet.server.configz import configz
+from fleet.server.exposition import Rows
 from fleet.server.host_interface import container_logs
 from fleet.server.http import json, text
-from fleet.server.node_metrics import cadvisor_metrics, kubelet_metrics, resource_metrics
+from fleet.server.node_metrics import (
+    cadvisor_metrics,
+    certificate_rows,
+    kubelet_metrics,
+    probe_metrics,
+    resource_metrics,
+    sli_metrics,
+)
 from fleet.server.pod_lists import all_pods, find_pod
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
@@ -47,7 +56,6 @@ FORWARDED_MAX = 10_000
 NOT_EMULATED = (
     *(Endpoint.LOGS, Endpoint.CHECKPOINT, Endpoint.DEBUG_FLAGS, Endpoint.PPROF),
     *(Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN, Endpoint.RUNNING_PODS),
-    *(Endpoint.METRICS_PROBES, Endpoint.METRICS_SLIS),
 )
 
 
@@ -182,18 +190,24 @@ class Endpoints:
     def __init__(
         self,
         reactor_thread: ReactorThread,
+        client: Callable[[NodeId], Rows],
         entries: list[Entry],
+        store: CertificateStore | None = None,
     ) -> None:
         self._reactor_thread = reactor_thread
+        self._client = client  # what a node's own requests show, on the reactor's loop
         self._entries = entries
+        self._store = store  # of nodes with certificates of their own
         self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
             Endpoint.PODS: self._pods,
             Endpoint.STATS: self._stats,
-            Endpoint.METRICS: partial(self._metrics, act=kubelet_metrics),
+            Endpoint.METRICS: self._own_metrics,
             Endpoint.METRICS_CADVISOR: partial(self._metrics, act=cadvisor_metrics),
             Endpoint.METRICS_RESOURCE: partial(self._metrics, act=resource_metrics),
+            Endpoint.METRICS_PROBES: partial(self._metrics, act=probe_metrics),
+            Endpoint.METRICS_SLIS: partial(self._metrics, act=sli_metrics),
             Endpoint.CONTAINER_LOGS: self._container_logs,
             Endpoint.CONFIGZ: self._configz,
             **dict.fromkeys(NOT_EMULATED, self._not_emulated),
@@ -212,6 +226,17 @@ class Endpoints:
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
     ) -> web.StreamResponse:
         return text(200, await self._reactor_thread.call(asked.node, act), METRICS_TYPE)
+
+    async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
+        certificates: Rows = {}
+        if self._store is not None:
+            name, configuration = asked.node_name, asked.configuration
+            certificates = certificate_rows(self._store, name, configuration, time.time())
+
+        def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
+            return kubelet_metrics(kubelet, now_ns, {**certificates, **self._client(asked.node)})
+
+        return await self._metrics(asked, act)
 
     async def _stats(self, asked: Asked) -> web.StreamResponse:
         """Source: pkg/kubelet/server/stats/handler.go, handleSummary."""

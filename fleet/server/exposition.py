@@ -7,18 +7,21 @@ level of stability before each help text.
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import isfinite, isnan
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+
+from fleet.clock import NS_PER_S
+from fleet.kubelet.node_facts import Durations
 
 FAMILIES = Path(__file__).with_name("families.toml")
 PLAIN_FROM, PLAIN_BELOW = 1e-4, 1_000_000
 """Numbers between them are written without an exponent. Source: strconv, formatDigits."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
-Row: TypeAlias = Mapping[str, str | float]
+Row: TypeAlias = Mapping[str, "str | float | Durations"]
 """What there is a series of: its labels, and what was measured of it, by name."""
 Rows: TypeAlias = Mapping[str, Sequence[Row]]
 
@@ -74,10 +77,29 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
         end = timed_end if is_timed else "\n"
         for row, text in zip(found, shown[of, labels], strict=True):
             value = row[sample] if isinstance(sample, str) else sample
+            if isinstance(value, Durations):
+                lines += _histogram(name, text, value)
+                continue
             assert not isinstance(value, str), sample
             shown_labels = f"{{{text}}}" if text else ""
             lines.append(f"{name}{shown_labels} {go_float(value)}{end}")
     return "".join(lines).encode()
+
+
+def _histogram(name: str, labels: str, durations: Durations) -> Iterator[str]:
+    start, shown = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
+    count = 0
+    for bound, inside in zip(_bounds(durations.bounds), durations.counts, strict=True):
+        count += inside
+        yield f'{name}_bucket{{{start}le="{bound}"}} {go_float(count)}\n'
+    yield f"{name}_sum{shown} {go_float(durations.total_ns / NS_PER_S)}\n"
+    yield f"{name}_count{shown} {go_float(count)}\n"
+
+
+@cache
+def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    """Return the bounds of a histogram as they are written; there are a handful of sets."""
+    return (*map(go_float, bounds), "+Inf")
 
 
 def _escaped(row: Row) -> dict[str, str]:

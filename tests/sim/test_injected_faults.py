@@ -410,6 +410,11 @@ def test_no_sandbox_is_made_while_the_network_plugin_fails(*, light: bool) -> No
         assert "failed to setup network for sandbox" in told[0]["message"]
     sim.run_for(seconds=120)
     assert sim.phase("pod-n-1") == "Running"
+    failed = [
+        sim.kubelet_metrics(at).split(b"\nkubelet_started_pods_errors_total ")[1] for at in (0, 1)
+    ]
+    assert failed[0].startswith(b"0\n")
+    assert not failed[1].startswith(b"0\n")
 
 
 @LIGHT

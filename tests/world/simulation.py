@@ -24,6 +24,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
 from fleet.reactor.reactor import Reactor
+from fleet.server.node_metrics import kubelet_metrics
 from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.api.requests import Caller, RenderedProfile
 from world.api_server import SimApiServer
@@ -245,6 +246,12 @@ class Simulation:
                 ]
                 self.server.update("nodes", name, {"status": {"conditions": conditions}})
         self.after(MONITOR_S, self._monitor)
+
+    def kubelet_metrics(self, node: int = 0) -> bytes:
+        """Return /metrics of a node, as its server would show it."""
+        kubelet = self.reactor.entries[node].kubelet
+        assert kubelet is not None
+        return kubelet_metrics(kubelet, self.clock.now_ns())
 
     # ---- the cluster ----
 

@@ -52,6 +52,13 @@ NO_PULL_SECRETS = (
 )
 
 
+def _kind_of(pod: Pod, spec: ContainerSpec) -> int:
+    """Return the place of a container's kind among those that are counted."""
+    if spec in pod.spec.containers:
+        return 0
+    return 1 if spec in pod.spec.init_containers else 2
+
+
 @dataclass(slots=True, eq=False)
 class KubeRuntimeManager:
     """Starts and kills the containers of one node's pods."""
@@ -112,15 +119,19 @@ class KubeRuntimeManager:
     def make_sandbox(self, worker: PodWorker, turn: Turn) -> SyncStage:
         """Take the sandbox that was made, or report why it could not be."""
         pod = worker.pod
+        counts = turn.facts.counts()
         error = sandbox_error(pod, turn)
         if not error:
             error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
         if error:
+            counts.sandbox_errors += 1
             message = f"Failed to create pod sandbox: {error}"
             turn.event(pod, Reason.FAILED_CREATE_POD_SANDBOX, message)
             worker.fail()
             return SyncStage.COMPLETE
         worker.had_actions = True
+        counts.sandboxes += 1
+        counts.sandbox.add(self._runtime.sandbox_delay_ns(pod, turn.behavior(pod)))
         return SyncStage.SANDBOX_READY
 
     def plan(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
@@ -449,6 +460,7 @@ class KubeRuntimeManager:
         behavior = turn.behavior(pod)
         sources = PodSources(self._volumes.objects, self._volumes.tokens, turn.env)
         now_ns, wall_s = turn.now_ns, turn.wall_s
+        turn.facts.counts().containers[_kind_of(pod, spec)] += 1
         container = self._runtime.start_container(pod, spec, behavior, now_ns, wall_s, sources)
         if container.state is RunState.EXITED:  # over the budget of a command
             failure = StartFailure(reason=RUN_ERROR, message=container.message)

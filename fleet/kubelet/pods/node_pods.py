@@ -10,12 +10,14 @@ Differs: housekeeping does not tick; a worker whose pod is gone is dropped when 
 from collections.abc import Iterable, Iterator
 from functools import partial
 
+from fleet.clock import NS_PER_S
 from fleet.k8s.admission import PreparedClaims
 from fleet.k8s.effects import ApiCall, Milestone, Op, Owner, Reply, Timer, WatchEvent, WatchKind
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.volumes import ObjectTarget
 from fleet.kubelet.containers.image_manager import on_lookup_reply
+from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
@@ -215,6 +217,10 @@ class NodePods:
             # A request of another status that was under way before is in it as a whole.
             api_ns = max(0, min(api_ns, took_ns - worker.simulated_ns))
             turn.report(Milestone.POD_RUNNING, took_ns, worker.simulated_ns, api_ns)
+            created_ns = worker.pod.created_s * NS_PER_S - turn.env.wall_offset_ns
+            waited_ns = max(worker.seen_ns - created_ns, 0) if worker.pod.created_s else 0
+            total_ns = took_ns + waited_ns
+            turn.facts.counts().on_pod_running(took_ns, total_ns, worker.pull_ns)
             worker.seen_ns, worker.simulated_ns = -1, 0
 
     def on_node(self, view: NodeView, turn: Turn) -> None:
@@ -354,6 +360,12 @@ class NodePods:
         at_ns = start_ns + age_ns
         at = (attempt, at_ns, env.wall_ns(at_ns))
         return self.runtime.process_at(pod, spec, *at, self.sources(env))
+
+    def probe_counts(self, env: Environment, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
+        """Yield how often each probe was run, by the pods that have workers."""
+        for uid, count in self._syncer.probes.counts(env.wall_offset_ns, now_ns):
+            if uid in self.workers:
+                yield uid, count
 
     def prepared_claims(self) -> dict[PodUid, PreparedClaims]:
         """Return the claims that the kubelet finds when it restarts."""
