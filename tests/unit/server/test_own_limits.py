@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from fleet.k8s.effects import NodeId
-from fleet.server import listener, streaming
+from fleet.server import endpoints, listener
 from fleet.server.endpoints import Asked
 from fleet.server.listener import KUBELET_CONNECTIONS, Listener
 from fleet.server.reactor_thread import ReactorThread
@@ -110,7 +110,7 @@ async def answered(answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
 
 
 def test_streams_of_the_kubelets_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "SESSIONS_MAX", 0)
+    monkeypatch.setattr(endpoints, "SESSIONS_MAX", 0)
     reactor_thread = NotedQuestions()
     found = Streaming(cast("ReactorThread", reactor_thread))
     asked = SimpleNamespace(request=SimpleNamespace(query={}, headers={}), node=NodeId(0))
