@@ -19,8 +19,7 @@ from fleet.errors import FleetError
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 60.0
-STEADY_S = 300.0
-"""After so long without a failure the next one is a first one again."""
+STEADY_S = 300.0  # after so long without a failure the next one is a first one again
 
 Work = Callable[[], Coroutine[None, None, object]]
 

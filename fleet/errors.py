@@ -9,10 +9,8 @@ import enum
 import re
 
 HIDDEN = "<hidden>"
-SECRET_LENGTH_MIN = 8
-"""What is shorter is a word, and would be masked in every line."""
-SECRETS_MAX = 100
-"""Tokens are renewed every few minutes of a run; the oldest have run out."""
+SECRET_LENGTH_MIN = 8  # what is shorter is a word, and would be masked in every line
+SECRETS_MAX = 100  # tokens are renewed every few minutes of a run; the oldest have run out
 _secrets: dict[str, None] = {}
 _SECRET_FORMS = re.compile(
     r"\beyJ[\w-]{8,}\.[\w.-]+"  # a JSON Web Token

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 EXPECTED_CODES = frozenset({404, 409, 410})
 """Answers of a healthy server that are no errors: what is looked for before it is created."""
-QUICK_US = 200_000
-"""Less than this: where 20 ms more or less would be a tenth and more."""
+QUICK_US = 200_000  # less than this: where 20 ms more or less would be a tenth and more
 POD_RESOURCES = frozenset(
     {"pods", "configmaps", "secrets", "serviceaccounts", "serviceaccounts/token"}
 )

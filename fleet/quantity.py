@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 
-NANO = 1_000_000_000
-"""The smallest part of a quantity that apimachinery keeps, and so our unit."""
+NANO = 1_000_000_000  # the smallest part of a quantity that apimachinery keeps, and so our unit
 
 DURATION_HINT = "a duration such as 10s or 5m"
 SHARE_HINT = "a share such as 25% or 0.25"

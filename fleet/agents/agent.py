@@ -38,8 +38,7 @@ from fleet.wire.api.watch import ListWatch
 from fleet.wire.http2.messages import ContentType, Request, Response
 
 START, READ, CONDITIONS, EVENT, TURNED, WATCH = "s", "r", "c", "e", "t", "w"
-COMPONENT = "node-problem-detector"
-"""Who reports that a condition turned."""
+COMPONENT = "node-problem-detector"  # who reports that a condition turned
 READ_RETRY_FIRST_NS = NS_PER_S
 READ_RETRY_DOUBLINGS_MAX = 5
 CONDITIONS_RETRY_NS = 10 * NS_PER_S

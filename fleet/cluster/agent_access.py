@@ -30,8 +30,7 @@ from fleet.profile.settings import IdentityMode
 NAME = "fleet:agent:"
 MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "fleet"
 AUTHORIZATION = "authorization.k8s.io"
-KNOWN_MAX_S = 60.0
-"""How long the authorizer of a local control plane may take to know of new roles."""
+KNOWN_MAX_S = 60.0  # how long the authorizer of a local control plane may take to know of new roles
 LOOK_AGAIN_S = 0.2  # the authorizer learns of a role by a watch of its own
 
 

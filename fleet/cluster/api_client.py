@@ -39,15 +39,13 @@ Json = dict[str, Any]
 Sleep = Callable[[float], Awaitable[None]]
 T = TypeVar("T")
 
-RUN = "run"
-"""The purpose of requests about the run's own Lease."""
+RUN = "run"  # the purpose of requests about the run's own Lease
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 PAGE_ITEMS = 500  # client-go/tools/pager/pager.go, defaultPageSize
-PAGES_MAX = 10_000
-"""So many pages of a list are read: 5 million objects, which no etcd holds."""
+PAGES_MAX = 10_000  # so many pages of a list are read: 5 million objects, which no etcd holds
 REQUEST_TIMEOUT_S = 60.0  # a server ends what is no watch after as long: --request-timeout
 CONNECT_TIMEOUT_S = 10.0
 CALLS_MAX = 32  # at once, for all purposes: HTTP/1.1 carries one on each connection

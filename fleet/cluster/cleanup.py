@@ -37,8 +37,7 @@ Source: pkg/controller/volume/attachdetach/reconciler/reconciler.go, reconcile.
 """
 PODS = "/api/v1/pods"
 
-LOOKS_MAX = 3
-"""How often a clean-up lists the nodes of its run; the last time there should be none."""
+LOOKS_MAX = 3  # how often a clean-up lists the nodes of its run; the last time there should be none
 NODES_ASKED_SINGLY_MAX = 200
 """Up to so many nodes what belongs to each is asked for singly; beyond, all there is, in pages."""
 

@@ -97,8 +97,7 @@ BACKOFF_FIRST_S = 2.0
 BACKOFF_MAX_S = 60.0  # some eight tries in the five minutes before the end
 PATIENCE_S = 1.0
 """A request waits so long for a renewal that it could do without; a plugin may ask a person."""
-PLUGIN_S_MAX = 60.0
-"""And so long for one that it needs."""
+PLUGIN_S_MAX = 60.0  # and so long for one that it needs
 
 # What kubernetes-asyncio raises on kubeconfigs that are YAML but not kubeconfigs.
 MALFORMED = (

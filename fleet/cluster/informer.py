@@ -24,8 +24,7 @@ from fleet.wire.api.decode_json import read_event, read_list
 from fleet.wire.api.watch import UNREADABLE, UNREADABLE_CODE, ListWatch, Next, WatchPhase
 from fleet.wire.http2.messages import Response, StreamOpened
 
-OWNER = -1
-"""In seeded draws: no node's."""
+OWNER = -1  # in seeded draws: no node's
 
 log = logging.getLogger(__name__)
 

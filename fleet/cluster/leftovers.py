@@ -51,8 +51,7 @@ LOOKS_MAX = 120
 LOOK_EVERY_S = 0.5
 """A minute for what was deleted to be gone: garbage collection, and kubelets that end pods."""
 
-Noted = Mapping[str, Sequence[str]]
-"""By run, the collections in which it has created objects."""
+Noted = Mapping[str, Sequence[str]]  # by run, the collections in which it has created objects
 
 STORAGE_OF = "fleet.emulator/storage-of"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
@@ -63,8 +62,7 @@ STORED_KINDS = (
     (ATTACHMENTS, Permission("list", STORAGE, "volumeattachments")),
     (VOLUMES, Permission("list", "", "persistentvolumes")),
 )
-CONFLICTS_MAX = 5
-"""Of writing one object; others change its finalizers, too."""
+CONFLICTS_MAX = 5  # of writing one object; others change its finalizers, too
 NAMESPACES = "/api/v1/namespaces"
 LOAD_KINDS = (
     (BINDINGS, Permission("delete", RBAC, "clusterrolebindings")),

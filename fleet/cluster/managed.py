@@ -25,18 +25,15 @@ from fleet.k8s.events import ObjectRef, Report, event_json
 from fleet.k8s.holds import MACHINE_IDS, Hold
 from fleet.k8s.well_known import MANAGED_ANNOTATION, OPT_IN_LABEL
 
-LOOK_AGAIN_S = 25.0
-"""A kubelet renews every 10 s, and is a little late where the server is slow."""
+LOOK_AGAIN_S = 25.0  # a kubelet renews every 10 s, and is a little late where the server is slow
 SHOWN_MAX = 8
-ASKED_BY_NAME_MAX = 20
-"""For more Nodes all Leases are listed at once."""
+ASKED_BY_NAME_MAX = 20  # for more Nodes all Leases are listed at once
 
 
 OPT_IN = f"{OPT_IN_LABEL}=true"
 """The label by which the owner of a Node allows fleet to serve it, on a shared cluster."""
 EVENTS = "/api/v1/namespaces/default/events"
-LEFT = "FleetLeft"
-"""Reason of the event on a Node that fleet leaves to another kubelet."""
+LEFT = "FleetLeft"  # reason of the event on a Node that fleet leaves to another kubelet
 
 
 class Claim(Enum):

@@ -30,8 +30,7 @@ LOCAL = frozenset({"", "fleet", "kind", "k3s", "minikube", "kwok"})
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 SHOWN_MAX = 8  # the question must stand on one screen, below what it is about
 
-Ask = Callable[[str], Awaitable[bool]]
-"""Show a person a text and return the answer."""
+Ask = Callable[[str], Awaitable[bool]]  # show a person a text and return the answer
 
 
 class PodCidrs(NamedTuple):
@@ -51,17 +50,12 @@ class TargetFacts:
     context: str
     server_version: str
     kube_system_uid: str
-    is_shared: bool
-    """Whether others use it too, or may: decided once, whatever nodes come later."""
-    foreign_names: frozenset[str]
-    """Nodes that no fleet created, or that lack one of its marks."""
-    managed_names: frozenset[str]
-    """Of these, the ones whose kubelet a fleet is, or was: `--manage`."""
-    refused: tuple[FoundNode, ...]
-    """Of these, the ones with fleet's label."""
+    is_shared: bool  # whether others use it too, or may: decided once, whatever nodes come later
+    foreign_names: frozenset[str]  # Nodes that no fleet created, or that lack one of its marks
+    managed_names: frozenset[str]  # of these, the ones whose kubelet a fleet is, or was: `--manage`
+    refused: tuple[FoundNode, ...]  # of these, the ones with fleet's label
     prefix: str
-    existing: tuple[FoundNode, ...]
-    """Nodes of earlier runs under the prefix."""
+    existing: tuple[FoundNode, ...]  # Nodes of earlier runs under the prefix
     holder: RunHolder | None
     landings: tuple[Landing, ...]
     pod_cidrs: PodCidrs

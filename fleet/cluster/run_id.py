@@ -5,8 +5,7 @@ import hashlib
 
 from fleet.clock import NS_PER_S, Draws
 
-LABEL = "fleet.emulator/run"
-"""What belongs to a run carries its id in this label."""
+LABEL = "fleet.emulator/run"  # what belongs to a run carries its id in this label
 LOAD_LABEL = "fleet.emulator/load"
 LOAD = "fleet-load"
 DNS_LABEL_MAX = 63

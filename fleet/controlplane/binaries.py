@@ -23,8 +23,7 @@ from fleet.profile.release import RELEASES, minor_of
 
 MODULE = Path(__file__).parent / "go"
 """One main.go, and for each release that fleet builds `VERSION.mod` and `VERSION.sum`."""
-PROGRAM = "controlplane"
-"""The one binary of all components, as the Go module builds it."""
+PROGRAM = "controlplane"  # the one binary of all components, as the Go module builds it
 
 PROGRAMS = (*COMPONENTS, KUBECTL)
 REQUIRED = (ETCD, APISERVER)
@@ -46,8 +45,7 @@ class Binaries:
 
     commands: Mapping[str, tuple[str, ...]]
     source: str
-    version: str
-    """The API server's, such as `v1.36.3`."""
+    version: str  # the API server's, such as `v1.36.3`
     warnings: tuple[str, ...] = ()
 
 

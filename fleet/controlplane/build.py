@@ -34,8 +34,7 @@ PACKAGES = 2_700  # of a control plane: 2,635 in v1.34.4 to 2,739 in v1.37.2
 PACKAGE_LINE = re.compile(r"[\w./-]+")
 GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
 """As the released binaries are built: static. The user's own flags could change the result."""
-DISK_BYTES = 4 << 30
-"""What Go needs for its module and build caches, measured, and a little more."""
+DISK_BYTES = 4 << 30  # what Go needs for its module and build caches, measured, and a little more
 
 
 async def provide_binaries(

@@ -64,8 +64,7 @@ from fleet.k8s.well_known import BINDINGS, RBAC
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 120.0
-"""For each component, on a machine that is busy with other things."""
+START_TIMEOUT_S = 120.0  # for each component, on a machine that is busy with other things
 POLL_S = 0.05  # between looks at a start that takes two seconds or more
 STARTS_MAX = 3
 """How often the whole start is tried with new ports when somebody was faster to take one."""

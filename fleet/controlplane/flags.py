@@ -38,8 +38,7 @@ Ports = Mapping[str, int]
 """The port of each component; etcd's is of its metrics and health, its data have a socket."""
 
 SERVICE_CIDR = "10.96.0.0/12"
-SERVICE_IP = "10.96.0.1"
-"""The ClusterIP of the Service default/kubernetes: the first of the range."""
+SERVICE_IP = "10.96.0.1"  # the ClusterIP of the Service default/kubernetes: the first of the range
 
 # A /24 for each node, as is upstream's default: 32,768 of them, and the allocator's limit is 16
 # bits between the two masks. It is not said, for --node-cidr-mask-size rules a second family out.
@@ -53,8 +52,7 @@ CLIENT_BURST = 10000
 """More than one API server can take; negative would mean no limit, but older releases refuse it."""
 
 QUOTA_BYTES = 8 << 30  # the most that etcd suggests; by default it takes no writes beyond 2 GiB
-AUDIT_LOG_MEGABYTES = 1 << 20
-"""The log must not be rotated away under its reader."""
+AUDIT_LOG_MEGABYTES = 1 << 20  # the log must not be rotated away under its reader
 
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1

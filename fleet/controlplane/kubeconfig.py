@@ -17,8 +17,7 @@ import yaml
 from fleet.controlplane.directory import Pair
 from fleet.errors import UsageError
 
-CONTEXT = "fleet"
-"""The name of cluster and context in every kubeconfig that fleet writes."""
+CONTEXT = "fleet"  # the name of cluster and context in every kubeconfig that fleet writes
 MARK = b"# Written by fleet, which overwrites it; a credential: keep it to yourself.\n"
 """The first line of a `--kubeconfig-out`; kubectl drops it when it changes the file."""
 

@@ -15,8 +15,7 @@ SCHEDULER = "kube-scheduler"
 CONTROLLER_MANAGER = "kube-controller-manager"
 KUBECTL = "kubectl"
 
-COMPONENTS = (ETCD, APISERVER, SCHEDULER, CONTROLLER_MANAGER)
-"""In the order in which they start."""
+COMPONENTS = (ETCD, APISERVER, SCHEDULER, CONTROLLER_MANAGER)  # in the order in which they start
 
 SIGNING = "system:certificates.k8s.io:certificatesigningrequests"
 
@@ -52,8 +51,7 @@ class ControlPlaneOptions:
     """Where to write one more copy of the administrator's kubeconfig."""
     audit_log: Path | None = None
     """Where the API server logs one line of metadata a request; no log if not given."""
-    fsync: bool = False
-    """Whether etcd waits for the disk."""
+    fsync: bool = False  # whether etcd waits for the disk
     extra_flags: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     """Flags by component, as `name=value`, `--name=value` or `name`; they replace fleet's own."""
 
@@ -64,10 +62,8 @@ class ControlPlaneInfo:
 
     directory: Path
     url: str
-    kubeconfig: Path
-    """The administrator's, with a client certificate; group system:masters."""
-    token_kubeconfig: Path
-    """The same administrator with a bearer token."""
+    kubeconfig: Path  # the administrator's, with a client certificate; group system:masters
+    token_kubeconfig: Path  # the same administrator with a bearer token
     ca_file: Path
     admin_certificate: Path
     admin_key: Path
@@ -80,8 +76,7 @@ class ControlPlaneInfo:
     """The secure port of each component; etcd's has its metrics and health only, as plain HTTP."""
     logs: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    owner_pid: int = 0
-    """The process with which this control plane dies."""
+    owner_pid: int = 0  # the process with which this control plane dies
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ AUTHORITY_LIFE = dt.timedelta(days=3650)
 LEAF_LIFE = dt.timedelta(days=365)
 BACKDATED = dt.timedelta(minutes=1)
 SELF_SIGNED_BACKDATED = dt.timedelta(hours=1)
-NAME_MAX = 64
-"""X.509 has room for so many characters, and Go does not care."""
+NAME_MAX = 64  # X.509 has room for so many characters, and Go does not care
 SELF_SIGNED_MAX = 256
 """Certificates that are kept: those of the nodes that were asked last, 1 KB each."""
 API_SERVER_NAMES = (

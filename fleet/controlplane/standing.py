@@ -58,10 +58,8 @@ class Status:
     """What a look at a standing control plane shows."""
 
     info: ControlPlaneInfo
-    is_ready: bool
-    """Whether the API server says so now."""
-    components: Mapping[str, bool]
-    """Which components run."""
+    is_ready: bool  # whether the API server says so now
+    components: Mapping[str, bool]  # which components run
 
 
 async def up(

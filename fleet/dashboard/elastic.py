@@ -19,12 +19,10 @@ from fleet.metrics import FleetCounts, Histogram
 from fleet.report.report import lag_reasons
 
 STEP_S = 0.05
-SPREAD_S = 0.9
-"""A master steps once a second; its step is spread over this much of it."""
+SPREAD_S = 0.9  # a master steps once a second; its step is spread over this much of it
 REMOVED_AT_ONCE_MAX = 200
 RESUME_S_MAX = 10.0
-STRAYS_S = 1.0
-"""After so long without a change we look for nodes that nobody hosts."""
+STRAYS_S = 1.0  # after so long without a change we look for nodes that nobody hosts
 
 log = logging.getLogger(__name__)
 

@@ -26,8 +26,7 @@ from fleet.faults import fault
 from fleet.profile.schema import key_of
 from fleet.report.appearance import CHARTS, variable, variables
 
-ANSWER_S_MAX = 40.0
-"""Somewhat more than a fleet of several processes waits for those."""
+ANSWER_S_MAX = 40.0  # somewhat more than a fleet of several processes waits for those
 FIELD_CHARACTERS_MAX = 4_096
 SCRIPT = Path(__file__).with_name("faults.js")
 

@@ -24,8 +24,7 @@ PAGES_MAX = 10_000
 JSON = "application/json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 """What kubectl accepts: the server's own columns."""
-WATCH_S = (300, 600)
-"""The server's time-out of a reflector's watch, drawn again for each."""
+WATCH_S = (300, 600)  # the server's time-out of a reflector's watch, drawn again for each
 REOPEN_S = 1.0
 
 

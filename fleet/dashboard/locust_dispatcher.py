@@ -24,10 +24,8 @@ log = logging.getLogger("fleet")
 Layout = dict[str, dict[str, int]]
 
 
-Worker = Any
-"""Locust's WorkerNode: its id, and its users by class as it reported them."""
-UserClass = Any
-"""A User of Locust: its weight and its fixed_count."""
+Worker = Any  # locust's WorkerNode: its id, and its users by class as it reported them
+UserClass = Any  # a User of Locust: its weight and its fixed_count
 
 
 def is_fleet(worker_id: str) -> bool:

@@ -20,16 +20,13 @@ USER_CLASS = "VirtualNode"
 FAULT_ORDER = "fleet-fault"
 FAULT_TOLD = "fleet-fault-told"
 """What fleet's own locustfile and a worker say of faults; both are custom messages to Locust."""
-FOREIGN_WORKER = -1
-"""The version of a worker that is not Locust's own: the master skips its check."""
+FOREIGN_WORKER = -1  # the version of a worker that is not Locust's own: the master skips its check
 TICK_S = 1.0
 REPORT_TICKS = 3
 ACK_TICKS = 5
 READY_TRIES_MAX = 3
-SILENCE_MAX = 5
-"""Heartbeats without an answer after which the master does not know us."""
-QUIET_TICKS = 10
-"""After so long without a word of the master we say so, and again each minute."""
+SILENCE_MAX = 5  # heartbeats without an answer after which the master does not know us
+QUIET_TICKS = 10  # after so long without a word of the master we say so, and again each minute
 REMINDER_TICKS = 60
 
 Json = dict[str, Any]

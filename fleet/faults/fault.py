@@ -237,13 +237,11 @@ PARAMETERS = (
     *("resource", "count", "condition", "status"),
 )
 _WHOM = ("node_selector", "zone", "nodes", "share")
-FAULT_ANNOTATION = "fleet.emulator/fault"
-"""Of a Node: `Partition:8m mode=Reset; ClockSkew by=1h`."""
+FAULT_ANNOTATION = "fleet.emulator/fault"  # of a Node: `Partition:8m mode=Reset; ClockSkew by=1h`
 NOTE_FAULTS_MAX = 16
 NOTE_CHARACTERS_MAX = 4096
 NOTE_KEYS = (*map(key_of, PARAMETERS), "every")
-FLAT_KEYS = ("selector", "zone", "nodes", "share", *NOTE_KEYS)
-"""What `read_fault` takes."""
+FLAT_KEYS = ("selector", "zone", "nodes", "share", *NOTE_KEYS)  # what `read_fault` takes
 _EXAMPLES = {"by_ns": "25s", "component": "etcd", "condition": "KernelDeadlock"}
 OF_KUBELET = frozenset(("Ready", "MemoryPressure", "DiskPressure", "PIDPressure"))
 """Conditions that the kubelet says itself, and puts right at each report."""

@@ -16,16 +16,14 @@ from fleet.profile.settings import Fidelity
 
 BASE_BYTES = 120 << 20
 NODE_BYTES = {Fidelity.KUBELET: 64 << 10, Fidelity.LIGHT: 12 << 10}
-WATCHES_BYTES = 8 << 10
-"""Of a node in light that has its own watches."""
+WATCHES_BYTES = 8 << 10  # of a node in light that has its own watches
 APISERVER_NODE_BYTES = {Fidelity.KUBELET: 700 << 10, Fidelity.LIGHT: 150 << 10}
 APISERVER_WATCHES_BYTES = 400 << 10
 CONTROLPLANE_BYTES = 1 << 30
 AGENT_BYTES = 24 << 10
 APISERVER_AGENT_BYTES = 400 << 10
 DESCRIPTORS_BASE = 200
-GOAWAY_SPARE = 1.05
-"""A GOAWAY opens second connections for a while."""
+GOAWAY_SPARE = 1.05  # a GOAWAY opens second connections for a while
 LOCAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -34,8 +32,7 @@ class Load(NamedTuple):
 
     nodes: int
     fidelity: Fidelity
-    agents: float = 0.0
-    """How many a node has on average; each has a connection of its own."""
+    agents: float = 0.0  # how many a node has on average; each has a connection of its own
     own_watches: bool = False
 
     def __str__(self) -> str:

@@ -50,24 +50,19 @@ FIRST_COLD, LEAST_COLD = 48, 8
 """Kubelets that start cold: 30 requests each, most of whose time they wait for their own."""
 MOST = 1_024
 WINDOW_S = 0.5
-ANSWERS_MIN = 30
-"""Of a window that says something; a slower server's is longer."""
+ANSWERS_MIN = 30  # of a window that says something; a slower server's is longer
 STEADY = 4.0
 CROWDED = 40.0
-RELIEVED = 20.0
-"""A server that was held up for a moment gets back what it had."""
+RELIEVED = 20.0  # a server that was held up for a moment gets back what it had
 SHRINK = 0.9
 BRAKE = 0.5
-BRAKE_PAUSE_S = 3.0
-"""What was refused in that time was sent before."""
+BRAKE_PAUSE_S = 3.0  # what was refused in that time was sent before
 REFUSED_SHARE = 0.005
 QUEUED_S = 1.0
 """In a queue of the API server, p90 of the requests of nodes; a renewal is given up after 10 s."""
 
-Route = tuple[str, str]
-"""Verb and resource."""
-Rows = Mapping[Route, Mapping[int, Histogram]]
-"""As of `metrics.Requests`, by code."""
+Route = tuple[str, str]  # verb and resource
+Rows = Mapping[Route, Mapping[int, Histogram]]  # as of `metrics.Requests`, by code
 Answers = tuple[int, int, int]
 """How many, how long they took in all, and the quickest of them, in microseconds."""
 NONE: Answers = (0, 0, 0)
@@ -175,8 +170,7 @@ def _is_answer(code: int) -> bool:
     return 200 <= code < 500 and code != 429
 
 
-UNSETTLED_MAX = 96
-"""Or twice as many as may start, if that is more."""
+UNSETTLED_MAX = 96  # or twice as many as may start, if that is more
 PATIENCE_S = 15.0
 """After so long without one more node that others see Ready, they are not waited for."""
 LOOKED_AT_ALWAYS = 256  # of more than this, a look a second is enough

@@ -141,8 +141,7 @@ def _pull_policy(image: str) -> str:
     return "Always" if latest else "IfNotPresent"
 
 
-LOOK_S = 1.0
-"""How often the process looks; a node acts on it at its own period."""
+LOOK_S = 1.0  # how often the process looks; a node acts on it at its own period
 TOO_LONG = f"contents exceed the limit of {MANIFEST_BYTES_MAX >> 20} MiB"
 
 log = logging.getLogger(__name__)

@@ -42,12 +42,10 @@ CALLS_AT_ONCE = 2
 
 A server that stands still for a while holds the renewal of every node, and what it began besides.
 """
-WATCH_POOL_NODES = 256
-"""Few, as a pool dials one connection at a time."""
+WATCH_POOL_NODES = 256  # few, as a pool dials one connection at a time
 WATCH_LIMITS = PoolLimits(connections=1_024)
 """400 watches for each node, most of them of what its pods refer to; also of all shared watches."""
-WATCHES_OF_A_NODE = 8
-"""Five that each kubelet has, and room for ConfigMaps and Secrets of its pods."""
+WATCHES_OF_A_NODE = 8  # five that each kubelet has, and room for ConfigMaps and Secrets of its pods
 
 
 def call_limits(nodes: int) -> PoolLimits:

@@ -310,8 +310,7 @@ Amounts = dict[str, str]
 QOS_RESOURCES = ("cpu", "memory")
 MIN_SHARES_MILLI = 2
 """So little CPU, or less, is no request to a cgroup. Source: cm/helpers_linux.go, MinShares."""
-MIN_LIMIT_MILLI = 10
-"""Source: cm/helpers_linux.go, MinMilliCPULimit."""
+MIN_LIMIT_MILLI = 10  # Source: cm/helpers_linux.go, MinMilliCPULimit
 NANO_OF_A_MILLI = NANO // 1000
 
 
@@ -326,10 +325,8 @@ class Demand(NamedTuple):
 class PodResources(NamedTuple):
     """What a pod asks for as a whole, as JSON."""
 
-    allocated: bytes
-    """Its requests, b"" when there are none."""
-    asked: bytes
-    """Requests and limits, as a status shows them until the pod runs."""
+    allocated: bytes  # its requests, b"" when there are none
+    asked: bytes  # requests and limits, as a status shows them until the pod runs
     running: bytes
     """The same of a running pod: what its cgroup has, and what the pod itself was given."""
     ended: bytes

@@ -11,8 +11,7 @@ from fleet.k8s.events import ObjectRef
 from fleet.k8s.pods import EventType, NodeCondition, PodStatus
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, CSINodeUpdate, ObjectTarget
 
-NodeId = NewType("NodeId", int)
-"""A dense index of the kubelets of one process."""
+NodeId = NewType("NodeId", int)  # a dense index of the kubelets of one process
 
 
 @enum.unique
@@ -350,10 +349,8 @@ class Report(NamedTuple):
     node: NodeId
     milestone: Milestone
     value_ns: int = 0
-    simulated_ns: int = 0
-    """How much of it the simulated machine took."""
-    api_ns: int = 0
-    """How much of it requests to the API server took."""
+    simulated_ns: int = 0  # how much of it the simulated machine took
+    api_ns: int = 0  # how much of it requests to the API server took
 
 
 class PowerOff(NamedTuple):

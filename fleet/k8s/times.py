@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from fleet.clock import NS_PER_S
 
-RENEW_TIME = b'"renewTime":"'
-"""What stands before a MicroTime in the JSON of a Lease."""
+RENEW_TIME = b'"renewTime":"'  # what stands before a MicroTime in the JSON of a Lease
 
 _last_s = -1
 _last_text = b""

@@ -39,8 +39,7 @@ RESIZE_CONDITIONS = frozenset(
 )
 """Source: pkg/volume/util/resize_util.go, knownResizeConditions."""
 NODE_RESIZE_ERROR = "NodeResizeError"
-NO_NODE_EXPANSION = "volume.kubernetes.io/node-expansion-not-required"
-"""An annotation of a claim."""
+NO_NODE_EXPANSION = "volume.kubernetes.io/node-expansion-not-required"  # an annotation of a claim
 
 
 if TYPE_CHECKING:
@@ -84,8 +83,7 @@ class ClaimView(Record, frozen=True):
         return "ReadWriteMany" in self.access_modes and NO_NODE_EXPANSION not in self.annotations
 
 
-SecretRef = tuple[str, str]
-"""The namespace and the name of a Secret."""
+SecretRef = tuple[str, str]  # the namespace and the name of a Secret
 NO_SECRET: SecretRef = ("", "")
 
 

@@ -29,5 +29,4 @@ OPT_IN_LABEL = f"{OWN_PREFIX}managed"
 """Of Nodes that others made: with the value `true` fleet may be their kubelet."""
 PROVIDED_ADDRESS = "alpha.kubernetes.io/provided-node-ip"
 """Says which address the kubelet was given. Source: k8s.io/cloud-provider/api."""
-USER_NAMESPACE = "runningInUserNamespace"
-"""Member of `status.nodeInfo`."""
+USER_NAMESPACE = "runningInUserNamespace"  # member of `status.nodeInfo`

@@ -21,8 +21,7 @@ BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
 RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer
 KILL_TIMEOUT_MIN_S = 10  # minTimeout of killPodNow
 GRACE_MIN_S = 1  # 0 would mean a forced deletion
-FAILED = 1 << 62
-"""A sync failed without a back-off whose end is known."""
+FAILED = 1 << 62  # a sync failed without a back-off whose end is known
 PENDING_HOLD_NS = 1 * NS_PER_S
 """`light`: a pod that starts within this time is reported once, as Running."""
 STARTED_PHASES = frozenset(("Running", "Succeeded"))
@@ -81,8 +80,7 @@ class Happened(enum.IntEnum):
     FAILED = 5  # the manager that the stage waits for has given up
 
 
-REFUSED = -1
-"""The last sync of a pod that was not admitted."""
+REFUSED = -1  # the last sync of a pod that was not admitted
 
 RUNTIME_STAGES = frozenset(
     (
@@ -355,8 +353,7 @@ class PodWorker:
         return shortened
 
 
-Workers = dict[pods.PodUid, PodWorker]
-"""The workers of one node's pods; `NodePods` owns them."""
+Workers = dict[pods.PodUid, PodWorker]  # the workers of one node's pods; `NodePods` owns them
 
 
 def effective_grace_s(grace_s: int, pod: pods.Pod, override_s: int | None = None) -> int:

@@ -26,12 +26,9 @@ from fleet.profile.schema import (
 NODE = b"{{node}}"
 SERVICE_ACCOUNT_USER = "system:serviceaccount:"
 HEARTBEAT_NS = 300 * NS_PER_S
-AGENTS_MAX = 16
-"""On one node: each has a connection of its own."""
-WATCHES_MAX = 90
-"""Of one agent: an API server takes 100 streams on a connection."""
-USER_AGENT_PLACEHOLDERS = ("version", "os", "arch")
-"""Of a user agent, an agent's or a kubelet's."""
+AGENTS_MAX = 16  # on one node: each has a connection of its own
+WATCHES_MAX = 90  # of one agent: an API server takes 100 streams on a connection
+USER_AGENT_PLACEHOLDERS = ("version", "os", "arch")  # of a user agent, an agent's or a kubelet's
 
 _NAME = r"^[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?$"
 _NAMESPACED = re.compile(r"([a-z0-9][-a-z0-9]{0,62})/([a-z0-9][-.a-z0-9]{0,252})")

@@ -246,8 +246,7 @@ class LifecycleBehavior(Spec):
 USUAL_LIFE = LifecycleBehavior()
 
 INTERVAL_NS_MAX = 1 << 61
-LINE_MAX = 16 << 10
-"""A longer line is split by containerd (max_container_log_line_size)."""
+LINE_MAX = 16 << 10  # a longer line is split by containerd (max_container_log_line_size)
 RATE_MAX = 100_000.0
 PLACEHOLDERS = ("index", "time", "level", "random", "pod", "namespace", "container", "node")
 DEFAULT_TEMPLATE = "{{time}} {{level}} request {{index}} of {{pod}} took {{random}} us"

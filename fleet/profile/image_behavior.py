@@ -126,15 +126,13 @@ def _invalid(error: str) -> ImageReference:
 
 
 SIZE_MIN = 5_000_000
-SIZE_RATIO = 100
-"""Images of unknown size have 5 MB to 500 MB, evenly on a logarithmic scale."""
+SIZE_RATIO = 100  # images of unknown size have 5 MB to 500 MB, evenly on a logarithmic scale
 LATENCY = constant(5_000_000)
 """Until the manifest is read, where a profile declares nothing: a registry next door."""
 BANDWIDTH = 20_000_000_000
 """Bytes per second, where a profile declares nothing: so that pods start as if images were there.
 """
-TIMEOUT_NS = 30 * NS_PER_S
-"""containerd's time-out of a dial."""
+TIMEOUT_NS = 30 * NS_PER_S  # containerd's time-out of a dial
 
 
 class PullError(enum.Enum):

@@ -24,8 +24,7 @@ CPU_RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 MINUTE_NS = 60 * NS_PER_S
 STATUS_REPORT_NS = 5 * MINUTE_NS
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
-BURST_DEFAULT = 100
-"""Of kubeAPIBurst and eventBurst, also when they are 0; a QPS of 0 is kept."""
+BURST_DEFAULT = 100  # of kubeAPIBurst and eventBurst, also when they are 0; a QPS of 0 is kept
 EVICTION_SIGNALS = (
     "memory.available",
     "nodefs.available",
@@ -95,8 +94,7 @@ Enforced = Literal[
 TRUE_TEXTS = frozenset(("1", "t", "T", "true", "TRUE", "True"))
 ChangeDetection = Literal["Get", "Cache", "Watch"]
 
-Taint = tuple[str, str, str]
-"""Key, value, effect."""
+Taint = tuple[str, str, str]  # key, value, effect
 
 
 class EvictionThreshold(NamedTuple):

@@ -30,8 +30,7 @@ from fleet.profile.settings import Fidelity, Settings
 from fleet.profile.yaml_text import YAMLTextError, read_documents
 from fleet.quantity import Quantity
 
-DOCUMENT_BYTES_MAX = 4 * 1024 * 1024
-"""A profile is a page; what is longer is the wrong file."""
+DOCUMENT_BYTES_MAX = 4 * 1024 * 1024  # a profile is a page; what is longer is the wrong file
 
 Document = NodeProfile | PodBehaviorManifest | NodeAgent
 KINDS: dict[str, type[NodeProfile] | type[PodBehaviorManifest] | type[NodeAgent]] = {

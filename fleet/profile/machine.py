@@ -115,14 +115,11 @@ class ShutdownSchedule(Spec):
 
 
 DEVICES_MAX = 1024
-NUMA_NODES_MAX = 8
-"""As upstream: pkg/kubelet/cm/topologymanager, defaultMaxAllowableNUMANodes."""
-MESSAGE_MAX = 1000
-"""Source: core/v1 ResourceHealthMessageMaxLength."""
+NUMA_NODES_MAX = 8  # as upstream: pkg/kubelet/cm/topologymanager, defaultMaxAllowableNUMANodes
+MESSAGE_MAX = 1000  # Source: core/v1 ResourceHealthMessageMaxLength
 REGISTRATION_DELAY = constant(5 * NS_PER_S)
 """A plugin is a pod of a DaemonSet: its node is Ready before it runs."""
-LOOP_NS = 1 * NS_PER_S
-"""Source: pkg/kubelet/pluginmanager/plugin_manager.go, loopSleepDuration."""
+LOOP_NS = 1 * NS_PER_S  # Source: pkg/kubelet/pluginmanager/plugin_manager.go, loopSleepDuration
 RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 ResourceName = Annotated[str, StringConstraints(pattern=RESOURCE_PATTERN)]
 DRIVER_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"

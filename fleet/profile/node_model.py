@@ -99,8 +99,7 @@ In place of the commit stands one that nobody has: as long, and logs show fleet'
 """
 
 WINDOWS = "windows"
-NO_SWAP_KERNEL = (6, 4)
-"""Source: pkg/util/kernel/constants.go, TmpfsNoswapSupportKernelVersion."""
+NO_SWAP_KERNEL = (6, 4)  # Source: pkg/util/kernel/constants.go, TmpfsNoswapSupportKernelVersion
 _KERNEL = re.compile(r"(\d+)\.(\d+)")
 
 

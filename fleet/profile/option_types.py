@@ -27,12 +27,10 @@ class Shown(NamedTuple):
     is_hidden: bool = False
 
 
-SHARDS_MAX = 10_000
-"""Shards have four digits."""
+SHARDS_MAX = 10_000  # shards have four digits
 PROFILE_PERIOD_MAX = 10_000
 """The nodes after which a weighted mix repeats; finer weights are refused."""
-RATE_MAX = "max"
-"""As a rate: all nodes at once."""
+RATE_MAX = "max"  # as a rate: all nodes at once
 
 
 class ProfileChoice(NamedTuple):
@@ -48,11 +46,9 @@ class ProfileChoice(NamedTuple):
 class StopRules(NamedTuple):
     """When a run ends because the API server is sick; a duration of 0 turns a rule off."""
 
-    readyz_ns: int = 0
-    """`/readyz` is red for so long."""
+    readyz_ns: int = 0  # `/readyz` is red for so long
     errors_share: float = 0.0
-    errors_ns: int = 0
-    """More than that share of the answers are 429 or 5xx for so long."""
+    errors_ns: int = 0  # more than that share of the answers are 429 or 5xx for so long
 
     @property
     def are_on(self) -> bool:
@@ -303,8 +299,7 @@ Rate = Annotated[float, BeforeValidator(_rate)]
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]
 Shard = Annotated[Annotated[int, Field(ge=0, lt=SHARDS_MAX)] | None, BeforeValidator(_shard)]
 StopIf = Annotated[StopRules, BeforeValidator(_stop_rules)]
-DEFAULT_STOP_RULES = _stop_rules("readyz,errors")
-"""Of a shared cluster."""
+DEFAULT_STOP_RULES = _stop_rules("readyz,errors")  # of a shared cluster
 StatefulSetOption = Annotated[
     StatefulSet | None,
     BeforeValidator(lambda given: StatefulSet.parse(given) if isinstance(given, str) else given),

@@ -29,8 +29,7 @@ from fleet.quantity import parse_quantity
 
 MOUNT_DELAY = constant(100_000_000)
 """NodeStageVolume and NodePublishVolume of a driver whose device is there."""
-EXPAND_DELAY = constant(100_000_000)
-"""NodeExpandVolume."""
+EXPAND_DELAY = constant(100_000_000)  # NodeExpandVolume
 PROVISION_DELAY = constant(500_000_000)
 ATTACH_DELAY = constant(500_000_000)
 EMPTY_DIR_ANNOTATION = f"{OWN_PREFIX}empty-dir-usage"
@@ -103,8 +102,7 @@ class CSIDriver(Spec):
 
 SANDBOX_DELAY = constant(100_000_000)
 """To create the sandbox and its network: what containerd with a CNI plugin takes at best."""
-START_DELAY = constant(50_000_000)
-"""To create and start one container whose image is present."""
+START_DELAY = constant(50_000_000)  # to create and start one container whose image is present
 
 
 class RunTimes(Spec):
@@ -388,8 +386,7 @@ def _overridden(behavior: PodBehavior, notes: Mapping[str, str]) -> PodBehavior:
 
 Read = Callable[[str], Mapping[str, object] | None]
 """Returns which fields an annotation sets, None if it cannot be read."""
-NOTE_MAX = 4096
-"""Characters of an annotation in YAML; a longer one is ignored."""
+NOTE_MAX = 4096  # characters of an annotation in YAML; a longer one is ignored
 
 
 def _sets(field: str, read: Callable[[str], object] = str) -> Read:

@@ -31,8 +31,7 @@ from fleet.quantity import Quantity, format_duration, parse_positive_duration, p
 API_VERSION = "fleet.emulator/v1alpha1"
 KNOWN_KEYS_SHOWN_MAX = 12
 PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-PLACEHOLDERS = ("name", "index", "zone", "region")
-"""Of a providerID."""
+PLACEHOLDERS = ("name", "index", "zone", "region")  # of a providerID
 
 DurationNs = Annotated[
     int,

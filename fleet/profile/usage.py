@@ -134,8 +134,7 @@ def constant_curve(amount: int) -> Curve:
     return Curve(((0, amount),))
 
 
-Term = tuple[Curve, int]
-"""A curve and the instant of its start."""
+Term = tuple[Curve, int]  # a curve and the instant of its start
 
 
 def sum_at(terms: Sequence[Term], base: int, now_ns: int) -> int:

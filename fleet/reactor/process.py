@@ -62,10 +62,8 @@ class IdleDetector:
 
 
 DURATION_BOUNDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
-NO_ANSWER = "<error>"
-"""The code of a request that has none."""
-NO_DURATION = -1
-"""Of a watch: client-go measures requests that end."""
+NO_ANSWER = "<error>"  # the code of a request that has none
+NO_DURATION = -1  # of a watch: client-go measures requests that end
 _METHODS = {"DELETECOLLECTION": "DELETE", "LIST": "GET", "WATCH": "GET"}
 """By the verbs that the API server's metrics name."""
 
@@ -116,8 +114,7 @@ class RequestColumns:
             yield code_shown, method, count
 
 
-NOBODY = NodeId(-1)
-"""The owner of watches and timers that belong to no single kubelet."""
+NOBODY = NodeId(-1)  # the owner of watches and timers that belong to no single kubelet
 STORY_MAX = 1_000
 
 

@@ -29,8 +29,7 @@ EVERY = 4
 millisecond of fleet's CPU. By count and not by time: the first of a burst is its quickest."""
 LOOKED_FOR_MAX = 1_000
 LOST_NS = 60 * NS_PER_S
-SEEN_MAX = 7
-"""Events of one object before the answer to one write of it: other writers are few."""
+SEEN_MAX = 7  # Events of one object before the answer to one write of it: other writers are few
 OK = 200
 WATCHED_WRITES = {
     Op.PATCH_POD_STATUS: WatchKind.PODS,

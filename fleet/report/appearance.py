@@ -26,8 +26,7 @@ PALETTE = (
     Colour("#4aa3d8", "#9ad4f5"),
 )
 BLUE, VERMILION, GREEN, PURPLE, YELLOW, SKY = range(len(PALETTE))
-GREY = -1
-"""For what is there to compare with, such as a target."""
+GREY = -1  # for what is there to compare with, such as a target
 FAINT = Colour("#5c6470", "#a2aab6")
 
 

@@ -27,8 +27,7 @@ NOT_PROVEN = (
 
 IDLE = "no pods: idle kubelets, their agents and the control plane's own controllers"
 
-HEADS = {Outcome.PASS: "HELD", Outcome.FAIL: "NONE HELD"}
-"""Of any other verdict its own words."""
+HEADS = {Outcome.PASS: "HELD", Outcome.FAIL: "NONE HELD"}  # of any other verdict its own words
 MARKS = {Outcome.PASS: "met", Outcome.NOT_JUDGED: "unjudged"}
 
 
@@ -39,19 +38,13 @@ class Probe:
     nodes: int
     attempt: int = 1
     verdict: Outcome
-    told: str
-    """The run in one sentence."""
-    ready_s: float | None = None
-    """Until all were Ready."""
-    nearest: str = ""
-    """The service level that came nearest to its limit, "" for none."""
-    share: float | None = None
-    """How much of the limit it used: 1 is all."""
-    shown: str = ""
-    """The same in words."""
+    told: str  # the run in one sentence
+    ready_s: float | None = None  # until all were Ready
+    nearest: str = ""  # the service level that came nearest to its limit, "" for none
+    share: float | None = None  # how much of the limit it used: 1 is all
+    shown: str = ""  # the same in words
     directory: str
-    exit_code: int = 0
-    """Of the run: 4 of one that was not judged on what the user asked for."""
+    exit_code: int = 0  # of the run: 4 of one that was not judged on what the user asked for
     ended: str = ""
     """Why the search ends with it: `--stop-if`, or a limit of fleet's own. It broke nothing."""
 
@@ -62,17 +55,13 @@ class Search:
 
     verdict: Outcome
     exit_code: Exit = Exit.OK
-    held: int
-    """The largest size that held, 0 for none."""
-    broke: int | None = None
-    """The smallest that did not."""
+    held: int  # the largest size that held, 0 for none
+    broke: int | None = None  # the smallest that did not
     what_broke: str = ""
-    problem: str = ""
-    """Why the search ended early, or why no larger size can be tried."""
+    problem: str = ""  # why the search ended early, or why no larger size can be tried
     took_s: float
     command: list[str] = field(default_factory=list)
-    load: str = IDLE
-    """What the nodes did, in words."""
+    load: str = IDLE  # what the nodes did, in words
     probes: list[Probe] = field(default_factory=list)
 
     @property

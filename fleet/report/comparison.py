@@ -19,8 +19,7 @@ from fleet.report.summary_text import duration
 MACHINE = ("cpu", "cores", "memory")
 MIX = ("profiles", "no_agents", "simulate_csi", "processes")
 """Options that decide what a node is, and which process it shares."""
-SAMPLES_LEAST = 30
-"""A percentile of fewer samples is about their maximum."""
+SAMPLES_LEAST = 30  # a percentile of fewer samples is about their maximum
 LENGTH_RATIO_MAX = 1.25
 """What is counted over a run that is longer by more than this is another count."""
 
@@ -39,8 +38,7 @@ class Alike(enum.Enum):
 
 ALL = frozenset(Alike) - {Alike.LENGTH}
 COUNTED = frozenset(Alike)
-FLEET = ALL - {Alike.SERVER, Alike.PACE}
-"""Of what fleet itself does on a machine."""
+FLEET = ALL - {Alike.SERVER, Alike.PACE}  # of what fleet itself does on a machine
 MEMORY = frozenset({Alike.NODES, Alike.NODE, Alike.LOAD})
 
 
@@ -53,8 +51,7 @@ class Compared(NamedTuple):
     better: Literal["less", "more", ""]
     least: float = 0.0
     needs: frozenset[Alike] = ALL
-    samples: str = ""
-    """Where the summary has the number of samples of a percentile."""
+    samples: str = ""  # where the summary has the number of samples of a percentile
 
 
 FIGURES = (
@@ -81,8 +78,7 @@ FIGURES = (
     Compared("process.timer_lag_ms.p99", "timer lag p99", "ms", "", 10.0),
 )
 LEVEL_LEAST_S = 0.01
-WATCH_LEAST_S = 0.05
-"""Its samples are few: a 99th percentile is nearly their maximum."""
+WATCH_LEAST_S = 0.05  # its samples are few: a 99th percentile is nearly their maximum
 
 
 class Row(NamedTuple):
@@ -93,8 +89,7 @@ class Row(NamedTuple):
     values: list[float | None]
     ratios: list[float | None]
     worse: list[bool]
-    better: str
-    """`less` or `more`; "" of a figure that is shown only."""
+    better: str  # `less` or `more`; "" of a figure that is shown only
     unjudged: list[str]
     """Of each run, why the figure cannot be compared with that of the first one; "" if it can."""
 

@@ -51,13 +51,11 @@ REJECTED = "apiserver_flowcontrol_rejected_requests_total"
 NODE_LEVELS = ("node-high", "system")
 NODE_SCHEMAS = ("system-node-high|", "system-nodes|")
 """Of kubelets. Source: apiserver/pkg/apis/flowcontrol/bootstrap/default.go."""
-SERIES_MAX = 50_000
-"""Remembered of one component; a busy API server has some 5,000 that are of use."""
+SERIES_MAX = 50_000  # remembered of one component; a busy API server has some 5,000 that are of use
 SLICE_CREDIT = 1_000
 PARSE_COST = 40
 """Of a series that is new, in lines that are known: 30 us, where those take less than one."""
-SEPARATOR = "|"
-"""Between the values of labels in a key; no verb, resource or name has one."""
+SEPARATOR = "|"  # between the values of labels in a key; no verb, resource or name has one
 
 
 class Family(NamedTuple):
@@ -67,8 +65,7 @@ class Family(NamedTuple):
     labels: tuple[str, ...] = ()
     """What distinguishes series; over all other labels they are added up."""
     is_histogram: bool = False
-    only: tuple[str, str] = ("", "")
-    """A label and the value that it must have."""
+    only: tuple[str, str] = ("", "")  # a label and the value that it must have
 
 
 PROCESS = (
@@ -118,8 +115,7 @@ FAMILIES: Mapping[str, tuple[Family, ...]] = {
     ),
 }
 
-Key = tuple[str, str]
-"""The name of a family, and the values of its labels."""
+Key = tuple[str, str]  # the name of a family, and the values of its labels
 
 
 @dataclass(slots=True)
@@ -196,12 +192,10 @@ class Place(NamedTuple):
     """Where the value of one series goes."""
 
     key: Key
-    bound: float | None
-    """Of the bucket; None of what is no histogram."""
+    bound: float | None  # of the bucket; None of what is no histogram
 
 
-NOWHERE = Place(("", ""), None)
-"""Of a series that nobody looks at."""
+NOWHERE = Place(("", ""), None)  # of a series that nobody looks at
 
 
 class Wanted:
@@ -276,12 +270,10 @@ class Wanted:
 
 INTERVAL_S = 5.0
 INTERVAL_MAX_S = 15.0
-SHARE = 100
-"""Of the time that an answer takes is waited until the next sample."""
+SHARE = 100  # of the time that an answer takes is waited until the next sample
 TIMEOUT_S = 10.0
 BYTES_MAX = 64 << 20
-PAUSE_S = 0.004
-"""Between slices of a millisecond: a turn of the reactor or two."""
+PAUSE_S = 0.004  # between slices of a millisecond: a turn of the reactor or two
 PURPOSE = "metrics"
 PATH = "/metrics"
 

@@ -22,13 +22,11 @@ from fleet.report.service_levels import MUTATING, POD_STARTUP, calls_of, words
 
 POINTS_MAX = 300
 KINDS_SHOWN = 5
-SAMPLES_LEAST = 10
-"""Between two samples of the control plane, for a percentile to say anything."""
+SAMPLES_LEAST = 10  # between two samples of the control plane, for a percentile to say anything
 
 Point = tuple[float, float]
 Points = list[Point]
-Lines = Mapping[str, Points]
-"""The lines of a plot by their labels."""
+Lines = Mapping[str, Points]  # the lines of a plot by their labels
 Join = Callable[[list[float]], float]
 Kind = Literal["lines", "stack", "bars", "sizes"]
 SHARES: Mapping[str, Join] = {"p50": fmean, "p99": max}
@@ -43,8 +41,7 @@ class Plot(NamedTuple):
     lines: Lines
     kind: Kind = "lines"
     is_log: bool = False
-    limits: Mapping[str, float] = {}
-    """Lines across the plot, by their labels."""
+    limits: Mapping[str, float] = {}  # lines across the plot, by their labels
 
     @property
     def title(self) -> str:

@@ -22,12 +22,10 @@ from fleet.report.figure import Kind, figure
 from fleet.report.report import own_limit_words
 from fleet.report.summary_text import size
 
-FRAME_S = 0.25
-"""The least time between two frames: four a second."""
+FRAME_S = 0.25  # the least time between two frames: four a second
 CHANGED_LINE_S = 10.0
 STEADY_LINE_S = 30.0
-ESTIMATE_AFTER_S = 5.0
-"""Of rising nodes; what is sooner is over sooner than it is read."""
+ESTIMATE_AFTER_S = 5.0  # of rising nodes; what is sooner is over sooner than it is read
 
 ANSWER_BYTES_MAX = 1024
 
@@ -47,12 +45,10 @@ class LiveFigures:
     nodes_requested: int = 0
     nodes_registered: int = 0
     nodes_ready: int = 0
-    held_by: str = ""
-    """What keeps nodes from starting just now."""
+    held_by: str = ""  # what keeps nodes from starting just now
     own_limits: Mapping[str, int] = field(default_factory=dict)
     """Limits of fleet's own that were hit, and how often."""
-    scenario: str = ""
-    """Which phase of a scenario is played, and what it waits for."""
+    scenario: str = ""  # which phase of a scenario is played, and what it waits for
     faults: list[str] = field(default_factory=list)
     """What is on: its name, its nodes, the time that is left."""
     pods: Mapping[str, int] = field(default_factory=dict)
@@ -62,12 +58,10 @@ class LiveFigures:
     lease_late_p99_ms: float | None = figure(None, kind=Kind.MOMENT)
     api_errors: int = 0
     watches: int = 0
-    agents: int = 0
-    """What runs next to the kubelets: with the next two."""
+    agents: int = 0  # what runs next to the kubelets: with the next two
     agent_watches: int = 0
     agent_bytes_per_s: float = 0.0
-    fleet_cpu: float | None = None
-    """In cores, as the next one."""
+    fleet_cpu: float | None = None  # in cores, as the next one
     controlplane_cpu: float | None = None
     rss_bytes: int = 0
 

@@ -41,8 +41,7 @@ class Recovery(NamedTuple):
     from_s: float
     until_s: float
     lost: int
-    took_s: float | None
-    """Until as many nodes were Ready as before; None if that was not seen."""
+    took_s: float | None  # until as many nodes were Ready as before; None if that was not seen
 
 
 def of_unit(sli: str, value: float | None) -> str:

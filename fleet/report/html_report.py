@@ -49,8 +49,7 @@ POLICY = (
 )
 IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 """What could end the script element that holds JSON, or a line of it."""
-LABEL_MAX = 36
-"""Characters of a series' or phase's name; longer ones would leave the plot no room."""
+LABEL_MAX = 36  # characters of a series' or phase's name; longer ones would leave the plot no room
 
 
 def write(path: Path, text: str) -> Path:

@@ -32,11 +32,9 @@ from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import SCHEDULING, words_of_s
 from fleet.report.summary_text import size
 
-NEAR = 0.8
-"""Of a limit: from here on it is what holds the run back."""
+NEAR = 0.8  # of a limit: from here on it is what holds the run back
 CALL_LIMIT_S, POD_START_LIMIT_S = 1.0, 5.0
-REFUSED_LIMIT = 0.01
-"""Requests per second; a server at rest refuses none."""
+REFUSED_LIMIT = 0.01  # requests per second; a server at rest refuses none
 
 
 class Resource(NamedTuple):

@@ -36,8 +36,7 @@ from fleet.report.figures import (
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Samples = Sequence[tuple[Sequence[str], float | Histogram]]
-"""Values by the values of the labels."""
+Samples = Sequence[tuple[Sequence[str], float | Histogram]]  # values by the values of the labels
 
 
 class FleetCollector(Collector):

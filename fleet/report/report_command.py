@@ -129,8 +129,7 @@ def _counted(suite: ET.Element) -> str:
 
 # ---- several runs ----
 
-WHY_CHARACTERS_MAX = 40
-"""Of a reason in a cell of the table."""
+WHY_CHARACTERS_MAX = 40  # of a reason in a cell of the table
 
 
 def amount(value: float | None, unit: str) -> str:

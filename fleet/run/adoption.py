@@ -29,8 +29,7 @@ from fleet.errors import FleetError
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
 
-CONFLICTS_MAX = 5
-"""Of writing one Node; controllers add and remove taints of their own."""
+CONFLICTS_MAX = 5  # of writing one Node; controllers add and remove taints of their own
 
 
 async def adopt_nodes(

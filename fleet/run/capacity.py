@@ -100,15 +100,13 @@ _JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 """What a run ends with that came to a verdict."""
 HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
-IN_USE = "cluster-in-use"
-"""The shipped scenario of `--pods-per-node`."""
+IN_USE = "cluster-in-use"  # the shipped scenario of `--pods-per-node`
 POD_CHURN = 0.004
 """What the node has of SIG Scalability's 20 pods a second on 5,000 nodes.
 
 Source: kubernetes/community sig-scalability/configs-and-limits/thresholds.md, pod churn.
 """
-FIRST = 100
-"""The first size, unless --max-nodes is less."""
+FIRST = 100  # the first size, unless --max-nodes is less
 
 Note = Callable[[str], None]
 Json = dict[str, Any]
@@ -128,20 +126,16 @@ class Asked(NamedTuple):
 
     arguments: list[str]
     """They begin with `spawn` or `run`; the number of nodes and the run directory are added."""
-    variables: dict[str, str]
-    """What is nobody's to read in a list of processes."""
-    load: str = IDLE
-    """What the nodes do, in words."""
-    scenario: str = ""
-    """The scenario of `--pods-per-node`, which the search writes for its runs."""
+    variables: dict[str, str]  # what is nobody's to read in a list of processes
+    load: str = IDLE  # what the nodes do, in words
+    scenario: str = ""  # the scenario of `--pods-per-node`, which the search writes for its runs
 
 
 class Workload(NamedTuple):
     """What each node has to do."""
 
     pods_per_node: int | None = None
-    churn: float | None = None
-    """Pods that are replaced each second, by the node."""
+    churn: float | None = None  # pods that are replaced each second, by the node
 
     def scenario(self, hold: str, ready_within: str) -> str:
         """Return `cluster-in-use` with these figures."""

@@ -44,10 +44,8 @@ class RunOutcome:
     run_directory: Path | None
     exit_code: int
     next_steps: list[str] = field(default_factory=list)
-    problem: str = ""
-    """Why the summary is printed only."""
-    report: str = ""
-    """Where the report is, or why it is not whole."""
+    problem: str = ""  # why the summary is printed only
+    report: str = ""  # where the report is, or why it is not whole
 
     def give_up_files(self, problem: str) -> None:
         """Note that the summary could not be written."""

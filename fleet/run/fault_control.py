@@ -52,8 +52,7 @@ from fleet.run.control_socket import Json, ask
 ACTIVE_MAX = 1_000
 NOTED_FIRST = 1_000_000
 """From here on faults of annotations are numbered: each process begins those of its own nodes."""
-REFUSED = "FaultRefused"
-"""The reason of the event about a Node whose annotation cannot be."""
+REFUSED = "FaultRefused"  # the reason of the event about a Node whose annotation cannot be
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ READYZ_EVERY_S = 5.0
 LOOK_S = 1.0
 SPAN_S = 5.0
 """The share of refusals is that of the answers of so many seconds: an idle node has one in ten."""
-REFUSALS_LEAST = 10
-"""Fewer say nothing: a server refuses single requests while it is well."""
+REFUSALS_LEAST = 10  # fewer say nothing: a server refuses single requests while it is well
 NO_ANSWER = 0
 
 Rows = Mapping[tuple[str, str], Mapping[int, Histogram]]

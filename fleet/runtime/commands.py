@@ -22,26 +22,21 @@ from fleet.runtime.container_config import ARGUMENT_MAX, TOO_MANY_ARGUMENTS, Ove
 from fleet.runtime.files import ANY_FILE, DIRECTORY, FileChange, UnknownFileError
 from fleet.runtime.program import Run, Written
 
-UNITS = 1 << 20
-"""Characters that a script may read and print at one instant: about 20 ms."""
+UNITS = 1 << 20  # characters that a script may read and print at one instant: about 20 ms
 UNITS_MAX = 4 * UNITS
 """One that goes on for longer, and costs more, is taken for one that does not end."""
 COMMAND_UNITS = 500
-STEPS_MAX = 1000
-"""A run of more commands is taken for one that does not end."""
-WORDS_MAX = 64
-"""A longer command line is not read."""
+STEPS_MAX = 1000  # a run of more commands is taken for one that does not end
+WORDS_MAX = 64  # a longer command line is not read
 KEPT_CHARACTERS_MAX = 16 << 10
 """A longer command is read each time: a hostile pod's may have a megabyte."""
 FOREVER_NS = 1 << 62
-NOT_READ = 126
-"""The code of a command that somebody runs and that is not read."""
+NOT_READ = 126  # the code of a command that somebody runs and that is not read
 SHELLS = frozenset(("sh", "bash", "ash", "dash"))
 COMMANDS = frozenset(
     ("sleep", "exit", "true", "false", ":", "echo", "cat", "touch", "rm", "test", "[", "trap")
 ) | {"exec", "tail", "cd", "set"}
-OUTPUT = "\0"
-"""A word that is what another command prints."""
+OUTPUT = "\0"  # a word that is what another command prints
 _KEYWORDS = ("while", "until", "do", "done")
 _DECIDING = frozenset(("sleep", "exit", "exec", "test", "[", "trap"))
 """What must be read: where a script goes, and when, depends on it."""

@@ -24,14 +24,11 @@ from fleet.runtime.programs import program_of
 NEVER = 1 << 62
 HEAD_BYTES = len(b"2026-11-21T02:06:48.123456789Z stdout F ")
 """What stands before each line in the file."""
-FILE_BYTES = 10 << 20
-"""Source: containerLogMaxSize."""
-ROUNDS_MAX = 100
-"""How far a script is followed in one call: about 2 ms."""
+FILE_BYTES = 10 << 20  # Source: containerLogMaxSize
+ROUNDS_MAX = 100  # how far a script is followed in one call: about 2 ms
 OPEN_MAX = 64 << 10
 """What is kept of a line without an end. Differs: containerd splits it each 16 KiB."""
-LINES_MAX = 500
-"""How many lines one call looks at."""
+LINES_MAX = 500  # how many lines one call looks at
 LEVELS = ("INFO", "INFO", "INFO", "INFO", "INFO", "INFO", "DEBUG", "DEBUG", "WARN", "ERROR")
 """How often each is drawn."""
 POLL_NS = NS_PER_S

@@ -18,8 +18,7 @@ MEMORY_DEFAULT = 4 << 20
 CPU_MILLI_DEFAULT = 1
 EPHEMERAL_DEFAULT = 32 << 10
 INODES_DEFAULT = 8
-PIDS_DEFAULT = 1
-"""Of a container that requests nothing: about a pause container's."""
+PIDS_DEFAULT = 1  # of a container that requests nothing: about a pause container's
 NOTHING = constant_curve(0)
 MILLI = 1000
 _NOTHING = Quantity(0)

@@ -14,18 +14,13 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-FILES_MAX = 1024
-"""Files that are kept of one volume, one container's layer, or the host."""
-BYTES_MAX = 16 << 20
-"""How long all their texts together may be."""
+FILES_MAX = 1024  # files that are kept of one volume, one container's layer, or the host
+BYTES_MAX = 16 << 20  # how long all their texts together may be
 VERSIONS_MAX = 64
-DIRECTORY = "/"
-"""The text of a directory."""
-ANY_FILE = ""
-"""The path of a change that an unknown command may have made."""
+DIRECTORY = "/"  # the text of a directory
+ANY_FILE = ""  # the path of a change that an unknown command may have made
 HOST = ("host", "")
-KUBELET = "kubelet"
-"""Who makes what volumes need."""
+KUBELET = "kubelet"  # who makes what volumes need
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/var/run", "/dev/shm")  # noqa: S108 - in a container
 _TERMINATION_LOG = "/dev/termination-log"
 
@@ -54,8 +49,7 @@ class Version(NamedTuple):
     text: str | None
 
 
-Writing = tuple[str, int]
-"""What somebody wrote from an instant on."""
+Writing = tuple[str, int]  # what somebody wrote from an instant on
 NOBODY: Writing = ("", 0)
 
 

@@ -14,10 +14,8 @@ import orjson
 from fleet.profile.image_behavior import digest_name, parse_image
 from fleet.profile.node_model import NodeModel
 
-NAMES_MAX = 5
-"""Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus."""
-PINNED = "registry.k8s.io/pause"
-"""containerd pins the image of its sandboxes."""
+NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
+PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
 LISTS_MAX = 256
 IDS_MAX = 4096
 

@@ -16,8 +16,7 @@ from fleet.runtime.program import HttpReply
 
 HEAD_MAX = 64 << 10
 BODY_MAX = 1 << 20
-PENDING_MAX = 1 << 20
-"""What waits to be read; then no more is taken."""
+PENDING_MAX = 1 << 20  # what waits to be read; then no more is taken
 _HTTP = re.compile(rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
 _METHOD_MAX = 8
 _REQUEST_LINE = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[01]")

@@ -115,8 +115,7 @@ class Run(NamedTuple):
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-UNKNOWN = Run(None, unknown_ns=0)
-"""What is known of a program that is not understood."""
+UNKNOWN = Run(None, unknown_ns=0)  # what is known of a program that is not understood
 
 
 def says(stdout: str = "", *, stderr: str = "", exit_code: int = 0, after_ns: int = 0) -> Run:

@@ -32,12 +32,9 @@ from fleet.runtime.program import UNKNOWN, HttpReply, Process, Program, Run, Ste
 
 GROUP = "fleet.programs"
 Finder = Callable[[Pod, ContainerSpec], Program | None]
-_plug_ins: list[Finder] = []
-"""Of this process, in order."""
-PHASES_MAX = 64
-"""A script that changes its files more often is followed so far."""
-OUTPUT_MAX = 10 << 10
-"""Source: pkg/probe/exec/exec.go, maxReadLength."""
+_plug_ins: list[Finder] = []  # of this process, in order
+PHASES_MAX = 64  # a script that changes its files more often is followed so far
+OUTPUT_MAX = 10 << 10  # Source: pkg/probe/exec/exec.go, maxReadLength
 
 
 def program_of(pod: Pod, spec: ContainerSpec) -> Program:

@@ -52,8 +52,7 @@ from fleet.runtime.program import (
 )
 from fleet.runtime.programs import program_of, record
 
-STOP_MIN_NS = 20 * NS_PER_MS
-"""A container that heeds SIGTERM is gone within 20 to 50 ms."""
+STOP_MIN_NS = 20 * NS_PER_MS  # a container that heeds SIGTERM is gone within 20 to 50 ms
 STOP_SPREAD_NS = 30 * NS_PER_MS
 KILLED_EXIT_CODE = 137
 START_EXIT_CODE = 128

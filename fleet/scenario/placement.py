@@ -46,8 +46,7 @@ class Placement(NamedTuple):
     """Which nodes the pods of a run may have."""
 
     node_selector: Mapping[str, str]
-    owns: Callable[[str], bool]
-    """Return whether a node of this name is of the run."""
+    owns: Callable[[str], bool]  # return whether a node of this name is of the run
 
     def placed(self, manifest: Manifest, paths: Sequence[str]) -> Manifest:
         """Return a copy of an object whose pods only run on these nodes.

@@ -58,8 +58,7 @@ SUBRESOURCES = (
     ("/flagz", "configz"),
 )
 FINE_GRAINED_GATE = "KubeletFineGrainedAuthz"
-CACHED_MAX = 200_000
-"""Reviews of one kind in a process: those of 5,000 nodes and 40 users."""
+CACHED_MAX = 200_000  # reviews of one kind in a process: those of 5,000 nodes and 40 users
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -13,8 +13,7 @@ from aiohttp import WSMsgType, web
 
 from fleet.server.http import NodeProtocol
 
-QUEUED_BYTES_MAX = 256 << 10
-"""What may wait to be read before the client is held up."""
+QUEUED_BYTES_MAX = 256 << 10  # what may wait to be read before the client is held up
 
 
 class ByteStream(Protocol):

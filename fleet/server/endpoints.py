@@ -47,10 +47,8 @@ from fleet.server.summary import stats_summary
 
 SESSIONS_MAX = 2_000
 """exec, attach and port-forward; each may hold 1 MB for a client that does not read."""
-LOGS_MAX = 2_000
-"""Logs that are being read; one that is followed stays until its client goes."""
-FORWARDED_MAX = 10_000
-"""Connections to ports of pods, of all clients that forward."""
+LOGS_MAX = 2_000  # logs that are being read; one that is followed stays until its client goes
+FORWARDED_MAX = 10_000  # connections to ports of pods, of all clients that forward
 
 
 NOT_EMULATED = (

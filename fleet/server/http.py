@@ -21,18 +21,14 @@ from aiohttp.web_protocol import RequestHandler
 
 from fleet.k8s.effects import NodeId
 
-LINE_BYTES_MAX = 256 << 10
-"""Of the line of a request, which has the command of an exec."""
+LINE_BYTES_MAX = 256 << 10  # of the line of a request, which has the command of an exec
 FIELD_BYTES_MAX = 16 << 10
 FIELDS_MAX = 64
 """With `FIELD_BYTES_MAX` and the line 1.25 MiB a head; Go's server takes 1 MiB. aiohttp keeps each
 field twice until the head is whole, and anybody who reaches a port may send one without an end."""
-HEAD_S = 10.0
-"""From the connection to the end of its first head; a later one is bound by IDLE_S."""
-SWEEP_S = 1.0
-"""How often it is looked for heads that are late: no timer for each connection."""
-IDLE_S = 90.0
-"""Source: ListenAndServeKubeletServer, IdleTimeout."""
+HEAD_S = 10.0  # from the connection to the end of its first head; a later one is bound by IDLE_S
+SWEEP_S = 1.0  # how often it is looked for heads that are late: no timer for each connection
+IDLE_S = 90.0  # Source: ListenAndServeKubeletServer, IdleTimeout
 TEXT = "text/plain; charset=utf-8"
 TOO_LARGE = "431 Request Header Fields Too Large"
 TOO_MANY_FIELDS = "Too many headers"  # in aiohttp's words

@@ -38,10 +38,8 @@ RELIST_TAKES_S = 0.002
 OPERATION_TAKES_S = 0.001
 CGROUP_TAKES_S = 0.0005
 WORKER_STARTS_S = 0.001
-STEP_TAKES_S = 0.001
-"""Of an operation on a volume."""
-QOS_CLASSES = 3
-"""Guaranteed, Burstable, BestEffort; the first one's cgroup is that of all pods."""
+STEP_TAKES_S = 0.001  # of an operation on a volume
+QOS_CLASSES = 3  # guaranteed, Burstable, BestEffort; the first one's cgroup is that of all pods
 QOS_UPDATE_NS = 60 * NS_PER_S
 """Source: qos_container_manager_linux.go, periodicQOSCgroupUpdateInterval."""
 OPERATION_BOUNDS = tuple(0.005 * 2.5**at for at in range(14))
@@ -65,8 +63,7 @@ CPU_PERIOD = 100_000
 PERIODS_PER_S = 1_000_000 // CPU_PERIOD
 SHARES_MIN = 2
 SHARES_PER_CPU = 1024
-USER_SHARE = 3
-"""Of the CPU time one part in so many is the kernel's."""
+USER_SHARE = 3  # of the CPU time one part in so many is the kernel's
 THREADS_PER_PROCESS = 4
 FILES_PER_PROCESS = 8
 KERNEL_SHARE = 32

@@ -25,10 +25,8 @@ from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, 
 from fleet.runtime.containers import Container, RunState, Sandbox
 
 NANO_PER_MILLI = 1_000_000
-CACHE_SHARE = 8
-"""Of a working set so much more lies in the page cache without being used."""
-ANONYMOUS_SHARE = 4
-"""Of a working set all but this part is anonymous memory."""
+CACHE_SHARE = 8  # of a working set so much more lies in the page cache without being used
+ANONYMOUS_SHARE = 4  # of a working set all but this part is anonymous memory
 
 
 class Cgroup(NamedTuple):

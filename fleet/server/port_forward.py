@@ -30,8 +30,7 @@ CHUNK_BYTES = 32 << 10
 PORT_MAX = 65535
 INPUT_BYTES_MAX = 256 << 10
 """What may wait for one port before the client is held up, with all that it forwards."""
-CONNECTIONS_MAX = 500
-"""At once through one client."""
+CONNECTIONS_MAX = 500  # at once through one client
 TOO_MANY_FORWARDED = Refusal(503, "too many connections are forwarded")
 
 

@@ -126,8 +126,7 @@ CONFIG_MAP = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-auth
 KEY = "client-ca-file"
 LOOK_S = 300.0
 TRIES_MAX = 10
-TRY_S = 0.5
-"""An API server that has just started writes the ConfigMap a moment after it is ready."""
+TRY_S = 0.5  # an API server that has just started writes the ConfigMap a moment after it is ready
 
 log = logging.getLogger(__name__)
 

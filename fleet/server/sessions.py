@@ -40,8 +40,7 @@ from fleet.server.spdy import Data, GoneAway, Opened, Reset, SpdyServer
 from fleet.server.spdy import Ended as StreamEnded
 
 CHUNK_BYTES = 32 << 10
-STUCK_S = 0.02
-"""How soon input is offered again to a session that had no room for all of it."""
+STUCK_S = 0.02  # how soon input is offered again to a session that had no room for all of it
 T = TypeVar("T")
 CODE_TEXT = "command terminated with non-zero exit code: command terminated with exit code %d"
 
@@ -245,8 +244,7 @@ def sizes_of(data: bytes) -> list[TerminalSize]:
 V5 = "v5.channel.k8s.io"
 WEB_SOCKET_PROTOCOLS = (V5, "v4.channel.k8s.io", "channel.k8s.io")
 MESSAGE_BYTES_MAX = 1 << 20
-WRITE_BYTES_MAX = 64 << 10
-"""What may wait for a slow client before `send` waits."""
+WRITE_BYTES_MAX = 64 << 10  # what may wait for a slow client before `send` waits
 INPUT = frozenset((Channel.STDIN, Channel.RESIZE))
 
 
@@ -311,8 +309,7 @@ SPDY_PROTOCOLS = (
     "channel.k8s.io",
 )
 WITH_RESIZE = frozenset(("v4.channel.k8s.io", "v3.channel.k8s.io"))
-CREATION_S = 30.0
-"""Source: DefaultStreamCreationTimeout."""
+CREATION_S = 30.0  # Source: DefaultStreamCreationTimeout
 TYPES = {
     "stdin": Channel.STDIN,
     "stdout": Channel.STDOUT,

@@ -26,8 +26,7 @@ CONTROL_BYTES_MAX = 64 << 10
 HEADERS_BYTES_MAX = 256 << 10
 """Of one block, unpacked: a bomb of zeroes is refused before it is large."""
 STREAMS_MAX = 1_000
-DATA_BYTES_MAX = 32 << 10
-"""Of one frame that is sent; kubectl copies in pieces of 32 KiB, too."""
+DATA_BYTES_MAX = 32 << 10  # of one frame that is sent; kubectl copies in pieces of 32 KiB, too
 
 _HEAD = struct.Struct(">II")
 _SYN_STREAM = struct.Struct(">IIBB")

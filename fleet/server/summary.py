@@ -14,17 +14,14 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_usage
 
 Json = dict[str, object]
-KUBELET_SHARE = 4
-"""The kubelet's part of what a node runs outside of its pods."""
+KUBELET_SHARE = 4  # the kubelet's part of what a node runs outside of its pods
 INTERFACE = "eth0"
 _MEASURED = frozenset(
     ("configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret")
 )
 """Kinds of volumes that can say how full they are."""
-LOG_BYTES = 4096
-"""Of the log of a container, as it stands on the disk."""
-SMALL_VOLUME = 12 << 10
-"""What the files of a ConfigMap or a token take."""
+LOG_BYTES = 4096  # of the log of a container, as it stands on the disk
+SMALL_VOLUME = 12 << 10  # what the files of a ConfigMap or a token take
 _NO_WAIT = {"total": 0, "avg10": 0, "avg60": 0, "avg300": 0}
 _PSI = {"full": _NO_WAIT, "some": _NO_WAIT}
 

@@ -343,8 +343,7 @@ def _whole_ms(value_ns: int) -> int:
     return value_ns // NS_PER_MS * NS_PER_MS
 
 
-TOKEN_LIFE_S = 3600
-"""What the API server gives a token whose life nobody asked for."""
+TOKEN_LIFE_S = 3600  # what the API server gives a token whose life nobody asked for
 
 
 def begin_lookup(worker: PodWorker, image: str, turn: Turn) -> bool:

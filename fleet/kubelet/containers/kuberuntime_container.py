@@ -47,10 +47,8 @@ from fleet.runtime.program import NO_SOURCES, Run, Sources
 from fleet.runtime.programs import program_of, record, run_in
 from fleet.runtime.runtime import Runtime
 
-KILLED = 137
-"""The code of a command that is over its budget."""
-HOOK_NS = 10 * NS_PER_MS
-"""What an exec or a request takes of which nothing is known."""
+KILLED = 137  # the code of a command that is over its budget
+HOOK_NS = 10 * NS_PER_MS  # what an exec or a request takes of which nothing is known
 ENDLESS_NS = 24 * 3600 * NS_PER_S
 """What one takes that does not end: longer than any grace period that is waited for."""
 
@@ -232,8 +230,7 @@ def _pre_stop(place: HookPlace, behavior: PodBehavior, grace_s: int) -> HookRun:
     return run_hook(spec.life.pre_stop, declared, spec, u, place)
 
 
-ORPHAN_GRACE_S = 1
-"""Of pods that run and have no worker: kubelet_pods.go, HandlePodCleanups."""
+ORPHAN_GRACE_S = 1  # of pods that run and have no worker: kubelet_pods.go, HandlePodCleanups
 
 
 def kill_containers(

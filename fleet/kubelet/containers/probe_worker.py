@@ -49,8 +49,7 @@ class ProbeResult(IntEnum):
     FAILURE = 1
 
 
-INITIAL = (ProbeResult.UNKNOWN, ProbeResult.FAILURE, ProbeResult.SUCCESS)
-"""By `ProbeKind`."""
+INITIAL = (ProbeResult.UNKNOWN, ProbeResult.FAILURE, ProbeResult.SUCCESS)  # by `ProbeKind`
 
 
 class View(NamedTuple):

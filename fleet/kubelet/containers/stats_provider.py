@@ -20,8 +20,7 @@ from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import ContainerUsage, container_usage
 from fleet.runtime.containers import RunState, Sandbox
 
-INODE_BYTES = 16 << 10
-"""mkfs.ext4 makes one inode for so many bytes."""
+INODE_BYTES = 16 << 10  # mkfs.ext4 makes one inode for so many bytes
 SYSTEM_MEMORY_SHARE = 20
 SYSTEM_MEMORY_MAX = 512 << 20
 SYSTEM_CPU_MILLI = 20

@@ -30,8 +30,7 @@ from fleet.profile.machine import DeviceModel, outage_begin_ns, registers_after_
 
 STOP_GRACE_NS = 300 * NS_PER_S
 """Source: pkg/kubelet/cm/devicemanager/types.go, endpointStopGracePeriod."""
-UNREGISTERED = (-1, -1)
-"""Capacity and allocatable of a resource whose plugin has not come yet."""
+UNREGISTERED = (-1, -1)  # capacity and allocatable of a resource whose plugin has not come yet
 KNOWN = (0, 0)
 """The same of one that was there before the kubelet restarted. Source: readCheckpoint."""
 EVERYWHERE = container_manager.Hint(-1, is_preferred=True)

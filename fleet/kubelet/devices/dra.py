@@ -29,8 +29,7 @@ from fleet.k8s.pods import ContainerStatus, EventType, Pod, PodStatus, PodUid
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import DraDriver, outage_begin_ns, registers_after_ns
 
-SYNC_DELAY_NS = 30 * NS_PER_S
-"""Source: resourceslicecontroller.go, DefaultSyncDelay."""
+SYNC_DELAY_NS = 30 * NS_PER_S  # Source: resourceslicecontroller.go, DefaultSyncDelay
 WIPE_DELAY_NS = 30 * NS_PER_S
 """Source: pkg/kubelet/cm/container_manager_linux.go, the wiping delay of the plugin manager."""
 RETRY_NS = 1 * NS_PER_S

@@ -42,8 +42,7 @@ from fleet.kubelet.turn import Turn
 RENEW_FRACTION = 4  # the interval is a quarter of the duration
 JITTER = 0.04  # JitterUntilWithContext: never early, up to 4 % late
 RETRIES_MAX = 5  # maxUpdateRetries, at once one after another
-TOGETHER_NS = 100 * NS_PER_MS
-"""In fidelity light renewals fall due at multiples of it."""
+TOGETHER_NS = 100 * NS_PER_MS  # in fidelity light renewals fall due at multiples of it
 BACKOFF_FIRST_NS = 200 * NS_PER_MS
 BACKOFF_MAX_NS = 7 * NS_PER_S  # maxBackoff: less than the default interval of 10 s
 _JITTER_STREAM = 0x1EA5E

@@ -35,8 +35,7 @@ _STREAM_OFF = 0x5D2
 _STREAM_BACK = 0x5D3
 _STREAM_CANCEL = 0x5D4
 
-Groups = tuple[tuple[int, int], ...]
-"""Priority and seconds, lowest priority first."""
+Groups = tuple[tuple[int, int], ...]  # priority and seconds, lowest priority first
 
 
 class NodeShutdown:

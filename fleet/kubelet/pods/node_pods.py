@@ -42,8 +42,7 @@ from fleet.runtime.runtime import Runtime
 
 LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC))
 """About no single pod."""
-RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))
-"""What containers start and end at."""
+RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))  # what containers start and end at
 
 
 class NodePods:

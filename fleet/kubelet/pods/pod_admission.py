@@ -52,8 +52,7 @@ from fleet.kubelet.pressure.eviction_manager import admits_under_pressure
 from fleet.kubelet.turn import Turn
 from fleet.profile.distribution import Distribution, Shape
 
-_NODE: tuple[PodUid, ...] = (PodUid(""),)
-"""What a pod waits for that waits for its Node."""
+_NODE: tuple[PodUid, ...] = (PodUid(""),)  # what a pod waits for that waits for its Node
 _TURN: tuple[PodUid, ...] = (PodUid("-"),)
 """What a pod waits for that came while another one waited."""
 

@@ -61,8 +61,7 @@ DISK_SIGNALS = frozenset(("nodefs.available", "imagefs.available"))
 POD_MEMORY_MAX = 16 << 20
 POD_DISK_MAX = 1 << 20
 POD_INODES_MAX = 100
-POD_PIDS_MAX = 10
-"""More than a pod uses of which nothing is declared, and that requests nothing."""
+POD_PIDS_MAX = 10  # more than a pod uses of which nothing is declared, and that requests nothing
 THRESHOLD_MET = "Attempting to reclaim %s"
 
 

@@ -635,8 +635,7 @@ def _restarts(spec: ContainerSpec, pod: Pod, ended: TerminatedState) -> bool:
 RESIZES_MAX = 256
 SHARES_MIN_MILLI = 2
 """What cpu.shares of 2 are read as, which a container without a request has (MinShares)."""
-QUOTA_MIN_MILLI = 10
-"""A shorter quota than 1 ms of 100 there is not (MinMilliCPULimit)."""
+QUOTA_MIN_MILLI = 10  # a shorter quota than 1 ms of 100 there is not (MinMilliCPULimit)
 
 
 def resources_shown(pod: Pod, in_cgroup: PodSpec, old: PodStatus) -> bytes:

@@ -281,8 +281,7 @@ def local_storage_message(pod: Pod, stats: PodStats, *, limits_sidecars: bool = 
 
 
 EVICTED = "Evicted"
-PERIOD_NS = 10 * NS_PER_S
-"""Source: pkg/kubelet/kubelet.go, evictionMonitoringPeriod."""
+PERIOD_NS = 10 * NS_PER_S  # Source: pkg/kubelet/kubelet.go, evictionMonitoringPeriod
 CLEANUP_TIMEOUT_NS = 30 * NS_PER_S  # podCleanupTimeout
 CLEANUP_POLL_NS = 1 * NS_PER_S  # podCleanupPollFreq
 IMMEDIATE_GRACE_S = 1  # immediateEvictionGracePeriodSeconds: 0 would be forced

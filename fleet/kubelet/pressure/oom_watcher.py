@@ -22,8 +22,7 @@ from fleet.runtime.container_usage import resources_of
 GUARANTEED_ADJUST = -997  # guaranteedOOMScoreAdj; the kubelet itself has -999
 BEST_EFFORT_ADJUST = 1000
 NODE_CRITICAL_PRIORITY = 2_000_001_000  # SystemCriticalPriority and 1,000: system-node-critical
-PROCESS_NAME_MAX = 15
-"""Linux, TASK_COMM_LEN less its zero byte."""
+PROCESS_NAME_MAX = 15  # Linux, TASK_COMM_LEN less its zero byte
 PID_FIRST = 1000
 PID_SPAN = 1 << 20
 MESSAGE = "System OOM encountered, victim process: %s, pid: %d"

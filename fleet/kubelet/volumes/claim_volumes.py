@@ -51,8 +51,7 @@ from fleet.kubelet.volumes.pod_volume import (
 )
 from fleet.kubelet.volumes.token_cache import CSITokens
 
-QUIET = "-"
-"""An operation failed without an event: it is tried again after its back-off."""
+QUIET = "-"  # an operation failed without an event: it is tried again after its back-off
 _SECRET_STEPS = frozenset((Step.STAGE_SECRET, Step.PUBLISH_SECRET))
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
 _STREAM_MOUNT = 0x70103

@@ -36,8 +36,7 @@ _LIKELY = (
     b'"sub":"system:serviceaccount:default:default"}'
 )
 """Of a token's header and payload; what is most likely stands last. Source: pkg/serviceaccount."""
-LEFT_MAX = 16
-"""Pods that have ended whose tokens are kept."""
+LEFT_MAX = 16  # pods that have ended whose tokens are kept
 
 
 @dataclass(slots=True, eq=False)

@@ -52,10 +52,8 @@ _KEY_MISSING = {
     WatchKind.SECRET: "references non-existent secret key: %s",
 }
 
-ObjectKey = tuple[WatchKind, str, str]
-"""Kind, namespace, name."""
-LEFT_MAX = 64
-"""Objects of which a node knows the last texts once no pod of it refers to them."""
+ObjectKey = tuple[WatchKind, str, str]  # kind, namespace, name
+LEFT_MAX = 64  # objects of which a node knows the last texts once no pod of it refers to them
 
 
 @dataclass(slots=True, eq=False)

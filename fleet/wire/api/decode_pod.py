@@ -23,8 +23,7 @@ from fleet.k8s.schema import Record, Seconds, Text, decoder, member, share
 from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 
 KEPT_ANNOTATIONS = (OWN_PREFIX, MIRROR_ANNOTATION)
-SHOWS_ANNOTATIONS = b"metadata.annotations"
-"""The field path by which a pod does."""
+SHOWS_ANNOTATIONS = b"metadata.annotations"  # the field path by which a pod does
 SPECS_MAX = 512
 """Whole specs that are kept once: pods of a template have the same one. A full table starts again,
 which costs a parse of each."""

@@ -315,8 +315,7 @@ _TAKEN: dict[str, Callable[[Any, Any], None]] = {
 
 # ---- whole objects ----
 
-_CLASSES = {"ResourceClaim": "AllocatedClaim"}
-"""Kinds whose name is also that of a part of a Pod."""
+_CLASSES = {"ResourceClaim": "AllocatedClaim"}  # kinds whose name is also that of a part of a Pod
 
 
 def object_to_json(body: bytes) -> Json:

@@ -49,8 +49,7 @@ _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
 """Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
 _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
 """Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
-PAGES_MAX = 10_000
-"""So many pages of a list are read: 5 million objects, which no etcd holds."""
+PAGES_MAX = 10_000  # so many pages of a list are read: 5 million objects, which no etcd holds
 ENDLESS_LIST = "a list that does not end"
 SHORT_WATCH_NS = 1 * NS_PER_S  # reflector.go, VeryShortWatchError
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh

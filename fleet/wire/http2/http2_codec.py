@@ -109,8 +109,7 @@ def check_size(payload: bytes, size: int) -> None:
         raise RemoteProtocolError("frame of wrong size", ErrorCode.FRAME_SIZE_ERROR)
 
 
-Message = tuple[object, object]
-"""The token of a request, and what came for it."""
+Message = tuple[object, object]  # the token of a request, and what came for it
 Inbox = list[Message]
 SENT_AGAIN_MAX = 7
 """How often a request is sent again that no server has seen. Source: x/net/http2, RoundTripOpt."""

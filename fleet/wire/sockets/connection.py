@@ -341,10 +341,8 @@ def explain(error: OSError | DialError) -> str:
     return str(error)
 
 
-EXPIRED = b"Bearer expired"
-"""What no server takes: it answers 401, as to a token that is over."""
-UserAgent = bytes | Callable[[int], bytes]
-"""Of all pools, or of each by its number."""
+EXPIRED = b"Bearer expired"  # what no server takes: it answers 401, as to a token that is over
+UserAgent = bytes | Callable[[int], bytes]  # of all pools, or of each by its number
 
 
 class HeaderPlans:
@@ -475,8 +473,7 @@ class PoolLimits(NamedTuple):
 
     connections: int = 64
     """Of `STREAMS_DEFAULT` streams each, more of fewer; beyond it requests wait."""
-    waiting: int = 10_000
-    """Requests that have no connection yet; beyond it they fail."""
+    waiting: int = 10_000  # requests that have no connection yet; beyond it they fail
 
 
 DEFAULT_LIMITS = PoolLimits()
