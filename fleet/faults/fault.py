@@ -6,7 +6,9 @@ A file has a `FaultSpec`. Commands, forms and annotations give the same in flat 
 
 import enum
 import shlex
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
@@ -104,8 +106,8 @@ class FaultKind(NamedTuple):
     """What there is to say of one type."""
 
     words: str
-    takes: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    takes: Sequence[str] = ()
+    needs: Sequence[str] = ()
     is_instant: bool = False
     """It has no end: what it did goes by by itself."""
     of_control_plane: bool = False
@@ -117,123 +119,16 @@ class FaultKind(NamedTuple):
         return [f"--{key_of(each)}{'*' * (each in self.needs)}" for each in self.takes]
 
 
-_HEARTBEATS = "heartbeats"
+_FILE = Path(__file__).with_name("faults.toml")
 FAULTS = {
-    FaultType.HEARTBEAT_LOSS: FaultKind(
-        "the requests of the Lease, of the node status, or both get no answer: they time out",
-        takes=(_HEARTBEATS,),
-    ),
-    FaultType.LATE_HEARTBEATS: FaultKind(
-        "those requests leave so much later", takes=(_HEARTBEATS, "by_ns"), needs=("by_ns",)
-    ),
-    FaultType.SLOW_LINK: FaultKind(
-        "every request leaves the node so much later", takes=("by_ns",), needs=("by_ns",)
-    ),
-    FaultType.CLOCK_SKEW: FaultKind(
-        "the clock of the machine is ahead by so much, or behind (`-1h`)",
-        takes=("by_ns",),
-        needs=("by_ns",),
-    ),
-    FaultType.PARTITION: FaultKind(
-        "the connections between machine and API server: `BlackHole` lets nothing through, "
-        "`Reset` ends them and refuses new ones, `Outbound` swallows only what the node sends, "
-        "`Inbound` only what it is sent",
-        takes=("mode",),
-    ),
-    FaultType.KUBELET_RESTART: FaultKind(
-        "the kubelets are killed and back within a second; containers run on", is_instant=True
-    ),
-    FaultType.KUBELET_DOWN: FaultKind(
-        "the kubelets are killed and not started again before the end; containers run on"
-    ),
-    FaultType.NODE_DOWN: FaultKind(
-        "the machine loses its power, and boots at the end: another bootID, and of what ran only "
-        "the traces are left"
-    ),
-    FaultType.CERTIFICATE_EXPIRED: FaultKind(
-        "the client certificates of the nodes are over; the kubelets bootstrap again",
-        is_instant=True,
-    ),
-    FaultType.TOKEN_EXPIRED: FaultKind(
-        "the token that the nodes speak with is over, and there is no other before the end: the "
-        "API server answers 401"
-    ),
-    FaultType.RUNTIME_DOWN: FaultKind("the container runtime does not answer"),
-    FaultType.RUNTIME_NOT_READY: FaultKind(
-        "the runtime says `RuntimeReady=false`", takes=("reason", "message")
-    ),
-    FaultType.NETWORK_NOT_READY: FaultKind(
-        "the runtime says `NetworkReady=false`", takes=("reason", "message")
-    ),
-    FaultType.PLEG_STALL: FaultKind("the runtime hangs when the pods are listed"),
-    FaultType.SANDBOX_DEATH: FaultKind(
-        "the sandboxes of all pods die; their containers run on", is_instant=True
-    ),
-    FaultType.SANDBOX_FAILURE: FaultKind(
-        "no sandbox can be made: the network plugin says `message`", takes=("message",)
-    ),
-    FaultType.CONTAINER_CRASH: FaultKind(
-        "the processes of all containers are killed", is_instant=True
-    ),
-    FaultType.KILL_FAILURE: FaultKind(
-        "no container can be killed: its runtime does not answer, or says `message`",
-        takes=("message",),
-    ),
-    FaultType.SANDBOX_KILL_FAILURE: FaultKind(
-        "no sandbox can be stopped: the network plugin says `message`", takes=("message",)
-    ),
-    FaultType.ATTACH_FAILURE: FaultKind(
-        "no volume of a CSI driver can be attached to the machine: the driver says `message`",
-        takes=("message",),
-    ),
-    FaultType.MOUNT_FAILURE: FaultKind(
-        "no volume of a CSI driver is mounted: it says `message`", takes=("message",)
-    ),
-    FaultType.UNMOUNT_FAILURE: FaultKind(
-        "no volume is unmounted, as if what is mounted were busy; no Event reports it"
-    ),
-    FaultType.DEVICE_FAILURE: FaultKind(
-        "device plugins say that devices are unhealthy: all, or `count` of each `resource`",
-        takes=("resource", "count"),
-    ),
-    FaultType.NODE_CONDITION: FaultKind(
-        "a problem daemon on the machine says `condition` of its Node: `status` (True)",
-        takes=("condition", "status", "reason", "message"),
-        needs=("condition",),
-    ),
-    FaultType.NETWORK_UNAVAILABLE: FaultKind(
-        "the network's daemon says the condition `NetworkUnavailable`", takes=("reason", "message")
-    ),
-    FaultType.REGISTRY_OUTAGE: FaultKind("no registry lets an image be pulled"),
-    FaultType.MEMORY_PRESSURE: FaultKind(
-        "something other than the pods uses the memory up to half of what `memory.available` of "
-        "evictionHard spares"
-    ),
-    FaultType.DISK_PRESSURE: FaultKind("the same of the disk and `nodefs.available`"),
-    FaultType.PID_PRESSURE: FaultKind(
-        "the same of processes and `pid.available`, which a profile must name"
-    ),
-    FaultType.OUT_OF_MEMORY: FaultKind(
-        "something other than the pods uses all of the memory: the kernel kills containers"
-    ),
-    FaultType.COMPONENT_DOWN: FaultKind(
-        "a component of the local control plane is killed, and started again at the end",
-        takes=("component",),
-        needs=("component",),
-        of_control_plane=True,
-    ),
-    FaultType.COMPONENT_STALL: FaultKind(
-        "a component of the local control plane stands still (SIGSTOP) until the end",
-        takes=("component",),
-        needs=("component",),
-        of_control_plane=True,
-    ),
+    FaultType(name): FaultKind(**each)
+    for name, each in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
 }
 """By type, in the order of the reference page."""
 LATE = frozenset((FaultType.LATE_HEARTBEATS, FaultType.SLOW_LINK))
 EVERY_NS_MIN = NS_PER_S
 PARAMETERS = (
-    *(_HEARTBEATS, "by_ns", "mode", "reason", "message", "component"),
+    *("heartbeats", "by_ns", "mode", "reason", "message", "component"),
     *("resource", "count", "condition", "status"),
 )
 _WHOM = ("node_selector", "zone", "nodes", "share")

@@ -6,7 +6,9 @@ has it in all, and is found by its colour. The colour-blind can distinguish the 
 and Ito, jfly.uni-koeln.de/color); each has a lighter one for dark paper.
 """
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -25,7 +27,6 @@ PALETTE = (
     Colour("#c98a00", "#f0c04a"),
     Colour("#4aa3d8", "#9ad4f5"),
 )
-BLUE, VERMILION, GREEN, PURPLE, YELLOW, SKY = range(len(PALETTE))
 GREY = -1  # for what is there to compare with, such as a target
 FAINT = Colour("#5c6470", "#a2aab6")
 
@@ -37,79 +38,21 @@ class Chart(NamedTuple):
     lines: Mapping[str, int] = {}
 
 
-CHARTS = {
-    "requests": Chart("Requests of the nodes"),
-    "load": Chart("Requests and errors", {"requests": BLUE, "errors": VERMILION}),
-    "latency": Chart(
-        "API latency",
-        {
-            "writes p99, server": BLUE,
-            "reads p99, server": VERMILION,
-            "all p99, nodes": GREEN,
-            "all p99, clients": GREEN,
-            "all p50, nodes": GREY,
-        },
-    ),
-    "clients": Chart("Requests by flow schema"),
-    "leases": Chart("Lateness of Lease renewals", {"p50": BLUE, "p99": VERMILION}),
-    "nodes": Chart(
-        "Nodes by condition",
-        {
-            "Ready": GREEN,
-            "NotReady": VERMILION,
-            "lost Ready so far": PURPLE,
-            "registered": GREY,
-            "target": GREY,
-        },
-    ),
-    "pods": Chart(
-        "Pods by phase",
-        {
-            "Running": GREEN,
-            "Pending": YELLOW,
-            "Succeeded": BLUE,
-            "Failed": VERMILION,
-            "Failed, per second": VERMILION,
-            "gone": GREY,
-        },
-    ),
-    "starts": Chart(
-        "Pod starts",
-        {
-            "p50, without simulated time": BLUE,
-            "p99, without simulated time": VERMILION,
-            "p99 in all": GREY,
-        },
-    ),
-    "spread": Chart(
-        "Pod starts: share of pods by seconds", {"without simulated time": BLUE, "in all": GREY}
-    ),
-    "cpu": Chart(
-        "CPU of the control plane",
-        {"API server": BLUE, "etcd": VERMILION, "scheduler": GREEN, "controllers": PURPLE},
-    ),
-    "memory": Chart(
-        "Memory",
-        {
-            "API server": BLUE,
-            "etcd": VERMILION,
-            "scheduler": GREEN,
-            "controllers": PURPLE,
-            "fleet": GREY,
-        },
-    ),
-    "inflight": Chart(
-        "Requests in flight and in queues",
-        {"executing": BLUE, "queued": VERMILION, "rejected/s": PURPLE},
-    ),
-    "etcd": Chart("etcd"),
-    "watches": Chart("Watch events", {"events to the nodes": BLUE, "events of all watches": GREY}),
-    "own": Chart("CPU of fleet itself", {"fleet": BLUE}),
-    "lag": Chart("Timer lag: fleet's own error", {"p50": BLUE, "p99": VERMILION}),
-    "capacity": Chart("Service levels by size: above 1 is broken"),
-    "ready": Chart("Bring-up by size"),
-}
-"""By the name of the plot."""
+_FILE = Path(__file__).with_name("charts.toml")
+
+
+def _charts() -> dict[str, Chart]:
+    """Read the plots by name."""
+    hues = ("blue", "vermilion", "green", "purple", "yellow", "sky")
+    places = {name: place for place, name in enumerate(hues)} | {"grey": GREY}
+    charts = {}
+    for name, found in tomllib.loads(_FILE.read_text(encoding="utf-8")).items():
+        lines = found.get("lines", {})
+        charts[name] = Chart(found["title"], {label: places[lines[label]] for label in lines})
+    return charts
+
+
+CHARTS = _charts()
 
 
 def variable(place: int) -> str:
