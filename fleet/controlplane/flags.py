@@ -1,18 +1,15 @@
 """The flags of every component, the ports among them, and how a user's own replace them.
 
-Ports are chosen where no outgoing connection can take them. One from the kernel's ephemeral range
-is a trap: while the API server restarts, a client that keeps connecting may be given that very port
-as its own, connect to itself and block the restart.
-
-What is not set here has upstream's default, on purpose: priority-and-fairness, in-flight limits,
-controllers' numbers of workers and node-monitor times are part of what is measured. Only what would
-measure fleet's set-up instead of the control plane is raised: the clients' rate limits.
+flags.toml has fleet's. Ports are chosen where no outgoing connection can take them: one from the
+kernel's ephemeral range is a trap. While the API server restarts, a client that keeps connecting
+may be given that very port as its own, connect to itself and block the restart.
 """
 
 import contextlib
 import errno
 import random
 import socket
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,18 +37,7 @@ Ports = Mapping[str, int]
 SERVICE_CIDR = "10.96.0.0/12"
 SERVICE_IP = "10.96.0.1"  # the ClusterIP of the Service default/kubernetes: the first of the range
 
-# A /24 for each node, as is upstream's default: 32,768 of them, and the allocator's limit is 16
-# bits between the two masks. It is not said, for --node-cidr-mask-size rules a second family out.
-POD_CIDR = "10.128.0.0/9"
-
-ADVERTISED = "192.0.2.1"
-"""The endpoint of default/kubernetes may not be on loopback; this address is nowhere (RFC 5737)."""
-
-CLIENT_QPS = 5000
-CLIENT_BURST = 10000
-"""More than one API server can take; negative would mean no limit, but older releases refuse it."""
-
-QUOTA_BYTES = 8 << 30  # the most that etcd suggests; by default it takes no writes beyond 2 GiB
+POD_CIDR = "10.128.0.0/9"  # a /24 for each node
 AUDIT_LOG_MEGABYTES = 1 << 20  # the log must not be rotated away under its reader
 
 AUDIT_POLICY = """\
@@ -76,12 +62,32 @@ def component_flags(
     with_controllers: bool,
 ) -> dict[str, list[str]]:
     """Build the flags of every component, the user's own included."""
+    etcd_socket, peer_socket = layout.socket(ETCD_SOCKET), layout.socket(PEER_SOCKET)
+    found = tomllib.loads(Path(__file__).with_name("flags.toml").read_text(encoding="utf-8"))
     own = {
-        ETCD: _etcd(options, layout, ports),
-        APISERVER: _apiserver(options, layout, ports, certificates),
-        SCHEDULER: _scheduler(layout, ports, certificates),
-        CONTROLLER_MANAGER: _controller_manager(layout, ports, certificates),
+        component: {
+            name: template.format(
+                layout=layout,
+                certificates=certificates,
+                etcd_socket=etcd_socket,
+                peer_socket=peer_socket,
+                port=ports[component],
+                kubeconfig=layout.kubeconfig(component),
+                service_cidr=SERVICE_CIDR,
+                pod_cidr=POD_CIDR,
+            )
+            for name, template in flags.items()
+        }
+        for component, flags in found.items()
     }
+    if not options.fsync:
+        own[ETCD]["unsafe-no-fsync"] = "true"
+    if options.audit_log is not None:
+        own[APISERVER] |= {
+            "audit-log-path": str(options.audit_log.absolute()),
+            "audit-policy-file": str(layout.audit_policy),
+            "audit-log-maxsize": str(AUDIT_LOG_MEGABYTES),
+        }
     if not with_controllers:
         # Nothing would create the service accounts that this plugin asks every pod for.
         own[APISERVER]["disable-admission-plugins"] = "ServiceAccount"
@@ -177,112 +183,3 @@ def _is_free(port: int) -> bool:
                 return False
             raise
     return True
-
-
-def _etcd(options: ControlPlaneOptions, layout: Layout, ports: Ports) -> dict[str, str]:
-    """Listen on sockets in a directory that only this user enters: TLS would cost measured CPU.
-
-    A user who reaches etcd has every Secret, and the whole cluster. Its port has metrics and health
-    only. What is advertised must be a host and a port, but nobody asks there: it is one member, and
-    the API server asks only what `etcd-servers` names.
-    """
-    advertised = f"http://{LOOPBACK}:{ports[ETCD]}"
-    flags = {
-        "name": "fleet",
-        "data-dir": str(layout.etcd),
-        "listen-client-urls": f"unix://{layout.socket(ETCD_SOCKET)}",
-        "advertise-client-urls": advertised,
-        "listen-metrics-urls": f"http://{LOOPBACK}:{ports[ETCD]}",
-        "listen-peer-urls": f"unix://{layout.socket(PEER_SOCKET)}",
-        "initial-advertise-peer-urls": advertised,
-        "initial-cluster": f"fleet={advertised}",
-        "quota-backend-bytes": str(QUOTA_BYTES),
-    }
-    if not options.fsync:
-        flags["unsafe-no-fsync"] = "true"
-    return flags
-
-
-def _apiserver(
-    options: ControlPlaneOptions, layout: Layout, ports: Ports, certificates: Certificates
-) -> dict[str, str]:
-    """Source: cmd/kubeadm/app/phases/controlplane/manifests.go, getAPIServerCommand."""
-    flags = {
-        "etcd-servers": f"unix://{layout.socket(ETCD_SOCKET)}",
-        "bind-address": LOOPBACK,
-        PORT_FLAG: str(ports[APISERVER]),
-        "advertise-address": ADVERTISED,
-        "tls-cert-file": str(certificates.apiserver.certificate),
-        "tls-private-key-file": str(certificates.apiserver.key),
-        "client-ca-file": str(certificates.ca.certificate),
-        "token-auth-file": str(layout.tokens),
-        "enable-bootstrap-token-auth": "true",
-        "authorization-mode": "Node,RBAC",
-        "enable-admission-plugins": "NodeRestriction",
-        "allow-privileged": "true",
-        "service-cluster-ip-range": SERVICE_CIDR,
-        "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
-        "service-account-key-file": str(certificates.service_account.certificate),
-        "service-account-signing-key-file": str(certificates.service_account.key),
-        "kubelet-client-certificate": str(certificates.kubelet_client.certificate),
-        "kubelet-client-key": str(certificates.kubelet_client.key),
-        "kubelet-preferred-address-types": "InternalIP,Hostname",
-        "proxy-client-cert-file": str(certificates.front_proxy_client.certificate),
-        "proxy-client-key-file": str(certificates.front_proxy_client.key),
-        "requestheader-client-ca-file": str(certificates.front_proxy_ca.certificate),
-        "requestheader-allowed-names": "front-proxy-client",
-        "requestheader-username-headers": "X-Remote-User",
-        "requestheader-group-headers": "X-Remote-Group",
-        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
-    }
-    if options.audit_log is not None:
-        flags["audit-log-path"] = str(options.audit_log.absolute())
-        flags["audit-policy-file"] = str(layout.audit_policy)
-        flags["audit-log-maxsize"] = str(AUDIT_LOG_MEGABYTES)
-    return flags
-
-
-def _scheduler(layout: Layout, ports: Ports, certificates: Certificates) -> dict[str, str]:
-    """Use flags and not a configuration file, so that a user can bring an own one."""
-    return {
-        **_client_flags(layout.kubeconfig(SCHEDULER)),
-        PORT_FLAG: str(ports[SCHEDULER]),
-        "tls-cert-file": str(certificates.scheduler_serving.certificate),
-        "tls-private-key-file": str(certificates.scheduler_serving.key),
-    }
-
-
-def _controller_manager(layout: Layout, ports: Ports, certificates: Certificates) -> dict[str, str]:
-    """Source: cmd/kubeadm/app/phases/controlplane/manifests.go, getControllerManagerCommand.
-
-    Differs: plug-ins for volumes are looked for in fleet's directory only; upstream's default place
-    would be created on the user's machine.
-    """
-    return {
-        **_client_flags(layout.kubeconfig(CONTROLLER_MANAGER)),
-        PORT_FLAG: str(ports[CONTROLLER_MANAGER]),
-        "tls-cert-file": str(certificates.controller_manager_serving.certificate),
-        "tls-private-key-file": str(certificates.controller_manager_serving.key),
-        "controllers": "*,bootstrap-signer-controller,token-cleaner-controller",
-        "use-service-account-credentials": "true",
-        "service-account-private-key-file": str(certificates.service_account.key),
-        "root-ca-file": str(certificates.ca.certificate),
-        "cluster-signing-cert-file": str(certificates.ca.certificate),
-        "cluster-signing-key-file": str(certificates.ca.key),
-        "allocate-node-cidrs": "true",
-        "cluster-cidr": POD_CIDR,
-        "service-cluster-ip-range": SERVICE_CIDR,
-        "flex-volume-plugin-dir": str(layout.volume_plugins),
-    }
-
-
-def _client_flags(kubeconfig: Path) -> dict[str, str]:
-    return {
-        "kubeconfig": str(kubeconfig),
-        "authentication-kubeconfig": str(kubeconfig),
-        "authorization-kubeconfig": str(kubeconfig),
-        "bind-address": LOOPBACK,
-        "leader-elect": "false",
-        "kube-api-qps": str(CLIENT_QPS),
-        "kube-api-burst": str(CLIENT_BURST),
-    }
