@@ -11,7 +11,9 @@ Source: apiserver/pkg/endpoints/filters/impersonation/mode.go, arbitraryNodeImpe
 """
 
 import enum
+import tomllib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from fleet.cluster.api_client import Answer, Api, Json, each, expect
@@ -284,99 +286,20 @@ def narrowed(permissions: Iterable[Permission], names: Sequence[str]) -> list[Pe
 Calls = tuple[tuple[str, str, str, str, str], ...]
 """Group, resource, subresource, namespace ("" for all) and verbs."""
 
-OWN_CALLS: Calls = (
-    ("", "nodes", "", "", "get list watch patch delete"),
-    ("", "pods", "", "", "list delete"),
-    ("apps", "daemonsets", "", "", "list"),
-    (STORAGE, "csinodes", "", "", "list delete"),
-    (COORDINATION, "leases", "", LEASE_NAMESPACE, "list delete"),
-    (COORDINATION, "leases", "", RUN_NAMESPACE, "get list create update delete"),
-)
-"""What fleet itself needs: preflight, watching readiness, adoption, clean-up."""
-MANAGED_CALLS: Calls = (
-    (COORDINATION, "leases", "", LEASE_NAMESPACE, "watch"),
-    ("", "events", "", RUN_NAMESPACE, "create"),
-)
-"""To see that another kubelet serves a Node, and to leave an event."""
-CSI_CONTROLLER_CALLS: Calls = (
-    ("", "persistentvolumeclaims", "", "", "get list watch"),
-    ("", "persistentvolumeclaims", "status", "", "patch"),
-    ("", "persistentvolumes", "", "", "get list watch create patch delete"),
-    (STORAGE, "volumeattachments", "", "", "get list watch patch delete"),
-    (STORAGE, "volumeattachments", "status", "", "patch"),
-    (STORAGE, "storageclasses", "", "", "list watch"),
-    (STORAGE, "csinodes", "", "", "list"),
-    ("", "events", "", "", "create"),
-)
-"""What `storage/csi_controller.py` asks of the server."""
-
-KUBELET_CALLS: Calls = (
-    ("", "nodes", "", "", "get create"),
-    ("", "nodes", "status", "", "patch"),
-    (COORDINATION, "leases", "", LEASE_NAMESPACE, "get create update"),
-    ("", "pods", "status", "", "patch"),
-    ("", "pods", "", "", "delete"),
-)
-"""What nodes do in both fidelities. Source: plugin/pkg/auth/authorizer/rbac/bootstrappolicy."""
-
-KUBELET_ONLY_CALLS: Calls = (
-    ("", "pods", "", "", "get"),
-    (STORAGE, "csinodes", "", "", "get create delete update"),
-    (STORAGE, "volumeattachments", "", "", "get"),
-    ("resource.k8s.io", "resourceslices", "", "", "deletecollection"),
-    ("resource.k8s.io", "resourceclaims", "", "", "get"),
-    ("", "persistentvolumeclaims", "", "", "get"),
-    ("", "persistentvolumes", "", "", "get"),
-    ("", "serviceaccounts", "token", "", "create"),
-    ("", "events", "", "", "create patch"),
-)
-"""What only real kubelets do on top of that."""
-
-STORAGE_CALLS: Calls = (
-    ("", "persistentvolumeclaims", "status", "", "patch"),
-    ("", "secrets", "", "", "get"),
-)
-"""Of kubelets with CSI drivers: they expand volumes, and read the Secrets of drivers."""
-STATIC_POD_CALLS: Calls = (("", "pods", "", "", "create"),)
-POLLED_OBJECT_CALLS: Calls = (("", "configmaps", "", "", "get"), ("", "secrets", "", "", "get"))
-"""Of kubelets whose change detection is Cache or Get."""
-SERVICE_ACCOUNT_CALLS: Calls = (("", "serviceaccounts", "", "", "get"),)
-"""Of kubelets with image credential providers."""
-DYNAMIC_RESOURCE_CALLS: Calls = (
-    ("resource.k8s.io", "resourceslices", "", "", "create deletecollection list watch"),
-)
-
-REVIEW_CALLS: Calls = (
-    (AUTHENTICATION, "tokenreviews", "", "", "create"),
-    ("authorization.k8s.io", "subjectaccessreviews", "", "", "create"),
-)
-"""Of kubelets with a server, about its clients."""
-
-WATCH_CALLS: Calls = (
-    ("", "nodes", "", "", "list watch"),
-    ("", "pods", "", "", "list watch"),
-    ("", "services", "", "", "list watch"),
-    ("node.k8s.io", "runtimeclasses", "", "", "list watch"),
-    (STORAGE, "csidrivers", "", "", "list watch"),
-)
-"""The watches of every node with its own. Those of all pods, which nodes without their own share,
-no node identity may open: they are fleet's own.
-"""
-CERTIFICATE_CALLS: Calls = ((CERTIFICATES, "podcertificaterequests", "", "", "list watch"),)
-OBJECT_CALLS: Calls = (
-    ("", "configmaps", "", "", "list watch"),
-    ("", "secrets", "", "", "list watch"),
-)
-"""For pods' volumes and environments, in fidelity `kubelet`."""
+_FILE = Path(__file__).with_name("rights.toml")
+_CALLS: dict[str, Calls] = {
+    name: tuple(map(tuple, calls))
+    for name, calls in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()
+}
 
 
 def own_permissions(features: Features) -> list[Permission]:
     """Return what fleet itself needs, in every identity mode."""
     return [
         Permission("get", "", "namespaces", name="kube-system"),
-        *_expand(OWN_CALLS),
-        *(_expand(MANAGED_CALLS) if features.manages else ()),
-        *(_expand(CSI_CONTROLLER_CALLS) if features.storage else ()),
+        *_expand(_CALLS["own"]),
+        *(_expand(_CALLS["managed"]) if features.manages else ()),
+        *(_expand(_CALLS["csi_controller"]) if features.storage else ()),
     ]
 
 
@@ -392,8 +315,8 @@ def watch_calls(features: Features) -> Calls:
     is_kubelet, has_own = features.fidelity is Fidelity.KUBELET, features.has_own_watches
     if not (is_kubelet or has_own):
         return (("", "pods", "", "", "list watch"),)
-    certificates = CERTIFICATE_CALLS if has_own and features.certificate_requests else ()
-    return (*WATCH_CALLS, *certificates, *(OBJECT_CALLS if is_kubelet else ()))
+    certificates = _CALLS["certificate"] if has_own and features.certificate_requests else ()
+    return (*_CALLS["watch"], *certificates, *(_CALLS["object"] if is_kubelet else ()))
 
 
 def node_calls(features: Features) -> Calls:
@@ -401,15 +324,15 @@ def node_calls(features: Features) -> Calls:
     # In light they mount no volumes, read no ConfigMaps and Secrets, and pull nothing.
     is_kubelet = features.fidelity is Fidelity.KUBELET
     return (
-        *KUBELET_CALLS,
+        *_CALLS["kubelet"],
         *(watch_calls(features) if features.has_own_watches else ()),
-        *(KUBELET_ONLY_CALLS if is_kubelet else ()),
-        *(STORAGE_CALLS if is_kubelet and features.storage else ()),
-        *(STATIC_POD_CALLS if features.static_pods else ()),
-        *(DYNAMIC_RESOURCE_CALLS if features.dynamic_resources else ()),
-        *(POLLED_OBJECT_CALLS if is_kubelet and features.polled_objects else ()),
-        *(SERVICE_ACCOUNT_CALLS if is_kubelet and features.pull_tokens else ()),
-        *(REVIEW_CALLS if features.serves else ()),
+        *(_CALLS["kubelet_only"] if is_kubelet else ()),
+        *(_CALLS["storage"] if is_kubelet and features.storage else ()),
+        *(_CALLS["static_pod"] if features.static_pods else ()),
+        *(_CALLS["dynamic_resource"] if features.dynamic_resources else ()),
+        *(_CALLS["polled_object"] if is_kubelet and features.polled_objects else ()),
+        *(_CALLS["service_account"] if is_kubelet and features.pull_tokens else ()),
+        *(_CALLS["review"] if features.serves else ()),
     )
 
 
