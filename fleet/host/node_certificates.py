@@ -48,7 +48,7 @@ from fleet.background import Background
 from fleet.clock import NS_PER_S, Draws
 from fleet.cluster.api_client import CONCURRENCY, Api, Cluster, expect
 from fleet.cluster.credentials import ClusterSelection
-from fleet.controlplane.directory import Layout, state_home
+from fleet.controlplane.directory import Layout, state_home, write_private
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import FleetError, SetupError, UsageError, hide
 from fleet.host.transports import endpoint_of
@@ -74,6 +74,7 @@ from fleet.reactor.process import NO_DURATION
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.decode_json import decode_status
 from fleet.wire.api.requests import (
+    SIGNING_REQUESTS,
     create_signing_request,
     decode_signing_event,
     decode_signing_request,
@@ -141,12 +142,7 @@ class CertificateStore:
         path = self.path(node_name, kind)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         fresh = path.with_suffix(".tmp")
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(certificate)
-            file.write(key)
+        write_private(fresh, certificate + key)
         fresh.replace(path)
         return validity
 
@@ -190,7 +186,6 @@ class CertificateContext:
 
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
-SIGNING_REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TOKEN_LIFE = dt.timedelta(days=30)  # should the run be killed
 DIRECTORY_VARIABLE = "FLEET_CERT_DIR"
 TOKEN_LETTERS = string.ascii_lowercase + string.digits
@@ -237,7 +232,7 @@ class Approver:
                 "message": "One of fleet's own nodes asked for it.",
             }
             request["status"] = {"conditions": [approved]}
-            path = f"{SIGNING_REQUESTS}/{name}/approval"
+            path = f"{SIGNING_REQUESTS.decode()}/{name}/approval"
             try:
                 expect(await self._api.request("PUT", path, body=request), f"no approval of {name}")
             except FleetError as error:

@@ -8,6 +8,7 @@ Source: what a kubelet 1.36.3 sends, kubelet-reference 1-6; query parameters sor
 import base64
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 
@@ -341,7 +342,45 @@ def _nanoseconds(wall_ns: int) -> str:
     return f"{text}.{fraction}Z" if fraction else f"{text}Z"
 
 
-PATH = b"/apis/certificates.k8s.io/v1/certificatesigningrequests"
+def watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
+    """Return the path of a watch that begins with the present state. Source: watchList."""
+    return b"%b?allowWatchBookmarks=true%b%b&resourceVersionMatch=NotOlderThan%b%b&watch=true" % (
+        path,
+        b"&" + selector if selector else b"",
+        b"&resourceVersion=" + version if version else b"",
+        b"&sendInitialEvents=true",
+        times,
+    )
+
+
+def watch_from(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
+    """Return the path of a watch that goes on from a version. Source: reflector.go, watch."""
+    return b"%b?allowWatchBookmarks=true%b&resourceVersion=%b%b&watch=true" % (
+        path,
+        b"&" + selector if selector else b"",
+        version,
+        times,
+    )
+
+
+def list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> bytes:
+    """Return the path of one page of a LIST.
+
+    Source: reflector.go, list: pages of 500 only on the first list, which asks for version 0.
+    """
+    query = []
+    if token:
+        query.append(b"continue=" + quote(token, safe="").encode())
+    if selector:
+        query.append(selector)
+    if token or version == b"0":
+        query.append(b"limit=500")
+    if not token:
+        query.append(b"resourceVersion=" + version)
+    return path + b"?" + b"&".join(query)
+
+
+SIGNING_REQUESTS = b"/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TIMEOUT_NS = 90_000_000_000
 SIGNERS = {
     CertificateKind.CLIENT: b"kubernetes.io/kube-apiserver-client-kubelet",
@@ -358,29 +397,27 @@ _BODY = (
 def create_signing_request(kind: CertificateKind, request_pem: bytes) -> Request:
     """Return the POST of a new request; the server names it."""
     body = _BODY % (base64.b64encode(request_pem), SIGNERS[kind], _USAGE[kind])
-    return Request(b"POST", PATH, body, ContentType.JSON, timeout_ns=TIMEOUT_NS)
+    return Request(b"POST", SIGNING_REQUESTS, body, ContentType.JSON, timeout_ns=TIMEOUT_NS)
 
 
 def list_signing_request(name: str, *, is_snapshot: bool = False) -> Request:
     """Return the LIST that shows that the API is there, or the one that a watch goes on from."""
-    path = b"%b?fieldSelector=metadata.name%%3D%b" % (PATH, name.encode())
-    if is_snapshot:
-        path += b"&limit=500&resourceVersion=0"
+    selector = b"fieldSelector=metadata.name%3D" + name.encode()
+    path = (
+        list_page(SIGNING_REQUESTS, selector, b"0", b"")
+        if is_snapshot
+        else SIGNING_REQUESTS + b"?" + selector
+    )
     return Request(b"GET", path, timeout_ns=TIMEOUT_NS)
 
 
 def watch_signing_request(name: str, timeout_s: int, version: str = "") -> Request:
     """Return the watch of one request, from a version on or from its present state."""
-    since = b"resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
-    path = (
-        b"%b?allowWatchBookmarks=true&fieldSelector=metadata.name%%3D%b&%b"
-        b"&timeout=%b&timeoutSeconds=%d&watch=true"
-    ) % (
-        PATH,
-        name.encode(),
-        b"resourceVersion=" + version.encode() if version else since,
-        format_duration(timeout_s * NS_PER_S).encode(),
-        timeout_s,
+    selector = b"fieldSelector=metadata.name%3D" + name.encode()
+    lasts = format_duration(timeout_s * NS_PER_S).encode()
+    times = b"&timeout=%b&timeoutSeconds=%d" % (lasts, timeout_s)
+    path = (watch_from if version else watch_list)(
+        SIGNING_REQUESTS, selector, version.encode(), times
     )
     return Request(b"GET", path, stream=True, timeout_ns=TIMEOUT_NS)
 

@@ -28,7 +28,7 @@ from fleet.k8s.pods import EventType
 from fleet.metrics import Requests
 from fleet.quantity import format_duration
 from fleet.wire.api.framing import Partial, Split, split_lines
-from fleet.wire.api.requests import SLICES
+from fleet.wire.api.requests import SLICES, list_page, watch_from, watch_list
 from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
 
 # Source: client-go/tools/cache/reflector.go, defaultBackoffInit and the constants after it.
@@ -178,13 +178,13 @@ class ListWatch(ABC):
         if self.phase is WatchPhase.IDLE and self.lists_first:
             self.phase = WatchPhase.LIST
         if self.phase is WatchPhase.STREAM:
-            return self._request(_watch_from, path, selector, version, draws)
+            return self._request(watch_from, path, selector, version, draws)
         if self.phase is WatchPhase.LIST:
             # Version 0 comes out of the server's cache, however old: the cheapest list there is.
-            page = _list_page(path, selector, version or b"0", self._token.encode())
+            page = list_page(path, selector, version or b"0", self._token.encode())
             return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
         self.phase = WatchPhase.LIST_STREAM
-        return self._request(_watch_list, path, selector, version, draws)
+        return self._request(watch_list, path, selector, version, draws)
 
     def stop(self) -> None:
         """Forget what is open; the owner cancels the stream."""
@@ -441,44 +441,6 @@ class SharedReflector(Reflector):
 def label_selector(label: str) -> bytes:
     """Return the encoded selector of all objects with a label, given as `key=value` and so on."""
     return b"labelSelector=" + quote(label, safe="").encode()
-
-
-def _watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
-    """Return the path of a watch that begins with the present state. Source: watchList."""
-    return b"%b?allowWatchBookmarks=true%b%b&resourceVersionMatch=NotOlderThan%b%b&watch=true" % (
-        path,
-        b"&" + selector if selector else b"",
-        b"&resourceVersion=" + version if version else b"",
-        b"&sendInitialEvents=true",
-        times,
-    )
-
-
-def _watch_from(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:
-    """Return the path of a watch that goes on from a version. Source: reflector.go, watch."""
-    return b"%b?allowWatchBookmarks=true%b&resourceVersion=%b%b&watch=true" % (
-        path,
-        b"&" + selector if selector else b"",
-        version,
-        times,
-    )
-
-
-def _list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> bytes:
-    """Return the path of one page of a LIST.
-
-    Source: reflector.go, list: pages of 500 only on the first list, which asks for version 0.
-    """
-    query = []
-    if token:
-        query.append(b"continue=" + quote(token, safe="").encode())
-    if selector:
-        query.append(selector)
-    if token or version == b"0":
-        query.append(b"limit=500")
-    if not token:
-        query.append(b"resourceVersion=" + version)
-    return path + b"?" + b"&".join(query)
 
 
 NOT_AGAIN = -1
