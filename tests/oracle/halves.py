@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.go_program import build_kubelet
+from support.go_program import TESTED, build_kubelet
 from support.listed_differences import Listed, judge, read_listed
 
+from fleet.profile.release import release_of
 from oracle.both_nodes import HOLD_S, IMAGES, Told, both_nodes
 from oracle.exchange import NODE_SCOPE
 from oracle.judge import Body, Judge, Recording, save, summary
@@ -22,7 +23,7 @@ from oracle.real_kubelet import why_not
 from oracle.recorded_scenes import record
 
 HAS_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-OF_V1 = "cgroup v1:"
+OF_V1, OF_OLD = "cgroup v1:", "before 1.36:"
 SHORT, LONG, PODS = "short half:", "long half:", "pods:"
 RESTARTS, VARIANTS = "after a restart:", "variants:"
 """With these words the reasons of rows begin that not every run needs."""
@@ -66,6 +67,8 @@ def rows(half: str, scenes: Iterable[Body]) -> list[Listed]:
         others.add(RESTARTS)
     if HAS_CGROUP_V2:
         others.add(OF_V1)
+    if release_of(TESTED).declares_features:  # as of 1.36
+        others.add(OF_OLD)
     found = []
     for each in read_listed(PAGE):
         scene = SCENE.match(each.match)
