@@ -3,7 +3,7 @@
 Writes `VERSION.mod` and `VERSION.sum` next to the control plane's main.go, in place of an older
 patch release of that minor. Then prints what differs from the newest minor before it: feature gates
 that the kubelet reads, its calls of the API server, and its reasons for Events. With these the
-record of the new minor in `fleet/kubelet/release.py` begins.
+record of the new minor in `fleet/profile/releases.toml` begins.
 """
 
 import argparse
@@ -167,7 +167,9 @@ def main() -> None:
         parser.error(f"{release} is no release: write it as v1.38.0")
     if not options.print_only:
         write_module(release)
-        print(f"wrote {MODULE / release}.mod and .sum; fleet/profile/release.py needs its record")
+        print(
+            f"wrote {MODULE / release}.mod and .sum; fleet/profile/releases.toml needs its record"
+        )
     minor = _number(minor_of(release))
     older = [each for each in BUILT.values() if _number(minor_of(each)) < minor]
     if not older:

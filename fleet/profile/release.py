@@ -1,15 +1,19 @@
 """What a kubelet of each minor does otherwise: one record per minor, one question per field.
 
-Everything else asks `NodeModel.release`; nothing compares versions. A field that a feature gate
-decides is in GATES, so that `featureGates` of a profile's kubeletConfiguration turns it on or off.
+The answers are in releases.toml. Everything else asks `NodeModel.release`; nothing compares
+versions. Its table `gates` names the feature gate that decides a field, so that `featureGates` of a
+profile's kubeletConfiguration turns the field on or off.
 Source: pkg/kubelet, pkg/features/kube_features.go and client-go of v1.34.4, v1.35.4, v1.36.3 and
 v1.37.2, each compared with the one before, and the requests of a real kubelet of each.
 """
 
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path
 
 from fleet.errors import UsageError
 
@@ -100,28 +104,6 @@ class Release:
         return replace(self, **changed) if changed else self  # type: ignore[arg-type]
 
 
-GATES = {
-    "streams_lists": "WatchListClient",
-    "watches_certificate_requests": "PodCertificateRequest",
-    "relists_on_demand": "PLEGOnDemandRelist",
-    "declares_features": "NodeDeclaredFeatures",
-    "says_user_namespace": "KubeletInUserNamespace",
-    "updates_volume_limits": "MutableCSINodeAllocatableCount",
-    "has_pod_resources": "PodLevelResources",
-    "resizes_whole_pods": "InPlacePodLevelResourcesVerticalScaling",
-    "resizes_init_containers": "InPlacePodVerticalScalingInitContainers",
-    "restarts_all_containers": "RestartAllContainersOnContainerExits",
-    "caps_crash_loops": "KubeletCrashLoopBackOffMax",
-    "has_env_files": "EnvFiles",
-    "shows_device_health": "ResourceHealthStatus",
-    "explains_device_health": "ResourceHealthStatusMessage",
-    "checks_credentials": "KubeletEnsureSecretPulledImages",
-    "asks_providers_with_tokens": "KubeletServiceAccountTokenForCredentialProviders",
-    "extends_sockets": "ExtendWebSocketsToKubelet",
-    "checkpoints": "ContainerCheckpoint",
-    "serves_flags": "ComponentFlagz",
-    "serves_status": "ComponentStatusz",
-}
 DECLARED = (
     "extends_sockets",
     "resizes_init_containers",
@@ -129,62 +111,13 @@ DECLARED = (
     "restarts_all_containers",
 )
 """Source: component-helpers/nodedeclaredfeatures/features; each is declared by its gate's name."""
-
-V1_34 = Release("v1.34.4")
-V1_35 = replace(
-    V1_34,
-    newest="v1.35.4",
-    streams_lists=True,
-    node_event_version="v1",
-    node_event_uid="",
-    updates_volume_limits=True,
-    owns_csinode=True,
-    rereads_node=True,
-    keeps_started=True,
-    reports_resizes=True,
-    caps_crash_loops=True,
-    has_env_files=True,
-    checks_credentials=True,
-    space_text=(
-        "Insufficient free disk space on the node's image filesystem ({used}% of {capacity} used). "
-        "Failed to free sufficient space by deleting unused images (freed {freed} bytes). "
-        "Investigate disk usage, as it could be used by active images, logs, volumes, or other "
-        "data."
-    ),
-    pulled_text='Container image "%s" already present on machine and can be accessed by the pod',
-    created_text="Container created",
-    started_text="Container started",
-)
-V1_36 = replace(
-    V1_35,
-    newest="v1.36.3",
-    relists_on_demand=True,
-    declares_features=True,
-    reports_ready_sandbox=True,
-    resizes_whole_pods=True,
-    resizes_init_containers=True,
-    restarts_all_containers=True,
-    shows_device_health=True,
-    explains_device_health=True,
-    extends_sockets=True,
-    serves_flags=True,
-    serves_status=True,
-)
-V1_37 = replace(
-    V1_36,
-    newest="v1.37.2",
-    watches_certificate_requests=True,
-    limits_events_at_zero=False,
-    says_user_namespace=True,
-    node_event_uid="uid",
-    awaits_node=True,
-    has_storage_health=True,
-    explains_sandbox=True,
-    configures_each_sync=False,
-    limits_sidecars=True,
-    reports_secrets_early=False,
-)
-RELEASES = (V1_34, V1_35, V1_36, V1_37)
+_FILE = tomllib.loads(Path(__file__).with_name("releases.toml").read_text(encoding="utf-8"))
+GATES: dict[str, str] = _FILE["gates"]
+"""The feature gate that decides a field."""
+RELEASES = tuple(
+    accumulate(_FILE["minor"], lambda last, new: replace(last, **new), initial=Release(""))
+)[1:]
+V1_34, V1_35, V1_36, V1_37 = RELEASES
 
 
 @lru_cache(maxsize=64)
