@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
@@ -179,32 +186,33 @@ class FaultSpec(Spec):
     count: Annotated[int, Field(ge=0)] = 0  # of its devices, the first ones; 0: all
 
     @model_validator(mode="after")
-    def _is_whole(self) -> "FaultSpec":
-        kind, name = FAULTS[self.type], self.type.value
+    def _is_whole(self, info: ValidationInfo) -> "FaultSpec":
+        kind, name, dashes = FAULTS[self.type], self.type.value, info.context or ""
         for field in PARAMETERS:
             is_given = getattr(self, field) != FaultSpec.model_fields[field].default
             if is_given and field not in kind.takes:
-                known = ", ".join(map(key_of, kind.takes)) or "nothing"
-                raise ValueError(f"{name} takes no {key_of(field)}; it takes {known}")
+                known = ", ".join(f"{dashes}{key_of(each)}" for each in kind.takes) or "nothing"
+                raise ValueError(f"{name} takes no {dashes}{key_of(field)}; it takes {known}")
             if not is_given and field in kind.needs:
-                example = f"{key_of(field)}: {_EXAMPLES[field]}"
-                raise ValueError(f"{name} needs {key_of(field)}, for example {example}")
+                example = f"{key_of(field)}{'' if dashes else ':'} {_EXAMPLES[field]}"
+                needed = f"{dashes}{key_of(field)}, for example {dashes}{example}"
+                raise ValueError(f"{name} needs {needed}")
         for field in _WHOM if kind.of_control_plane else ():
             if getattr(self, field) != FaultSpec.model_fields[field].get_default(
                 call_default_factory=True
             ):
-                raise ValueError(f"{name} hits no nodes; it takes no {key_of(field)}")
+                raise ValueError(f"{name} hits no nodes; it takes no {dashes}{key_of(field)}")
         if self.type in LATE and (self.by_ns or 0) <= 0:
-            raise ValueError(f"{name}: by must be above 0s")
+            raise ValueError(f"{name}: {dashes}by must be above 0s")
         if self.condition in OF_KUBELET:
             raise ValueError(
                 f"{name}: condition: {self.condition} is the kubelet's own; "
                 "MemoryPressure, RuntimeNotReady and others are faults that turn it"
             )
         if "every_ns" in self.model_fields_set and self.every_ns < EVERY_NS_MIN:
-            raise ValueError("every must be 1s or more")
+            raise ValueError(f"{dashes}every must be 1s or more")
         if self.type is FaultType.CLOCK_SKEW and not self.by_ns:
-            raise ValueError("ClockSkew: by must not be 0s")
+            raise ValueError(f"ClockSkew: {dashes}by must not be 0s")
         return self
 
     @property
@@ -276,10 +284,11 @@ def document_of(spec: FaultSpec) -> dict[str, object]:
     return found
 
 
-def read_fault(kind: str, given: Mapping[str, object]) -> FaultSpec:
+def read_fault(kind: str, given: Mapping[str, object], dashes: str = "") -> FaultSpec:
     """Return a fault as commands, forms and annotations describe it. Raises UsageError.
 
-    The keys are the options of `fleet inject`; None was not given, "" is a word like others.
+    The keys are the options of `fleet inject`; None was not given, "" is a word like others. An
+    error names a key with `dashes` before it.
     """
     known = [each.value for each in FAULTS]
     if kind not in known:
@@ -293,9 +302,10 @@ def read_fault(kind: str, given: Mapping[str, object]) -> FaultSpec:
     try:
         if "share" in fault:
             fault["share"] = parse_share(fault["share"])
-        return FaultSpec.model_validate({"type": kind, **fault})
+        return FaultSpec.model_validate({"type": kind, **fault}, context=dashes)
     except ValidationError as error:
-        raise UsageError(explain(error, FaultSpec)) from error
+        before = dashes if error.errors()[0]["loc"] else ""
+        raise UsageError(before + explain(error, FaultSpec)) from error
     except ValueError as error:
         raise UsageError(f"--share: {error}") from None
 

@@ -239,7 +239,7 @@ def _is_private(directory: Path) -> bool:
 def order_of(kind: str, given: Mapping[str, object]) -> Json:
     """Return the order for a fault as the options describe it. Raises UsageError."""
     words = {key: value for key, value in given.items() if key != "for_"}
-    spec = read_fault(kind, words)
+    spec = read_fault(kind, words, "--")
     order: Json = {"do": "inject", "fault": document_of(spec)}
     if read_lasting(spec, given["for_"], "--for"):
         order["for"] = given["for_"]
