@@ -106,6 +106,7 @@ POD_CHURN = 0.004
 
 Source: kubernetes/community sig-scalability/configs-and-limits/thresholds.md, pod churn.
 """
+INTERRUPTED = "the search was interrupted"
 FIRST = 100  # the first size, unless --max-nodes is less
 
 Note = Callable[[str], None]
@@ -257,6 +258,11 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
         try:
             probe = await _probe(nodes, attempt, asked, options)
+        except asyncio.CancelledError:  # Ctrl-C or SIGTERM
+            if not probes:
+                raise
+            problem = INTERRUPTED
+            break
         except SetupError as error:
             if not sizes.held:
                 raise
@@ -270,6 +276,8 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         else:
             sizes.note(nodes, held=probe.verdict in HOLDS)
     verdict, code = answer_of(probes, sizes.held)
+    if problem == INTERRUPTED:
+        verdict, code = Outcome.INCOMPLETE, Exit.INTERRUPTED
     found = Search(
         verdict=verdict,
         exit_code=code,

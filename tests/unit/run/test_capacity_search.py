@@ -266,6 +266,29 @@ def test_a_sick_server_ends_a_search_and_broke_nothing(
     assert lines[2].strip() == sick
 
 
+def test_an_interrupted_search_says_what_it_had_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = [probe(0, Outcome.PASS, 0)]
+
+    async def run(nodes: int, *_how: object) -> Probe:
+        if not left:
+            raise asyncio.CancelledError
+        return replace(left.pop(), nodes=nodes)
+
+    monkeypatch.setattr("fleet.run.capacity._probe", run)
+    options = options_of(100, 1_000, "10%", 2, "1m", tmp_path / "capacity")
+    found = asyncio.run(search(Asked(["spawn", "--no-report"], {}), options, lambda _: None))
+    assert (found.verdict, found.exit_code, found.held) == ("incomplete", 130, 100)
+    kept = json.loads((tmp_path / "capacity/capacity.json").read_text())
+    assert (kept["held"], kept["problem"]) == (100, "the search was interrupted")
+    nothing = search(
+        Asked([], {}), replace(options, directory=tmp_path / "other"), lambda _line: None
+    )
+    with pytest.raises(asyncio.CancelledError):  # nothing was found
+        asyncio.run(nothing)
+
+
 @pytest.mark.parametrize(("before", "verdict", "code"), [(1, "pass", 0), (0, "invalid", 4)])
 def test_a_limit_of_fleets_own_is_no_capacity_of_the_server(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, before: int, verdict: str, code: int
