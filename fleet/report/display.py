@@ -146,6 +146,12 @@ class Display:
         elif not self._is_live and not is_step:
             self._print_line()
 
+    def over(self) -> None:
+        """Take the figures off: nothing renews them from here on."""
+        self._figures = LiveFigures(elapsed_s=self._figures.elapsed_s)
+        if self._live is not None:
+            self._draw()
+
     def hint(self, *hints: str) -> None:
         """Replace the last lines of the block: where the kubeconfig is, how to end the run."""
         self._hints = hints

@@ -376,6 +376,7 @@ class Run:
             await faults.close()
             self._display.update(self._live())
             self._display.phase("draining")
+            self._display.over()
             if self._siblings is not None:
                 await self._siblings.stop()
             last_look = self._observation.over

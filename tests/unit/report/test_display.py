@@ -138,6 +138,18 @@ def test_a_terminal_gets_a_block_with_a_bar(terminal: Terminal) -> None:
     ]
 
 
+def test_no_old_figures_stay_while_a_run_ends(terminal: Terminal) -> None:
+    display = Display(stream=terminal)
+    display.start()
+    display.update(rising(61.0, watches=25_000))
+    display.phase("draining")
+    display.over()
+    display.phase("cleaning up: nodes 3/30")
+    display.stop()
+    last = seen(terminal).rpartition("fleet  cleaning up")[2].splitlines()
+    assert last == [": nodes 3/30  1:01"]
+
+
 def test_a_terminal_shows_the_phase_of_a_scenario_and_what_is_on(terminal: Terminal) -> None:
     display = Display(stream=terminal)
     display.start()
