@@ -52,8 +52,7 @@ async def may_load(
     """
     shapes = [
         NodeShape(
-            count=settings.most // len(mix.models) or 1,
-            labels={**model.labels, RUN_LABEL: run_id},
+            count=settings.most // len(mix.models) or 1, labels={**model.labels, RUN_LABEL: run_id}
         )
         for model in mix.models
     ]
@@ -92,11 +91,7 @@ async def may_load(
     if without := sorted(matching - allowed):
         display.note(not_opted_in(without, selector))
     await confirm(
-        facts,
-        settings.most,
-        confirmed=settings.confirm_cluster or None,
-        ask=ask,
-        notice=notice,
+        facts, settings.most, confirmed=settings.confirm_cluster or None, ask=ask, notice=notice
     )
     display.start()
     if not selector:
@@ -106,7 +101,7 @@ async def may_load(
 
 async def how_to_grant(api: Api, settings: Settings) -> str:
     """Return the command that grants our user what a run with these settings needs."""
-    user = await who_fleet_is(api)
+    user = await who_fleet_is(api) or "YOUR_USER"  # of a server that does not say
     account = user.removeprefix(SERVICE_ACCOUNT).replace(":", "/")
     subject = ["--user", user] if account == user else ["--service-account", account]
     given = settings.stated(name for name in RBAC if name not in BY_NAME)

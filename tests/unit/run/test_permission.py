@@ -32,6 +32,7 @@ Json = dict[str, Any]
     ("user", "options", "command"),
     [
         ("jane@example.com", {}, "--user jane@example.com"),
+        ("", {}, "--user YOUR_USER"),
         (
             "system:serviceaccount:load:fleet",
             {"identity": "csr", "bootstrap_kubeconfig": Path(__file__), "approve_csrs": True},
