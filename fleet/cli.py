@@ -352,12 +352,14 @@ def up(directory: Path | None, output: str, **given: object) -> None:
 
 @controlplane.command()
 @directory_option
-def down(directory: Path | None) -> None:
+@output_option
+def down(directory: Path | None, output: str) -> None:
     """Stop the control plane and remove its data."""
     from fleet.controlplane import standing as plane  # noqa: PLC0415
 
     was_up = _run(plane.down(directory))
-    click.echo("stopped" if was_up else "no control plane was running")
+    text = "stopped" if was_up else "no control plane was running"
+    click.echo(printed(output, {"stopped": was_up}, text))
 
 
 @controlplane.command()
@@ -389,7 +391,8 @@ def status(directory: Path | None, output: str) -> int:
 
 @controlplane.command()
 @build_options
-def build(wanted: tuple[str, ...]) -> None:
+@output_option
+def build(wanted: tuple[str, ...], output: str) -> None:
     """Build the programs of a control plane into your cache, once.
 
     For example:
@@ -398,8 +401,11 @@ def build(wanted: tuple[str, ...]) -> None:
     from fleet.controlplane.binaries import built_release  # noqa: PLC0415
     from fleet.controlplane.build import provide_binaries  # noqa: PLC0415
 
+    rows = []
     for release in [built_release(each) for each in wanted or ("",)]:
-        click.echo(_run(provide_binaries(None, _note, release=release)).source)
+        source = _run(provide_binaries(None, _note, release=release)).source
+        rows.append({"release": release or KUBERNETES_VERSION, "source": source})
+    click.echo(printed(output, rows, "\n".join(each["source"] for each in rows)))
 
 
 @controlplane.command("list")
@@ -483,8 +489,9 @@ def profiles_import(file: TextIO, name: str | None) -> None:
 
 @profiles.command("explain")
 @explain_options
+@output_option
 def profiles_explain(
-    files: tuple[TextIO, ...], profile: tuple[str, ...], programs: tuple[Path, ...]
+    files: tuple[TextIO, ...], profile: tuple[str, ...], programs: tuple[Path, ...], output: str
 ) -> None:
     """Show what the programs of a pod will do on fleet's nodes.
 
@@ -495,12 +502,13 @@ def profiles_explain(
       kubectl get pods -o yaml | fleet profiles explain -f -
     """
     from fleet.profile.option_types import ProfileChoice  # noqa: PLC0415
-    from fleet.run.explain import explain_files  # noqa: PLC0415
+    from fleet.run import explain  # noqa: PLC0415
     from fleet.runtime.programs import load_programs  # noqa: PLC0415
 
     load_programs(programs)
     texts = {file.name: file.read() for file in files}
-    click.echo(explain_files(texts, tuple(map(ProfileChoice, profile))), nl=False)
+    found = explain.explain_files(texts, tuple(map(ProfileChoice, profile)))
+    click.echo(printed(output, found, explain.text_of(found)))
 
 
 @profiles.command()

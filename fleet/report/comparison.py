@@ -197,7 +197,7 @@ def differences(first: RunRecord, run: RunRecord) -> dict[Alike, list[str]]:
         look(Alike.PACE, key, first.get(key), run.get(key))
     nodes = "nodes.requested"
     look(Alike.NODES, "nodes", first.number(nodes), run.number(nodes))
-    look(Alike.LOAD, "phases", _phases(first), _phases(run))
+    look(Alike.LOAD, "phases", *(", ".join(at.name for at in each.phases) for each in (first, run)))
     name = "local_control_plane"
     if name in first.about and name in run.about:  # a run that was killed early has none
         look(Alike.SERVER, name, first.about.get(name), run.about.get(name))
@@ -217,11 +217,6 @@ def differences(first: RunRecord, run: RunRecord) -> dict[Alike, list[str]]:
 def _part(run: RunRecord, name: str) -> Json:
     found = run.about.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _phases(run: RunRecord) -> str:
-    """Return the phases and faults of a run in their order."""
-    return ", ".join(each.name for each in run.phases)
 
 
 def _said(value: object) -> str:

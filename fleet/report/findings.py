@@ -184,10 +184,7 @@ def recoveries(run: RunRecord) -> list[Recovery]:
 
 def not_proven(run: RunRecord) -> list[str]:
     """Say what must not be concluded from the run."""
-    found = [
-        SIMULATED,
-        "Larger fleets: the run measured this size only.",
-    ]
+    found = [SIMULATED, "Larger fleets: the run measured this size only."]
     if run.get("etcd_fsync") is False:
         found.append(
             "Writes to a disk: etcd ran without fsync, faster than any disk (--fsync turns it on)."

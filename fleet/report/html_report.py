@@ -27,14 +27,7 @@ from fleet.report.appearance import places, variable, variables
 from fleet.report.curves import Plot, plots_of, pods
 from fleet.report.display import clock
 from fleet.report.figure import Json
-from fleet.report.findings import (
-    first_broken,
-    not_proven,
-    of_unit,
-    recoveries,
-    refused,
-    sentence,
-)
+from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.limits import NEAR, limited_by, resources, stored
 from fleet.report.report import Outcome, Phase
 from fleet.report.run_directory import RunRecord

@@ -1,5 +1,8 @@
 """What commands print on stdout: text or a table for people, JSON or YAML for programs."""
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
@@ -23,8 +26,14 @@ def printed(output: str, value: object, text: str = "") -> str:
 def listed(output: str, rows: Rows, nothing: str = "none") -> str:
     """Return a list: for people a table under the names of its keys, or what is said of none."""
     cells = [[str(each) for each in row.values()] for row in rows]
-    text = "\n".join(table([[key.upper() for key in rows[0]], *cells]) if rows else [nothing])
-    return printed(output, rows, text)
+    lines = table([[key.upper() for key in rows[0]], *cells]) if rows else [nothing]
+    if rows and sys.stdout.isatty():  # a terminal folds the last column; pipes get whole lines
+        width = shutil.get_terminal_size().columns
+        indent = " " * min(lines[0].rindex(" ") + 1, width // 2)
+        lines = [
+            part for line in lines for part in textwrap.wrap(line, width, subsequent_indent=indent)
+        ]
+    return printed(output, rows, "\n".join(lines))
 
 
 def table(rows: Sequence[Sequence[str]], left: int | None = None, indent: str = "") -> list[str]:

@@ -113,18 +113,14 @@ def junit(run: RunRecord) -> str:
     return _counted(suite)
 
 
+COUNTED = {"testcase": "tests", "failure": "failures", "error": "errors", "skipped": "skipped"}
+
+
 def _counted(suite: ET.Element) -> str:
-    for name, tag in (
-        ("tests", "testcase"),
-        ("failures", "failure"),
-        ("errors", "error"),
-        ("skipped", "skipped"),
-    ):
+    for tag, name in COUNTED.items():
         suite.set(name, str(len(suite.findall(f".//{tag}"))))
     ET.indent(suite)
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
-    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'
 
 
 # ---- several runs ----

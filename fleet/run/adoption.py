@@ -33,11 +33,7 @@ CONFLICTS_MAX = 5  # of writing one Node; controllers add and remove taints of t
 
 
 async def adopt_nodes(
-    cluster: Cluster,
-    facts: TargetFacts,
-    settings: Settings,
-    lease: RunLease,
-    display: Display,
+    cluster: Cluster, facts: TargetFacts, settings: Settings, lease: RunLease, display: Display
 ) -> int:
     """Make what an earlier process left ours, and remove what this one does not host.
 

@@ -306,14 +306,7 @@ directory_option = options(
     "",
     ("--dir directory", PATH, "Directory of the control plane (default: in your state directory)."),
 )
-build_options = options(
-    "",
-    (
-        "--kubernetes-version wanted",
-        ["MINOR"],
-        "Minor to build, e.g. 1.35 (see `fleet controlplane list`).",
-    ),
-)
+build_options = options("", ("--kubernetes-version wanted", ["MINOR"], "Minor, e.g. 1.35."))
 explain_options = options(
     "",
     ("-f --filename files", [click.File(encoding="utf-8", errors="replace")], PODS, ...),
@@ -351,12 +344,7 @@ capacity_options = options(
     ("--first", int, "First size (default 100, or --max-nodes if smaller)."),
     ("--hold", "DURATION", "Time that a size must hold when Ready (default 75s).", "75s"),
     ("--ready-within", "DURATION", "Time to become Ready in (default 10m).", "10m"),
-    (
-        "--precision",
-        "SHARE",
-        "Stop when the gap to a failed size is this small (default 10%).",
-        "10%",
-    ),
+    ("--precision", "SHARE", "Stop at this gap to a failed size (default 10%).", "10%"),
     ("--tries", int, "Failed runs that fail a size (default 2).", 2),
     ("--pods-per-node", int, "Run so many pods on each node (default none: idle nodes)."),
     (

@@ -56,11 +56,7 @@ class RunOutcome:
     def shown(self, output: str, *, has_colours: bool = False) -> str:
         """Return the summary as `--output` says: for people, or what `summary.json` holds."""
         text = summary_text(
-            self.figures,
-            self.run_directory,
-            self.next_steps,
-            self.report,
-            has_colours=has_colours,
+            self.figures, self.run_directory, self.next_steps, self.report, has_colours=has_colours
         )
         return printed(output, summary(self.figures), text)
 

@@ -6,6 +6,7 @@ started, and asked when they end. Nothing is sent anywhere.
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
@@ -30,28 +31,43 @@ NAME_MAX = 253
 _STARTED_NS = 3600 * NS_PER_S
 _HOST_IP = "192.0.2.1"
 _DECLARING = frozenset(OWN_PREFIX + each for each in OUTCOME_ANNOTATIONS)
-_ROLES = {
-    Role.INIT: "init container",
-    Role.BATCH: "batch",
-    Role.SERVER: "server",
-}
+_ROLES = {Role.INIT: "init container", Role.BATCH: "batch", Role.SERVER: "server"}
 
 
-def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) -> str:
+class Explained(TypedDict):
+    """What the containers of an object will do."""
+
+    object: str
+    containers: list[dict[str, str]]
+
+
+def explain_files(texts: Mapping[str, str], choices: tuple[ProfileChoice, ...]) -> list[Explained]:
     """Return what the pods of some YAML texts will do, by where they come from.
 
     Raises UsageError.
     """
     mix = load_mix(choices) if choices else load_mix()
     env = Environment(mix.model_of(0), Draws(0))
-    parts = [
-        "\n".join(_explained(title, pod, env))
+    found = [
+        Explained(object=title, containers=[*_containers(pod, env)])
         for origin, text in texts.items()
         for title, pod in _pods(text, origin)
     ]
-    if not parts:
+    if not found:
         raise UsageError(f"{', '.join(texts)}: holds no Pod and no object with a pod template")
-    return "\n\n".join(parts) + "\n"
+    return found
+
+
+def text_of(found: Sequence[Explained]) -> str:
+    """Return what people read of it."""
+    lines: list[str] = []
+    for each in found:
+        lines += ["", each["object"]]
+        for container in each["containers"]:
+            kind, name, *facts = container.items()
+            lines.append(f"  {kind[1]} {name[1]}")
+            lines += [f"    {label.replace('_', ' '):<12}{text}" for label, text in facts]
+    return "\n".join(lines[1:])
 
 
 def _pods(text: str, origin: str) -> Iterator[tuple[str, Pod]]:
@@ -109,15 +125,14 @@ def _pod(title: str, obj: dict[str, object], origin: str) -> Pod:
     return pod
 
 
-def _explained(title: str, pod: Pod, env: Environment) -> Iterator[str]:
-    yield title
+def _containers(pod: Pod, env: Environment) -> Iterator[dict[str, str]]:
     behavior = env.model.behavior_of(pod)
     for kind, specs in (("init container", pod.spec.init_containers), ("", pod.spec.containers)):
         for spec in specs:
             is_sidecar = bool(kind) and spec.restart_policy == "Always"
-            yield f"  {'sidecar' if is_sidecar else kind or 'container'} {spec.name}"
-            for label, text in _lines(pod, spec, behavior, env):
-                yield f"    {label:<12}{text}"
+            kind_of = "sidecar" if is_sidecar else kind or "container"
+            facts = dict(_lines(pod, spec, behavior, env))
+            yield {"kind": kind_of, "name": spec.name, **facts}
 
 
 def _lines(
@@ -141,7 +156,7 @@ def _lines(
     words = _shown(spec.command + spec.args)
     yield "program", words if is_named else f"the entry point of {spec.image}{args}"
     yield (
-        "taken as",
+        "taken_as",
         _declared(pod, spec, behavior) if chosen.outcomes else _taken_as(program, role, unknown_ns),
     )
     run_time = None if unknown_ns is None else role.run_time(run_times)

@@ -60,12 +60,7 @@ class MatchingNodes(ObjectWatch):
 class NodeKeeper:
     """Serves the Nodes that match the selector of a run, at most as many as it may."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        node_host: NodeHost,
-        note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, cluster: Cluster, node_host: NodeHost, note: Callable[[str], None]) -> None:
         assert node_host.managed is not None
         self.is_settled = asyncio.Event()
         """All Nodes that matched at first are served, or left alone for a known reason."""

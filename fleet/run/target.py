@@ -11,11 +11,7 @@ from fleet.cluster.kubeconfig import only_context
 from fleet.controlplane.binaries import built_release
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.controlplane.kubeconfig import (
-    check_kubeconfig_out,
-    private_file,
-    write_kubeconfig_out,
-)
+from fleet.controlplane.kubeconfig import check_kubeconfig_out, private_file, write_kubeconfig_out
 from fleet.controlplane.options import (
     APISERVER,
     CONTROLLER_MANAGER,

@@ -23,10 +23,7 @@ def environment_of(target: Target, run_directory: Path, run_id: str) -> dict[str
 
     With a `run_id` also which nodes are the run's.
     """
-    environment = {
-        **without_secrets(os.environ),
-        "FLEET_RUN_DIR": str(run_directory.absolute()),
-    }
+    environment = {**without_secrets(os.environ), "FLEET_RUN_DIR": str(run_directory.absolute())}
     if run_id:
         environment[NODE_SELECTOR] = f"{RUN_LABEL}={run_id}"
     if target.kubeconfig is not None:

@@ -14,7 +14,7 @@ import yaml
 
 from fleet import KUBERNETES_VERSION
 from fleet.cli import cli, controlplane, install_command, main, spawn
-from fleet.controlplane.binaries import BUILT, PROGRAM, PROGRAMS, cache_directory
+from fleet.controlplane.binaries import BUILT, PROGRAM, PROGRAMS, Binaries, cache_directory
 from fleet.errors import Exit
 from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
@@ -90,9 +90,9 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["capacity", "--max-nodes=9", "--precision=1"], "'1' is not clear; write 1% or 100%"),
         (["capacity", "--max-nodes=9", "--context=x"], "add --confirm-cluster CONTEXT"),
         (["inject", "Nothing"], "'Nothing' is no fault; these are: HeartbeatLoss, "),
-        (["inject", "SlowLink"], "SlowLink needs by, for example"),
+        (["inject", "SlowLink"], "SlowLink needs --by, for example --by 25s"),
         (["inject", "NodeDown", "--for=0s"], "--for: '0s' must be above 0s"),
-        (["inject", "NodeDown", "--by=5s"], "NodeDown takes no by; it takes nothing"),
+        (["inject", "NodeDown", "--by=5s"], "NodeDown takes no --by; it takes nothing"),
         (["heal", "3", "--all"], "name one fault, or --all of them"),
         (["clean", "--statefulset=a/b"], "name the run of its pods with --run"),
         (["rbac", "--service-account=x"], "'x' is not NAMESPACE/NAME"),
@@ -478,6 +478,38 @@ def test_profiles_are_listed_shown_and_described(
     assert 'nvidia.com/gpu: "8"' in capsys.readouterr().out
     assert call(monkeypatch, "profiles", "schema") == Exit.OK
     assert json.loads(capsys.readouterr().out)
+
+
+def test_a_terminal_folds_the_last_column_of_a_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "faults", "list") == Exit.OK
+    whole = capsys.readouterr().out.splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert call(monkeypatch, "faults", "list") == Exit.OK
+    folded = capsys.readouterr().out.splitlines()
+    assert max(map(len, whole)) > 80 >= max(map(len, folded))
+    assert " ".join(folded).split() == " ".join(whole).split()
+    left = min(len(line) - len(line.lstrip()) for line in folded if line.startswith(" "))
+    assert left == min(whole[0].index("DESCRIPTION"), 40)
+
+
+def test_what_ends_and_builds_a_control_plane_prints_for_programs_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert call(monkeypatch, "controlplane", "down", "-o", "json") == Exit.OK
+    assert json.loads(capsys.readouterr().out) == {"stopped": False}
+    found = Binaries({}, "the cache", KUBERNETES_VERSION)
+
+    async def provided(*_where: object, **_how: object) -> Binaries:
+        return found
+
+    monkeypatch.setattr("fleet.controlplane.build.provide_binaries", provided)
+    assert call(monkeypatch, "controlplane", "build", "-o", "json") == Exit.OK
+    [row] = json.loads(capsys.readouterr().out)
+    assert row == {"release": KUBERNETES_VERSION, "source": "the cache"}
 
 
 def test_keys_without_effect_are_told_beside_the_profile(

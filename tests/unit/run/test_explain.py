@@ -10,7 +10,7 @@ from world import everyday_pods
 from fleet.cli import main
 from fleet.errors import Exit, UsageError
 from fleet.profile.option_types import ProfileChoice
-from fleet.run.explain import explain_files
+from fleet.run.explain import explain_files, text_of
 
 PODS = """
 apiVersion: v1
@@ -78,8 +78,21 @@ CronJob nightly
 """
 
 
+def explained(text: str, *choices: Path) -> str:
+    """Return what people read."""
+    return text_of(explain_files({"x": text}, tuple(ProfileChoice(str(each)) for each in choices)))
+
+
 def test_each_container_is_explained() -> None:
-    assert explain_files({"pods.yaml": PODS}, ()) == SHOP.lstrip()
+    assert explained(PODS) == SHOP.strip()
+
+
+def test_programs_read_the_same_facts() -> None:
+    shop, nightly = explain_files({"x": PODS}, ())
+    assert [each["name"] for each in shop["containers"]] == ["wait", "mesh", "web", "live"]
+    assert nightly["object"] == "CronJob nightly"
+    [container] = nightly["containers"]
+    assert [*container] == ["kind", "name", "program", "taken_as", "ends"]
 
 
 def test_what_is_declared_is_said_to_be(tmp_path: Path) -> None:
@@ -95,14 +108,14 @@ spec:
 """)
     job = next(everyday_pods.objects_of(everyday_pods.BATCH_COMMANDS))
     text = f"{{kind: List, items: [{job}]}}"
-    found = explain_files({"x": text}, (ProfileChoice(str(behavior)),)).splitlines()
+    found = explained(text, behavior).splitlines()
     assert found[0] == "Job computes"
     assert found[3:] == [
         "    taken as    declared: by PodBehavior slow-batch",
         "    ends        one of: with 0 after 10m0s; with 1 after 4m0s",
     ]
     annotated = PODS.replace("{fleet", "{fleet.emulator/run-time.wait: 9s, fleet", 1)
-    found = explain_files({"x": annotated}, ()).splitlines()
+    found = explained(annotated).splitlines()
     assert found[3:5] == [
         "    taken as    declared: by annotations of the pod",
         "    ends        with 0 after 9s",
@@ -127,7 +140,7 @@ kind: NodeProfile
 metadata: {{name: mine}}
 spec: {{defaults: {{initContainerRunTime: {given}}}}}
 """)
-    found = explain_files({"x": PODS}, (ProfileChoice(str(profile)),)).splitlines()
+    found = explained(PODS, profile).splitlines()
     assert found[4].startswith(f"    ends        with 0 after {words}")
 
 
@@ -166,7 +179,7 @@ def test_a_container_that_cannot_start_says_why() -> None:
     grows = "echo a > /tmp/a; while true; do cat /tmp/a /tmp/a >> /tmp/a; done"
     container = f"{{name: c, image: x, command: [sh, -c, '{grows}']}}"
     pod = f"{{kind: Pod, spec: {{containers: [{container}]}}}}"
-    [_, _, line] = explain_files({"x": pod}, ()).splitlines()
+    [_, _, line] = explained(pod).splitlines()
     assert line.startswith("    start       fails: ")
     assert line.endswith("it reads or prints too much")
 
@@ -177,10 +190,8 @@ def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     [shown] = [each.text for each in page if each.language == "console"]
     command, _, printed = shown.partition("\n")
     assert command == "$ fleet profiles explain -f pod.yaml"
-    assert explain_files({"pod.yaml": pod}, ()) == printed
+    assert explained(pod) == printed.rstrip("\n")
     documents = [each.text for each in page if "apiVersion: fleet.emulator" in each.text]
     (tmp_path / "all.yaml").write_text("---\n".join(documents))
-    [_, *found] = explain_files({"x": pod}, (ProfileChoice(str(tmp_path / "all.yaml")),)).split(
-        "\n"
-    )
+    found = explained(pod, tmp_path / "all.yaml").splitlines()
     assert "    ends        with 0 after LogNormal, median 2s, p99 20s" in found
