@@ -194,9 +194,8 @@ class FaultSpec(Spec):
                 known = ", ".join(f"{dashes}{key_of(each)}" for each in kind.takes) or "nothing"
                 raise ValueError(f"{name} takes no {dashes}{key_of(field)}; it takes {known}")
             if not is_given and field in kind.needs:
-                example = f"{key_of(field)}{'' if dashes else ':'} {_EXAMPLES[field]}"
-                needed = f"{dashes}{key_of(field)}, for example {dashes}{example}"
-                raise ValueError(f"{name} needs {needed}")
+                example = f"{dashes}{key_of(field)}{'' if dashes else ':'} {_EXAMPLES[field]}"
+                raise ValueError(f"{name} needs {dashes}{key_of(field)}, for example {example}")
         for field in _WHOM if kind.of_control_plane else ():
             if getattr(self, field) != FaultSpec.model_fields[field].get_default(
                 call_default_factory=True
