@@ -4,7 +4,7 @@
                                      |404           |other owner: DELETE, then the next try
                                      v
                           back-off: 4 tries 10 ms x5, then 30 ms x8 between six such rounds
-             before 1.35: PROBE --any answer--> GET --404--> NODE --uid--> CREATE, whoever's it is
+             before 1.35: PROBE --any answer--> GET --404--> NODE --uid--> CREATE, of any owner
 
     CSIRegistration: WAIT --> NODE --GET--> LABELS --PATCH status--> CSINODE --GET--> DRIVER --PUT
                        ^ 10 ms x5, four tries                                  | refused     |
