@@ -635,8 +635,8 @@ def rbac(
 @cli.command(
     exits=USUAL
     | {
-        Exit.EXPECTATION_FAILED: "A run is worse than the --baseline.",
-        Exit.INVALID: "Not all runs can be compared with the --baseline.",
+        Exit.EXPECTATION_FAILED: "A run is worse than the --baseline; a merged run failed.",
+        Exit.INVALID: "Runs cannot be compared; a merged run is invalid or incomplete.",
     },
 )
 @click.argument(
@@ -650,18 +650,29 @@ def report(
     form: str | None,
     out: Path | None,
     title: str,
+    *,
+    is_merged: bool,
 ) -> int:
     """Write the report of a run, or compare runs with the first one.
 
-    The report of one run is RUN_DIR/report.html: one file that needs no network.
+    The report of one run is RUN_DIR/report.html: one file that needs no network. With --merge the
+    directories are those of shards of one run, and the exit code is that of the verdict on it.
 
     For example:
       fleet report runs/20260102-030405-ab12
       fleet report runs/new --baseline runs/old -o junit --out junit.xml
+      fleet report --merge shard-0 shard-1 shard-2
     """
-    from fleet.report.report_command import make_report  # noqa: PLC0415
+    if is_merged:
+        from fleet.report.merge_command import find_records, merge_runs  # noqa: PLC0415
 
-    text, code = make_report(runs, baseline, tolerance, form, out, title, note=_note)
+        if baseline is not None:
+            raise UsageError("--merge excludes --baseline: compare the merged run")
+        text, code = merge_runs(find_records(runs), form, out, title)
+    else:
+        from fleet.report.report_command import make_report  # noqa: PLC0415
+
+        text, code = make_report(runs, baseline, tolerance, form, out, title, note=_note)
     if text:
         click.echo(text, nl=False)
     return code

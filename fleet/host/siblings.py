@@ -1,4 +1,6 @@
-"""The other processes of one run: a shard each, started, followed, restarted and summed up.
+"""The other processes of one run: a shard each, started, followed and restarted.
+
+Their records are added up by `report/record.py`.
 
 This process is the first shard and has the run's cluster, display and clean-up; its siblings are
 `fleet spawn --shard N --run-id RUN --keep` on the same cluster. They die with it.
@@ -28,8 +30,6 @@ from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text
 from fleet.profile.settings import ServeMode, Settings, flags_of
 from fleet.report.display import LiveFigures
-from fleet.report.report import RunFigures, load, merge
-from fleet.report.run_directory import FIGURES
 
 POLL_S = 0.25
 SETUP_TRIES_MAX = 5  # of a process that was up before: within a minute
@@ -95,11 +95,6 @@ class Sibling:
         if self._process is not None:
             await self._process.stop(END_S_MAX, politely=signal.SIGINT)
 
-    def figures(self) -> list[RunFigures]:
-        """Return what its processes measured; one that was killed has left nothing."""
-        paths = sorted(self.directory.glob(f"*/{FIGURES}"))
-        return [load(path.read_bytes()) for path in paths]
-
 
 class Siblings:
     """All other processes of a run."""
@@ -160,14 +155,6 @@ class Siblings:
     def run_directories(self) -> list[Path]:
         """Return where the present processes write."""
         return [each.run_directory for each in self._siblings]
-
-    def merged(self, own: RunFigures) -> RunFigures:
-        """Return our figures with theirs."""
-        others = [figures for sibling in self._siblings for figures in sibling.figures()]
-        if self.restarts:
-            reason = f"{self.restarts} times a process of the fleet died and was started again"
-            own.invalid_reasons = [*own.invalid_reasons, reason]
-        return merge([own, *others])
 
     async def _keep(self, sibling: Sibling) -> None:
         name, tries, was_up = sibling.directory.name, 0, False

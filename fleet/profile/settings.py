@@ -540,6 +540,13 @@ class Settings(BaseModel):
         return range(self.shard * self.processes, (self.shard + 1) * self.processes)
 
     @property
+    def shards_wanted(self) -> int:
+        """How many shards the run has, 0 if this process does not know."""
+        if self.shard is None:
+            return self.processes
+        return math.ceil(self.nodes_total / self.nodes) * self.processes
+
+    @property
     def most(self) -> int:
         """How many nodes there may ever be: what is confirmed, and what there must be room for."""
         return self.max_nodes or self.nodes

@@ -81,17 +81,21 @@ def filled(record: type[Record], counts: object) -> Record:
     return made
 
 
-def combined(parts: Sequence[Record]) -> Record:
-    """Return what several processes measured as one; no part is changed."""
+def combined(parts: Sequence[Record], *, in_turn: bool = False) -> Record:
+    """Return what several processes measured as one; no part is changed.
+
+    Of those that ran `in_turn`, each in the place of the one before, the last says how it stands.
+    """
     total, figures = replace(parts[0]), figures_of(type(parts[0]))
     for name in (each.name for each in fields(total)):
         kind = figures.get(name, Figure(kind=Kind.STATE)).kind
         if kind is not Kind.FACT:
-            setattr(total, name, _combined([getattr(part, name) for part in parts], kind))
+            values = [getattr(part, name) for part in parts]
+            setattr(total, name, _combined(values, kind, in_turn=in_turn))
     return total
 
 
-def _combined(values: Sequence[object], kind: Kind = Kind.STATE) -> object:
+def _combined(values: Sequence[object], kind: Kind, *, in_turn: bool) -> object:
     known = [value for value in values if value is not None]
     total: object = None
     match known[:1]:
@@ -102,11 +106,16 @@ def _combined(values: Sequence[object], kind: Kind = Kind.STATE) -> object:
         case [int() | float()]:
             numbers = cast("list[float]", known)
             total = max(numbers) if kind is Kind.MOMENT else sum(numbers)
+            if in_turn and kind is Kind.STATE:
+                total = numbers[-1]
         case [Mapping()]:
             maps = cast("list[Mapping[str, object]]", known)
             names = dict.fromkeys(chain.from_iterable(maps))
             total = {
-                name: _combined([each[name] for each in maps if name in each]) for name in names
+                name: _combined(
+                    [each[name] for each in maps if name in each], Kind.COUNTER, in_turn=in_turn
+                )
+                for name in names
             }
         case [list() | tuple()]:
             total = list(dict.fromkeys(chain.from_iterable(cast("list[list[object]]", known))))
@@ -114,7 +123,7 @@ def _combined(values: Sequence[object], kind: Kind = Kind.STATE) -> object:
             total = known[0]
         case [record]:
             assert is_record(record), record
-            total = combined(cast("list[DataclassInstance]", known))
+            total = combined(cast("list[DataclassInstance]", known), in_turn=in_turn)
     return total
 
 

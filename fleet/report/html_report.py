@@ -136,6 +136,7 @@ def _short(name: str) -> str:
 
 
 REPORT = "report.html"
+SHARD_P99 = ("request", "pod_start", "lease_late", "timer_lag")
 ROWS_SHOWN = 15
 
 
@@ -177,6 +178,7 @@ def page(run: RunRecord) -> str:
             for each in run.levels
         ],
         "starts": _starts(run),
+        "shards": _shards(run),
         "recoveries": [
             (
                 each.fault,
@@ -251,6 +253,29 @@ def _starts(run: RunRecord) -> list[tuple[str, ...]]:
         shown = ["not available" if value is None else _in_ms(value) for value in values]
         found.append((part, kind, words, *shown))
     return found
+
+
+def _shards(run: RunRecord) -> list[tuple[object, ...]]:
+    """Return a row for each process that shared the nodes."""
+
+    def number(row: Json, key: str, form: str = ",.0f") -> str:
+        value = row.get(key)
+        return "-" if value is None else format(cast("float", value), form)
+
+    return [
+        (
+            row["name"],
+            f"{row['state']}, slowest" if row["name"] == run.get("slowest_shard") else row["state"],
+            row.get("starts"),
+            f"{number(row, 'ready')} / {number(row, 'nodes')}",
+            number(row, "time_to_ready_s", ",.1f"),
+            number(row, "pods_started"),
+            number(row, "requests"),
+            *(number(row, f"{key}_p99_ms", ",.1f") for key in SHARD_P99),
+            number(row, "cpu_s", ",.1f"),
+        )
+        for row in run.rows("shards")
+    ]
 
 
 def _in_ms(value: float) -> str:

@@ -18,14 +18,11 @@ them judges again. The gravest verdict that applies wins:
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, cast
-
-import msgspec
 
 from fleet.errors import Exit
 from fleet.metrics import Histogram, Requests
-from fleet.report.figure import Json, Kind, combined, figure, figures_of, is_record, made
+from fleet.report.figure import Json, Kind, figure, figures_of, is_record, made
 from fleet.report.figures import (
     AgentFigures,
     ByName,
@@ -174,6 +171,27 @@ class Judgement:
     expectations: Sequence[Expectation] = figure(())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFigures:
+    """One of the processes that shared the nodes of a run."""
+
+    name: str = figure("", "what the names of its nodes begin with; a row for each process")
+    state: str = figure(
+        "", "`ended`, `lost` (it has not ended), or `late` (not Ready in the steady part)"
+    )
+    starts: int = figure(1, "how often its process was started")
+    nodes: int = figure(0, "nodes that it was to host")
+    ready: int = figure(0, "nodes that were Ready at its end")
+    time_to_ready_s: float | None = figure(None, "from its start until all of them were")
+    pods_started: int = figure(0, "pods that started on its nodes")
+    requests: int = figure(0, "requests of its nodes")
+    request_p99_ms: float | None = figure(None, "of their latency, without watches")
+    pod_start_p99_ms: float | None = figure(None, "of the start of its pods")
+    lease_late_p99_ms: float | None = figure(None, "of the lateness of its Leases")
+    timer_lag_p99_ms: float | None = figure(None, "of its own error")
+    cpu_s: float = figure(0.0, "of CPU that it used")
+
+
 AS_MADE = "as the run was made"
 
 
@@ -231,6 +249,10 @@ class RunFigures:
     stop_reason: str = figure("", "why `--stop-if` ended the run; empty: it did not")
     phases: Sequence[Phase] = figure((), kind=Kind.FACT)
     controlplane: ControlPlaneFigures = made(ControlPlaneFigures, kind=Kind.FACT, in_series=False)
+    slowest_shard: str = figure(
+        "", "the name of the shard whose requests had the highest p99; empty: there is one process"
+    )
+    shards: Sequence[ShardFigures] = figure((), kind=Kind.FACT)
     expectations: Sequence[Expectation] = ()
     invalid_reasons: Sequence[str] = ()
     """Why the figures cannot be trusted, beyond what they show by themselves."""
@@ -308,14 +330,6 @@ def own_limit_words(own_limits: Mapping[str, int]) -> str:
     """Say which limits of fleet's own were hit, the most frequent one first."""
     ordered = sorted(own_limits.items(), key=lambda each: (-each[1], each[0]))
     return ", ".join(f"{what} ({count:,} times)" for what, count in ordered)
-
-
-def merge(runs: Sequence[RunFigures]) -> RunFigures:
-    """Return the figures of several processes of one run as one; the first one's name it."""
-    requests: dict[tuple[str, str, int], list[RequestFigures]] = {}
-    for each in chain.from_iterable(run.requests for run in runs):
-        requests.setdefault((each.verb, each.resource, each.code), []).append(each)
-    return replace(combined(runs), requests=[combined(rows) for rows in requests.values()])
 
 
 def summary(figures: RunFigures) -> Json:
@@ -481,36 +495,3 @@ def rates(figures: RunFigures, before: Totals, elapsed_s: float) -> Json:
         elif is_record(part) and mark.in_series:
             line[name] = before.part(name, part, elapsed_s)
     return line
-
-
-def dump(figures: RunFigures) -> bytes:
-    """Return figures as JSON for the process that sums several up: with all buckets."""
-    return msgspec.json.encode(figures, enc_hook=_rows)
-
-
-def load(content: bytes) -> RunFigures:
-    """Return the figures of what `dump` wrote. Raises ValueError for anything else."""
-    try:
-        return msgspec.json.decode(content, type=RunFigures, dec_hook=_requests)
-    except msgspec.MsgspecError as error:
-        raise ValueError("these are no figures of a process") from error
-
-
-Rows = list[tuple[str, str, int, Histogram]]
-
-
-def _rows(value: object) -> Rows:
-    """Return what JSON has of requests, whose rows have two keys."""
-    assert isinstance(value, Requests), value
-    return [
-        (*row, code, histogram)
-        for row, codes in value.rows.items()
-        for code, histogram in codes.items()
-    ]
-
-
-def _requests(_kind: type, rows: object) -> Requests:
-    made = Requests()
-    for verb, resource, code, histogram in msgspec.convert(rows, Rows, str_keys=True):
-        made.rows.setdefault((verb, resource), {})[code] = histogram
-    return made

@@ -236,7 +236,7 @@ def make_report(
     for run in runs if title else ():
         run.about["options"] = {**cast("Json", run.about.get("options") or {}), "title": title}
     if len(runs) == 1:
-        return _one(runs[0], form or "html", out), Exit.OK
+        return one_run(runs[0], form or "html", out), Exit.OK
     compared = compare(runs, share)
     code = Exit.OK
     if baseline is not None:
@@ -257,7 +257,8 @@ def make_report(
     return _written(text, out), code
 
 
-def _one(run: RunRecord, form: str, out: Path | None) -> str:
+def one_run(run: RunRecord, form: str, out: Path | None) -> str:
+    """Return the report of a run as `--output` says."""
     match form:
         case "html":
             return f"{write_report(run, out)}\n"

@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -26,13 +26,14 @@ import orjson
 from fleet.errors import SetupError, UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
+from fleet.report.record import Record, dump, load, merged_lines
 from fleet.report.report import (
     Outcome,
     Phase,
     RunFigures,
     ServiceLevel,
+    ShardFigures,
     Totals,
-    dump,
     histograms,
     rates,
     summary,
@@ -46,8 +47,10 @@ TIMESERIES = "timeseries.jsonl"
 CONTROLPLANE = "controlplane.jsonl"
 HISTOGRAMS = "histograms.json"
 RUN = "run.json"
-FIGURES = ".figures.json"
-"""The figures with their histograms, for the process that started this one."""
+RECORD = "record.msgpack"
+"""What adds up with the records of the other processes of the run, see record.py."""
+MERGED = "merged"
+"""In `RUN`: the directories that a merged run was made of."""
 
 
 def refuse_foreign(path: Path) -> None:
@@ -108,11 +111,13 @@ class LineFile:
 class RunDirectory:
     """See the top of this file."""
 
-    def __init__(self, run_id: str, path: Path | None = None) -> None:
+    def __init__(self, run_id: str, path: Path | None = None, *, is_merged: bool = False) -> None:
+        """Make the directory of a run. One that `is_merged` is written over by the next merge."""
         self.path = path if path is not None else _free_directory(RUNS_DIRECTORY / run_id)
         refuse_foreign(self.path)
-        if _holds_run(self.path):
-            raise UsageError(f"--run-dir {self.path} already holds a run; name another directory")
+        if _holds_run(self.path) and not (is_merged and MERGED in _json(self.path / RUN)):
+            flag = "--out" if is_merged else "--run-dir"
+            raise UsageError(f"{flag} {self.path} already holds a run; name another directory")
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -143,6 +148,11 @@ class RunDirectory:
                 return "" if was_paused else f"the time series pauses: {path}: {problem}"
         return "the time series goes on" if was_paused else ""
 
+    def add(self, line: Json) -> None:
+        """Append a line of a time series that was made already. Raises SetupError."""
+        if problem := self._file.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)):
+            raise SetupError(f"{self.path / TIMESERIES}: {problem}")
+
     def _append(self) -> str:
         """Write the line that is due, whole; return why that was not possible."""
         problem = self._file.append(self._unwritten)
@@ -172,9 +182,9 @@ class RunDirectory:
             self._write(HISTOGRAMS, orjson.dumps(histograms(figures)))
         return content
 
-    def keep_figures(self, figures: RunFigures) -> None:
-        """Write the figures for the process that sums several up. Raises SetupError."""
-        self._write(FIGURES, dump(figures))
+    def keep(self, record: Record) -> None:
+        """Write the record of this process, whole or not at all. Raises SetupError."""
+        self._write(RECORD, dump(record))
 
     def _write(self, name: str, content: bytes) -> None:
         partial = self.path / f".{name}.part"
@@ -233,6 +243,8 @@ class _Summary(msgspec.Struct):
     slis: list[ServiceLevel] = []
     phases: list[Phase] = []
     requests: list[_Request] = []
+    shards: list[ShardFigures] = []
+    slowest_shard: str = ""
 
 
 class _About(msgspec.Struct):
@@ -335,9 +347,11 @@ def read_run(path: Path) -> RunRecord:
     """Read a run directory. Raises UsageError in one line if it holds no run."""
     refuse_foreign(path)
     try:
-        if not (path / SUMMARY).exists() and not (path / TIMESERIES).exists():
+        if not _holds_run(path):
             raise UsageError(f"{path} holds no run: neither {SUMMARY} nor {TIMESERIES} is in it")
         lines = list(_lines(path / TIMESERIES))
+        if len(records := read_records(path)) > 1 and path in records:
+            lines = lines_of(records)
         told = _json(path / SUMMARY) or _of_killed(lines)
         try:
             samples = Samples.read(_raw_lines(path / CONTROLPLANE))
@@ -349,6 +363,28 @@ def read_run(path: Path) -> RunRecord:
         return RunRecord(path, told, about, lines, samples, buckets, found.slis, found.phases)
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
+
+
+def read_records(path: Path) -> dict[Path, Record]:
+    """Return the records of all processes of a run directory, by where each is.
+
+    Raises UsageError for what is no record.
+    """
+    found = {}
+    for file in (path / RECORD, *sorted(path.glob(f"process-*/*/{RECORD}"))):
+        refuse_foreign(file.parent)
+        if file.exists():
+            try:
+                found[file.parent] = load(file.read_bytes())
+            except ValueError as error:
+                raise UsageError(f"{file}: {error}") from error
+    return found
+
+
+def lines_of(records: Mapping[Path, Record]) -> list[Json]:
+    """Return the time series of several processes as one; seconds count from the first of them."""
+    parts = [(each.began_s, list(_lines(at / TIMESERIES))) for at, each in records.items()]
+    return merged_lines(parts)
 
 
 def _of_killed(lines: Sequence[Json]) -> Json:

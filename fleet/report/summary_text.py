@@ -110,6 +110,7 @@ def _facts(figures: RunFigures) -> list[str]:
         ("watches", streams if watch.open or watch.restarts or watch.events else ""),
         ("rejected", ", ".join(rejected)),
         *((name, _agent_words(each)) for name, each in sorted(figures.agents.items())),
+        ("shards", _shard_words(figures)),
         ("fleet", _process_words(figures)),
         ("server", _server_words(figures)),
     ]
@@ -176,6 +177,17 @@ def _agent_words(figures: AgentFigures) -> str:
         f"{figures.watch_events:,} events, {figures.requests.total:,} requests, "
         f"{figures.received_bytes / 1e6:,.1f} MB received"
     )
+
+
+def _shard_words(figures: RunFigures) -> str:
+    """Name the slowest process; the percentiles of all hide it."""
+    slowest = next((each for each in figures.shards if each.name == figures.slowest_shard), None)
+    if slowest is None:
+        return ""
+    words = f"{len(figures.shards)}"
+    if slowest.request_p99_ms is not None:
+        words += f", slowest {slowest.name}: requests p99 {slowest.request_p99_ms:,.1f} ms"
+    return words
 
 
 def _process_words(figures: RunFigures) -> str:

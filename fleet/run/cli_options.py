@@ -332,10 +332,11 @@ rbac_options = options(
 REPORTS = click.Choice(["html", "markdown", "junit", "openmetrics", *FORMATS])
 report_options = options(
     "",
+    ("--merge is_merged", bool, "Make one report of the shards of a run."),
     ("--baseline", PATH, "Compare with this run; exit with 1 if worse."),
     ("--tolerance", "SHARE", "How much worse a figure may be (default 10%).", "10%"),
     ("-o --output --format form", REPORTS, "Format (default html; text, Markdown, for several)."),
-    ("--out", PATH, "Write to this file (default stdout)."),
+    ("--out", PATH, "Write to this file (default stdout); with --merge, to this directory."),
     ("--title", "TEXT", "Title of the page of a run (default: the run's own).", ""),
 )
 capacity_options = options(

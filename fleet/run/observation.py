@@ -1,4 +1,4 @@
-"""What is seen of a run besides its nodes: the control plane's metrics, phases, and the judgement.
+"""What is seen of a run besides its nodes: the control plane's metrics, phases, and its record.
 
     begin --all nodes are Ready--> steady --drain--> over
 
@@ -9,18 +9,22 @@ process of a run looks at the control plane: the others would ask the same again
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from fleet.background import Background
 from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
+from fleet.profile.settings import Settings
 from fleet.report.control_plane import ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures, clock
 from fleet.report.meter import Meter
+from fleet.report.record import Record
 from fleet.report.report import ControlPlaneFigures, Phase, RunFigures
-from fleet.report.service_levels import Evidence, Objective, expectations, measure, tell_scheduling
+from fleet.report.service_levels import STEADY, Evidence, Objective
 from fleet.run.control_socket import Json
 from fleet.run.fault_control import FaultControl, reach_words
 from fleet.run.scenario_player import ScenarioPlayer
@@ -76,6 +80,8 @@ class Observation:
         self._faults = faults
         self._player = player
         self._sampler = sampler
+        self._began_s = time.time() - meter.elapsed_s()
+        self._first_s: float | None = None  # when all nodes were first Ready
         self._steady_s: float | None = None  # since when the present part is
         self._over_s: float | None = None
         self._told: Sample | None = None  # by the API server, last before that part
@@ -114,6 +120,7 @@ class Observation:
         """Note that all nodes are Ready: from here on the run is what it is for."""
         await self._sample()
         self._steady_s = self._meter.elapsed_s()
+        self._first_s = self._first_s or self._steady_s
         self._told = self._last(APISERVER)
         self._scheduled = self._last(SCHEDULER)
         self._pods_before = self._node_host.counts.pod_start_sli.snapshot()
@@ -127,9 +134,15 @@ class Observation:
         """Note that the steady part is over, if there is one; the longest is judged."""
         if self._steady_s is None:
             return
-        from_s, until_s = self._steady_s, self._meter.elapsed_s()
-        self._steady_s = None
+        until_s = self._meter.elapsed_s()
         await self._sample()
+        self._part = self._longest(until_s)
+        self._steady_s = None
+
+    def _longest(self, until_s: float) -> SteadyPart | None:
+        """Return the longest steady part, of which the present one lasted until `until_s`."""
+        if self._steady_s is None:
+            return self._part
         client = []
         for row, codes in self._node_host.counts.requests.rows.items():
             before = self._before.get(row, {})
@@ -138,9 +151,9 @@ class Observation:
         server = _between(self._told, self._last(APISERVER))
         scheduler = _between(self._scheduled, self._last(SCHEDULER))
         pods = self._node_host.counts.pod_start_sli.since(self._pods_before)
-        part = SteadyPart(from_s, until_s, server, client, pods, scheduler)
-        if self._part is None or part.length_s > self._part.length_s:
-            self._part = part
+        part = SteadyPart(self._steady_s, until_s, server, client, pods, scheduler)
+        is_longest = self._part is None or part.length_s > self._part.length_s
+        return part if is_longest else self._part
 
     async def over(self) -> None:
         """Note that the run is over, before its nodes fall silent."""
@@ -155,25 +168,35 @@ class Observation:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._sampler.sample(), LAST_SAMPLE_S)
 
-    def judge(self, figures: RunFigures) -> None:
-        """Write into the figures, of all processes, what was seen and how the run did."""
-        player = self._player
+    def record(
+        self, figures: RunFigures, settings: Settings, about: Json, *, is_over: bool
+    ) -> Record:
+        """Return what this process has measured so far; `settings` are those of all processes."""
+        now_s, player = self._meter.elapsed_s(), self._player
+        part = self._longest(now_s)
         played = player.phases() if player is not None else []
-        figures.phases = [*self._phases(), *played, *self._faults.phases()]
-        figures.controlplane = self._cost()
-        evidence = self._evidence()
-        tell_scheduling(figures, evidence.scheduler)
-        figures.slis = measure(figures, evidence, self._objectives)
-        waited = player.expectations() if player is not None else []
-        figures.expectations = [*expectations(figures.slis), *waited]
+        phases = [*self._phases(part, self._over_s or now_s), *played, *self._faults.phases()]
+        is_ready = self._first_s is not None and not settings.is_on_dashboard
+        own = self._node_host.settings
+        return Record(
+            shard=own.shard or 0,
+            name=own.lease_prefix,
+            shards=settings.shards_wanted,
+            began_s=self._began_s,
+            ready_s=self._began_s + (self._first_s or 0.0) if is_ready else None,
+            is_over=is_over,
+            is_leader=self._sampler is not None,
+            figures=replace(figures, phases=phases, controlplane=self._cost()),
+            evidence=self._evidence(part),
+            objectives=self._objectives,
+            waited=tuple(player.expectations()) if player is not None else (),
+            about=about,
+        )
 
-    def _phases(self) -> list[Phase]:
-        if self._over_s is None:
-            return []
-        part = self._part
-        found = [Phase(name="bring-up", until_s=part.from_s if part else self._over_s)]
+    def _phases(self, part: SteadyPart | None, now_s: float) -> list[Phase]:
+        found = [Phase(name="bring-up", until_s=part.from_s if part else now_s)]
         if part is not None:
-            found.append(Phase(name="steady", from_s=part.from_s, until_s=part.until_s))
+            found.append(Phase(name=STEADY, from_s=part.from_s, until_s=part.until_s))
         return found
 
     def _cost(self) -> ControlPlaneFigures:
@@ -191,11 +214,11 @@ class Observation:
             asked_by_fleet=asked,
         )
 
-    def _evidence(self) -> Evidence:
-        part = self._part
+    def _evidence(self, part: SteadyPart | None) -> Evidence:
         evidence = Evidence(client=part.client if part is not None else ())
         if self._sampler is None:
             evidence.problem = "another process looks at it"
+            evidence.pod_starts = part.pod_starts if part is not None else None
             return evidence
         if part is not None:
             evidence.steady_s, evidence.steady = part.length_s, part.server

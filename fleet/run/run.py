@@ -11,6 +11,7 @@ starts, the first one cancels whatever is being prepared, a question too.
 import asyncio
 import contextlib
 import gc
+import itertools
 import os
 import platform
 import shlex
@@ -42,8 +43,9 @@ from fleet.report.control_plane import ControlPlaneSampler
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
 from fleet.report.meter import Meter
+from fleet.report.record import Record, judged
 from fleet.report.report import RunFigures
-from fleet.report.run_directory import RunDirectory
+from fleet.report.run_directory import RunDirectory, read_records
 from fleet.report.service_levels import load_objectives
 from fleet.report.summary_text import size
 from fleet.run.adoption import adopt_nodes, clear_lost_shards, remove_applied
@@ -65,6 +67,8 @@ from fleet.storage.csi_controller import check_drivers, simulate_csi
 from fleet.wire.sockets.connection import connection_health
 
 FRAME_S = 1.0
+RECORD_EVERY = 2
+"""Frames between two records of a process that may be killed: what it loses."""
 LEASE_TRIES_MAX = 4
 """Within seven seconds: a fleet that cannot renew its Lease must end before another takes it."""
 GC_THRESHOLD = (
@@ -154,15 +158,16 @@ class Run:
         finally:
             self._display.stop()
             directory.close()
-        figures = self._figures
+        own, restarts = self._record(is_over=True), 0
+        records = {directory.path: own}
         if self._siblings is not None:
-            figures = self._siblings.merged(figures)
-        self._observation.judge(figures)
+            restarts = self._siblings.restarts
+            records = read_records(directory.path) | records
+        figures = judged([*records.values()], restarts)
         ended = exit_code_of(figures, code)
         outcome = RunOutcome(figures, directory.path, ended, self._ending.next_steps())
         try:
-            if settings.run_id:
-                directory.keep_figures(figures)
+            directory.keep(own)
             directory.finish(figures)
             outcome.report = report_of(self._whole, directory.path)
         except SetupError as error:  # on a full disk: the terminal has it, and nothing else
@@ -525,6 +530,11 @@ class Run:
         self._siblings = Siblings(commands, directory, note, self._give_up)
         await self._siblings.start(self._background)
 
+    def _record(self, *, is_over: bool = False) -> Record:
+        """Return what this process has measured so far."""
+        about = self._about | {"cluster": self._cluster.credentials.context}
+        return self._observation.record(self._figures, self._whole, about, is_over=is_over)
+
     def _tell_use(self) -> None:
         """Say how to reach a control plane of ours, and how to end."""
         if self._target.local is not None:
@@ -556,7 +566,7 @@ class Run:
 
     async def _sample(self) -> None:
         """Draw the display and write one line of the time series, once a second."""
-        while True:
+        for second in itertools.count():
             await asyncio.sleep(FRAME_S)
             live = self._live()
             self._display.update(live)
@@ -565,6 +575,9 @@ class Run:
                     keep_live(self._directory.path, live)
             if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)
+            if self._whole.run_id and second % RECORD_EVERY == 0:  # others may share the run
+                with contextlib.suppress(SetupError):
+                    self._directory.keep(self._record())
 
     @property
     def was_interrupted_twice(self) -> bool:

@@ -21,7 +21,8 @@ from fleet.report.figures import (
     of_counts,
     request_figures,
 )
-from fleet.report.report import RunFigures, as_json, merge, summary
+from fleet.report.record import merge
+from fleet.report.report import RunFigures, as_json, summary
 from fleet.wire.sockets.dials import TransportStats
 
 RECORDS = (

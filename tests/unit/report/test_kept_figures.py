@@ -1,28 +1,23 @@
 """What one process of a run hands to another is complete, and is data."""
 
-import json
+import math
 import pickle
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+import msgspec
 import pytest
 from run_files import figures_at
 
 import fleet
 from fleet.metrics import Histogram, Requests
+from fleet.report.control_plane import Exposition
 from fleet.report.figure import is_record
 from fleet.report.figures import AgentFigures
-from fleet.report.report import (
-    Expectation,
-    Phase,
-    RunFigures,
-    ServiceLevel,
-    dump,
-    load,
-    merge,
-    summary,
-)
+from fleet.report.record import Record, dump, load, merge
+from fleet.report.report import Expectation, Phase, RunFigures, ServiceLevel, summary
+from fleet.report.service_levels import Evidence, Objective
 
 
 def filled(record: object) -> None:
@@ -79,17 +74,33 @@ def same(one: object, other: object) -> bool:
 
 def test_everything_that_was_measured_comes_back() -> None:
     figures = whole()
-    back = load(dump(figures))
-    assert same(back, figures)
-    assert summary(merge([figures, back])) == summary(merge([figures, figures]))
+    told = Exposition({("a", "x|y"): 1.5}, {("b", ""): [1.0, 2.0]}, {"b": [0.5, math.inf]})
+    client = [("GET", "pods", Histogram())]
+    client[0][2].record(70)
+    record = Record(
+        shard=3,
+        name="fleet-0003",
+        began_s=1.5,
+        ready_s=2.5,
+        is_leader=True,
+        figures=figures,
+        evidence=Evidence(steady_s=9.5, steady=told, whole=told, client=client),
+        objectives=(Objective("LeaseLateness", 99.0, 0.5, "fleet"),),
+        waited=(Expectation("x", is_met=None),),
+        about={"options": {"nodes": 3}, "local_control_plane": True},
+    )
+    back = load(dump(record))
+    assert same(back, record)
+    both = merge([figures, back.figures])
+    assert summary(both) == summary(merge([figures, figures]))
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"[]", b"{}", b"null", pickle.dumps(1), json.dumps({"run_id": 3}).encode()],
+    [b"", b"[]", b"{}", b"\xc0", pickle.dumps(1), msgspec.msgpack.encode({"figures": 3})],
 )
-def test_what_is_no_figures_is_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match="no figures of a process"):
+def test_what_is_no_record_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="no record of a process"):
         load(content)
 
 

@@ -16,7 +16,8 @@ from fleet.metrics import Requests
 from fleet.report.comparison import compare
 from fleet.report.figures import AgentFigures
 from fleet.report.openmetrics import openmetrics
-from fleet.report.report import RunFigures, merge, summary
+from fleet.report.record import merge
+from fleet.report.report import RunFigures, summary
 from fleet.report.report_command import compared_junit, junit
 from fleet.report.run_directory import RunRecord, read_run
 

@@ -16,7 +16,8 @@ from fleet.report.figures import (
     RequestFigures,
     WatchFigures,
 )
-from fleet.report.report import LONGER, Expectation, RunFigures, ServiceLevel, merge, summary
+from fleet.report.record import merge
+from fleet.report.report import LONGER, Expectation, RunFigures, ServiceLevel, summary
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import SIG
 from fleet.report.summary_text import duration, summary_text
@@ -54,6 +55,8 @@ FIXED_KEYS = [
     "stop_reason",
     "phases",
     "controlplane",
+    "slowest_shard",
+    "shards",
 ]
 FIXED_INNER_KEYS = {
     "nodes": "requested registered ready time_to_ready_s time_to_settled_s ever_not_ready",

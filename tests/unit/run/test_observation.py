@@ -11,15 +11,18 @@ import pytest
 from fleet.controlplane.options import APISERVER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts
+from fleet.profile.settings import Settings
 from fleet.report.control_plane import REQUESTS, ControlPlaneSampler, Exposition, Sample
 from fleet.report.display import LiveFigures
 from fleet.report.meter import Meter
+from fleet.report.record import judged
 from fleet.report.report import RunFigures
 from fleet.report.service_levels import DEFAULTS
 from fleet.run.fault_control import FaultControl
 from fleet.run.observation import Observation
 from fleet.run.scenario_player import ScenarioPlayer
 
+ON_DASHBOARD = Settings.from_options(dashboard=True)
 BOUNDS = [0.1, 1.0, 2.0, math.inf]
 
 
@@ -54,7 +57,7 @@ class Watched:
         self._turn = asyncio.Event()
         self.seen = Observation(
             DEFAULTS,
-            cast("NodeHost", SimpleNamespace(counts=self.counts)),
+            cast("NodeHost", SimpleNamespace(counts=self.counts, settings=ON_DASHBOARD)),
             cast("Meter", SimpleNamespace(elapsed_s=lambda: self.now_s)),
             cast("FaultControl", SimpleNamespace(on=list, phases=list)),
             None,
@@ -92,8 +95,7 @@ class Watched:
 
         asyncio.run(body())
         figures = RunFigures(run_id="r", wall_s=self.now_s)
-        self.seen.judge(figures)
-        return figures
+        return judged([self.seen.record(figures, ON_DASHBOARD, {}, is_over=True)])
 
 
 def test_a_run_on_a_dashboard_has_a_steady_part_and_is_judged(

@@ -1,0 +1,262 @@
+"""The record that each process of a run leaves, and the one result that all of them make.
+
+A record is what can be added up: counts, histograms with all their buckets, what one process saw of
+the control plane, and what the run is held to. `--processes`, shards on several machines, pods of a
+StatefulSet and Locust workers all leave one; `judged` makes one set of figures and one verdict of
+them, also where there is only one.
+
+    record, each 2 s --> record, each 2 s --the run ends--> record, whole
+                                 --the process is killed--> what the last one had
+
+A shard that was started again leaves a record for each start: their counts add up, and the last one
+says how things stand. A shard that has no record, or whose last one is not whole, makes the run
+INCOMPLETE, and so does one that was late: it lacked Ready nodes for more than a tenth of the steady
+part, which is judged.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import msgspec
+
+from fleet.metrics import Histogram, Requests, merged
+from fleet.report.figure import Json, combined
+from fleet.report.figures import RequestFigures
+from fleet.report.report import Expectation, RunFigures, ShardFigures, ms
+from fleet.report.service_levels import (
+    STEADY,
+    Evidence,
+    Objective,
+    expectations,
+    measure,
+    tell_scheduling,
+)
+
+LATE_SHARE = 0.1
+"""Of the steady part that a shard may lack; clocks of machines differ by less than that."""
+ENDED, LOST, LATE = "ended", "lost", "late"
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """What one process of a run measured."""
+
+    shard: int = 0
+    name: str = ""
+    """What the names of its nodes begin with."""
+    shards: int = 0
+    """How many the run has, 0 if this process does not know."""
+    began_s: float = 0.0
+    """By the clock of its machine, in seconds since 1970."""
+    ready_s: float | None = None
+    """When all of its nodes were first Ready; None: they were not, or a dashboard decides."""
+    is_over: bool = False
+    """The process ended in order."""
+    is_leader: bool = False
+    """It looked at the control plane."""
+    figures: RunFigures
+    evidence: Evidence = field(default_factory=Evidence)
+    objectives: tuple[Objective, ...] = ()
+    waited: tuple[Expectation, ...] = ()
+    """What a scenario waited for."""
+    about: Json = field(default_factory=dict)
+    """Options, versions and machine."""
+
+
+def merge(runs: Sequence[RunFigures], *, in_turn: bool = False) -> RunFigures:
+    """Return the figures of several processes of one run as one; the first one's name it.
+
+    `in_turn` they ran one after another, each in the place of the one before it.
+    """
+    rows: dict[tuple[str, str, int], list[RequestFigures]] = {}
+    for each in chain.from_iterable(run.requests for run in runs):
+        rows.setdefault((each.verb, each.resource, each.code), []).append(each)
+    total = combined(runs, in_turn=in_turn)
+    return replace(total, requests=[combined(each) for each in rows.values()])
+
+
+def judged(records: Sequence[Record], restarts: int = 0) -> RunFigures:
+    """Return the figures of a whole run with its verdict; no record is changed.
+
+    `restarts` are those that are known of, also of a process that left no record.
+    """
+    assert records, "a run has a process"
+    leader = max(records, key=lambda each: (each.is_leader, each.evidence.steady_s, -each.shard))
+    shards: dict[int, list[Record]] = {}
+    for each in sorted(records, key=lambda each: (each is not leader, each.shard, each.began_s)):
+        shards.setdefault(each.shard, []).append(each)
+    parts = [_of_one(starts) for starts in shards.values()]
+    figures = merge(parts)
+    lost = _lost(shards) if len(records) > 1 else {}
+    restarts = max(restarts, len(records) - len(shards))
+    if restarts:
+        reason = f"{restarts} times a process of the fleet died and was started again"
+        figures.invalid_reasons = [*figures.invalid_reasons, reason]
+    if late := _late(leader, shards):
+        lost |= {number: why for number, why in late.items() if number not in lost}
+    figures.incomplete_reasons = [*figures.incomplete_reasons, *lost.values()]
+    figures.wall_s = max(each.figures.wall_s for each in records)
+    asked = [each.figures.controlplane.asked_by_fleet for each in records]
+    total = {name: sum(each.get(name, 0) for each in asked) for name in sorted(set().union(*asked))}
+    figures.controlplane = replace(figures.controlplane, asked_by_fleet=total)
+    if len(shards) > 1:
+        rows = [
+            _row(starts, part, lost.get(number, ""))
+            for (number, starts), part in zip(shards.items(), parts, strict=True)
+        ]
+        figures.shards = sorted(rows, key=lambda each: each.name)
+        slowest = max(rows, key=lambda each: each.request_p99_ms or 0.0)
+        figures.slowest_shard = slowest.name
+    client = list(chain.from_iterable(each.evidence.client for each in records))
+    evidence = replace(leader.evidence, client=client)
+    if evidence.pod_starts is not None:
+        evidence.pod_starts = merged(
+            each.evidence.pod_starts for each in records if each.evidence.pod_starts is not None
+        )
+    tell_scheduling(figures, evidence.scheduler)
+    figures.slis = measure(figures, evidence, leader.objectives)
+    figures.expectations = [*expectations(figures.slis), *leader.waited]
+    return figures
+
+
+def _of_one(starts: Sequence[Record]) -> RunFigures:
+    """Return what one shard measured, over all its starts; that of the leader comes first."""
+    in_order = sorted(starts, key=lambda each: each.began_s)
+    figures = merge([each.figures for each in in_order], in_turn=True)
+    first = starts[0].figures
+    figures.nodes.ever_not_ready = max(each.figures.nodes.ever_not_ready for each in starts)
+    return replace(
+        figures, phases=first.phases, controlplane=first.controlplane, how_longer=first.how_longer
+    )
+
+
+def _lost(shards: dict[int, list[Record]]) -> dict[int, str]:
+    """Say which shards are not there, or have no end."""
+    known = [each.shards for starts in shards.values() for each in starts if each.shards]
+    wanted = max(min(known, default=0), max(shards) + 1)
+    found = {}
+    for number in range(wanted):
+        if number not in shards:
+            found[number] = f"shard {number} of {wanted} left no record"
+        elif not max(shards[number], key=lambda each: each.began_s).is_over:
+            name = shards[number][0].name
+            found[number] = f"shard {name} has not ended: it was killed, or it still runs"
+    return found
+
+
+def _late(leader: Record, shards: dict[int, list[Record]]) -> dict[int, str]:
+    """Say which shards lacked Ready nodes during the steady part that is judged."""
+    part = next((each for each in leader.figures.phases if each.name == STEADY), None)
+    if part is None or part.until_s is None or leader.ready_s is None:
+        return {}
+    begin_s, most_s = leader.began_s + part.from_s, (part.until_s - part.from_s) * LATE_SHARE
+    found = {}
+    for number, starts in shards.items():
+        ready_s = min((each.ready_s for each in starts if each.ready_s), default=math.inf)
+        if ready_s - begin_s <= most_s:
+            continue
+        after = "never"
+        if ready_s < math.inf:
+            after = f"{ready_s - begin_s:.0f} s after the steady part began"
+        found[number] = f"shard {starts[0].name} was late: all its nodes were Ready {after}"
+    return found
+
+
+def _row(starts: Sequence[Record], figures: RunFigures, why: str) -> ShardFigures:
+    latency = merged(each.latency for each in figures.requests if each.verb != "WATCH")
+    is_lost = any(not each.is_over for each in starts[-1:]) or "no record" in why
+    return ShardFigures(
+        name=starts[0].name,
+        state=LOST if is_lost else LATE if why else ENDED,
+        starts=len(starts),
+        nodes=figures.nodes.requested,
+        ready=figures.nodes.ready,
+        time_to_ready_s=figures.nodes.time_to_ready_s,
+        pods_started=figures.pods.started,
+        requests=figures.request_count(),
+        request_p99_ms=ms(latency, 0.99),
+        pod_start_p99_ms=ms(figures.pods.start, 0.99),
+        lease_late_p99_ms=ms(figures.lease.late, 0.99),
+        timer_lag_p99_ms=ms(figures.process.timer_lag, 0.99),
+        cpu_s=figures.process.cpu_s,
+    )
+
+
+def dump(record: Record) -> bytes:
+    """Return a record as the file has it, with all buckets."""
+    return msgspec.msgpack.encode(record, enc_hook=_rows)
+
+
+def load(content: bytes) -> Record:
+    """Return what `dump` wrote. Raises ValueError for anything else."""
+    try:
+        return msgspec.msgpack.decode(content, type=Record, dec_hook=_requests)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError("this is no record of a process") from error
+
+
+Rows = dict[tuple[str, str], dict[int, Histogram]]
+
+
+def _rows(value: object) -> Rows:
+    assert isinstance(value, Requests), value
+    return value.rows
+
+
+def _requests(kind: type, value: object) -> object:
+    if kind is not Requests:  # of options and machine anything will do
+        return value
+    made = Requests()
+    made.rows = msgspec.convert(value, Rows)
+    return made
+
+
+def merged_lines(parts: Iterable[tuple[float, Sequence[Json]]]) -> list[Json]:
+    """Return the time series of several processes as one, a line a second.
+
+    `parts` are when each began and its lines; seconds count from the first part's begin. Of
+    percentiles the highest stands for all.
+    """
+    begun = list(parts)
+    base_s = begun[0][0]
+    seconds: dict[int, list[Json]] = {}
+    for began_s, lines in begun:
+        last: dict[int, Json] = {}
+        for line in lines:
+            last[round(began_s - base_s + float(str(line["wall_s"])))] = line
+        for at in sorted(last):
+            seconds.setdefault(at, []).append(last[at])
+            if at + 1 not in last and at + 2 in last:  # its lines are a little over a second apart
+                seconds.setdefault(at + 1, []).append(last[at])
+    return [_sum(seconds[at]) | {"wall_s": float(at)} for at in sorted(seconds) if at >= 0]
+
+
+SHARES = {"p50", "p99", "max"}
+
+
+def _sum(values: Sequence[Json]) -> Json:
+    found: Json = {}
+    for key in dict.fromkeys(chain.from_iterable(values)):
+        known = [each[key] for each in values if each.get(key) is not None]
+        found[key] = _one(known, is_share=key in SHARES) if known else None
+    return found
+
+
+def _one(known: list[object], *, is_share: bool) -> object:
+    if isinstance(known[0], dict):
+        return _sum([each for each in known if isinstance(each, dict)])
+    if isinstance(known[0], list):  # of kinds of requests
+        rows: dict[tuple[object, ...], list[Json]] = {}
+        for row in chain.from_iterable(each for each in known if isinstance(each, list)):
+            rows.setdefault((row["verb"], row["resource"], row["code"]), []).append(row)
+        return [
+            dict(zip(("verb", "resource", "code"), kind, strict=True))
+            | _sum([{"count": row["count"], "ms": row["ms"]} for row in each])
+            for kind, each in rows.items()
+        ]
+    if isinstance(known[0], int | float):
+        numbers = [each for each in known if isinstance(each, int | float)]
+        return max(numbers) if is_share else round(sum(numbers), 3)
+    return known[0]

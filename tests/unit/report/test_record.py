@@ -1,0 +1,161 @@
+"""What shards leave adds up to one run with one verdict, whoever adds it up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from run_files import figures_at
+
+from fleet.errors import Exit, UsageError
+from fleet.report.figures import LeaseFigures
+from fleet.report.merge_command import find_records, merge_runs
+from fleet.report.record import Record, judged, merged_lines
+from fleet.report.report import Outcome, Phase, RunFigures
+from fleet.report.run_directory import RunDirectory, read_run
+from fleet.report.service_levels import DEFAULTS, Evidence, Objective
+
+
+def figures_of(shard: int, requests: int, took_ms: int = 10) -> RunFigures:
+    figures = replace(figures_at(100, requests), run_id="r", wall_s=200.0)
+    figures.lease = LeaseFigures()
+    figures.nodes.requested = figures.nodes.registered = figures.nodes.ready = 50
+    figures.nodes.time_to_ready_s = 5.0 + shard
+    for _ in range(requests):
+        figures.lease.late.record(took_ms * 1_000)
+        figures.requests[0].latency.record(took_ms * 1_000)
+    return figures
+
+
+def record_of(shard: int, requests: int = 100, took_ms: int = 10) -> Record:
+    """Return a record of a run whose steady part lasted from second 10 to second 190."""
+    figures = figures_of(shard, requests, took_ms)
+    figures.phases = [Phase(name="bring-up"), Phase(name="steady", from_s=10.0, until_s=190.0)]
+    return Record(
+        shard=shard,
+        name=f"fleet-{shard:04d}",
+        shards=4,
+        began_s=1_000.0,
+        ready_s=1_009.0,
+        is_over=True,
+        is_leader=shard == 0,
+        figures=figures,
+        evidence=Evidence(steady_s=180.0 if shard == 0 else 0.0),
+        objectives=(Objective("LeaseLateness", 99, 0.05, "fleet"),) if shard == 0 else DEFAULTS,
+    )
+
+
+def test_shards_add_up_and_the_slowest_one_is_named() -> None:
+    figures = judged([record_of(2), record_of(0), record_of(3, took_ms=40), record_of(1)])
+    assert figures.judgement().outcome is Outcome.PASS
+    assert (figures.nodes.requested, figures.nodes.time_to_ready_s) == (200, 8.0)
+    assert figures.lease.late.count == 400
+    [level] = [each for each in figures.slis if each.sli == "LeaseLateness"]
+    assert level.samples == 400
+    assert level.measured == pytest.approx(0.04, rel=0.05)  # of all, not of the leader
+    assert figures.slowest_shard == "fleet-0003"
+    assert [each.name for each in figures.shards] == [f"fleet-000{n}" for n in range(4)]
+    assert {each.state for each in figures.shards} == {"ended"}
+
+
+def test_a_slow_shard_fails_the_whole_run() -> None:
+    figures = judged([*map(record_of, range(3)), record_of(3, took_ms=400)])
+    assert figures.judgement().outcome is Outcome.FAIL
+
+
+def test_a_shard_without_a_record_makes_the_run_incomplete() -> None:
+    decided = judged([record_of(0), record_of(1), record_of(3)]).judgement()
+    assert decided.outcome is Outcome.INCOMPLETE
+    assert decided.exit_code is Exit.INVALID
+    assert decided.reasons == ["shard 2 of 4 left no record"]
+    last = judged([record_of(0), record_of(1), record_of(2)]).judgement()
+    assert last.reasons == ["shard 3 of 4 left no record"]
+
+
+def test_a_shard_that_has_not_ended_makes_the_run_incomplete() -> None:
+    killed = replace(record_of(3), is_over=False)
+    figures = judged([*map(record_of, range(3)), killed])
+    assert figures.judgement().outcome is Outcome.INCOMPLETE
+    assert figures.judgement().reasons[0].startswith("shard fleet-0003 has not ended")
+    assert [each.state for each in figures.shards][3] == "lost"
+    assert figures.lease.late.count == 400  # what it had measured counts
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "reason"),
+    [
+        (1_027.0, ""),
+        (1_040.0, "all its nodes were Ready 30 s after the steady part began"),
+        (None, "all its nodes were Ready never"),
+    ],
+)
+def test_a_late_shard_makes_the_run_incomplete(ready_s: float | None, reason: str) -> None:
+    figures = judged([*map(record_of, range(3)), replace(record_of(3), ready_s=ready_s)])
+    found = figures.judgement()
+    assert found.outcome is (Outcome.INCOMPLETE if reason else Outcome.PASS)
+    assert not reason or found.reasons == [f"shard fleet-0003 was late: {reason}"]
+
+
+def test_a_shard_that_was_started_again_counts_once_as_nodes_and_twice_as_requests() -> None:
+    killed = replace(record_of(1, requests=60), is_over=False)
+    again = replace(record_of(1, requests=40), began_s=1_100.0, ready_s=1_102.0)
+    figures = judged([record_of(0), again, killed, record_of(2), record_of(3)])
+    assert figures.nodes.requested == figures.nodes.ready == 200
+    assert figures.lease.late.count == 400
+    assert [each.starts for each in figures.shards] == [1, 2, 1, 1]
+    found = figures.judgement()
+    assert found.outcome is Outcome.INVALID  # its nodes had no kubelet for a while
+    assert found.reasons == ["1 times a process of the fleet died and was started again"]
+
+
+def test_the_time_series_of_shards_is_added_up_by_the_second() -> None:
+    one = [{"wall_s": at + 0.1, "nodes": {"ready": 2}, "requests_ms": {"p99": 5}} for at in (1, 2)]
+    other = [
+        {
+            "wall_s": 0.9 + at,
+            "nodes": {"ready": 3},
+            "requests_ms": {"p99": 7},
+            "requests": [{"verb": "GET", "resource": "x", "code": 200, "count": 4, "ms": {}}],
+        }
+        for at in (0, 1)
+    ]
+    lines = merged_lines([(100.0, one), (101.0, other)])
+    assert [line["wall_s"] for line in lines] == [1.0, 2.0, 3.0]
+    assert [line["nodes"] for line in lines] == [{"ready": 2}, {"ready": 5}, {"ready": 3}]
+    assert lines[1]["requests_ms"] == {"p99": 7}
+    assert lines[1]["requests"] == other[0]["requests"]
+
+
+def leave(path: Path, record: Record) -> Path:
+    directory = RunDirectory("r", path)
+    directory.describe({"options": {"nodes": 50}})
+    directory.sample(record.figures)
+    directory.keep(record)
+    directory.finish(judged([record]))
+    return path
+
+
+def test_run_directories_become_one_directory_page_and_verdict(tmp_path: Path) -> None:
+    paths = [leave(tmp_path / "shards" / f"{number}", record_of(number)) for number in range(4)]
+    assert len(find_records([tmp_path / "shards", paths[2]])) == 4  # that is named twice
+    out = tmp_path / "whole"
+    for _ in range(2):  # it may be made again
+        text, code = merge_runs(find_records(paths), None, out, "All of it")
+    assert code is Exit.OK
+    assert "PASS" in text
+    assert "4, slowest fleet-000" in text
+    run = read_run(out)
+    assert (run.title, run.verdict) == ("All of it", Outcome.PASS)
+    assert len(run.lines) == 1
+    assert "fleet-0003" in (out / "report.html").read_text()
+
+
+def test_what_is_not_one_run_is_refused(tmp_path: Path) -> None:
+    one = leave(tmp_path / "one", record_of(0))
+    other = record_of(1)
+    two = leave(tmp_path / "two", replace(other, figures=replace(other.figures, run_id="s")))
+    with pytest.raises(UsageError, match=r"shards of several runs: r .*s .*--run-id"):
+        find_records([one, two])
+    with pytest.raises(UsageError, match=r"holds no record.msgpack"):
+        find_records([tmp_path / "none"])
+    with pytest.raises(UsageError, match=r"--out .*one already holds a run"):
+        merge_runs(find_records([one]), None, one)
