@@ -146,7 +146,8 @@ def test_after(world):
 """
 
 
-@pytest.mark.timeout(600)  # a session of its own, with a control plane
+@pytest.mark.slow  # a session of its own, with a control plane
+@pytest.mark.timeout(600)
 def test_the_tests_after_a_failed_one_are_well(tmp_path: Path) -> None:
     """Those of its module, whose fleet is on, and those of the next one."""
     (tmp_path / "test_breaks.py").write_text(BREAKS)

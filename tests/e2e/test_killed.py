@@ -48,6 +48,7 @@ def test_something(world):
             1,
             {"fleet spawn", "forking_proxy.py", "controlplane.standing", *COMPONENTS},
             id="worker",
+            marks=pytest.mark.slow,  # a session of its own, with a control plane
         ),
     ],
 )

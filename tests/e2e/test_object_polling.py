@@ -68,7 +68,9 @@ def says(world: World, text: str) -> bool:
     return any(text in each["message"] for each in world.items("events", selector))
 
 
-@pytest.mark.parametrize(("strategy", "version"), [("Cache", "0"), ("Get", "")])
+@pytest.mark.parametrize(
+    ("strategy", "version"), [("Cache", "0"), pytest.param("Get", "", marks=pytest.mark.slow)]
+)
 def test_objects_are_read_and_not_watched(world: World, strategy: str, version: str) -> None:
     """On a small cluster the TTL is 0 s: what is cached is looked at in each sync."""
     prefix = f"polls-{strategy.lower()}"

