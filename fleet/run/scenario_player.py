@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from fleet import KUBERNETES_VERSION
 from fleet.background import give_up
+from fleet.controlplane.binaries import built_release
 from fleet.errors import SetupError, UsageError
 from fleet.profile.loader import mix_of
 from fleet.profile.settings import Settings
@@ -363,6 +365,8 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
 def dry_run(scenario: Scenario, path: Path, settings: Settings) -> str:
     """Return what `--dry-run` prints: the time line, and a forecast of the load."""
     mix = mix_of(settings)
+    server = built_release(settings.kubernetes_version) or settings.kubelet_version
+    mix.choose_version(settings.kubelet_version, server or KUBERNETES_VERSION)
     is_light = settings.fidelity == "light"
     told = forecast(scenario, path, settings.nodes, mix, light=is_light)
     return f"{time_line(scenario, settings.nodes, settings.seed)}\n{told}"

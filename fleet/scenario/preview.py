@@ -246,7 +246,6 @@ A server that answers late gets fewer: statuses that wait are sent as one.
 """
 WATCHES = 5  # nodes, pods, services, csidrivers, runtimeclasses
 PER_START = (
-    ("WATCH", WATCHES),
     ("POST events", 6),
     ("GET nodes", 2),
     ("GET csinodes", 2),
@@ -255,7 +254,7 @@ PER_START = (
     ("PATCH nodes/status", 1),
     ("DELETE resourceslices", 1),
 )
-"""Requests of a kubelet that restarts and finds its Node, fidelity `kubelet`."""
+"""Requests of a kubelet that restarts and finds its Node, fidelity `kubelet`; its watches apart."""
 CROWDED = {"POST events": 8, "GET leases": 1.7, "PATCH nodes/status": 2}
 """Of them those that become more, each of so many, where starting kubelets wait for one another.
 
@@ -280,14 +279,15 @@ def forecast(scenario: Scenario, origin: Path, nodes: int, mix: NodeMix, *, ligh
     for phase in scenario.spec.phases:
         lines += (f"            {each}" for each in _objects(phase, origin, nodes))
     if not light:
-        lines.append(f"  open      {nodes:,} connections, {nodes * WATCHES:,} watches")
+        [(_, watches), *_] = watching = _watching(mix)
+        lines.append(f"  open      {nodes:,} connections, {nodes * watches:,} watches")
     rates = ", ".join(f"{what} {rate:.1f}/s" for what, rate in idle(nodes, mix))
     lines.append(f"  idle      {rates}")
     for phase in scenario.spec.phases:
         told = _requests(phase, origin, nodes, light=light)
         lines += (f"  {phase.name:9} {each}" for each in told)
         if not light:
-            lines += (f"  {phase.name:9} {each}" for each in _starts(phase, nodes))
+            lines += (f"  {phase.name:9} {each}" for each in _starts(phase, nodes, watching))
     return "\n".join(lines)
 
 
@@ -344,7 +344,14 @@ def _of_churn(manifests: list[Manifest], rate: float, *, light: bool) -> Iterato
         yield from (f"{what} {each * pods:.1f}/s" for what, each in PER_POD)
 
 
-def _starts(phase: PhaseSpec, nodes: int) -> Iterator[str]:
+def _watching(mix: NodeMix) -> tuple[tuple[str, int], ...]:
+    """Return what a kubelet asks for to see its cluster, by its release: the watches come first."""
+    release = mix.model_of(0).release
+    watches = WATCHES + release.watches_certificate_requests
+    return (("WATCH", watches), *(() if release.streams_lists else (("LIST", watches),)))
+
+
+def _starts(phase: PhaseSpec, nodes: int, watching: tuple[tuple[str, int], ...]) -> Iterator[str]:
     """Yield what kubelets ask that restart after a fault."""
     for fault in phase.faults:
         if fault.type in STARTS:
@@ -352,7 +359,8 @@ def _starts(phase: PhaseSpec, nodes: int) -> Iterator[str]:
             is_crowd = hit >= CROWD_MIN
             more = CROWDED if is_crowd else {}
             counts = ", ".join(
-                f"{what} {more.get(what, each) * hit:,.0f}" for what, each in PER_START
+                f"{what} {more.get(what, each) * hit:,.0f}"
+                for what, each in (*watching, *PER_START)
             )
             how = ", a crowd for two cores" if is_crowd else ""
             yield f"{_at_most(fault)}{hit:,} kubelets restart{how}: {counts} in all"

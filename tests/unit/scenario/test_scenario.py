@@ -15,6 +15,7 @@ from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.faults.fault import FaultType
 from fleet.profile.loader import load_mix
+from fleet.profile.release import V1_34, V1_36, V1_37, Release
 from fleet.profile.settings import StartMode
 from fleet.run.applied import Applied, Created
 from fleet.run.fault_control import FaultControl
@@ -357,6 +358,22 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     assert "POST events 2,400, " in crowd
     assert any("150 kubelets restart: " in each for each in told)
     assert not any("WATCH" in e for e in forecast(herd, Path(), 9, mix, light=True).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("release", "watches", "starts"),
+    [(V1_34, 500, "WATCH 500, LIST 500,"), (V1_36, 500, "WATCH 500,"), (V1_37, 600, "WATCH 600,")],
+    ids=["1.34", "1.36", "1.37"],
+)
+def test_the_forecast_counts_watches_as_kubelets_of_the_minor_have(
+    release: Release, watches: int, starts: str
+) -> None:
+    mix = load_mix()
+    mix.choose_version("", release.newest)
+    path = find("thundering-herd")
+    told = forecast(load(path), path, 100, mix, light=False)
+    assert f"  open      100 connections, {watches} watches" in told
+    assert f"100 kubelets restart: {starts} POST events 600" in told
 
 
 IN_USE = """\
