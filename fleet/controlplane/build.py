@@ -171,13 +171,10 @@ class GoBuild:
                 shown.begin("compiling", PACKAGES)
                 shown.advance(line)
 
+        modfile = (f"-modfile={self._release}.mod",) if self._release else ()
         flags = flags or ("-ldflags", " ".join(binaries.linker_flags(self._release)))
         options = ("-v", "-trimpath", "-buildvcs=false", *flags, "-o", str(output))
-        await self._go_command(on_line, "build", *self._modfile(), *options, package)
-
-    def _modfile(self) -> tuple[str, ...]:
-        """Return what names the go.mod and go.sum of the release, if the module has several."""
-        return (f"-modfile={self._release}.mod",) if self._release else ()
+        await self._go_command(on_line, "build", *modfile, *options, package)
 
     async def _go_command(self, on_line: Callable[[str], None], *arguments: str) -> None:
         """Run Go in the module and hand on its lines. Raises SetupError if it fails."""

@@ -108,7 +108,7 @@ class Layout:
         if len(os.fsencode(path)) <= SOCKET_PATH_MAX:
             return path
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:12]
-        return Path(f"/tmp/fleet-{os.geteuid()}-{digest}") / name  # noqa: S108 - see `_own`
+        return Path(f"/tmp/fleet-{os.geteuid()}-{digest}") / name  # noqa: S108 - see `hold_directory`
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -162,8 +162,10 @@ def hold_directory(directory: Path | None, *, keep: bool | None = None) -> HeldD
             _clear(layout)
         layout.etcd.mkdir(mode=0o700, exist_ok=True)
         layout.logs.mkdir(exist_ok=True)
-        if layout.socket(ETCD_SOCKET).parent != root:
-            _own(layout.socket(ETCD_SOCKET).parent)
+        sockets = layout.socket(ETCD_SOCKET).parent
+        if sockets != root:
+            _make(sockets)
+            sockets.chmod(0o700)  # only this user may enter
     except OSError as error:
         raise SetupError(f"{error.filename or directory}: {error.strerror}") from error
     return HeldDirectory(layout, descriptor, keep=keep)
@@ -199,12 +201,6 @@ def is_own(root: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-
-
-def _own(root: Path) -> None:
-    """Make a directory that only this user may enter. Raises UsageError, OSError."""
-    _make(root)
-    root.chmod(0o700)
 
 
 def _make(root: Path) -> None:

@@ -205,9 +205,6 @@ class NodeHost:
             return f"fleet itself: its limit of {own_limits.most_common(1)[0][0]}"
         return held_by
 
-    def _model_of(self, node: int) -> NodeModel:
-        return self.reactor.entries[node].caller.template.model
-
     def _agent_number(self, model: NodeModel) -> int:
         return self._user_agents.index(model.filled(model.user_agent))
 
@@ -215,7 +212,9 @@ class NodeHost:
         """Return what the kubelets of a pool call themselves; it manages the fields they set."""
         if self._is_light:
             return self._user_agents[self._light_pools.user_agent_of(pool)]
-        return self._user_agents[self._agent_number(self._model_of(pool))]
+        return self._user_agents[
+            self._agent_number(self.reactor.entries[pool].caller.template.model)
+        ]
 
     def _node_certificates(self, bootstrap: Bootstrap) -> NodeCertificates:
         def user_agent(pool: int) -> bytes:

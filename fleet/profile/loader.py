@@ -19,7 +19,6 @@ from fleet.errors import UsageError
 from fleet.profile.addresses import AddressPlan, Serving
 from fleet.profile.agent_behavior import AGENTS_MAX, AgentChoice, AgentModel, NodeAgent
 from fleet.profile.distribution import Distribution
-from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import DEFAULT_PROFILES, ProfileChoice, provider_template
@@ -108,7 +107,11 @@ class NodeMix:
     @property
     def warnings(self) -> list[str]:
         """What the profiles say that decides nothing, one line each."""
-        found = [text for each in self.models if (text := _warning(each.name, each.kubelet))]
+        found = [
+            f"warning: profile {each.name}: kubeletConfiguration: without effect: {', '.join(keys)}"
+            for each in self.models
+            if (keys := each.kubelet.without_effect)
+        ]
         return found + [text for each in self.models for text in each.notices]
 
     @property
@@ -298,7 +301,12 @@ def load_source(source: str) -> tuple[Document, ...]:
 
 def path_of(source: str) -> Path:
     """Return the file of a source. Raises UsageError for a name that is not shipped."""
-    return Path(source) if is_path(source) else _shipped_path(source)
+    if is_path(source):
+        return Path(source)
+    known = shipped()
+    if source not in known:
+        raise UsageError(f"{unknown_name('profile', source, known)}, or a file ending in .yaml")
+    return known[source]
 
 
 def load_file(path: Path) -> tuple[Document, ...]:
@@ -362,11 +370,6 @@ def warnings_of(source: str) -> list[str]:
     return load_mix((ProfileChoice(source),)).warnings
 
 
-def _warning(name: str, kubelet: KubeletConfiguration) -> str:
-    keys = ", ".join(kubelet.without_effect)
-    return f"warning: profile {name}: kubeletConfiguration: without effect: {keys}" if keys else ""
-
-
 class _Schema(GenerateJsonSchema):
     """Writes defaults as documents do."""
 
@@ -402,14 +405,6 @@ def shipped() -> dict[str, Path]:
     """Return the shipped documents by name."""
     root = shipped_directory()
     return {path.stem: path for part in DIRECTORIES for path in (root / part).glob("*.yaml")}
-
-
-def _shipped_path(name: str) -> Path:
-    """Return the file of a shipped document."""
-    known = shipped()
-    if name not in known:
-        raise UsageError(f"{unknown_name('profile', name, known)}, or a file ending in .yaml")
-    return known[name]
 
 
 def _read(path: Path) -> str:

@@ -168,7 +168,8 @@ class NodeKeeper:
         while True:
             name, uid, why = await self._lost.get()
             try:
-                await leave_to_others(self._api, name, uid, why, _now())
+                at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                await leave_to_others(self._api, name, uid, why, at)
             except SetupError as error:
                 log.warning("Node %s keeps fleet's mark, or has no event: %s", name, error)
 
@@ -234,19 +235,13 @@ class NodeKeeper:
                 if self._served.is_full:
                     self._waiting[name] = None
                 else:
-                    self._serve(name, node, leases.get(name))
+                    hold = hold_of(node, leases.get(name))
+                    found = Resources.of(node.get("status") or {})
+                    self._host.serve(name, found, addresses_of(node), hold)
             await asyncio.sleep(STEP_S)
         if len(self._waiting) > waiting:
             limit = self._host.nodes_max
             self._note(f"{len(self._waiting)} more Nodes match than --nodes {limit} lets be served")
-
-    def _serve(self, name: str, node: Json, lease: Json | None) -> None:
-        found = Resources.of(node.get("status") or {})
-        self._host.serve(name, found, addresses_of(node), hold_of(node, lease))
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _listed(others: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ Differs: no file is rotated; of declared lines the newest 10 MiB are there, as o
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 import orjson
 
@@ -224,7 +224,7 @@ def log_lines(process: Process, behavior: PodBehavior, seed: int, term_ns: int |
     program = program_of(pod, spec)
     found = behavior.container(spec.name).logs or program.log(process, term_ns)
     if not isinstance(found, LogBehavior):
-        return ScriptLines(lambda: _followed(program.log(process, term_ns)))
+        return ScriptLines(lambda: cast("Steps", program.log(process, term_ns)))
     values = {
         "pod": pod.name,
         "namespace": pod.namespace,
@@ -232,11 +232,6 @@ def log_lines(process: Process, behavior: PodBehavior, seed: int, term_ns: int |
         "node": pod.node_name,
     }
     return DeclaredLines(found, process.start_wall_ns, seed, values)
-
-
-def _followed(log: LogBehavior | Steps) -> Steps:
-    assert not isinstance(log, LogBehavior), log
-    return log
 
 
 def _encoded(text: str) -> bytes:

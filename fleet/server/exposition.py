@@ -71,7 +71,14 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
             lines.append(series_head)
             head = series_head
         if of not in escaped:
-            escaped[of] = [_escaped(row) for row in found]
+            escaped[of] = [
+                {
+                    key: text.translate(_ESCAPES)
+                    for key, text in row.items()
+                    if isinstance(text, str)
+                }
+                for row in found
+            ]
         if (of, labels) not in shown:
             shown[of, labels] = [labels % texts for texts in escaped[of]]
         end = timed_end if is_timed else "\n"
@@ -100,13 +107,6 @@ def _histogram(name: str, labels: str, durations: Durations) -> Iterator[str]:
 def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
     """Return the bounds of a histogram as they are written; there are a handful of sets."""
     return (*map(go_float, bounds), "+Inf")
-
-
-def _escaped(row: Row) -> dict[str, str]:
-    """Return the labels of a row as they stand between quotes."""
-    return {
-        name: value.translate(_ESCAPES) for name, value in row.items() if isinstance(value, str)
-    }
 
 
 def go_float(value: float) -> str:

@@ -27,7 +27,6 @@ from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import NodeId
 from fleet.k8s.objects import CertificateKind
 from fleet.profile.addresses import NOWHERE, Serving
-from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.profile.node_model import DEFAULT_ADDRESS_POOL, NodeModel
 from fleet.profile.settings import ServeMode, Settings
 from fleet.reactor.reactor import Reactor
@@ -240,10 +239,6 @@ class KubeletServers:
             return None
         return node
 
-    def _configuration_of(self, node_name: str) -> KubeletConfiguration:
-        node = self._reactor.kubelets.by_name[node_name]
-        return self._reactor.entries[node].caller.template.model.kubelet
-
     def _chain_of(self, node_name: str) -> Chain | None:
         """Return the certificate of a node as its profile says; None to be signed by itself.
 
@@ -251,7 +246,8 @@ class KubeletServers:
         """
         if node_name == ANY_NODE[1]:
             return None
-        kubelet = self._configuration_of(node_name)
+        node = self._reactor.kubelets.by_name[node_name]
+        kubelet = self._reactor.entries[node].caller.template.model.kubelet
         if kubelet.tls_cert_file and kubelet.tls_private_key_file:
             return Path(kubelet.tls_cert_file), Path(kubelet.tls_private_key_file)
         if self._store is not None and kubelet.server_tls_bootstrap:

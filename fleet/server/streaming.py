@@ -72,7 +72,8 @@ class Streaming:
         self, asked: endpoints.Asked, begin: Callable[..., Session | Refusal]
     ) -> web.StreamResponse:
         request = asked.request
-        wanted = sessions.wanted_streams(_query(request))
+        query = {key: request.query.getall(key) for key in request.query}
+        wanted = sessions.wanted_streams(query)
         if wanted is None:
             return text(400, NOTHING_WANTED)
         session = await self._begin(asked, partial(begin, stdin=wanted.stdin, tty=wanted.tty))
@@ -214,7 +215,3 @@ def _handshake(request: web.BaseRequest, protocols: Sequence[str]) -> str | web.
     if SPDY.lower() not in headers.get("Upgrade", "").lower():
         return text(400, "unable to upgrade: missing upgrade headers in request\n")
     return chosen
-
-
-def _query(request: web.BaseRequest) -> dict[str, list[str]]:
-    return {key: request.query.getall(key) for key in request.query}

@@ -45,10 +45,11 @@ class _Writer:
         """Return the stats of the node."""
         use = self._use
         start = rfc3339(use.started_s).decode()
+        kubelet = Cgroup(*(amount // KUBELET_SHARE for amount in use.system))
         found: Json = {
             "nodeName": use.name,
             "systemContainers": [
-                {"name": "kubelet", "startTime": start, **self._cgroup(_kubelet(use.system), 0)},
+                {"name": "kubelet", "startTime": start, **self._cgroup(kubelet, 0)},
                 {
                     "name": "pods",
                     "startTime": start,
@@ -177,10 +178,6 @@ class _Writer:
                 shown["pvcRef"] = {"name": volume.claim, "namespace": each.pod.namespace}
             found.append(shown)
         return found
-
-
-def _kubelet(system: Cgroup) -> Cgroup:
-    return Cgroup(*(amount // KUBELET_SHARE for amount in system))
 
 
 def _volume_name(pod: Pod, name: str) -> str:

@@ -197,14 +197,8 @@ _PREFIXES = _status_prefixes()
 assert all(len(prefix) == 4 for prefix in _PREFIXES)
 
 
-def _stateless_decoder() -> hpack.Decoder:
-    decoder = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
-    decoder.max_allowed_table_size = 0
-    decoder.header_table_size = 0
-    return decoder
-
-
-_DECODER = _stateless_decoder()
+_DECODER = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
+_DECODER.max_allowed_table_size = _DECODER.header_table_size = 0  # it keeps nothing
 
 
 def read_block(block: bytes) -> tuple[int, int]:
