@@ -570,7 +570,11 @@ class VirtualKubelet:
                 turn.call(Op.DELETE_RESOURCE_SLICES)
             status.on_node(view, facts)
             status.look_at_report(view, turn)
-            self._report_ready(turn)
+            # Report when the server's own view of Ready flips.
+            is_ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
+            if is_ready is not self.is_ready:
+                self.is_ready = is_ready
+                turn.report(Milestone.READY if is_ready else Milestone.NOT_READY, turn.now_ns)
             if turn.env.fidelity.mounts_volumes and (self.pods is not None or view.volumes_in_use):
                 self._pod_side().on_node(view, turn)  # also what a kubelet before us left in use
             if self.plugins is not None:
@@ -588,13 +592,6 @@ class VirtualKubelet:
             pods += self.pods.take_claims_affected(turn)
         if self.pods is not None and pods:
             self.pods.sync(dict.fromkeys(pods), turn)
-
-    def _report_ready(self, turn: Turn) -> None:
-        """Report when the server's own view of Ready flips."""
-        is_ready = any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)
-        if is_ready is not self.is_ready:
-            self.is_ready = is_ready
-            turn.report(Milestone.READY if is_ready else Milestone.NOT_READY, turn.now_ns)
 
     def _record(self, reasons: list[Reason], turn: Turn) -> None:
         """Record what the setters found to have flipped."""

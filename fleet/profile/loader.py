@@ -314,7 +314,13 @@ def load_file(path: Path) -> tuple[Document, ...]:
     documents = parse_documents(_read(path), str(path))
     for each in documents:
         if isinstance(each, NodeProfile):
-            _check_static_pods(each, path)
+            given = each.spec.kubelet_configuration.static_pod_path
+            try:
+                if given:
+                    below(path.parent, given)
+            except ValueError as error:
+                where = "spec.kubeletConfiguration.staticPodPath"
+                raise UsageError(f"{path}: {where}: {error}") from error
     return documents
 
 
@@ -328,16 +334,6 @@ def below(directory: Path | None, given: str) -> Path:
             "name them like ./manifests"
         )
     return path
-
-
-def _check_static_pods(profile: NodeProfile, path: Path) -> None:
-    given = profile.spec.kubelet_configuration.static_pod_path
-    try:
-        if given:
-            below(path.parent, given)
-    except ValueError as error:
-        where = "spec.kubeletConfiguration.staticPodPath"
-        raise UsageError(f"{path}: {where}: {error}") from error
 
 
 def parse_documents(text: str, origin: str) -> tuple[Document, ...]:

@@ -230,7 +230,11 @@ class ImageManager:
             duration_ns = TIMEOUT_NS
         else:
             u = turn.env.draws.uniform(turn.node, _STREAM_TIME << 32 | stream, turn.now_ns)
-            other_ns = self._other_done_ns(name)
+            # When another pod's pull of the same image ends, 0 for none.
+            pulls = self._pulls.values() if self._pulls is not None else ()
+            other_ns = max(
+                (each.done_ns for each in pulls if each.name == name and not each.error), default=0
+            )
             is_there = bool(error) or found is not None or other_ns
             duration_ns = model.image_pulls.duration_ns(behavior, 0 if is_there else size, u)
             if not error:
@@ -250,13 +254,6 @@ class ImageManager:
         if not limit or len(self._turns) < limit:
             return turn.now_ns
         return heapq.heappop(self._turns)
-
-    def _other_done_ns(self, name: str) -> int:
-        """Return when another pod's pull of the same image ends, 0 when there is none."""
-        pulls = self._pulls.values() if self._pulls is not None else ()
-        return max(
-            (each.done_ns for each in pulls if each.name == name and not each.error), default=0
-        )
 
     def _may_pull(self, model: NodeModel, at_ns: int) -> bool:
         """Take a token of the kubelet's limit. Source: helpers.go, throttleImagePulling."""

@@ -87,7 +87,12 @@ class PodConfig:
         pod.resource_version = known.resource_version  # events name the version first seen
         differs = differs_semantically(known, pod)
         if known.fingerprint == pod.fingerprint:
-            _share_spec(known, pod)
+            # Keep one copy of equal values: a pod changes its status often and its spec never.
+            pod.uid = known.uid
+            pod.name = known.name
+            pod.token_suffix = known.token_suffix
+            if pod.spec == known.spec:  # else its claims were named
+                pod.spec = known.spec
         if differs:
             return (PodUpdate(PodOp.DELETE if pod.deleting else PodOp.UPDATE, pod),)
         if known.status != pod.status or known.spec.admission != pod.spec.admission:
@@ -133,15 +138,6 @@ class PodConfig:
             updates += self._add(pod)
         changes = [change for old, pod in known for change in self._change(old, pod)]
         return updates + sorted(changes, key=lambda change: change.op)
-
-
-def _share_spec(known: Pod, pod: Pod) -> None:
-    """Keep one copy of equal values: a pod changes its status often and its spec never."""
-    pod.uid = known.uid
-    pod.name = known.name
-    pod.token_suffix = known.token_suffix
-    if pod.spec == known.spec:  # else its claims were named
-        pod.spec = known.spec
 
 
 def differs_semantically(known: Pod, new: Pod) -> bool:

@@ -77,7 +77,9 @@ def _closest(pods: list[Pod], needs: list[Need]) -> list[Pod]:
         best_distance = float(len(needs) + 1)
         best = 0
         for index, pod in enumerate(pods):
-            distance = _distance(pod, needs)
+            # How far a pod alone is from meeting the needs, each weighed alike.
+            rests = ((need.amount - _request(pod, need.resource), need.amount) for need in needs)
+            distance = sum((rest / amount) ** 2 for rest, amount in rests if rest > 0)
             if distance < best_distance or (
                 distance == best_distance and _is_smaller(pod, pods[best])
             ):
@@ -87,12 +89,6 @@ def _closest(pods: list[Pod], needs: list[Need]) -> list[Pod]:
         pods[best] = pods[-1]
         pods.pop()
     return chosen
-
-
-def _distance(pod: Pod, needs: list[Need]) -> float:
-    """Return how far a pod alone is from meeting the needs, each weighed alike."""
-    rests = ((need.amount - _request(pod, need.resource), need.amount) for need in needs)
-    return sum((rest / amount) ** 2 for rest, amount in rests if rest > 0)
 
 
 def _is_smaller(pod: Pod, other: Pod) -> bool:

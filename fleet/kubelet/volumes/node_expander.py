@@ -363,16 +363,13 @@ class NodeExpander:
     def _end(self, each: _Expansion, error: str, turn: Turn) -> str:
         """End a mount's expansion; one that failed in use is tried again after its back-off."""
         if not error or each.is_mounting:
-            return self._drop(each, error)
+            assert self._running is not None, each.volume
+            del self._running[each.view.unique_name]
+            self._running = self._running or None
+            return error
         each.step = ExpandStep.WAIT
         each.due_ns = turn.now_ns + back_off_ns(each.tries)
         each.tries += 1
-        return error
-
-    def _drop(self, each: _Expansion, error: str = "") -> str:
-        assert self._running is not None, each.volume
-        del self._running[each.view.unique_name]
-        self._running = self._running or None
         return error
 
 

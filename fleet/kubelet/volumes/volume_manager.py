@@ -325,7 +325,13 @@ class VolumeManager:
         if spec.driver:
             errors += inline_problem(spec.driver, turn.env)
             if not errors and volume.secret:
-                self._ask_secret(pod, volume, turn)
+                # Ask for the Secret that an inline CSI volume is published with, by each attempt.
+                # Source: csi_mounter.go, SetUpAt.
+                if volume.secret < 0:
+                    volume.secret = 1
+                    name, step = volume.spec.name, int(Step.PUBLISH_SECRET)
+                    target = ClaimTarget(pod.namespace, volume.spec.secret, name, step)
+                    turn.call(Op.GET_CSI_SECRET, pod.uid, target)
                 return None
             tokens = None if errors or self.claims is None else self.claims.tokens
             if tokens is not None and not tokens.are_there(pod, spec.name, spec.driver, turn):
@@ -344,17 +350,6 @@ class VolumeManager:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
         return f'MountVolume.SetUp failed for volume "{volume_name(spec, pod)}" : {text}'
-
-    def _ask_secret(self, pod: Pod, volume: PendingVolume, turn: Turn) -> None:
-        """Ask for the Secret that an inline CSI volume is published with, by each attempt.
-
-        Source: csi_mounter.go, SetUpAt.
-        """
-        if volume.secret < 0:
-            volume.secret = 1
-            name, step = volume.spec.name, int(Step.PUBLISH_SECRET)
-            target = ClaimTarget(pod.namespace, volume.spec.secret, name, step)
-            turn.call(Op.GET_CSI_SECRET, pod.uid, target)
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
         """Take that Secret; return whether its volume may go on."""

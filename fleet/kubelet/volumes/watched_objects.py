@@ -110,19 +110,16 @@ class ObjectManager:
             if not found.refs:
                 del self._objects[key]
                 if found.data is not None and found.exists and is_read:
-                    self._leave(key, found.data)
+                    # Of what the logs of pods that have ended are computed from, the last ones.
+                    if self._left is None:
+                        self._left = {}
+                    self._left.pop(key, None)
+                    self._left[key] = found.data
+                    if len(self._left) > LEFT_MAX:
+                        del self._left[next(iter(self._left))]
                 if not found.stopped:
                     turn.out.append(StopWatch(turn.node, *key))
         return is_read
-
-    def _leave(self, key: ObjectKey, data: ObjectData) -> None:
-        """Keep what the log of a pod that has ended is computed from; the last ones only."""
-        if self._left is None:
-            self._left = {}
-        self._left.pop(key, None)
-        self._left[key] = data
-        if len(self._left) > LEFT_MAX:
-            del self._left[next(iter(self._left))]
 
     def forget(self, uid: PodUid) -> None:
         """Wait for no more answers for a pod."""

@@ -367,17 +367,13 @@ def decode_list(body: bytes, kind: WatchKind | None) -> tuple[str, str, list[obj
     Raises RemoteProtocolError for what is no LIST.
     """
     try:
-        return _decode_list(body, kind)
+        message = _LIST.FromString(contents(body))
+        records: list[object] = []
+        if kind is not None:
+            records = list(map(_RECORDS[kind], message.items))
+        return message.metadata.resourceVersion, getattr(message.metadata, "continue"), records
     except MALFORMED as error:
         raise RemoteProtocolError(decode_json.UNREADABLE_LIST) from error
-
-
-def _decode_list(body: bytes, kind: WatchKind | None) -> tuple[str, str, list[object]]:
-    message = _LIST.FromString(contents(body))
-    records: list[object] = []
-    if kind is not None:
-        records = list(map(_RECORDS[kind], message.items))
-    return message.metadata.resourceVersion, getattr(message.metadata, "continue"), records
 
 
 def decode_status(body: bytes) -> tuple[str, str]:
