@@ -89,7 +89,7 @@ class ClaimVolumes:
     def add(self, pod: Pod, volume: VolumeSpec) -> ClaimVolume:
         """Take one more volume of a pod."""
         claim = volume.claim or f"{pod.name}-{volume.name}"
-        found = ClaimVolume(volume, claim, due_ns=AT_ONCE)
+        found = ClaimVolume(volume, claim=claim)
         self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
         return found
 
@@ -200,7 +200,7 @@ class ClaimVolumes:
         return each.is_exhausted or not self.is_asking(pod.uid)
 
     def _find(self, uid: PodUid, volume: str) -> ClaimVolume | None:
-        found = (each for each in self._pods.get(uid, ()) if each.volume.name == volume)
+        found = (each for each in self._pods.get(uid, ()) if each.spec.name == volume)
         return next(found, None)
 
     def _on_claim(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> None:
@@ -265,7 +265,7 @@ class ClaimVolumes:
         if each is None or each.step is not Step.MOUNTED:
             return None
         self._again += (each,)
-        each.step = Step.MOUNT
+        each.step, each.tries = Step.MOUNT, 0
         each.due_ns = turn.now_ns + int(LOOP_NS * turn.draw(_STREAM_AGAIN, each.name)) + 1
         return each
 
@@ -279,7 +279,7 @@ class ClaimVolumes:
             each.step = Step.SET_UP
             each.due_ns = AT_ONCE
             if error:
-                each.error = failed(each.name, each.volume, "SetUp", error)
+                each.error = failed(each.name, each.spec, "SetUp", error)
         return None
 
     def _note_size(self, each: ClaimVolume, reply: Reply) -> None:
@@ -316,7 +316,7 @@ class ClaimVolumes:
                 f"volume {view.handle} is not attached for volume attachment {target.name}"
             )
         if error:
-            each.error = failed(each.name, each.volume, "WaitForAttach", error)
+            each.error = failed(each.name, each.spec, "WaitForAttach", error)
         else:
             each.step = Step.STAGED
 
@@ -372,7 +372,7 @@ class ClaimVolumes:
             each.has_secret = False
             return False
         namespace, name = ref
-        target = ClaimTarget(namespace, name, each.volume.name, int(each.step))
+        target = ClaimTarget(namespace, name, each.spec.name, int(each.step))
         turn.call(Op.GET_CSI_SECRET, pod.uid, target)
         return True
 
@@ -383,7 +383,7 @@ class ClaimVolumes:
         """
         view = each.view
         assert view is not None, each.claim
-        if each.volume.block and not view.maps_blocks:
+        if each.spec.block and not view.maps_blocks:
             return None
         problem = self._mount_problem(pod, each, view, turn)
         if problem:
@@ -392,7 +392,7 @@ class ClaimVolumes:
             each.step = Step.WAIT
             return self._read_attachment(pod, each, turn)
         if view.driver and view.driver not in turn.env.model.csi_driver_names:
-            return driver_missing(each.name, each.volume, view.driver)
+            return driver_missing(each.name, each.spec, view.driver)
         is_staged = view.unique_name in self._staged
         each.step = Step.PUBLISH_SECRET if is_staged else Step.STAGE_SECRET
         return self.attempt(pod, each, turn)
@@ -401,17 +401,17 @@ class ClaimVolumes:
         """Return why a volume cannot be mounted here, "" if it can."""
         if not view.fits(turn.facts.labels if self._labels is None else self._labels):
             return failed(
-                each.name, each.volume, "NodeAffinity check", "no matching NodeSelectorTerms"
+                each.name, each.spec, "NodeAffinity check", "no matching NodeSelectorTerms"
             )
-        if view.has_mount_options and not (each.volume.block or view.takes_mount_options):
+        if view.has_mount_options and not (each.spec.block or view.takes_mount_options):
             error = "mount options are not supported for this volume type"
-            return failed(each.name, each.volume, "MountOptionSupport check", error)
+            return failed(each.name, each.spec, "MountOptionSupport check", error)
         if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
             error = (
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )
-            what = "MountDevice" if each.volume.block else "SetUp"
-            return failed(each.name, each.volume, what, error)
+            what = "MountDevice" if each.spec.block else "SetUp"
+            return failed(each.name, each.spec, what, error)
         return ""
 
     def _read_attachment(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
@@ -419,7 +419,7 @@ class ClaimVolumes:
         assert view is not None, each.claim
         if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
             each.step = Step.MOUNT
-            return driver_missing(each.name, each.volume, view.driver)
+            return driver_missing(each.name, each.spec, view.driver)
         if each.step is Step.STAGED and view.unique_name in self._staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)
@@ -430,19 +430,19 @@ class ClaimVolumes:
         """Let the driver stage and publish: first its delay, then its result."""
         behavior, view = behavior_of(pod, each, turn), each.view
         if each.step is Step.SET_UP:
-            if view is not None and view.driver and not each.volume.block:
+            if view is not None and view.driver and not each.spec.block:
                 each.step = Step.TOKENS
-                if not self.tokens.are_there(pod, each.volume.name, view.driver, turn):
+                if not self.tokens.are_there(pod, each.spec.name, view.driver, turn):
                     return None
             each.step = Step.DELAY
-            share = turn.draw(_STREAM_MOUNT, f"{pod.uid}/{each.volume.name}")
+            share = turn.draw(_STREAM_MOUNT, f"{pod.uid}/{each.spec.name}")
             each.due_ns = turn.now_ns + max(behavior.mount_delay.sample(share), 1)
             return None
         mount_error = turn.env.model.broken.mounts or behavior.mount_error
         if mount_error:
             each.step = Step.MOUNT
             return failed(
-                each.name, each.volume, "SetUp", f"rpc error: code = Internal desc = {mount_error}"
+                each.name, each.spec, "SetUp", f"rpc error: code = Internal desc = {mount_error}"
             )
         if view is None or not view.driver:
             each.step = Step.MOUNTED
@@ -488,7 +488,7 @@ class ClaimVolumes:
         self, pod: Pod, each: ClaimVolume, op: Op, name: str, turn: Turn, step: Step | None = None
     ) -> None:
         at = each.step if step is None else step
-        target = ClaimTarget(pod.namespace, name, each.volume.name, int(at))
+        target = ClaimTarget(pod.namespace, name, each.spec.name, int(at))
         turn.call(op, pod.uid, target)
 
     def ask_limits(self, pod: Pod, turn: Turn) -> bool:
@@ -521,7 +521,7 @@ class ClaimVolumes:
     def names_of(self, uid: PodUid, *, desired: bool) -> list[str]:
         """Return volumes that the populator has not taken, or that are desired but not attached."""
         return [
-            each.volume.name
+            each.spec.name
             for each in self._pods.get(uid, ())
             if (each.step in (Step.REPORT, Step.ATTACH) if desired else each.step <= Step.FAILED)
         ]
@@ -559,7 +559,7 @@ def _unread(each: ClaimVolume, target: ClaimTarget, message: str) -> str:
     if each.step is Step.STAGE_SECRET:
         return unstaged(each, ref, message)
     if each.step is Step.PUBLISH_SECRET:
-        return unpublished(each.name, each.volume, ref, message)
+        return unpublished(each.name, each.spec, ref, message)
     return unread_attachment(each, target.name, message) if each.step > Step.MOUNT else QUIET
 
 

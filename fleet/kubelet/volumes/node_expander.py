@@ -121,7 +121,7 @@ class NodeExpander:
     def check(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
         """Expand a mounted volume that has grown. Source: PodExistsInVolume."""
         view = each.view
-        if each.step is not Step.MOUNTED or view is None or each.volume.is_read_only:
+        if each.step is not Step.MOUNTED or view is None or each.spec.is_read_only:
             return
         name = view.unique_name
         known = self._sizes.get(name, "")
@@ -176,7 +176,7 @@ class NodeExpander:
             return False
         volume.due_ns = AT_ONCE
         if error:
-            volume.error = expansion_failed(volume.name, volume.volume, error)
+            volume.error = expansion_failed(volume.name, volume.spec, error)
         else:
             volume.step = Step.MOUNTED
         return True
@@ -204,7 +204,7 @@ class NodeExpander:
         if each.step is ExpandStep.WAIT:
             each.step = ExpandStep.CLAIM
             volume = each.volume
-            target = ClaimTarget(pod.namespace, volume.claim, volume.volume.name, Step.EXPAND)
+            target = ClaimTarget(pod.namespace, volume.claim, volume.spec.name, Step.EXPAND)
             turn.call(Op.GET_CLAIM, pod.uid, target)
             return None
         assert each.step is ExpandStep.DRIVER, each.step
@@ -234,7 +234,7 @@ class NodeExpander:
         claim = each.known
         if each.is_mounting and not _is_less(claim.capacity, each.view.capacity):
             return self._end(each, "", turn)
-        if each.volume.volume.is_read_only:
+        if each.volume.spec.is_read_only:
             text = f'{_OPERATION} failed for volume "{each.view.name}"'
             text += " requested read-only file system"
             self._tell(pod, each, Reason.FILE_SYSTEM_RESIZE_FAILED, text, turn)
@@ -263,7 +263,7 @@ class NodeExpander:
         driver = turn.env.model.csi_driver(each.view.driver)
         if ref != NO_SECRET and driver is not None and driver.node_expansion:
             each.step = ExpandStep.SECRET
-            target = ClaimTarget(namespace, name, each.volume.volume.name, Step.EXPAND)
+            target = ClaimTarget(namespace, name, each.volume.spec.name, Step.EXPAND)
             turn.call(Op.GET_CSI_SECRET, pod.uid, target)
         else:
             self._wait_for_driver(pod, each, turn)
@@ -350,7 +350,7 @@ class NodeExpander:
         capacity: str = "",
         error: str = "",
     ) -> None:
-        where = pod.namespace, each.volume.claim, each.volume.volume.name, each.known
+        where = pod.namespace, each.volume.claim, each.volume.spec.name, each.known
         patch = ClaimStatusPatch(*where, status, capacity, error, turn.wall_s)
         turn.call(Op.PATCH_CLAIM_STATUS, pod.uid, patch)
 

@@ -30,7 +30,7 @@ def back_off_ns(tries: int) -> int:
 
 def behavior_of(pod: Pod, each: "ClaimVolume", turn: Turn) -> VolumeBehavior:
     """Return how a volume behaves."""
-    return volume_behavior(turn.behavior(pod).volumes, each.volume.name, pod.annotations)
+    return volume_behavior(turn.behavior(pod).volumes, each.spec.name, pod.annotations)
 
 
 class Step(enum.IntEnum):
@@ -59,24 +59,39 @@ class Step(enum.IntEnum):
 
 
 @dataclass(slots=True, eq=False)
-class ClaimVolume:
-    """One volume of one pod that stands behind a claim."""
+class PendingVolume:
+    """A volume that is not mounted yet; -1 of something: it is to be asked for."""
 
-    volume: VolumeSpec
-    claim: str  # its name
+    spec: VolumeSpec
+    due_ns: int = AT_ONCE  # of the next attempt, 0 while something else is awaited
+    tokens: int = 0  # awaited ones
+    reads: int = -1  # awaited objects that are not watched
+    secret: int = 0  # 1 while it is awaited
+    error: str = ""  # of an answer, for the next attempt; or why the populator failed
+    patience_ns: int = 0  # until when an unsynced cache is waited for
+    tries: int = 0
+
+    def __post_init__(self) -> None:
+        self.tokens = -1 if self.spec.tokens else 0
+        self.secret = -1 if self.spec.driver and self.spec.secret else 0
+
+
+@dataclass(slots=True, eq=False)
+class ClaimVolume(PendingVolume):
+    """One volume of one pod that stands behind a claim, for as long as the pod has it."""
+
+    claim: str = ""  # its name
     claim_uid: str = ""
     step: Step = Step.CLAIM
     has_secret: bool = False  # that of the driver's next call was read
     is_asked: bool = False  # whether that is so, by a sync that gives up
     is_exhausted: bool = False  # its driver says that the node takes no more volumes
     view: VolumeView | None = None
-    error: str = ""  # of an answer, for the next attempt; or why the populator failed
-    due_ns: int = 0  # the next attempt, 0 while something else is awaited
 
     @property
     def name(self) -> str:
         """Return what operations call the volume: its PersistentVolume, once that is known."""
-        return self.view.name if self.view is not None else self.volume.name
+        return self.view.name if self.view is not None else self.spec.name
 
 
 def claim_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
@@ -92,7 +107,7 @@ def claim_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
         error = "PVC is not bound"
     elif not claim.volume_name:
         error = "PVC has empty pvc.Spec.VolumeName"
-    elif each.volume.kind == "ephemeral" and claim.owner_uid != pod.uid:
+    elif each.spec.kind == "ephemeral" and claim.owner_uid != pod.uid:
         own = f"{pod.namespace}/{pod.name}"
         return f"PVC {where} was not created for pod {own} (pod is not owner)"
     return f"error processing PVC {where}: {error}" if error else ""
@@ -116,11 +131,11 @@ def volume_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
         )
     else:
         wanted, field = (
-            ("Block", "volumeDevices") if each.volume.block else ("Filesystem", "volumeMounts")
+            ("Block", "volumeDevices") if each.spec.block else ("Filesystem", "volumeMounts")
         )
         if wanted != view.mode:
             text = f"has volumeMode {view.mode}, but is specified in {field}"
-            return f"volume {each.volume.name} {text}"
+            return f"volume {each.spec.name} {text}"
     return f"error processing PVC {pod.namespace}/{each.claim}: {error}" if error else ""
 
 
@@ -156,11 +171,11 @@ def unread_attachment(each: ClaimVolume, name: str, message: str) -> str:
     assert view is not None, each.claim
     if each.step is Step.WAIT:
         error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
-        return failed(each.name, each.volume, "WaitForAttach", error)
+        return failed(each.name, each.spec, "WaitForAttach", error)
     if each.step is Step.STAGED:
-        return failed(each.name, each.volume, "MountDevice", message)
+        return failed(each.name, each.spec, "MountDevice", message)
     error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
-    return failed(each.name, each.volume, "SetUp", error)
+    return failed(each.name, each.spec, "SetUp", error)
 
 
 def unread_secret(ref: SecretRef, message: str) -> str:
@@ -177,9 +192,9 @@ def unstaged(each: ClaimVolume, ref: SecretRef, message: str) -> str:
     """
     what = f"NodeStageSecretRef {'/'.join(ref)}"
     error = f"fetching {what} failed: {unread_secret(ref, message)}"
-    if each.volume.block:
+    if each.spec.block:
         error = f"kubernetes.io/csi: failed to get {what}: {unread_secret(ref, message)}"
-    return failed(each.name, each.volume, "MountDevice", error)
+    return failed(each.name, each.spec, "MountDevice", error)
 
 
 def unpublished(name: str, volume: VolumeSpec, ref: SecretRef, message: str) -> str:
@@ -269,25 +284,6 @@ class MountResult(enum.Enum):
     MOUNTED = 1
     GIVEN_UP = 2  # the pod's sync fails
     REJECTED = 3  # the node takes no more volumes: the last event says so, and ends the pod
-
-
-@dataclass(slots=True, eq=False)
-class PendingVolume:
-    """A volume that is not mounted yet; -1 of something: it is to be asked for."""
-
-    spec: VolumeSpec
-    claim: ClaimVolume | None
-    due_ns: int = AT_ONCE  # of the next attempt, 0 while an answer is awaited
-    tokens: int = 0  # awaited ones
-    reads: int = -1  # awaited objects that are not watched
-    secret: int = 0  # 1 while it is awaited
-    error: str = ""  # why a token was refused, or a secret
-    patience_ns: int = 0  # until when an unsynced cache is waited for
-    tries: int = 0
-
-    def __post_init__(self) -> None:
-        self.tokens = -1 if self.spec.tokens else 0
-        self.secret = -1 if self.spec.driver and self.spec.secret else 0
 
 
 @dataclass(slots=True, eq=False)

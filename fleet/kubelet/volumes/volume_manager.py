@@ -35,6 +35,7 @@ from fleet.kubelet.volumes.pod_volume import (
     AT_ONCE,
     LIMIT_EXCEEDED,
     LOOP_NS,
+    ClaimVolume,
     MountResult,
     PendingVolume,
     PodMount,
@@ -127,11 +128,11 @@ class VolumeManager:
         """
         for uid, mount in self._mounts.items() if names else ():
             for each in mount.volumes:
-                claim = each.claim
-                if claim is None or claim.view is None or claim.view.unique_name not in names:
+                view = each.view if isinstance(each, ClaimVolume) else None
+                if view is None or view.unique_name not in names:
                     continue
-                if each.tries and claim.due_ns > turn.now_ns:
-                    each.tries, claim.due_ns = 0, turn.now_ns + LOOP_NS
+                if each.tries and each.due_ns > turn.now_ns:
+                    each.tries, each.due_ns = 0, turn.now_ns + LOOP_NS
                     self._arm(uid, mount, turn)
 
     def on_object_event(self, event: WatchEvent) -> list[PodUid]:
@@ -205,7 +206,7 @@ class VolumeManager:
         if mount is None or not mount.is_remount:
             return
         for each in mount.volumes:
-            if each.claim is None and not each.spec.driver and not each.tries:
+            if not (isinstance(each, ClaimVolume) or each.spec.driver or each.tries):
                 each.due_ns = min(each.due_ns, turn.now_ns + LOOP_NS)
         self._arm(pod.uid, mount, turn)
 
@@ -216,10 +217,10 @@ class VolumeManager:
 
     def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
         if spec.kind not in CLAIM_KINDS and not spec.driver:
-            return PendingVolume(spec, None)
+            return PendingVolume(spec)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return PendingVolume(spec, None if spec.driver else self.claims.add(pod, spec))
+        return PendingVolume(spec) if spec.driver else self.claims.add(pod, spec)
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -257,20 +258,18 @@ class VolumeManager:
     def _attempt_all(self, pod: Pod, mount: PodMount, turn: Turn) -> list[VolumeEvent]:
         events: list[VolumeEvent] = []
         for volume in tuple(mount.volumes):
-            task = volume.claim or volume
-            if not task.due_ns or turn.now_ns < task.due_ns:
+            if not volume.due_ns or turn.now_ns < volume.due_ns:
                 continue
             error = self._attempt_one(pod, volume, turn)
             if error:
-                task.due_ns = turn.now_ns + back_off_ns(volume.tries)
+                volume.due_ns = turn.now_ns + back_off_ns(volume.tries)
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
-                view = None if volume.claim is None else volume.claim.view
-                if view is not None and volume.spec.block:
-                    events += mapped_events(pod.uid, view)
+                if isinstance(volume, ClaimVolume) and volume.view and volume.spec.block:
+                    events += mapped_events(pod.uid, volume.view)
             if error and error != QUIET:
-                is_block = volume.claim is not None and volume.spec.block
+                is_block = isinstance(volume, ClaimVolume) and volume.spec.block
                 reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
                 events.append((reason, error))
         return events
@@ -285,9 +284,9 @@ class VolumeManager:
         return self.claims.is_asking(pod.uid)
 
     def _attempt_one(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
-        if volume.claim is not None:
+        if isinstance(volume, ClaimVolume):
             assert self.claims is not None, pod.uid
-            return self.claims.attempt(pod, volume.claim, turn)
+            return self.claims.attempt(pod, volume, turn)
         if volume.spec.host_path:
             return self._set_up_host_path(pod, volume, turn)
         return self._set_up(pod, volume, turn)
@@ -399,9 +398,10 @@ class VolumeManager:
 
     def _arm(self, uid: PodUid, mount: PodMount, turn: Turn) -> None:
         """Set one timer, for what is due next."""
-        dues = [(each.claim or each).due_ns for each in mount.volumes]
-        wanted = [due_ns for due_ns in dues if due_ns]
-        if mount.waited and any(each.claim or each.tries for each in mount.volumes):
+        wanted = [each.due_ns for each in mount.volumes if each.due_ns]
+        if mount.waited and any(
+            isinstance(each, ClaimVolume) or each.tries for each in mount.volumes
+        ):
             wanted.append(mount.began_ns + MOUNT_TIMEOUT_NS)
             if mount.seen_ns:
                 wanted.append(mount.seen_ns)
@@ -473,9 +473,9 @@ class VolumeManager:
             mount = self._mounts[pod.uid] = PodMount([], is_remount=True)
         for spec in pod.spec.volumes:
             if spec.name == name and all(each.spec.name != name for each in mount.volumes):
-                claim = None if spec.driver else self.claims.publish_again(pod.uid, name, turn)
-                volume = PendingVolume(spec, claim)
-                if claim is not None or spec.driver:
+                claim = self.claims.publish_again(pod.uid, name, turn)
+                volume = PendingVolume(spec) if spec.driver else claim
+                if volume is not None:
                     mount.volumes.append(volume)
         if not mount.volumes:
             del self._mounts[pod.uid]
