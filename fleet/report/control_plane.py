@@ -24,8 +24,10 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, cast
 
 import aiohttp
@@ -36,9 +38,7 @@ from fleet.cluster.api_client import Cluster, describe_failure
 from fleet.cluster.identity import may_read
 from fleet.controlplane.options import (
     APISERVER,
-    CONTROLLER_MANAGER,
     ETCD,
-    SCHEDULER,
     ControlPlaneInfo,
 )
 from fleet.errors import FleetError, SetupError
@@ -62,58 +62,23 @@ class Family(NamedTuple):
     """One family that is kept, as the component calls it."""
 
     name: str
-    labels: tuple[str, ...] = ()
+    labels: Sequence[str] = ()
     """What distinguishes series; over all other labels they are added up."""
     is_histogram: bool = False
-    only: tuple[str, str] = ("", "")  # a label and the value that it must have
+    only: Sequence[str] = ("", "")  # a label and the value that it must have
 
 
-PROCESS = (
-    Family("process_cpu_seconds_total"),
-    Family("process_resident_memory_bytes"),
-    Family("go_goroutines"),
-    Family("go_sched_gomaxprocs_threads"),
-    Family("go_gc_duration_seconds_sum"),
-)
-FAMILIES: Mapping[str, tuple[Family, ...]] = {
-    APISERVER: (
-        Family(REQUESTS, ("verb", "resource", "subresource", "scope"), is_histogram=True),
-        Family("apiserver_request_total", ("verb", "resource", "code")),
-        Family("apiserver_current_inflight_requests", ("request_kind",)),
-        Family("apiserver_flowcontrol_dispatched_requests_total", ("flow_schema",)),
-        Family(REJECTED, ("flow_schema", "reason")),
-        Family("apiserver_flowcontrol_current_inqueue_requests", ("priority_level",)),
-        Family("apiserver_flowcontrol_current_executing_requests", ("priority_level",)),
-        Family(WAITS, ("priority_level",), is_histogram=True),
-        Family("apiserver_longrunning_requests", ("resource",), only=("verb", "WATCH")),
-        Family("apiserver_watch_events_total", ("resource",)),
-        Family("apiserver_terminated_watchers_total", ("resource",)),
-        Family("apiserver_resource_objects", ("resource",)),
-        Family("apiserver_storage_size_bytes"),
-        Family("etcd_request_duration_seconds_sum", ("operation",)),
-        Family("etcd_request_duration_seconds_count", ("operation",)),
-        *PROCESS,
-    ),
-    SCHEDULER: (
-        Family("scheduler_schedule_attempts_total", ("result",)),
-        Family("scheduler_pending_pods", ("queue",)),
-        Family("scheduler_pod_scheduling_sli_duration_seconds", is_histogram=True),
-        *PROCESS,
-    ),
-    CONTROLLER_MANAGER: (
-        Family("workqueue_depth", ("name",)),
-        Family("node_collector_evictions_total", ("zone",)),
-        Family("node_collector_unhealthy_nodes_in_zone", ("zone",)),
-        *PROCESS,
-    ),
-    ETCD: (
-        Family("etcd_disk_wal_fsync_duration_seconds", is_histogram=True),
-        Family("etcd_disk_backend_commit_duration_seconds", is_histogram=True),
-        Family("etcd_mvcc_db_total_size_in_bytes"),
-        Family("etcd_server_quota_backend_bytes"),
-        *PROCESS,
-    ),
-}
+def _families() -> dict[str, tuple[Family, ...]]:
+    """Read the families of each component."""
+    found = tomllib.loads(Path(__file__).with_name("components.toml").read_text(encoding="utf-8"))
+    of_all = found.pop("process")
+    return {
+        component: tuple(Family(**each) for each in (*own, *of_all))
+        for component, own in found.items()
+    }
+
+
+FAMILIES = _families()
 
 Key = tuple[str, str]  # the name of a family, and the values of its labels
 

@@ -5,7 +5,9 @@ higher. The bring-up is kept apart: its storm says little about a fleet that is 
 Source: kubernetes/community sig-scalability/slos/slos.md: calls within 1 s, pod starts within 5 s.
 """
 
+import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
@@ -69,29 +71,25 @@ def limited_by(run: RunRecord, found: list[Resource]) -> tuple[str, str]:
     lag_ms = run.number("process.timer_lag_ms.p99") or 0.0
     if lag_ms > TIMER_LAG_LIMIT_MS:
         lag = f"{lag_ms:,.0f} ms late (p99); the limit is {TIMER_LAG_LIMIT_MS:.0f} ms"
-        return f"fleet itself limited the run: its timers fired {lag}.", ADVICE_OWN
+        return f"fleet itself limited the run: its timers fired {lag}.", ADVICE["own"]
     known = [each for each in found if each.limit is not None]
     if not known:
         why = run.get("controlplane.problem") or "the run was too short for two samples of metrics"
-        return f"What limited the run is not known: {why}.", ADVICE_UNKNOWN
+        return f"What limited the run is not known: {why}.", ADVICE["unknown"]
     first = known[0]
     at_s, value = first.highest
     limit = first.words(first.limit or 0.0)
     used = f"{first.words(value)} at {clock(at_s)}; the limit is {limit}"
     if first.share(value) < NEAR:
-        return f"Nothing reached its limit. Nearest came the {first.name}: {used}.", ADVICE_LARGER
+        return f"Nothing reached its limit. Nearest came the {first.name}: {used}.", ADVICE[
+            "larger"
+        ]
     is_after = first.after is not None and first.share(first.after[1]) >= NEAR
     when = "" if is_after else " during the bring-up"
     return f"The {first.name} limited the run{when}: {used}.", first.advice
 
 
-ADVICE_OWN = "Give fleet a core of its own, more processes (--processes), or fewer nodes."
-ADVICE_UNKNOWN = (
-    "Run for at least a minute, as a user who may read /metrics (ClusterRole system:monitoring)."
-)
-ADVICE_LARGER = (
-    "Try more nodes or more pods per node. `fleet capacity` finds the largest number of nodes."
-)
+ADVICE = tomllib.loads(Path(__file__).with_name("advice.toml").read_text(encoding="utf-8"))
 
 
 def resources(run: RunRecord) -> list[Resource]:
@@ -125,31 +123,6 @@ def _used(run: RunRecord) -> Iterable[tuple[str, str, float | None, Points, str]
     yield "size of etcd", "bytes", most, stored(run), ADVICE["size"]
     scheduled = quantiles(periods(samples, SCHEDULER), SCHEDULING)
     yield "scheduling time of pods (p99)", "s", POD_START_LIMIT_S, scheduled, ADVICE["scheduler"]
-
-
-ADVICE = {
-    "cpu": "Give the API server more CPU or add replicas of it, then repeat the run.",
-    "machine": (
-        "The control plane and fleet share this machine: repeat the run on a larger one, or "
-        "against a cluster on other machines (--context)."
-    ),
-    "queues": (
-        "Raise --max-requests-inflight and --max-mutating-requests-inflight of the API server if "
-        "its CPU has room, or the shares of the priority level whose requests wait."
-    ),
-    "refused": (
-        "Raise the shares of the priority level that refuses requests, or start nodes more slowly "
-        "(--rate)."
-    ),
-    "etcd": (
-        "Give etcd a faster disk or a machine of its own, or keep Events in another etcd "
-        "(--etcd-servers-overrides)."
-    ),
-    "size": "Raise --quota-backend-bytes of etcd, or keep Events for less time (--event-ttl).",
-    "scheduler": (
-        "Create pods more slowly, or give the scheduler more CPU and a higher --kube-api-qps."
-    ),
-}
 
 
 def stored(run: RunRecord) -> Points:

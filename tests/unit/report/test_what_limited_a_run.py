@@ -8,7 +8,7 @@ import pytest
 from fleet.controlplane.options import APISERVER, ETCD, SCHEDULER
 from fleet.report.control_plane import Exposition, Sample, Samples
 from fleet.report.figure import Json
-from fleet.report.limits import ADVICE_LARGER, ADVICE_OWN, ADVICE_UNKNOWN, limited_by, resources
+from fleet.report.limits import ADVICE, limited_by, resources
 from fleet.report.report import Phase
 from fleet.report.run_directory import RunRecord
 
@@ -83,7 +83,7 @@ def test_nothing_is_blamed_that_was_far_from_its_limit() -> None:
         "Nothing reached its limit. Nearest came the CPU of the API server: 0.5 cores at 0:20; "
         "the limit is 2 cores."
     )
-    assert advice == ADVICE_LARGER
+    assert advice == ADVICE["larger"]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_what_waits_and_what_is_slow(
     sentence, advice = advised(value)
     assert sentence.startswith(f"{words}")
     assert "limited the run: " in sentence
-    assert advice not in {ADVICE_LARGER, ADVICE_OWN, ADVICE_UNKNOWN}
-    assert advised((value[0], 9) if isinstance(value, tuple) else 0.0)[1] == ADVICE_LARGER
+    assert advice not in {ADVICE["larger"], ADVICE["own"], ADVICE["unknown"]}
+    assert advised((value[0], 9) if isinstance(value, tuple) else 0.0)[1] == ADVICE["larger"]
 
 
 def test_a_full_etcd() -> None:
@@ -136,11 +136,11 @@ def test_fleet_itself_comes_first_and_nothing_is_guessed() -> None:
     late = run_of(*cpu(0, 40, 80), lag_ms=510)
     assert told(late) == (
         "fleet itself limited the run: its timers fired 510 ms late (p99); the limit is 100 ms.",
-        ADVICE_OWN,
+        ADVICE["own"],
     )
     silent = run_of()
     silent.summary["controlplane"] = {"problem": "no permission (RBAC) to get /metrics"}
     assert told(silent) == (
         "What limited the run is not known: no permission (RBAC) to get /metrics.",
-        ADVICE_UNKNOWN,
+        ADVICE["unknown"],
     )
