@@ -11,9 +11,11 @@ Differs: the digest of a reference is checked for its algorithm and length by on
 import enum
 import hashlib
 import re
+import tomllib
 import zlib
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
@@ -225,12 +227,14 @@ def default_size(full_name: str) -> int:
     return int(SIZE_MIN * SIZE_RATIO**share)
 
 
-def pull_error_text(error: PullError, reference: ImageReference) -> str:
-    """Return what the CRI answers when a pull fails, as the kubelet prints it.
+@cache
+def _pull_errors() -> dict[str, str]:
+    """Read the templates of the texts."""
+    return tomllib.loads(Path(__file__).with_name("pull_errors.toml").read_text(encoding="utf-8"))
 
-    Source: containerd's texts; k8s.io/cri-client/pkg/remote_image.go, pullImageV1, which strips
-    the code of unknown errors.
-    """
+
+def pull_error_text(error: PullError, reference: ImageReference) -> str:
+    """Return what the CRI answers when a pull fails, as the kubelet prints it."""
     name = reference.full_name
     host = reference.domain
     if host == DEFAULT_DOMAIN:
@@ -238,31 +242,5 @@ def pull_error_text(error: PullError, reference: ImageReference) -> str:
     url = f"https://{host}/v2/{reference.path}/manifests/{reference.digest or reference.tag}"
     failed = f'failed to pull and unpack image "{name}": '
     unresolved = f'{failed}failed to resolve reference "{name}": '
-    return {
-        PullError.NOT_FOUND: (f"rpc error: code = NotFound desc = {unresolved}{name}: not found"),
-        PullError.UNAUTHORIZED: (
-            f"{unresolved}pull access denied, repository does not exist or may require "
-            "authorization: server message: insufficient_scope: authorization failed"
-        ),
-        PullError.RATE_LIMITED: (
-            f"{failed}failed to copy: httpReadSeeker: failed open: unexpected status code {url}: "
-            "429 Too Many Requests - Server message: toomanyrequests: You have reached your "
-            "unauthenticated pull rate limit. https://www.docker.com/increase-rate-limit"
-        ),
-        PullError.TIMEOUT: (
-            f"rpc error: code = DeadlineExceeded desc = {unresolved}failed to do request: "
-            f'Head "{url}": dial tcp 203.0.113.7:443: i/o timeout'
-        ),
-        PullError.REGISTRY_UNAVAILABLE: (
-            f"RegistryUnavailable: {failed}unexpected status from HEAD request to {url}: "
-            "503 Service Unavailable"
-        ),
-        PullError.SIGNATURE_INVALID: (
-            "SignatureValidationFailed: Source image rejected: A signature was required, but no "
-            "signature exists"
-        ),
-        PullError.NO_MATCHING_PLATFORM: (
-            f"rpc error: code = NotFound desc = {failed}no match for platform in manifest: "
-            "not found"
-        ),
-    }[error]
+    texts = {"name": name, "url": url, "failed": failed, "unresolved": unresolved}
+    return _pull_errors()[error.value].format(**texts)
