@@ -45,8 +45,6 @@ class Saying:
 class ProblemDetector:
     """The daemons of all nodes of a process."""
 
-    __slots__ = ("_reactor", "_sayings")
-
     def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._sayings: dict[NodeId, Saying] = {}

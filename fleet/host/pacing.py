@@ -71,18 +71,6 @@ NONE: Answers = (0, 0, 0)
 class StartLimit:
     """See the top of this file. Time is in seconds of any clock that does not go back."""
 
-    __slots__ = (
-        "_aim",
-        "_before",
-        "_brake_s",
-        "_first",
-        "_is_queued",
-        "_lowest",
-        "_refused",
-        "_window_s",
-        "through",
-    )
-
     def __init__(self, *, is_cold: bool) -> None:
         self.through = 0
         """Nodes that have started since the last window; who counts them adds them."""
@@ -190,17 +178,6 @@ class StartStage(enum.IntEnum):
 
 class Pacing:
     """The nodes that are on their way. Time is in seconds of any clock that does not go back."""
-
-    __slots__ = (
-        "_held_by",
-        "_held_s",
-        "_look_s",
-        "_moved_s",
-        "_said",
-        "_starting",
-        "is_blind",
-        "limit",
-    )
 
     def __init__(self, limit: StartLimit) -> None:
         self.limit = limit

@@ -57,8 +57,6 @@ class NodeMix:
     node of a profile with weight w stands at (2j+1)/2w, which keeps every stretch near its share.
     """
 
-    __slots__ = ("_pattern", "models")
-
     def __init__(self, models: Iterable[NodeModel], weights: Iterable[int]) -> None:
         weights = tuple(weights)
         period = sum(weights)

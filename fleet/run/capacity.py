@@ -54,8 +54,6 @@ class CapacitySearch:
     above it: 0.1 is 10 %. That one has broken in each of `tries` runs.
     """
 
-    __slots__ = ("_breaks", "_first", "_most", "_precision", "_tries", "held")
-
     def __init__(self, first: int, most: int, precision: float, tries: int) -> None:
         self._first = min(first, most)
         self._most = most

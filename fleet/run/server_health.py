@@ -34,8 +34,6 @@ Rows = Mapping[tuple[str, str], Mapping[int, Histogram]]
 class ServerHealth:
     """See the top of this file. Time is in seconds of any clock that does not go back."""
 
-    __slots__ = ("_bad_s", "_looks", "_red", "_red_s", "_refused", "_rules")
-
     def __init__(self, rules: StopRules) -> None:
         self._rules = rules
         self._red_s: float | None = None  # since when /readyz is red

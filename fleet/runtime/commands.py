@@ -164,8 +164,6 @@ class View(Protocol):
 class NewFiles:
     """Files of which one instant is known: those of a container that starts, or of a probe."""
 
-    __slots__ = ("_is_new", "_texts")
-
     def __init__(self, texts: dict[str, str | None], *, is_new: bool) -> None:
         self._texts = texts
         self._is_new = is_new  # what nobody wrote is not there

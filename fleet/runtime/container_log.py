@@ -60,8 +60,6 @@ class Lines(Protocol):
 class DeclaredLines:
     """Lines as a behaviour declares them."""
 
-    __slots__ = ("_at", "_behavior", "_seed", "_start_wall_ns", "_values")
-
     def __init__(
         self, behavior: LogBehavior, start_wall_ns: int, seed: int, values: Mapping[str, str]
     ) -> None:
@@ -136,8 +134,6 @@ def _filler(size: int) -> str:
 
 class ScriptLines:
     """Lines that the container's own command prints; it is run again from its start."""
-
-    __slots__ = ("_buffer", "_counted", "_make", "_open", "_process", "_skipped")
 
     def __init__(self, make: Callable[[], Steps]) -> None:
         self._make = make
@@ -240,17 +236,6 @@ def _encoded(text: str) -> bytes:
 
 class LogReader:
     """One reader of a log. Nothing of it is kept elsewhere: who drops the reader has ended it."""
-
-    __slots__ = (
-        "_ended_ns",
-        "_is_sought",
-        "_left",
-        "_lines",
-        "_options",
-        "_rest",
-        "_start_ns",
-        "_wall_offset_ns",
-    )
 
     def __init__(
         self,

@@ -19,8 +19,6 @@ KILLED = 137
 class _Answer:
     """A command of which all is known in advance, as the steps of one that is followed."""
 
-    __slots__ = ("_coming", "_run", "changes", "clock_ns", "end_ns", "is_lost", "status", "written")
-
     def __init__(self, run: Run) -> None:
         self._run = run
         self._coming = deque(run.written)
@@ -43,8 +41,6 @@ class _Answer:
 
 class StepsSession:
     """One command in a container, from its start at an instant on."""
-
-    __slots__ = ("_is_killed", "_pending", "_steps", "_tty", "changes", "start_ns")
 
     def __init__(self, steps: Steps, start_ns: int, *, tty: bool) -> None:
         self._steps = steps

@@ -223,8 +223,6 @@ class ProcessFiles:
     It finds nothing of what its program wrote when it ran before: it writes that again.
     """
 
-    __slots__ = ("_files", "_is_locked", "_layer", "_mounts", "_own", "_start_ns", "_written")
-
     def __init__(
         self,
         files: NodeFiles | None,

@@ -27,8 +27,6 @@ _TYPES = frozenset((*_NAMES, "DirectoryOrCreate", "FileOrCreate"))
 class HostPaths:
     """What one machine has, at one instant."""
 
-    __slots__ = ("_files", "_machine", "_now_ns")
-
     def __init__(self, files: NodeFiles | None, machine: Mapping[str, str], now_ns: int) -> None:
         self._files = files
         self._machine = machine

@@ -63,17 +63,6 @@ class NodeImages:
 class ImageStore:
     """What the nodes of one profile have; made once, with the images that it preloads."""
 
-    __slots__ = (
-        "_by_name",
-        "_ids",
-        "_images",
-        "_lists",
-        "_max",
-        "_nodes",
-        "_preloaded",
-        "_preloaded_bytes",
-    )
-
     def __init__(self, model: NodeModel) -> None:
         self._images: list[Image] = []
         self._by_name: dict[str, int] = {}  # the images that ever had a name, as bits

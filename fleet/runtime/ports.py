@@ -42,8 +42,6 @@ def usual_answer(pod: Pod, method: str, body: bytes) -> HttpReply:
 class PortSession:
     """One connection to a port: an echo, or one request, whose answer ends it."""
 
-    __slots__ = ("_answer_to", "_given", "_is_echo", "_is_over", "_pending")
-
     def __init__(self, answer: Answer) -> None:
         self._answer_to = answer
         self._given = bytearray()  # that is no whole request yet

@@ -79,8 +79,6 @@ class Target:
 class ExecSession:
     """A command in a container. Effects for the reactor are left in `out`."""
 
-    __slots__ = ("_ends_container", "_is_over", "_session", "_target", "out")
-
     def __init__(
         self, target: Target, session: ProgramSession, *, ends_container: bool = False
     ) -> None:
@@ -149,8 +147,6 @@ class ExecSession:
 
 class AttachSession:
     """What a container says from now on; it hears nothing."""
-
-    __slots__ = ("_reader", "_target", "out")
 
     def __init__(self, target: Target, now_ns: int) -> None:
         pod, env = target.pod, target.env
