@@ -633,15 +633,15 @@ def rbac(
 
 
 @cli.command(
+    **BY_SETTINGS,
+    fields=CLUSTER,
     exits=USUAL
     | {
         Exit.EXPECTATION_FAILED: "A run is worse than the --baseline; a merged run failed.",
         Exit.INVALID: "Runs cannot be compared; a merged run is invalid or incomplete.",
     },
 )
-@click.argument(
-    "runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR..."
-)
+@click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="RUN_DIR...")
 @report_options
 def report(
     runs: tuple[Path, ...],
@@ -650,24 +650,35 @@ def report(
     form: str | None,
     out: Path | None,
     title: str,
+    run: str,
     *,
     is_merged: bool,
+    **named: Any,
 ) -> int:
     """Write the report of a run, or compare runs with the first one.
 
     The report of one run is RUN_DIR/report.html: one file that needs no network. With --merge the
-    directories are those of shards of one run, and the exit code is that of the verdict on it.
+    directories are those of shards of one run; with --run fleet reads what the shards left in the
+    cluster. The exit code is then that of the verdict on the whole run.
 
     For example:
       fleet report runs/20260102-030405-ab12
       fleet report runs/new --baseline runs/old -o junit --out junit.xml
       fleet report --merge shard-0 shard-1 shard-2
+      fleet report --run big --context test
     """
-    if is_merged:
+    if bool(run) is bool(runs):
+        raise UsageError("name run directories, or the --run of shards in a cluster")
+    if (run or is_merged) and baseline is not None:
+        raise UsageError("--baseline compares run directories: merge the shards first")
+    if run:
+        from fleet.cluster.credentials import ClusterSelection  # noqa: PLC0415
+        from fleet.run.records import fetch_records  # noqa: PLC0415
+
+        runs = (_run(fetch_records(ClusterSelection(**named), run, out)),)
+    if run or is_merged:
         from fleet.report.merge_command import find_records, merge_runs  # noqa: PLC0415
 
-        if baseline is not None:
-            raise UsageError("--merge excludes --baseline: compare the merged run")
         text, code = merge_runs(find_records(runs), form, out, title)
     else:
         from fleet.report.report_command import make_report  # noqa: PLC0415

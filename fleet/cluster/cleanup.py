@@ -22,6 +22,7 @@ from typing import NamedTuple
 from fleet.cluster import leftovers
 from fleet.cluster.api_client import JSON, METADATA_ONLY, Api, Json, Sleep, each, expect
 from fleet.cluster.identity import LEASE_NAMESPACE, STORAGE, Permission, is_allowed
+from fleet.cluster.kept_records import find_records
 from fleet.cluster.ownership import NODES, RUN_LABEL, SHARD_LABEL, FoundNode, find_named, find_nodes
 from fleet.cluster.runs import RUN_LEASES, find_leases, noted_of
 from fleet.errors import IncompleteError, SetupError
@@ -94,9 +95,12 @@ async def clean_run(
     progress: Progress = no_progress,
     *,
     shards: Sequence[int] | None = None,
+    keeps_records: bool = False,
     sleep: Sleep = asyncio.sleep,
 ) -> Cleaned:
     """Remove one run, or only some shards of it. Can be repeated: what is gone is gone.
+
+    A run that ends `keeps_records`: its report is made of them.
 
     It looks again until there is nothing: a busy server may still create a node whose fleet has
     hung up. The run Leases of shards stay; who holds them releases them. Raises IncompleteError,
@@ -113,9 +117,12 @@ async def clean_run(
     try:
         if shards is not None:
             return await _clean_nodes(api, run, note, shards)
-        return await _clean_run(api, run, note, sleep)
+        total = await _clean_run(api, run, note, sleep)
+        if not keeps_records:
+            await leftovers.remove_load(api, await find_records(api, run))
     except SetupError as error:
         raise IncompleteError(f"{error}; {_left(steps)}") from error
+    return total
 
 
 async def _clean_run(api: Api, run: str, progress: Progress, sleep: Sleep) -> Cleaned:

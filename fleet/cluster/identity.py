@@ -198,6 +198,7 @@ class Features(NamedTuple):
     own_watches: bool | None = None  # each node opens its own; None: in kubelet
     serves: bool = False  # the kubelets' servers ask who may
     manages: bool = False  # be the kubelet of Nodes that others make
+    keeps_records: bool = False  # in the cluster, for `fleet report --run`
     certificate_requests: bool = True  # kubelets watch those of their pods, since 1.37
 
     @property
@@ -220,6 +221,7 @@ def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
         own_watches=settings.has_own_watches,
         serves=settings.is_served,
         manages=bool(settings.manage),
+        keeps_records=settings.keeps_records,
         certificate_requests=any(each.release.watches_certificate_requests for each in models),
     )
 
@@ -307,7 +309,10 @@ def optional_permissions(features: Features) -> list[Permission]:
     """Return what is granted where it is asked for, and what a run goes on without."""
     name = "extension-apiserver-authentication"
     ca = Permission("get", "", "configmaps", namespace="kube-system", name=name)
-    return [ca] if features.serves else []
+    return [
+        *([ca] if features.serves else ()),
+        *(_expand(_CALLS["record"]) if features.keeps_records else ()),
+    ]
 
 
 def watch_calls(features: Features) -> Calls:

@@ -34,9 +34,12 @@ from fleet import __version__
 from fleet.clock import Clock, SystemClock
 from fleet.cluster.api_client import Api, Json, Sleep, expect, server_now_s, time_s
 from fleet.cluster.identity import RUN_NAMESPACE, run_lease_name
+from fleet.cluster.kept_records import find_records
 from fleet.cluster.leftovers import (
     APPLIED_ANNOTATION,
     NOTE_BYTES_MAX,
+    Leftover,
+    Stored,
     find_applied,
     find_load,
     find_stored,
@@ -397,8 +400,9 @@ async def list_runs(api: Api) -> FoundRuns:
         applied = await find_applied(api, {run: collections})
         objects[run] = [*(one.path for one in applied.owned), *applied.unread]
         copies[run] = applied.refused
-    for stored in await find_stored(api):
-        objects.setdefault(stored.run, []).append(stored.path)
+    kept: list[Stored | Leftover] = [*await find_stored(api), *await find_records(api)]
+    for run, path in ((each.run, each.path) for each in kept):
+        objects.setdefault(run, []).append(path)
     left = [run for run, paths in objects.items() if paths]
     runs = [
         _run_info(run, holders.get(run, []), nodes.get(run, []), now_s)._replace(

@@ -197,7 +197,7 @@ OWN = frozenset(
         # Its part of the whole.
         *("nodes", "max_nodes", "shard", "shard_stride", "nodes_total", "rate"),
         # One run, whose end is ours.
-        *("processes", "run_id", "holder", "run_dir", "keep"),
+        *("processes", "run_id", "holder", "run_dir", "keep", "record"),
         # The cluster that we have found, and asked for.
         *("kubeconfig", "confirm_cluster", "shared"),
         *("serve", "serve_at", "metrics_port", "locust_master", "on_master_quit"),
@@ -262,6 +262,7 @@ def sibling_arguments(
             "holder": settings.holder or run_id,
             "processes": 1,
             "keep": True,
+            "record": "cluster" if settings.keeps_records else "files",
             "max_nodes": share.max_nodes or None,
             "rate": rate_text(share.rate) if share.rate else None,
             "serve": serve,

@@ -292,6 +292,9 @@ class Settings(BaseModel):
     """Name of the run, which several shards may share (default: a new name)."""
     holder: str = ""  # its successor waits for it
     """Identity of this process among the shards, e.g. the UID of its pod."""
+    record: Literal["files", "cluster"] | None = None  # see `keeps_records`
+    """Where the record of this shard goes that fleet report adds up: files of the run directory, or
+    also a ConfigMap of the cluster (cluster, default with --shard)."""
     statefulset: Annotated[StatefulSetOption, Shown("NAMESPACE/NAME")] = None
     """StatefulSet of this pod: SIGTERM keeps the nodes if it will start this shard again."""
     # $FLEET_CONTROLPLANE_BIN is one place of several.
@@ -538,6 +541,11 @@ class Settings(BaseModel):
         if self.shard is None:
             return None
         return range(self.shard * self.processes, (self.shard + 1) * self.processes)
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether the records of the run stay in the cluster."""
+        return self.record == "cluster" if self.record else self.shard is not None
 
     @property
     def shards_wanted(self) -> int:

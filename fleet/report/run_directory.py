@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import TypeVar, cast
 import msgspec
 import orjson
 
+from fleet.cluster.kept_records import packed
 from fleet.errors import SetupError, UsageError
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
@@ -379,6 +380,28 @@ def read_records(path: Path) -> dict[Path, Record]:
             except ValueError as error:
                 raise UsageError(f"{file}: {error}") from error
     return found
+
+
+def bundle(path: Path, record: Record, bytes_max: int) -> dict[str, bytes]:
+    """Return the compressed files of a process that others need, with no more bytes than that.
+
+    Time series and samples are there once the process has ended; they are thinned until they fit.
+    """
+    files = {RECORD: packed(dump(record))}
+    room = (bytes_max - len(files[RECORD])) // 2
+    if record.is_over and room > 0:
+        lines = list(_raw_lines(path / TIMESERIES))
+        files[TIMESERIES] = _fitting(lambda step: lines[::step], room)
+        samples = Samples.read(_raw_lines(path / CONTROLPLANE))
+        files[CONTROLPLANE] = _fitting(samples.lines, room)
+    return files
+
+
+def _fitting(lines: Callable[[int], Iterable[bytes]], bytes_max: int) -> bytes:
+    step = 1
+    while len(content := packed(b"".join(lines(step)))) > bytes_max:
+        step *= 2
+    return content
 
 
 def lines_of(records: Mapping[Path, Record]) -> list[Json]:

@@ -74,7 +74,7 @@ async def clean_cluster(
     choice.check(can_ask=ask is not None)
     if statefulset and not choice.run:
         raise UsageError("--statefulset: name the run of its pods with --run")
-    selection = named if named.is_named else _standing()
+    selection = named if named.is_named else standing()
 
     def progress(what: str, done: int, total: int) -> None:
         if is_tenth(done, total):
@@ -87,7 +87,8 @@ async def clean_cluster(
         return await clean(api, choice, ask=ask, say=say, note=note, progress=progress)
 
 
-def _standing() -> ClusterSelection:
+def standing() -> ClusterSelection:
+    """Return the control plane of this machine that outlives runs. Raises UsageError."""
     plane = attach()
     if plane is None:
         raise UsageError(

@@ -333,10 +333,15 @@ REPORTS = click.Choice(["html", "markdown", "junit", "openmetrics", *FORMATS])
 report_options = options(
     "",
     ("--merge is_merged", bool, "Make one report of the shards of a run."),
+    ("--run", "ID", "Make it of the shards of this run in a cluster.", ""),
     ("--baseline", PATH, "Compare with this run; exit with 1 if worse."),
     ("--tolerance", "SHARE", "How much worse a figure may be (default 10%).", "10%"),
     ("-o --output --format form", REPORTS, "Format (default html; text, Markdown, for several)."),
-    ("--out", PATH, "Write to this file (default stdout); with --merge, to this directory."),
+    (
+        "--out",
+        PATH,
+        "Write to this file (default stdout); with --merge or --run, to this directory.",
+    ),
     ("--title", "TEXT", "Title of the page of a run (default: the run's own).", ""),
 )
 capacity_options = options(
@@ -365,7 +370,7 @@ UP = dict.fromkeys((
 """Fields of `Settings` that `fleet controlplane up` has, too."""
 RBAC = dict.fromkeys((
     "identity", "fidelity", "profiles", "no_agents", "simulate_csi", "approve_csrs", "manage",
-    "serve", "serve_at",
+    "serve", "serve_at", "record",
 ), "As you will give it to the run.") | {
     "nodes": "Restrict the rights to this number of nodes, by name.",
     "name_prefix": "Prefix of the names of these nodes (default fleet).",

@@ -197,7 +197,8 @@ class Ending:
 
         try:
             api = cluster.api("cleanup", patience_s=PATIENCE_S)
-            done = await clean_run(api, self._run_id, show, shards=self._settings.shards)
+            shards = self._settings.shards
+            done = await clean_run(api, self._run_id, show, shards=shards, keeps_records=True)
         except FleetError as error:
             text = f"the clean-up failed: {error}; go on with: {self._clean_command}"
             self._display.note(text)

@@ -57,6 +57,7 @@ from fleet.run.fault_control import FaultControl
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation, serve_metrics
 from fleet.run.permission import how_to_grant, may_load
+from fleet.run.records import Records
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.server_health import watch_health
 from fleet.run.target import Target
@@ -121,6 +122,7 @@ class Run:
         )
         self._player = player  # of a scenario, if the run has one
         self._objectives = player.objectives() if player else load_objectives(settings.slo)
+        self._records: Records | None = None
         self._has_begun = False  # something was created in the cluster
         # Made one after the other, as the run goes on.
         self._about: dict[str, object]
@@ -307,7 +309,13 @@ class Run:
                 finally:
                     servers.stop()
         finally:
-            await self._ending.settle(cluster, lease)
+            await self._settle(cluster, lease)
+
+    async def _settle(self, cluster: Cluster, lease: RunLease) -> None:
+        """Remove the nodes or leave them, and keep what they measured."""
+        await self._ending.settle(cluster, lease)
+        if self._records is not None and not self._interrupts.is_second:
+            await self._records.keep(self._record(is_over=True))
 
     async def _keep_nodes(
         self,
@@ -433,6 +441,9 @@ class Run:
             health = (cluster.api("health"), node_host, rules, stop_early)
             now_s = asyncio.get_running_loop().time
             keep("the look at the server's health", lambda: watch_health(*health, now_s))
+        if self._whole.keeps_records and not self._target.is_own:
+            self._records = records = Records(cluster, self._directory.path, note)
+            keep("the record", lambda: records.run(self._record))
         keep("the search for lost shards", lambda: clear_lost_shards(cluster, self._whole, note))
 
     async def _ready_then_work(self) -> int | None:

@@ -88,6 +88,7 @@ def grants() -> Iterator[tuple[str, list[Permission]]]:
     own = own_permissions(Features())
     yield "own", own
     yield "own+storage", beyond(own, own_permissions(Features(storage=True)))
+    yield "own+records", optional_permissions(Features(keeps_records=True))
     for name, identity in IDENTITIES.items():
         for fidelity in Fidelity:
             base = beyond(own, of_nodes(identity, Features(fidelity)))

@@ -38,6 +38,7 @@ FEATURES = [
     Features(polled_objects=True),
     Features(manages=True),
     Features(serves=True),
+    Features(keeps_records=True),
 ]
 
 

@@ -1,0 +1,102 @@
+"""Records of a run that outlive it in the cluster: a ConfigMap for each start of a shard.
+
+    label       fleet.emulator/record-of: the id of the run
+    annotation  fleet.emulator/owner: RUN/default/NAME, of the very object
+
+A shard writes its ConfigMap over every 30 s, and whole at its end. They stay when the nodes of the
+run are removed: `fleet report --run` reads them, and `fleet clean` removes them. Files in them are
+compressed; what does not fit into one is thinned by who makes it.
+"""
+
+import base64
+import gzip
+import zlib
+from collections.abc import Mapping
+
+from fleet.cluster.api_client import METADATA_ONLY, Api, Json, expect
+from fleet.cluster.identity import RUN_NAMESPACE, Permission, is_allowed
+from fleet.cluster.leftovers import Leftover, is_marked, object_mark
+from fleet.cluster.ownership import OWNER_ANNOTATION
+from fleet.errors import SetupError
+
+RECORD_OF = "fleet.emulator/record-of"
+CONFIG_MAPS = f"/api/v1/namespaces/{RUN_NAMESPACE}/configmaps"
+BYTES_MAX = 700_000
+"""Of all files of a ConfigMap, compressed: with base64 it is less than 1 MiB."""
+UNPACKED_MAX = 256 << 20
+SUFFIX = ".gz"
+
+
+def record_name(run: str, shard: int, began_s: float) -> str:
+    """Return the name of the ConfigMap of one start of a shard."""
+    return f"fleet-record-{run}-{shard:04d}-{int(began_s):x}"
+
+
+async def keep_record(api: Api, run: str, name: str, files: Mapping[str, bytes]) -> None:
+    """Write the record, in place of what is there. `files` are compressed. Raises SetupError."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "labels": {RECORD_OF: run},
+            "annotations": {OWNER_ANNOTATION: object_mark(run, RUN_NAMESPACE, name)},
+        },
+        "binaryData": {
+            f"{file}{SUFFIX}": base64.b64encode(content).decode() for file, content in files.items()
+        },
+    }
+    answer = await api.request("PUT", f"{CONFIG_MAPS}/{name}", body=body)
+    if answer.code == 404:
+        answer = await api.request("POST", CONFIG_MAPS, body=body)
+    expect(answer, f"cannot keep the record {name}")
+
+
+async def find_records(api: Api, run: str = "") -> list[Leftover]:
+    """Return the records of a run, or of all; nothing if we may not list them."""
+    if not await is_allowed(api, Permission("list", "", "configmaps", namespace=RUN_NAMESPACE)):
+        return []
+    query = {"labelSelector": _selector(run)}
+    listed = await api.request("GET", CONFIG_MAPS, query=query, accept=METADATA_ONLY)
+    return [
+        Leftover(
+            f"{CONFIG_MAPS}/{metadata['name']}", metadata["uid"], metadata["labels"][RECORD_OF]
+        )
+        for metadata in (each["metadata"] for each in (listed.body.get("items") or ()))
+        if listed.ok and _is_record(metadata)
+    ]
+
+
+async def read_records(api: Api, run: str) -> dict[str, dict[str, bytes]]:
+    """Return the files of each record of a run by its name. Raises SetupError."""
+    found: dict[str, dict[str, bytes]] = {}
+    async for page in api.pages(CONFIG_MAPS, "records", labelSelector=_selector(run)):
+        for item in filter(lambda each: _is_record(each["metadata"]), page):
+            name, files = item["metadata"]["name"], item.get("binaryData") or {}
+            found[name] = {
+                file.removesuffix(SUFFIX): _unpacked(name, text) for file, text in files.items()
+            }
+    return found
+
+
+def _selector(run: str) -> str:
+    return f"{RECORD_OF}={run}" if run else RECORD_OF
+
+
+def _is_record(metadata: Json) -> bool:
+    """Return whether a ConfigMap has both marks of a run, the one of which names this very one."""
+    return is_marked(metadata, metadata["labels"][RECORD_OF], RUN_NAMESPACE)
+
+
+def _unpacked(name: str, text: str) -> bytes:
+    try:
+        unpacking = zlib.decompressobj(wbits=31)
+        content = unpacking.decompress(base64.b64decode(text), UNPACKED_MAX)
+    except (ValueError, zlib.error) as error:
+        raise SetupError(f"ConfigMap {RUN_NAMESPACE}/{name} is no record: {error}") from error
+    return content
+
+
+def packed(content: bytes) -> bytes:
+    """Return a file as a ConfigMap has it."""
+    return gzip.compress(content, mtime=0)
