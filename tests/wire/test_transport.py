@@ -923,10 +923,14 @@ def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
     run(body())
 
 
+@pytest.mark.parametrize("reads_first", [False, True], ids=["reset", "end"])
 def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
-    certificate: Certificate,
+    certificate: Certificate, *, reads_first: bool
 ) -> None:
-    """As behind a balancer without a server: client-go sends a GET again."""
+    """As behind a balancer without a server: client-go sends a GET again.
+
+    A server that has not read the client's hello resets the connection; one that has ends it.
+    """
 
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -935,7 +939,10 @@ def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
             harness.send()
             connection = next(iter(harness.transport._by_fd.values()))
             await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
-            listener.accept()[0].close()
+            accepted = listener.accept()[0]
+            if reads_first:
+                accepted.recv(1 << 16)
+            accepted.close()
             answers = await harness.answers(1)
             assert answers["a"].failure is Failure.LOST
             await harness.transport.close()

@@ -332,7 +332,8 @@ def explain(error: OSError | DialError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: the server's certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        reason = (error.reason or str(error)).lower().replace("_", " ")
+        # Only an error that OpenSSL made has a reason.
+        reason = (getattr(error, "reason", "") or str(error)).lower().replace("_", " ")
         if "no application protocol" in reason:
             return NO_H2
         return "TLS: " + reason.removeprefix("[ssl] ").partition(" ( ssl.c")[0]
