@@ -5,7 +5,7 @@ of the count, and nothing; the sender has one request in flight, in order, and t
 Source: client-go/tools/record/event.go, recordToSink; events_cache.go, EventAggregator,
 eventLogger, EventSourceObjectSpamFilter; pkg/kubelet/container/ref.go, GenerateContainerRef.
 Differs: keys are kept as 64-bit hashes, since an idle node would else hold more event texts than
-everything else together.
+everything else together. What is about a pod that is gone is dropped: its UID does not come again.
 """
 
 import enum
@@ -33,8 +33,9 @@ SPAM_BURST = 25  # defaultSpamBurst, for each source and object
 SPAM_REFILL_NS = 300 * NS_PER_S  # one more event per source and object
 KEYS_MAX = 4096  # maxLruCacheEntries
 COUNT_MAX = (1 << 32) - 1  # of its field in a record
-_KEY = struct.Struct("<q")
-_SEEN = struct.Struct("<qqI")  # hash of an exact event, first wall time in ns, count
+_HALF = (1 << 32) - 1
+_KEY = struct.Struct("<Q")
+_SEEN = struct.Struct("<QqI")  # key of an exact event, first wall time in ns, count
 
 
 class Reason(enum.Enum):
@@ -133,6 +134,12 @@ def field_path(pod: Pod, spec: ContainerSpec) -> str:
     return f"spec.{field}{{{spec.name}}}"
 
 
+def _key(about: ObjectRef, *what: object) -> int:
+    """Return a key of something about an object; what is above its 32 bits is the object's."""
+    whole = hash((about.kind, about.namespace, about.name, about.uid)) & _HALF
+    return whole << 32 | hash(what) & _HALF
+
+
 def back_off_texts(pod: Pod, spec: ContainerSpec, delay_ns: int) -> tuple[str, str]:
     """Return what the event and the waiting state say of a container in back-off."""
     where = f"{pod.full_name}({pod.uid})"
@@ -174,6 +181,12 @@ class SeenEvents:
             del self._records[: _SEEN.size]
         self._records += _SEEN.pack(key, first_ns, min(count, COUNT_MAX))
 
+    def drop(self, gone: set[int]) -> None:
+        """Drop the events about some objects."""
+        records = _SEEN.iter_unpack(self._records)
+        kept = b"".join(_SEEN.pack(*each) for each in records if each[0] >> 32 not in gone)
+        self._records = bytearray(kept)  # a new one: an old one keeps its room
+
 
 @dataclass(slots=True, eq=False)
 class _Bucket:
@@ -202,7 +215,7 @@ class RecentEvents:
         Source: EventAggregator.EventAggregate: the tenth different message within the interval is
         sent as a combined one.
         """
-        key = hash((about.kind, about.namespace, about.name, about.uid, reason))
+        key = _key(about, reason)
         group = self._groups.get(key, (0,))
         messages = group[1:] if now_ns - group[0] <= GROUP_INTERVAL_NS else ()
         digest = hash(message)
@@ -212,11 +225,11 @@ class RecentEvents:
                 return COMBINED + message, key
             messages = (*messages, digest)
         self._groups[key] = (now_ns, *messages)
-        return message, hash((about, reason, digest))
+        return message, _key(about, about.field_path, reason, digest)
 
     def admit(self, about: ObjectRef, now_ns: int, *, warning: bool) -> bool:
         """Take one token. Source: EventSourceObjectSpamFilter.Filter."""
-        key = hash((about.kind, about.namespace, about.name, about.uid, warning))
+        key = _key(about, warning)
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(now_ns)
@@ -229,20 +242,21 @@ class RecentEvents:
         bucket.tokens -= 1
         return True
 
-    def forget(self, now_ns: int) -> None:
-        """Drop groups and buckets that would start again: long silent, or full again.
+    def forget(self, now_ns: int, gone: set[int]) -> None:
+        """Drop groups and buckets that would start again: long silent, full again, of what is gone.
 
         New dicts: one that was emptied keeps the room of all it ever held.
         """
         self._groups = {
             key: group
             for key, group in self._groups.items()
-            if now_ns - group[0] <= GROUP_INTERVAL_NS
+            if now_ns - group[0] <= GROUP_INTERVAL_NS and key >> 32 not in gone
         }
         self._buckets = {
             key: bucket
             for key, bucket in self._buckets.items()
             if bucket.tokens + (now_ns - bucket.filled_ns) // SPAM_REFILL_NS < SPAM_BURST
+            and key >> 32 not in gone
         }
 
 
@@ -256,6 +270,7 @@ class EventRecorder:
     _tries: int = 0
     _retry_ns: int = 0
     _named_ns: int = 0  # names are instants: two events of one instant need two
+    _gone: tuple[int, ...] = ()  # objects about which there is nothing more to say
 
     @classmethod
     def silent(cls) -> "EventRecorder":
@@ -337,11 +352,20 @@ class EventRecorder:
             self._retry_ns = 0
             turn.out.append(self._queue[0])
 
-    def forget(self, now_ns: int) -> None:
-        """Let go of what would start again by now."""
+    def leave(self, pod: Pod) -> None:
+        """Note that a pod is gone: the next `forget` drops what is about it."""
         if self._recent is not None:
-            self._recent.forget(now_ns)
+            self._gone = (*self._gone, _key(pod_ref(pod, None)) >> 32)
+
+    def forget(self, now_ns: int) -> None:
+        """Let go of what would start again by now, and of what is about pods that are gone."""
+        if self._recent is not None:
+            gone = set(self._gone)
+            self._recent.forget(now_ns, gone)
             self._recent = self._recent or None
+            if gone:
+                self._seen.drop(gone)
+                self._gone = ()
 
     def _enqueue(self, call: ApiCall, turn: "Turn") -> None:
         if self._queue is None:

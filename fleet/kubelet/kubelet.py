@@ -60,6 +60,7 @@ POD_TIMERS = frozenset(
         Timer.STATUS_SYNC,
         Timer.HOUSEKEEPING,
         Timer.VOLUMES,
+        Timer.TOKENS,
         Timer.EVICTION,
         Timer.PROBES,
         Timer.RESIZE,

@@ -19,6 +19,7 @@ IDLE_MAX = 4096
 YOUNG_MAX = 5632
 """For ten minutes the event correlator also remembers the groups of the start-up events."""
 
+PODS_A_ROUND = 10
 HOUR_NS = 3600 * NS_PER_S
 
 
@@ -93,6 +94,32 @@ def test_pod_churn_leaves_no_garbage(*, light: bool) -> None:
     finally:
         gc.enable()
     assert found < 100  # nothing of the 100 pods
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_nothing_is_kept_of_pods_that_are_gone(*, light: bool) -> None:
+    """Of 5,400 pods a process kept 15 MB: timers of their tokens, and what was said of them."""
+    sim = Simulation(nodes=2, seed=4, light=light)
+    sim.run_for(seconds=30)
+
+    def kept(rounds: int) -> list[int]:
+        """Let pods come and go; return how much is kept, and is waited for, of how many kinds."""
+        for turn in range(rounds * PODS_A_ROUND):
+            name = f"p-{sim.clock.now_ns()}-{turn}"
+            sim.create_pod(name, f"n-{turn % 2}")
+            sim.run_for(seconds=5)
+            sim.server.delete_pod(name, grace_s=1)
+        sim.run_for(seconds=300)  # a hop of the timer of tokens
+        found = []
+        for entry in sim.reactor.entries:
+            assert entry.kubelet is not None
+            recorder = entry.kubelet._recorder
+            recorder.forget(sim.clock.now_ns())
+            found += [len(recorder._seen), len(recorder._recent or ())]
+        return [*found, sim.reactor._wheel.size]
+
+    first = kept(1)
+    assert max(after - before for before, after in zip(first, kept(3), strict=True)) <= 2
 
 
 def test_what_a_node_waits_for_does_not_pile_up() -> None:

@@ -40,7 +40,9 @@ from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.program import Process
 from fleet.runtime.runtime import Runtime
 
-LOOP_TIMERS = frozenset((Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC))
+LOOP_TIMERS = frozenset(
+    (Timer.EVICTION, Timer.HOUSEKEEPING, Timer.RESIZE, Timer.STATUS_SYNC, Timer.TOKENS)
+)
 """About no single pod."""
 RUNTIME_TIMERS = frozenset((Timer.POD_SYNC, Timer.RUNTIME))  # what containers start and end at
 
@@ -145,6 +147,12 @@ class NodePods:
         elif timer is Timer.RESIZE:
             if self._syncer.allocations.is_due(turn):
                 self.admission.retry_resizes(turn)
+        elif timer is Timer.TOKENS:
+            tokens = self._syncer.volumes.tokens
+            for uid in tokens.due(turn):
+                worker = self.workers.get(uid)
+                if worker is not None:
+                    tokens.renew(worker.pod, turn)
         elif timer is Timer.HOUSEKEEPING:
             if self.statics.clean_up(partial(self._on_update, turn=turn), turn):
                 self._drop_orphaned_statuses()
@@ -502,4 +510,5 @@ class NodePods:
                 statuses.forget(worker.pod.uid)
             self.admission.forget(worker.pod.uid)
             self.workers.pop(worker.pod.uid, None)
+            turn.recorder.leave(worker.pod)
             self.admission.retry_resizes(turn)

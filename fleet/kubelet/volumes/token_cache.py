@@ -23,6 +23,7 @@ from fleet.k8s.pods import Pod, PodUid, Token, TokenSource, VolumeSpec
 from fleet.kubelet.turn import Turn
 
 TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
+HOP_NS = 300 * NS_PER_S
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_TOKEN = 0x70102
 
@@ -41,10 +42,15 @@ LEFT_MAX = 16  # pods that have ended whose tokens are kept
 
 @dataclass(slots=True, eq=False)
 class TokenCache:
-    """The newest token of each pod, audience and life, and when there has to be a newer one."""
+    """The newest token of each pod, audience and life, and when there has to be a newer one.
+
+    One timer is armed, for the first that is due, and for HOP_NS at most: a timer that waited for
+    most of an hour would outlive a pod, and a node without pods keeps nothing that knows of it.
+    """
 
     _refresh: dict[PodUid, int] = field(default_factory=dict)  # when a pod's tokens are renewed
     _packed: dict[PodUid, bytes] = field(default_factory=dict)
+    _armed_ns: int = 0
     _left: tuple[PodUid, ...] = ()  # whose pods are gone
 
     def keep(self, uid: PodUid, source: TokenSource | TokenRequest, text: str) -> None:
@@ -69,13 +75,27 @@ class TokenCache:
                 self._packed.pop(self._left[0], None)
                 self._left = self._left[1:]
 
-    def on_timer(self, pod: Pod, turn: Turn) -> None:
-        """Ask for new tokens if it is time."""
-        due_ns = self._refresh.get(pod.uid, 0)
-        if due_ns and turn.now_ns >= due_ns:
-            del self._refresh[pod.uid]
-            for spec in pod.spec.volumes:
-                self.request(pod, spec, turn)
+    def due(self, turn: Turn) -> list[PodUid]:
+        """Return the pods that need new tokens by now, and wait for the next one."""
+        found = [uid for uid, due_ns in self._refresh.items() if turn.now_ns >= due_ns]
+        for uid in found:
+            del self._refresh[uid]
+        if turn.now_ns >= self._armed_ns:
+            self._armed_ns = 0
+            if self._refresh:
+                self._arm(min(self._refresh.values()), turn)
+        return found
+
+    def renew(self, pod: Pod, turn: Turn) -> None:
+        """Ask for the tokens of a pod again."""
+        for spec in pod.spec.volumes:
+            self.request(pod, spec, turn)
+
+    def _arm(self, due_ns: int, turn: Turn) -> None:
+        due_ns = min(due_ns, turn.now_ns + HOP_NS)
+        if not self._armed_ns or due_ns < self._armed_ns:
+            self._armed_ns = due_ns
+            turn.arm(due_ns, Timer.TOKENS)
 
     def on_reply(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
         """Keep a token, and plan when to ask for the next one."""
@@ -113,7 +133,7 @@ class TokenCache:
         known_ns = self._refresh.get(pod.uid, 0)
         if not known_ns or due_ns < known_ns:
             self._refresh[pod.uid] = due_ns
-            turn.arm(due_ns, Timer.VOLUMES, pod.uid)
+            self._arm(due_ns, turn)
 
     def _tokens(self, uid: PodUid) -> dict[str, str]:
         packed = self._packed.get(uid)

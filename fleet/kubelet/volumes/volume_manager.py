@@ -516,11 +516,10 @@ class VolumeManager:
     # ---- while a pod runs ----
 
     def on_timer(self, pod: Pod, turn: Turn) -> bool:
-        """Ask for new tokens, and look at the claims again, if it is time.
+        """Look at the claims again, if it is time.
 
         Return whether a volume may be mounted: one that has grown.
         """
-        self.tokens.on_timer(pod, turn)
         self.objects.on_timer(turn)
         due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:

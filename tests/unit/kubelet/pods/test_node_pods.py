@@ -99,7 +99,7 @@ def test_a_running_pod_costs_no_timer_but_its_token_refresh() -> None:
     assert world.timers == before
     assert world.take_log() == []
     assert [entry[3:] for entries in world.wheel._buckets.values() for entry in entries] == [
-        (Timer.VOLUMES, UID)
+        (Timer.TOKENS, "")
     ]
 
 

@@ -142,18 +142,18 @@ def test_tokens_come_first_then_the_objects() -> None:
     out.clear()
     reply = Reply(ReplyKind.OK, Token(ENV.wall_s(0) + 3607))
     assert volumes.on_token(pod, asked(REQUEST), reply, turn_of(ENV, 0, out))
-    (refresh,) = out
-    assert isinstance(refresh, SetTimer)
+    while True:  # in hops
+        (refresh,) = out
+        assert isinstance(refresh, SetTimer)
+        out.clear()
+        if volumes.tokens.due(turn_of(ENV, refresh.due_ns, out)):
+            break
+    volumes.tokens.renew(pod, turn_of(ENV, refresh.due_ns, out))
+    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
     # 80 % of 3607 s, up to 10 s sooner, and up to a resync later.
     assert 2875 < refresh.due_ns / NS_PER_S < 2961
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
-    out.clear()
-    volumes.on_timer(pod, turn_of(ENV, refresh.due_ns - 1, out))
-    assert out == []
-    volumes.on_timer(pod, turn_of(ENV, refresh.due_ns, out))
-    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
-    volumes.on_timer(pod, turn_of(ENV, refresh.due_ns + 1, out))
-    assert len(out) == 1
+    assert volumes.tokens.due(turn_of(ENV, refresh.due_ns + 1, out)) == []
 
 
 def test_a_token_is_kept_while_its_pod_is_there() -> None:
