@@ -95,6 +95,12 @@ locust: setup  ## Locust masters that quit, die, come back, and that lose a work
 fuzz: setup  ## 10 million broken inputs for the codecs and hostile pods; ARGS='--first 10000000' for others
 	$(BIN)/python tests/fuzz/fuzz.py --inputs 10000000 $(ARGS)
 
+.PHONY: chaos
+CHAOS = PYTHONPATH=tests $(GUARDED) $(BIN)/python -m chaos.chaos
+chaos: setup  ## ten minutes of trouble on a control plane, then nothing may be lost; SEED=1, MINUTES=2, ARGS='--full 60 --lean 140'
+	$(BIN)/fleet controlplane build
+	$(CHAOS) $(addprefix --seed=,$(SEED)) $(addprefix --minutes=,$(MINUTES)) $(ARGS)
+
 silence: setup  ## a connection that falls silent, with the times that kubelets have
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest -m slow tests/e2e/test_connections.py

@@ -73,6 +73,7 @@ def steps() -> list[Step]:
             ((*PYTEST, "--numprocesses=2", "-m", "seeded", "tests/sim"),),
             seeds,
         ),
+        Step("chaos", 60, ((PYTHON, "-m", "chaos.chaos"),), {"PYTHONPATH": "tests"}),
         Step("fuzz", 90, (fuzz,)),
         Step("installed", 60, ((PYTHON, "tools/release.py"), (*PYTEST, "tests/installed"))),
         Step("bench", 60, ((PYTHON, "-m", "bench"),)),

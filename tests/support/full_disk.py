@@ -51,10 +51,10 @@ class FileSizeLimit(FullDisk):
 
 
 @contextlib.contextmanager
-def small_file_system(path: Path) -> Iterator[SmallFileSystem | None]:
+def small_file_system(path: Path, size_kib: int = SIZE_KIB) -> Iterator[SmallFileSystem | None]:
     """Mount a tmpfs; None where that is not allowed."""
     path.mkdir()
-    command = ("mount", "-t", "tmpfs", "-o", f"size={SIZE_KIB}k", "tmpfs", str(path))
+    command = ("mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(path))
     with contextlib.suppress(OSError):
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             try:

@@ -1,0 +1,307 @@
+"""`make chaos`: an hour of trouble in ten minutes, and nothing may be lost.
+
+Two fleets of nodes run on a control plane of their own while pods come and go. Every 5 to 20 s one
+fault of the table in trouble.py is drawn and begun. After each episode of some faults everything is
+healed, and the invariants (invariants.py) must come true. At the end both fleets are ended: what
+they counted is what the audit log has, their verdicts say what happened, and `fleet clean` leaves
+nothing. The faults, their order and their lengths are those of the seed; `--seed` plays them again.
+
+Prints two tables (faults, and invariants by fault), writes them to --out with the logs of what
+failed, and exits with 1 if an invariant did not hold.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from e2e.e2e_world import FLEET
+from support.guard import guarded
+
+from chaos.admin import (
+    CSI_NODES,
+    DEPLOYMENTS,
+    ERRORS,
+    LEASES,
+    NODES,
+    PODS,
+    Json,
+    RefusedError,
+    until,
+)
+from chaos.invariants import check, expected, some
+from chaos.stage import Fleet, Stage, staged
+from chaos.trouble import KINDS, Blow, draw
+from fleet.controlplane.options import APISERVER
+from fleet.errors import FleetError
+from fleet.k8s.times import rfc3339_micro
+
+GAP_S = (5.0, 20.0)
+EPISODE_S = 90.0
+"""After so long what is wrong is healed, and looked at."""
+RECOVERY_S_MAX = 300.0
+LOST_EACH = 50
+"""Answers of an API server that is killed which may have come and are not in its log."""
+COUNTS, VERDICT, CLEAN = (
+    "fleet counts what the audit log has",
+    "the verdict says what happened",
+    "fleet clean leaves nothing",
+)
+
+
+@dataclass
+class Story:
+    """What happened in one run."""
+
+    seed: int
+    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    counts: Counter[str] = field(default_factory=Counter)
+    held: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By invariant and fault: how often it held after an episode with the fault."""
+    looks: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """And how often it was looked at."""
+    wrong: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
+    churned: int = 0
+
+    def note(self, episode: set[str], found: dict[str, str], when: str) -> None:
+        for name, wrong in found.items():
+            for kind in episode:
+                self.held[name][kind] += not wrong
+                self.looks[name][kind] += 1
+            if wrong:
+                self.wrong.append(f"{when}, after {', '.join(sorted(episode))}: {name}: {wrong}")
+
+
+def say(words: str) -> None:
+    print(f"{datetime.now(tz=UTC):%H:%M:%S} {words}", flush=True)
+
+
+async def recovered(stage: Stage, story: Story, blow: Blow) -> None:
+    """Measure how long after a fault every node has renewed its Lease again."""
+    loop = asyncio.get_running_loop()
+    begin_s, healed = loop.time(), rfc3339_micro(time.time_ns()).decode()
+    while loop.time() - begin_s < RECOVERY_S_MAX:
+        await asyncio.sleep(1)
+        try:
+            leases = await stage.leases()
+        except ERRORS:
+            continue
+        if all(leases.get(name, "") > healed for name in expected(stage)):
+            break
+    story.recovery_s[blow.kind].append(loop.time() - begin_s)
+
+
+async def play(options: argparse.Namespace, seed: int) -> Story:
+    """Play one seed; what ends it early is among what is wrong."""
+    story = Story(seed)
+    async with staged(random.Random(seed + 1)) as stage:
+        try:
+            await bring_up(stage, options)
+            story.note({"start"}, await check(stage, options.limit), "before any fault")
+            say(f"seed {seed}: {options.full} + {options.lean} nodes, {options.pods} pods")
+            await go_wrong(stage, story, options)
+            found = await ended(stage, story)
+            story.note(set(story.counts), found, "at the end")
+        except (AssertionError, FleetError, OSError, RefusedError) as error:
+            story.wrong.append(f"the story ended early: {error!r}")
+        story.churned, story.unasked = stage.churned, stage.unasked
+        keep(stage, options.out / str(seed))
+    return story
+
+
+async def bring_up(stage: Stage, options: argparse.Namespace) -> None:
+    await stage.deploy(options.pods)
+    fleets = [
+        await stage.add_fleet("full", "kubelet", options.full),
+        await stage.add_fleet("lean", "light", options.lean),
+    ]
+    await asyncio.gather(*(fleet.until_ready() for fleet in fleets))
+
+
+async def go_wrong(stage: Stage, story: Story, options: argparse.Namespace) -> None:
+    """Play episodes of faults until the time is over, with a calm after each."""
+    draws = random.Random(story.seed)
+    end_s = time.monotonic() + options.minutes * 60
+    watching: set[asyncio.Task[None]] = set()
+    while time.monotonic() < end_s:
+        churning = asyncio.create_task(stage.churn(options.churn))
+        episode = set()
+        calm_s = min(time.monotonic() + EPISODE_S, end_s)
+        while time.monotonic() < calm_s:
+            blow = draw(draws, draws.choice(options.only) if options.only else "")
+            fleet = stage.fleets[int(draws.random() * len(stage.fleets))]
+            gap_s = draws.uniform(*GAP_S)
+            say(f"{blow.kind} for {blow.hold_s:.1f} s, {fleet.prefix}, {blow.share:.2f}")
+            await strike(stage, fleet, blow)
+            episode.add(blow.kind)
+            story.counts[blow.kind] += 1
+            watching.add(asyncio.create_task(recovered(stage, story, blow)))
+            await asyncio.sleep(gap_s)
+        churning.cancel()
+        await stage.revive_all()
+        found = await check(stage, options.limit)
+        story.note(episode, found, f"{datetime.now(tz=UTC):%H:%M:%S}")
+        say(f"calm: {[f'{name}: {wrong}' for name, wrong in found.items() if wrong] or 'well'}")
+    await asyncio.gather(*watching)
+
+
+async def strike(stage: Stage, fleet: Fleet, blow: Blow) -> None:
+    async with KINDS[blow.kind].player(stage, fleet, blow):
+        await asyncio.sleep(blow.hold_s)
+
+
+async def ended(stage: Stage, story: Story) -> dict[str, str]:
+    """End the fleets; return what is wrong with what they leave and say."""
+    for name in stage.replicas:
+        await stage.admin.change("DELETE", f"{DEPLOYMENTS}/{name}")
+    await until_none(stage, PODS)
+    codes = [await fleet.end() for fleet in stage.fleets]
+    stage.audit.read()
+    wrong: dict[str, list[str]] = {COUNTS: [], VERDICT: [], CLEAN: []}
+    for fleet, code in zip(stage.fleets, codes, strict=True):
+        try:
+            summary = json.loads(fleet.printed)
+        except json.JSONDecodeError:
+            wrong[VERDICT].append(f"{fleet.prefix} exits with {code} and prints no summary")
+            continue
+        say(f"{fleet.prefix}: {summary['verdict']}: {summary['verdict_reasons']}")
+        if summary["verdict"] == "pass" or not summary["verdict_reasons"]:
+            wrong[VERDICT].append(f"{fleet.prefix} exits with {code}: {summary['verdict']}")
+        if "Traceback" in fleet.log.read_text():
+            wrong[VERDICT].append(f"{fleet.prefix} has a traceback in its log")
+        killed = sum(count for kind, count in story.counts.items() if kind.startswith(APISERVER))
+        wrong[COUNTS] += miscounted(stage, fleet, summary, LOST_EACH * (1 + killed))
+    wrong[CLEAN] = await cleaned(stage)
+    return {name: "; ".join(found) for name, found in wrong.items()}
+
+
+def miscounted(stage: Stage, fleet: Fleet, summary: Json, slack: int) -> list[str]:
+    """Compare what a fleet counted since its process started with what the audit log has.
+
+    A request whose answer was lost has code 0 with fleet, and its code in the log if it got there.
+    """
+    audited = stage.audit.of(fleet)
+    audited.subtract(fleet.audited_before)
+    counted = {
+        (row["verb"], row["resource"], row["code"]): row["count"] for row in summary["requests"]
+    }
+    lost: Counter[tuple[str, str]] = Counter()
+    for (verb, resource, code), count in counted.items():
+        lost[verb, resource] += count if code == 0 else 0
+    wrong = []
+    for kind in sorted(counted.keys() | audited.keys()):
+        verb, resource, code = kind
+        ours, theirs = counted.get(kind, 0), audited[kind]
+        if code and not -slack <= theirs - ours <= lost[verb, resource] + slack:
+            wrong.append(
+                f"{fleet.prefix} {verb} {resource} {code}: {ours} counted, {theirs} in log"
+            )
+    return wrong
+
+
+async def until_none(stage: Stage, path: str) -> None:
+    """Wait until there is no object of a kind."""
+
+    async def is_none() -> bool:
+        names = await stage.admin.names(path)
+        if names:
+            raise RefusedError(some(names))
+        return True
+
+    await until(is_none, f"no object at {path}", RECOVERY_S_MAX)
+
+
+async def cleaned(stage: Stage) -> list[str]:
+    """Run `fleet clean`; return what is left after it."""
+    command = (*FLEET, "clean", "--all", "--yes", f"--kubeconfig={stage.plane.info.kubeconfig}")
+    done = await asyncio.to_thread(
+        subprocess.run, command, cwd=stage.root, capture_output=True, text=True, check=False
+    )
+    left: list[str] = [] if done.returncode == 0 else [done.stdout + done.stderr]
+    for path in (NODES, LEASES, CSI_NODES):
+        try:
+            await until_none(stage, path)  # some are the garbage collector's
+        except TimeoutError as error:
+            left.append(str(error))
+    runs = await stage.admin.names("/apis/coordination.k8s.io/v1/namespaces/default/leases")
+    return left[:5] + [f"run lease {name}" for name in runs if name.startswith("fleet-run")]
+
+
+def keep(stage: Stage, directory: Path) -> None:
+    """Keep the logs and summaries of the fleets."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in (*stage.root.glob("*.log"), *stage.root.glob("*.out")):
+        shutil.copy(path, directory)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def tables(stories: list[Story]) -> str:
+    """Return both tables of all seeds, and what was wrong."""
+    lines = [f"{'fault':<28}{'times':>6}{'recovered p50':>16}{'p99':>8}{'max':>8}"]
+    for kind in KINDS:
+        values = [each for story in stories for each in story.recovery_s[kind]]
+        times = sum(story.counts[kind] for story in stories)
+        shown = "".join(f"{percentile(values, at):>{w}.1f}" for at, w in ((0.5, 16), (0.99, 8)))
+        lines.append(f"{kind:<28}{times:>6}{shown}{max(values, default=0):>8.1f}")
+    held, looks = [story.held for story in stories], [story.looks for story in stories]
+    names = list(dict.fromkeys(name for story in stories for name in story.held))
+    heads = [
+        f"{'held / looked at, after':<28}",
+        *(f"{chr(ord('a') + at):>8}" for at in range(len(names))),
+    ]
+    lines += ["", *(f"{chr(ord('a') + at)}: {name}" for at, name in enumerate(names))]
+    lines += ["", "".join(heads)]
+    for kind in ("start", *KINDS):
+        cells = [
+            "/".join(str(sum(each[name][kind] for each in table)) for table in (held, looks))
+            for name in names
+        ]
+        lines.append(f"{kind:<28}" + "".join(f"{cell:>8}" for cell in cells))
+    lines.append("")
+    for story in stories:
+        lines.append(
+            f"seed {story.seed}: {'RED' if story.wrong else 'green'}, "
+            f"{sum(story.counts.values())} faults, {story.churned} pods deleted"
+            + (f", ended by themselves: {story.unasked}" if story.unasked else "")
+        )
+        lines += [f"  {each}" for each in story.wrong]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(f"{datetime.now(tz=UTC):%Y%m%d}"))
+    parser.add_argument("--seeds", type=int, default=1, help="how many in a row")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of faults, for each seed")
+    parser.add_argument("--full", type=int, default=300, help="nodes of fidelity kubelet")
+    parser.add_argument("--lean", type=int, default=700, help="nodes of fidelity light")
+    parser.add_argument("--pods", type=int, default=1500)
+    parser.add_argument("--churn", type=float, default=5.0, help="pods deleted in a second")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds until all is well")
+    parser.add_argument("--only", action="append", choices=list(KINDS), help="a kind of fault")
+    parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
+    options = parser.parse_args()
+    stories = []
+    with guarded(f"/chaos/{time.time_ns()}"):
+        for seed in range(options.seed, options.seed + options.seeds):
+            stories.append(asyncio.run(play(options, seed)))
+            (options.out / "tables.txt").write_text(tables(stories) + "\n")
+    print(f"\n{tables(stories)}")
+    return int(any(story.wrong for story in stories))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

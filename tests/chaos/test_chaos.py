@@ -1,0 +1,147 @@
+"""The parts of `make chaos`: its link does to bytes what it says, its draws repeat, it counts."""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from chaos.audit import AuditCounter
+from chaos.byte_proxy import Link
+from chaos.trouble import KINDS, draw
+
+Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Test = Callable[[Link, Ends, Ends], Awaitable[None]]
+
+
+def linked(test: Test) -> None:
+    """Run a test with both ends of a connection by way of a link."""
+
+    async def run() -> None:
+        accepted: asyncio.Queue[Ends] = asyncio.Queue()
+        server = await asyncio.start_server(lambda *ends: accepted.put_nowait(ends), "127.0.0.1", 0)
+        link = Link(server.sockets[0].getsockname()[:2])
+        client = await asyncio.open_connection("127.0.0.1", await link.listen())
+        ends = await accepted.get()
+        try:
+            await asyncio.wait_for(test(link, client, ends), 20)
+        finally:
+            link.close()
+            for _, writer in (client, ends):
+                writer.close()
+            server.close()
+
+    asyncio.run(run())
+
+
+async def passed(link: Link) -> None:
+    """Wait until something has come to a link."""
+    while not link.passed:  # noqa: ASYNC110 - it is no part of a test that would set an event
+        await asyncio.sleep(0)
+
+
+def test_a_link_passes_both_ways_and_ends_with_its_client() -> None:
+    async def test(link: Link, client: Ends, server: Ends) -> None:
+        client[1].write(b"question")
+        assert await server[0].readexactly(8) == b"question"
+        server[1].write(b"answer")
+        assert await client[0].readexactly(6) == b"answer"
+        assert link.passed == 14
+        client[1].close()
+        assert await server[0].read() == b""
+
+    linked(test)
+
+
+def test_a_dark_link_holds_what_comes_and_passes_it_on_in_order() -> None:
+    async def test(link: Link, client: Ends, server: Ends) -> None:
+        with link.dark():
+            client[1].write(b"first ")
+            client[1].write(b"second ")
+            await passed(link)
+            reading = asyncio.ensure_future(server[0].readexactly(18))
+            await asyncio.sleep(0)
+            assert not reading.done()
+        client[1].write(b"third")
+        assert await reading == b"first second third"
+
+    linked(test)
+
+
+def test_a_slow_link_keeps_the_order() -> None:
+    async def test(link: Link, client: Ends, server: Ends) -> None:
+        link.delay_s = 0.05
+        client[1].write(b"slow ")
+        await passed(link)
+        link.delay_s = 0
+        client[1].write(b"quick")
+        assert await server[0].readexactly(10) == b"slow quick"
+
+    linked(test)
+
+
+def test_a_cut_passes_a_part_and_ends_both_ends() -> None:
+    async def test(link: Link, client: Ends, server: Ends) -> None:
+        link.cut_after = 3
+        client[1].write(b"question")
+        assert await server[0].read() == b"que"
+        assert await client[0].read() == b""
+
+    linked(test)
+
+
+def test_a_reset_is_no_end() -> None:
+    async def test(link: Link, client: Ends, server: Ends) -> None:
+        link.reset()
+        for reader in (client[0], server[0]):
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+
+    linked(test)
+
+
+def test_a_seed_draws_the_same_faults_again_and_all_kinds() -> None:
+    one, two = ([draw(draws) for _ in range(400)] for draws in (random.Random(5), random.Random(5)))
+    assert one == two
+    assert {each.kind for each in one} == set(KINDS)
+    for blow in one:
+        least_s, most_s = KINDS[blow.kind].hold_s
+        assert least_s <= blow.hold_s <= most_s
+
+
+class Asker:
+    prefix = "full"
+    user = "system:serviceaccount:kube-system:full"
+
+
+def test_the_audit_log_is_counted_once_and_by_whole_lines(tmp_path: Path) -> None:
+    log = tmp_path / "audit"
+
+    def line(verb: str, code: int, stage: str = "ResponseComplete", **about: str) -> bytes:
+        event = {
+            "verb": verb,
+            "stage": stage,
+            "userAgent": "kubelet/v1.36.3",
+            "user": {"username": Asker.user},
+            "objectRef": {"resource": "pods", **about},
+            "responseStatus": {"code": code},
+        }
+        return json.dumps(event).encode() + b"\n"
+
+    watches = line("watch", 200, "ResponseStarted") + line("watch", 200)
+    last = line("patch", 200, subresource="status")
+    log.write_bytes(watches + line("watch", 410) + line("get", 404) + last[:20])
+    audit = AuditCounter(log)
+    audit.read()
+    with log.open("ab") as file:
+        file.write(last[20:] + b"torn\n")
+    audit.read()
+    audit.read()
+    assert audit.of(Asker()) == {
+        ("WATCH", "pods", 200): 1,
+        ("WATCH", "pods", 410): 1,
+        ("GET", "pods", 404): 1,
+        ("PATCH", "pods/status", 200): 1,
+    }
