@@ -34,8 +34,7 @@ class NodeFigures:
     )
     time_to_settled_s: float | None = figure(
         None,
-        "from the first kubelet's start until every node had all its watches open; `null` where "
-        "nodes share watches",
+        "from the first kubelet's start until all watches were open; `null` where nodes share them",
         kind=Kind.MOMENT,
     )
     ever_not_ready: int = figure(
@@ -112,8 +111,7 @@ class PodFigures:
     )
     start_api: Histogram = made(
         Histogram,
-        "of `start_ms`, how long requests were under way that the start waited for: tokens and "
-        "claims of its volumes, and from Running on the statuses of its node, one at a time",
+        "of `start_ms`, the requests that the start waited for",
         "pod_start_api",
         "pod_start_api_seconds",
         kind=Kind.HISTOGRAM,
@@ -121,8 +119,7 @@ class PodFigures:
     )
     start_fleet: Histogram = made(
         Histogram,
-        "of `start_ms`, what is left: the pace of a kubelet (relists, syncs, objects that volumes "
-        "wait for) and fleet's own queue and lag",
+        "of `start_ms`, the rest: relists and syncs of a kubelet, fleet's own queue and lag",
         "pod_start_fleet",
         "pod_start_fleet_seconds",
         kind=Kind.HISTOGRAM,
@@ -149,9 +146,7 @@ class RequestFigures:
     count: int = figure(0, "how many; a watch counts once")
     latency: Histogram = made(
         Histogram,
-        "from the flush that sent the request to the read of the answer; "
-        "of a watch to its first byte; of heartbeats, while there is nothing else, sampled "
-        "in a tenth of each second",
+        "from the write of the request to the read of the answer; of a watch to its first byte",
         kind=Kind.HISTOGRAM,
         key="ms",
     )
@@ -181,8 +176,7 @@ class WatchFigures:
     closed_slow: int = figure(0, "watches that the server closed because fleet read too slowly")
     delay: Histogram = made(
         Histogram,
-        "from the flush of a write (every 4th of a status of pods and nodes) until its event came "
-        "on the node's watch: at most what the commit took to get there",
+        "from every 4th write of a status to its event on the node's watch: an upper bound",
         "watch_delay",
         "watch_delay_seconds",
         kind=Kind.HISTOGRAM,
@@ -190,8 +184,7 @@ class WatchFigures:
     )
     behind: Histogram = made(
         Histogram,
-        "how long after the answer to the same writes the event came, 0 if before it: at least "
-        "what it took",
+        "from the answer to the same writes to the event, 0 if it came first: a lower bound",
         "watch_behind",
         "watch_behind_seconds",
         kind=Kind.HISTOGRAM,
@@ -292,8 +285,7 @@ class ProcessFigures:
     )
     throttled: Histogram = made(
         Histogram,
-        "how long requests waited for a client-side limit (50 a second and node); "
-        "those that did not wait are not in it",
+        "how long requests waited for a client-side limit, without those that did not wait",
         "throttled",
         "throttling_seconds",
         kind=Kind.HISTOGRAM,
@@ -322,7 +314,7 @@ OWN_LIMITS = Figure(
 )
 ANSWERS = Figure("answers; code 0 is none (lost, timed out)", metric="requests", labels=REQUEST)
 LATENCIES = Figure(
-    "latency of answers, from the flush that sent the request to the read of the answer",
+    "latency of answers, from the write of the request to the read of the answer",
     metric="request_duration_seconds",
     kind=Kind.HISTOGRAM,
     labels=REQUEST[:2],

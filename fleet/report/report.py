@@ -147,8 +147,7 @@ class ControlPlaneFigures:
     problem: str = figure("", "why there is none")
     asked_by_fleet: Mapping[str, int] = made(
         dict[str, int],
-        "requests that fleet made for itself and not for a node, by purpose "
-        "(user agent `fleet/VERSION (PURPOSE)`); they are in no other figure",
+        "fleet's own requests, in no other figure, by the purpose in their user agent",
     )
 
 
@@ -212,8 +211,7 @@ class RunFigures:
     watches: str = figure("per-node", AS_MADE)
     pace: str = figure(
         "adaptive",
-        "how nodes were started: `adaptive` (as the API server took them), `max` (all at once), or "
-        "at a rate such as `50/s`",
+        "how nodes were started: `adaptive`, `max` (all at once), or at a rate such as `50/s`",
     )
     start: str = figure(
         "settled",
@@ -233,13 +231,11 @@ class RunFigures:
     )
     rejected: Mapping[str, int] = made(
         dict[str, int],
-        "what the server sent and fleet gave up, agents included, by what it was: how often. "
-        "See [answers beyond limits](#answers-beyond-limits)",
+        "how often fleet gave up an [answer beyond its limits](#answers-beyond-limits), by kind",
     )
     own_limits: Mapping[str, int] = made(
         dict[str, int],
-        "limits of fleet or of its machine that were hit, by what they limit: how often. Any of "
-        "them makes the run invalid. See [own limits](#own-limits)",
+        "how often [limits of fleet or its machine](#own-limits) were hit: the run is invalid",
     )
     agents: ByName = made(dict[str, AgentFigures])
     """What ran next to the kubelets, which the other figures do not count."""
