@@ -206,9 +206,9 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
 
 def _paragraphs(text: str) -> list[str]:
     paragraphs = textwrap.dedent(text).strip().split("\n\n")
-    return "\n\n".join(textwrap.fill(" ".join(each.split()), WIDTH) for each in paragraphs).split(
-        "\n"
-    )
+    return "\n\n".join(
+        textwrap.fill(" ".join(each.split()), WIDTH, break_on_hyphens=False) for each in paragraphs
+    ).split("\n")
 
 
 def _option(option: click.Option) -> str:

@@ -15,7 +15,14 @@ from fleet.errors import Exit
 from fleet.metrics import Requests
 from fleet.report.figures import AgentFigures, RequestFigures
 from fleet.report.prometheus import agent_metrics
-from fleet.report.report import Expectation, Phase, RunFigures, ServiceLevel, summary
+from fleet.report.report import (
+    Expectation,
+    Phase,
+    RunFigures,
+    ServiceLevel,
+    ShardFigures,
+    summary,
+)
 from fleet.report.run_directory import TIMESERIES, RunDirectory
 
 OF_TIMESERIES = {
@@ -45,6 +52,7 @@ def full() -> RunFigures:
         expectations=[Expectation("a", is_met=True)],
         slis=[ServiceLevel(sli="a")],
         phases=[Phase(name="a")],
+        shards=[ShardFigures()],
         invalid_reasons=["a"],
         agents={"kube-proxy": AgentFigures(requests=requests())},
     )
