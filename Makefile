@@ -49,7 +49,7 @@ types: setup
 	$(BIN)/mypy
 # What needs a control plane, a kubelet or a browser has the mark e2e.
 unit: setup
-	$(BIN)/pytest --numprocesses 2 -m 'not e2e' --ignore=tests/sim --ignore=tests/e2e tests
+	$(BIN)/pytest --numprocesses 2 -m 'not e2e and not slow' --ignore=tests/sim --ignore=tests/e2e tests
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long

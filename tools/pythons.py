@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DIRECTORY = ROOT / "runs" / "pythons"
 MINORS = ("3.11", "3.12", "3.13", "3.14")
 SUITES = {
-    "unit": ("-m", "not e2e", "--ignore=tests/sim", "--ignore=tests/e2e", "tests"),
+    "unit": ("-m", "not e2e and not slow", "--ignore=tests/sim", "--ignore=tests/e2e", "tests"),
     "sim": ("tests/sim",),
 }
 SUMMED = re.compile(r"^.*(?:passed|failed|error).* in [\d.]+s.*$", re.MULTILINE)

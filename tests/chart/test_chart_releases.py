@@ -142,7 +142,7 @@ def test_a_fleet_in_one_cluster_loads_another(
 
 def read(address: str, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> str:
     request = urllib.request.Request(f"http://{address}{path}", headers=dict(headers))
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return str(answer.read().decode())
 
 

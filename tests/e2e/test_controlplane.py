@@ -156,11 +156,11 @@ def etcd_gives_nothing_to_other_users(info: ControlPlaneInfo) -> None:
     assert not ports
     everything = json.dumps({"key": "AA==", "range_end": "AA=="}).encode()
     url = f"http://127.0.0.1:{info.ports[ETCD]}"
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
         assert b"etcd_disk_backend_commit_duration_seconds" in answer.read()
     for path in ("/v3/kv/range", "/v2/keys", "/members", "/raft"):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{url}{path}", everything, timeout=10)
+            urllib.request.urlopen(f"{url}{path}", everything, timeout=60)
         assert refused.value.code == 404
         refused.value.close()
     assert info.directory.stat().st_mode & 0o777 == 0o700

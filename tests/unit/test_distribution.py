@@ -211,7 +211,7 @@ def test_the_programs_of_the_control_plane_survive_a_wheel(
     assert set(found.commands) == {*COMPONENTS, KUBECTL}
     for name, installed in found.commands.items():
         assert Path(installed[0]).stat().st_mode & stat.S_IXUSR
-        said = subprocess.run(installed, capture_output=True, text=True, check=True, timeout=10)
+        said = subprocess.run(installed, capture_output=True, text=True, check=True, timeout=120)
         assert said.stdout.strip() == name
     # Every file is recorded, so that pip can take it away again.
     recorded = importlib.metadata.files(PACKAGE)

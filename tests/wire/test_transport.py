@@ -108,7 +108,7 @@ class Harness:
         self.transport.sweep(self.now_ns)
 
     async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             while not done():
                 self.news.clear()
                 await self.news.wait()
@@ -150,7 +150,7 @@ async def running(peer: Peer, certificate: Certificate, *pools: int) -> AsyncIte
 
 async def spin(done: Callable[[], bool]) -> None:
     """Turn the loop until something that delivers nothing has happened."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not done():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -1097,7 +1097,7 @@ def test_a_node_shows_its_own_certificate_and_one_without_is_turned_away(
         harness.transport.open_pool(2, ssl_context=CertificateContext(shared, pair))
         harness.send()
         harness.transport.flush()
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(60):
             while not harness.responses():
                 if harness.transport._delayed:  # turned away before the request was written
                     harness.sweep(64)

@@ -76,7 +76,7 @@ async def serving(
     finally:
         await runner.cleanup()
         # A connection whose handshake has not ended is nobody's yet: cleanup does not know it.
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while getattr(site._server, "_active_count", 0):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -261,7 +261,7 @@ def keeping(api: FakeApi, taken: RunLease, after: Callable[[int], None]) -> list
         after(len(slept))
 
     taken._sleep = sleep
-    asyncio.run(asyncio.wait_for(taken.keep(), 5))
+    asyncio.run(asyncio.wait_for(taken.keep(), 60))
     assert api.log
     return slept
 

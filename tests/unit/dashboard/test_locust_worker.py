@@ -86,7 +86,7 @@ def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
             who, _ = await router.recv_multipart()
             for kind, data in (("spawn", "no mapping"), ("quit", None)):
                 await router.send_multipart([who, msgpack.packb((kind, data, None))])
-            await asyncio.wait_for(serving, 10)
+            await asyncio.wait_for(serving, 60)
 
     asyncio.run(play())
     assert background.bugs == {"a message of the Locust master": 1}

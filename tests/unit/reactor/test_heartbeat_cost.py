@@ -7,6 +7,7 @@ take turns, of each the least counts, and only their ratio is held to a bound.
 import time
 from collections.abc import Callable
 
+import pytest
 from test_renewals import LEASE, World, WrittenWire
 
 from fleet.k8s.effects import Timer
@@ -19,6 +20,8 @@ from fleet.wire.http2.http2_codec import (
     WINDOW_UPDATE,
     frame,
 )
+
+pytestmark = pytest.mark.slow  # a ratio, which another kind of machine may have otherwise
 
 HEARTBEATS = 300
 STEPS = 100

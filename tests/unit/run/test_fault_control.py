@@ -59,7 +59,7 @@ def down(component: str, **more: str) -> FaultSpec:
 
 
 def played(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 10))
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
 def test_a_component_whose_fault_ends_as_it_turns_runs() -> None:

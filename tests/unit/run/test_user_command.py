@@ -17,7 +17,7 @@ def code_of(*command: str, is_stopped: bool = False) -> int:
         stop = asyncio.Event()
         if is_stopped:
             stop.set()
-        return await asyncio.wait_for(run_command(command, os.environ, stop), 20)
+        return await asyncio.wait_for(run_command(command, os.environ, stop), 60)
 
     return asyncio.run(play())
 

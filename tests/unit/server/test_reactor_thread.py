@@ -37,7 +37,7 @@ def play(asking: "Asking", reactor: Fake) -> ReactorThread:
 
         async def serve() -> None:
             reactor_thread.servers = asyncio.get_running_loop()
-            await asyncio.wait_for(asking(reactor_thread), 20)
+            await asyncio.wait_for(asking(reactor_thread), 60)
 
         def run() -> None:
             try:

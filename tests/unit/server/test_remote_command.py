@@ -130,7 +130,7 @@ class Peer:
 def converse(session: Echo, peer: Peer, wanted: Wanted = ALL) -> None:
     reactor_thread = cast("ReactorThread", Direct())
     conversation = Conversation(reactor_thread, NodeId(0), cast("Session", session), peer, wanted)
-    asyncio.run(asyncio.wait_for(conversation.run(), 10))
+    asyncio.run(asyncio.wait_for(conversation.run(), 60))
 
 
 def test_all_input_comes_back_and_the_end_is_told() -> None:
