@@ -151,13 +151,13 @@ class WebhookAuthentication(Spec):
     """Source: KubeletWebhookAuthentication."""
 
     enabled: bool = True
-    cache_ttl_ns: Annotated[DurationNs, Field(alias="cacheTTL")] = 2 * MINUTE_NS
+    cache_ttl_ns: DurationNs = 2 * MINUTE_NS
 
 
 class X509Authentication(Spec):
     """Accepted, without effect: the cluster says it. Source: KubeletX509Authentication."""
 
-    client_ca_file: Annotated[str, Field(alias="clientCAFile")] = ""
+    client_ca_file: str = ""
 
 
 class Authentication(Spec):
@@ -171,12 +171,8 @@ class Authentication(Spec):
 class WebhookAuthorization(Spec):
     """Source: KubeletWebhookAuthorization."""
 
-    cache_authorized_ttl_ns: Annotated[DurationNs, Field(alias="cacheAuthorizedTTL")] = (
-        5 * MINUTE_NS
-    )
-    cache_unauthorized_ttl_ns: Annotated[DurationNs, Field(alias="cacheUnauthorizedTTL")] = (
-        30 * NS_PER_S
-    )
+    cache_authorized_ttl_ns: DurationNs = 5 * MINUTE_NS
+    cache_unauthorized_ttl_ns: DurationNs = 30 * NS_PER_S
 
 
 class Authorization(Spec):
@@ -306,16 +302,14 @@ class KubeletConfiguration(Spec):
     authentication: Authentication = Authentication()
     authorization: Authorization = Authorization()
     rotate_certificates: bool = True  # upstream's default is false; kubeadm sets true
-    server_tls_bootstrap: Annotated[bool, Field(alias="serverTLSBootstrap")] = False
+    server_tls_bootstrap: bool = False
     max_pods: Annotated[int, Field(ge=1)] | None = None
     pods_per_core: Limit = 0
     serialize_image_pulls: bool = True
     cpu_manager_policy: Literal["none", "static"] = "none"
     cpu_manager_policy_options: dict[str, GoBool] = Field(default_factory=dict)
     memory_manager_policy: Literal["None", "Static"] = "None"
-    reserved_system_cpus: Annotated[
-        str, AfterValidator(_cpu_list), Field(alias="reservedSystemCPUs")
-    ] = ""
+    reserved_system_cpus: Annotated[str, AfterValidator(_cpu_list)] = ""
     reserved_memory: tuple[MemoryReservation, ...] = ()
     fail_swap_on: bool = True
     local_storage_capacity_isolation: bool = True
@@ -325,19 +319,15 @@ class KubeletConfiguration(Spec):
     )
     allowed_unsafe_sysctls: tuple[str, ...] = ()  # names, and prefixes that end with *
     max_parallel_image_pulls: Annotated[int, Field(ge=1)] | None = None
-    registry_pull_qps: Annotated[Limit, Field(alias="registryPullQPS")] = 5
+    registry_pull_qps: Limit = 5
     registry_burst: Limit = 10
-    image_gc_high_threshold_percent: Annotated[
-        int, Field(ge=0, le=100, alias="imageGCHighThresholdPercent")
-    ] = 85
-    image_gc_low_threshold_percent: Annotated[
-        int, Field(ge=0, le=100, alias="imageGCLowThresholdPercent")
-    ] = 80
-    image_minimum_gc_age_ns: Annotated[DurationNs, Field(alias="imageMinimumGCAge")] = 2 * MINUTE_NS
-    image_maximum_gc_age_ns: Annotated[DurationNs, Field(alias="imageMaximumGCAge")] = 0
-    kube_api_qps: Annotated[Limit, Field(alias="kubeAPIQPS")] = 50
-    kube_api_burst: Annotated[Burst, Field(alias="kubeAPIBurst")] = BURST_DEFAULT
-    event_record_qps: Annotated[Limit, Field(alias="eventRecordQPS")] = 50
+    image_gc_high_threshold_percent: Annotated[int, Field(ge=0, le=100)] = 85
+    image_gc_low_threshold_percent: Annotated[int, Field(ge=0, le=100)] = 80
+    image_minimum_gc_age_ns: DurationNs = 2 * MINUTE_NS
+    image_maximum_gc_age_ns: DurationNs = 0
+    kube_api_qps: Limit = 50
+    kube_api_burst: Burst = BURST_DEFAULT
+    event_record_qps: Limit = 50
     event_burst: Burst = BURST_DEFAULT
     kube_reserved: dict[str, QuantityField] = Field(default_factory=dict)
     system_reserved: dict[str, QuantityField] = Field(default_factory=dict)
@@ -360,8 +350,8 @@ class KubeletConfiguration(Spec):
     static_pod_path: str = ""
     file_check_frequency_ns: DurationNs = 20 * NS_PER_S
     crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff()
-    provider_id: Annotated[str, Field(alias="providerID")] = ""
-    cluster_dns: Annotated[tuple[Address, ...], Field(alias="clusterDNS")] = DNSSettings().servers
+    provider_id: str = ""
+    cluster_dns: tuple[Address, ...] = DNSSettings().servers
     cluster_domain: str = DNSSettings().domain
     resolv_conf: str = DNSSettings().resolver_file
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
 
 from fleet import KUBERNETES_VERSION
 from fleet.k8s.well_known import HOSTNAME_LABEL, OS_LABEL, PROVIDED_ADDRESS
@@ -124,7 +123,7 @@ def _user_agent(text: object) -> object:
 class _Template(schema.Spec):
     """A part of a pasted Node: what is not read is ignored."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="ignore")
+    model_config = ConfigDict(extra="ignore")
 
 
 class TemplateMetadata(_Template):
@@ -143,7 +142,7 @@ class TemplateTaint(TaintSpec):
 class TemplateSpec(_Template):
     """The spec of a Node."""
 
-    provider_id: Annotated[str, BeforeValidator(_provider_id), Field(alias="providerID")] = ""
+    provider_id: Annotated[str, BeforeValidator(_provider_id)] = ""
     taints: tuple[TemplateTaint, ...] = ()
 
 

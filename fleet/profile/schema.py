@@ -23,7 +23,6 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 from pydantic_core import core_schema
 
 from fleet.quantity import Quantity, format_duration, parse_positive_duration, parse_quantity
@@ -66,9 +65,14 @@ def check_placeholders(text: str, known: tuple[str, ...]) -> None:
             raise ValueError(f"'{{{{{name}}}}}' is not one of {', '.join(known)}")
 
 
+INITIALISMS = {each: each.upper() for each in ("api", "ca", "dns", "gc", "id", "qps", "tls", "ttl")}
+INITIALISMS["cpus"] = "CPUs"
+
+
 def key_of(field: str) -> str:
-    """Return the key of a field: camelCase, without the unit that ends a field's name."""
-    return to_camel(re.sub(r"_n?s$", "", field))
+    """Return the key of a field, as Go spells it, without the unit that ends a field's name."""
+    first, *rest = re.sub(r"_n?s$", "", field).split("_")
+    return first + "".join(INITIALISMS.get(each) or each.capitalize() for each in rest)
 
 
 class Spec(BaseModel):
