@@ -7,6 +7,7 @@ Differs: images share no layers; one that is pulled again is the same one.
 """
 
 import hashlib
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import orjson
@@ -29,6 +30,7 @@ class Image(NamedTuple):
     pinned: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class NodeImages:
     """The images of one node, once they are not its profile's any more.
 
@@ -36,28 +38,15 @@ class NodeImages:
     last, and what was reported. Times are instants of the node's clock.
     """
 
-    __slots__ = (
-        "bytes",
-        "gc_due_ns",
-        "gc_failed",
-        "list_due_ns",
-        "listed",
-        "present",
-        "reported",
-        "seen_ns",
-        "used_ns",
-    )
-
-    def __init__(self, present: int, size_bytes: int) -> None:
-        self.present = present
-        self.bytes = size_bytes
-        self.listed = present
-        self.reported = present
-        self.list_due_ns = 0  # the refresh of the cache: 0 never, -1 asked for
-        self.gc_due_ns = 0  # the timer that counts
-        self.gc_failed = 0  # number of the last collection that failed; the first, at start, does
-        self.seen_ns: dict[int, int] = {}  # since when a pulled image is there
-        self.used_ns: dict[int, int] = {}  # when an image was last given up by a pod
+    present: int
+    listed: int
+    reported: int
+    bytes: int  # of those that are there
+    list_due_ns: int = 0  # the refresh of the cache: 0 never, -1 asked for
+    gc_due_ns: int = 0  # the timer that counts
+    gc_failed: int = 0  # number of the last collection that failed; the first, at start, does
+    seen_ns: dict[int, int] = field(default_factory=dict)  # since when a pulled image is there
+    used_ns: dict[int, int] = field(default_factory=dict)  # when a pod last gave an image up
 
 
 class ImageStore:
@@ -84,7 +73,7 @@ class ImageStore:
         """Return what a node has, made when it differs from its profile for the first time."""
         found = self._nodes.get(node)
         if found is None:
-            found = self._nodes[node] = NodeImages(self._preloaded, self._preloaded_bytes)
+            found = self._nodes[node] = NodeImages(*(self._preloaded,) * 3, self._preloaded_bytes)
         return found
 
     def find(self, node: int, name: str) -> Image | None:

@@ -104,7 +104,7 @@ def judge_frames(pieces: tuple[bytes, ...]) -> None:
     http2 = Http2Codec(PLAN, b"system:node:a")
     inbox: Inbox = []
     for token, request in (("w", WATCH), ("a", GET), ("b", GET)):
-        http2.open_stream(Stream(token, request))
+        http2.open_stream(Stream(token, request, request.stream))
     http2.outbound.out.clear()
     http2.outbound.on_written(1)
     refused = 0

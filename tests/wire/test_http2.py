@@ -101,7 +101,7 @@ class Client:
             self.written()
 
     def send(self, request: Request = GET, token: object = "a") -> Stream:
-        stream = Stream(token, request)
+        stream = Stream(token, request, request.stream)
         self.http2.open_stream(stream)
         return stream
 

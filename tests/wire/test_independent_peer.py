@@ -64,7 +64,7 @@ class Pair:
         self.server.max_inbound_frame_size = max(size, self.server.max_inbound_frame_size)
 
     def ask(self, request: Request, token: object = "a") -> Stream:
-        stream = Stream(token, request)
+        stream = Stream(token, request, request.stream)
         self.client.open_stream(stream)
         return stream
 

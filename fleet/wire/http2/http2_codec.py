@@ -115,41 +115,24 @@ SENT_AGAIN_MAX = 7
 """How often a request is sent again that no server has seen. Source: x/net/http2, RoundTripOpt."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """One request from `send` to its answer."""
 
-    __slots__ = (
-        "body",
-        "code",
-        "deadline_ns",
-        "done",
-        "fd",
-        "is_held",
-        "received",
-        "request",
-        "retry_after_s",
-        "sent_again",
-        "sent_ns",
-        "sid",
-        "token",
-        "watch",
-    )
-
-    def __init__(self, token: object, request: Request) -> None:
-        self.token = token
-        self.request: Request | None = request  # until the headers came; then never needed again
-        self.watch = request.stream
-        self.fd = -1  # of the connection that carries it, once one has
-        self.is_held = False  # it waits because its pool may have no more connections
-        self.sid = 0  # while it is open there; our numbers are odd
-        self.code = 0
-        self.retry_after_s = -1
-        self.body: bytes | bytearray = b""
-        self.received = 0  # bytes of the stream's window that the peer has used
-        self.sent_ns = 0
-        self.deadline_ns = 0  # of the request; of an open watch, when the server is to end it
-        self.sent_again = 0  # how often
-        self.done = False
+    token: object
+    request: Request | None  # until the headers came; then never needed again
+    watch: bool
+    fd: int = -1  # of the connection that carries it, once one has
+    is_held: bool = False  # it waits because its pool may have no more connections
+    sid: int = 0  # while it is open there; our numbers are odd
+    code: int = 0
+    retry_after_s: int = -1
+    body: bytes | bytearray = b""
+    received: int = 0  # bytes of the stream's window that the peer has used
+    sent_ns: int = 0
+    deadline_ns: int = 0  # of the request; of an open watch, when the server is to end it
+    sent_again: int = 0  # how often
+    done: bool = False
 
     @property
     def is_answered(self) -> bool:

@@ -184,7 +184,7 @@ class Transport:
     def send(self, pool: int, request: Request, token: object) -> None:
         """Queue a request; its bytes leave at `flush`."""
         entry = self._pools[pool]
-        stream = Stream(token, request)
+        stream = Stream(token, request, request.stream)
         if request.timeout_ns:
             stream.deadline_ns = self._now_ns() + request.timeout_ns
             fifo = self._fifos.get(request.timeout_ns)

@@ -167,7 +167,7 @@ class WrittenWire(NotedWire):
 
     def send(self, pool: int, request: Request, token: object) -> None:
         super().send(pool, request, token)
-        self.codec.open_stream(Stream(token, request))
+        self.codec.open_stream(Stream(token, request, request.stream))
 
 
 def calls_of(act: Callable[[], object]) -> list[str]:
