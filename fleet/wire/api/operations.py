@@ -107,6 +107,8 @@ EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 
 Builder = Callable[[ApiCall, Caller], Request]
 Reader = Callable[[Any], object]
+Writer = Callable[[ApiCall, Caller], bytes | tuple[bytes, bytes]]
+"""Return the path of a request, and its body if it has one."""
 
 
 class _Row(NamedTuple):
@@ -114,7 +116,7 @@ class _Row(NamedTuple):
 
     verb: str  # as the API server's own metrics name it, as is the next
     resource: str  # resource[/subresource]
-    build: Builder
+    write: Writer
     read: Reader | None = None  # None: nobody reads the answer
 
 
@@ -129,88 +131,76 @@ class Operation(NamedTuple):
     read: Reader | None
 
 
-def _get_node(call: ApiCall, caller: Caller) -> Request:
-    del call
-    return Request(GET, b"%b/%b" % (NODES, caller.name), timeout_ns=CALL_TIMEOUT_NS)
+def _builder(client: Client, row: _Row) -> Builder:
+    """Return what makes a request of what a row writes."""
+    method = DELETE if row.verb == "DELETECOLLECTION" else row.verb.encode()
+    content = ContentType.STRATEGIC_MERGE_PATCH if method == PATCH else ContentType.JSON
+    write, is_heartbeat = row.write, client is Client.HEARTBEAT
+
+    def build_request(call: ApiCall, caller: Caller) -> Request:
+        found = write(call, caller)
+        path, body = (found, b"") if isinstance(found, bytes) else found
+        timeout_ns = CALL_TIMEOUT_NS
+        if is_heartbeat:
+            template = caller.template
+            path, timeout_ns = b"%b?timeout=%b" % (path, template.timeout), template.timeout_ns
+        if not body:
+            return Request(method, path, timeout_ns=timeout_ns)
+        return Request(method, path, body, content, timeout_ns=timeout_ns)
+
+    return build_request
 
 
-def _get_node_heartbeat(call: ApiCall, caller: Caller) -> Request:
-    del call
-    template = caller.template
-    path = b"%b/%b?timeout=%b" % (NODES, caller.name, template.timeout)
-    return Request(GET, path, timeout_ns=template.timeout_ns)
+def _get_node(_call: ApiCall, caller: Caller) -> bytes:
+    return b"%b/%b" % (NODES, caller.name)
 
 
-def _create_node(call: ApiCall, caller: Caller) -> Request:
+def _create_node(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, NodeObject), payload
     facts = caller.template.model.identity(caller.index, caller.name.decode())
-    body = node_json(caller, facts, payload)
-    return Request(POST, NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return NODES, node_json(caller, facts, payload)
 
 
-def _patch_node_status(call: ApiCall, caller: Caller) -> Request:
+def _patch_node_status(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, NodeStatusPatch), payload
-    path = b"%b/%b/status" % (NODES, caller.name)
-    body = node_status_patch(payload)
-    return Request(PATCH, path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS)
+    return b"%b/%b/status" % (NODES, caller.name), node_status_patch(payload)
 
 
-def _patch_node_status_heartbeat(call: ApiCall, caller: Caller) -> Request:
-    template = caller.template
-    request = _patch_node_status(call, caller)
-    return request._replace(
-        path=b"%b?timeout=%b" % (request.path, template.timeout), timeout_ns=template.timeout_ns
-    )
+def _get_csinode(_call: ApiCall, caller: Caller) -> bytes:
+    return b"%b/%b" % (CSI_NODES, caller.name)
 
 
-def _get_csinode(call: ApiCall, caller: Caller) -> Request:
-    del call
-    return Request(GET, b"%b/%b" % (CSI_NODES, caller.name), timeout_ns=CALL_TIMEOUT_NS)
+def _probe_csinode(_call: ApiCall, caller: Caller) -> bytes:
+    return b"%b/%b?resourceVersion=0" % (CSI_NODES, caller.name)
 
 
-def _probe_csinode(call: ApiCall, caller: Caller) -> Request:
-    request = _get_csinode(call, caller)
-    return request._replace(path=request.path + b"?resourceVersion=0")
-
-
-def _create_csinode(call: ApiCall, caller: Caller) -> Request:
+def _create_csinode(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, CSINodeObject), payload
     status = b',"status":{}' if caller.template.model.release.has_storage_health else b""
-    body = CSI_NODE_BODY % (caller.name, caller.name, payload.node_uid.encode(), status)
-    return Request(POST, CSI_NODES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return CSI_NODES, CSI_NODE_BODY % (
+        caller.name,
+        caller.name,
+        payload.node_uid.encode(),
+        status,
+    )
 
 
-def _delete_csinode(call: ApiCall, caller: Caller) -> Request:
-    del call
-    path = b"%b/%b" % (CSI_NODES, caller.name)
-    return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+def _delete_csinode(_call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+    return b"%b/%b" % (CSI_NODES, caller.name), EMPTY_DELETE_BODY
 
 
-def _get_lease(call: ApiCall, caller: Caller) -> Request:
-    del call
-    template = caller.template
-    path = lease_path(caller.name, template.timeout)
-    return Request(GET, path, timeout_ns=template.timeout_ns)
+def _get_lease(_call: ApiCall, caller: Caller) -> bytes:
+    return b"%b/%b" % (LEASES, caller.name)
 
 
-def _create_lease(call: ApiCall, caller: Caller) -> Request:
+def _create_lease(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, LeaseObject), payload
-    name = caller.name
-    body = LEASE_BODY % (
-        name,
-        name,
-        payload.node_uid.encode(),
-        name,
-        payload.duration_s,
-        rfc3339_micro(payload.renew_ns),
-    )
-    template = caller.template
-    path = b"%b?timeout=%b" % (LEASES, template.timeout)
-    return Request(POST, path, body, ContentType.JSON, timeout_ns=template.timeout_ns)
+    name, uid, renewed = caller.name, payload.node_uid.encode(), rfc3339_micro(payload.renew_ns)
+    return LEASES, LEASE_BODY % (name, name, uid, name, payload.duration_s, renewed)
 
 
 def _renew_lease(call: ApiCall, caller: Caller) -> Request:
@@ -230,88 +220,66 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     return Request(PUT, path, body, ContentType.JSON, user, False, template.timeout_ns)  # noqa: FBT003
 
 
-def _get_named(path: bytes) -> Builder:
-    """Return what builds the GET of an object by its name, in its namespace if it has one."""
+def _named(path: bytes) -> Writer:
+    """Return what writes the path of an object by its name, in its namespace if it has one."""
     is_namespaced = path.count(b"%b") > 1
 
-    def build_get(call: ApiCall, caller: Caller) -> Request:
-        del caller
+    def write_path(call: ApiCall, _caller: Caller) -> bytes:
         target = call.payload
         assert isinstance(target, PodTarget | ClaimTarget), target
         name = target.name.encode()
-        names = (target.namespace.encode(), name) if is_namespaced else (name,)
-        return Request(GET, path % names, timeout_ns=CALL_TIMEOUT_NS)
+        return path % ((target.namespace.encode(), name) if is_namespaced else (name,))
 
-    return build_get
-
-
-_get_secret = _get_named(b"/api/v1/namespaces/%b/secrets/%b")
-_get_claim = _get_named(b"/api/v1/namespaces/%b/persistentvolumeclaims/%b")
+    return write_path
 
 
-def _patch_pod_status(call: ApiCall, caller: Caller) -> Request:
-    del caller
+def _patch_pod_status(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, PodStatusPatch), payload
-    return Request(
-        PATCH,
-        pod_path(payload.namespace, payload.name) + b"/status",
-        pod_status_patch(payload),
-        ContentType.STRATEGIC_MERGE_PATCH,
-        timeout_ns=CALL_TIMEOUT_NS,
-    )
+    return pod_path(payload.namespace, payload.name) + b"/status", pod_status_patch(payload)
 
 
-def _delete_pod(call: ApiCall, caller: Caller) -> Request:
-    del caller
+def _delete_pod(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, PodTarget), payload
-    body = DELETE_POD_BODY % call.key.encode()
-    path = pod_path(payload.namespace, payload.name)
-    return Request(DELETE, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return pod_path(payload.namespace, payload.name), DELETE_POD_BODY % call.key.encode()
 
 
-def _create_token(call: ApiCall, caller: Caller) -> Request:
-    del caller
+def _create_token(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, TokenRequest), payload
-    body = TOKEN_BODY % (
+    return token_path(payload), TOKEN_BODY % (
         b'"uid":"%b"' % payload.account_uid.encode() if payload.account_uid else b"",
         orjson.dumps([payload.audience]) if payload.audience else b"null",
         b"%d" % payload.expiration_s if payload.expiration_s else b"null",
         payload.pod_name.encode(),
         payload.pod_uid.encode(),
     )
-    path = token_path(payload)
-    return Request(POST, path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
 
 
-def _delete_slices(call: ApiCall, caller: Caller) -> Request:
+def _delete_slices(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     driver = call.payload.driver.encode() if isinstance(call.payload, ResourceSlices) else b""
-    path = SLICES + b"?" + slices_selector(caller.name, driver)
-    return Request(DELETE, path, EMPTY_DELETE_BODY, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return SLICES + b"?" + slices_selector(caller.name, driver), EMPTY_DELETE_BODY
 
 
-def _create_resource_slice(call: ApiCall, caller: Caller) -> Request:
+def _create_resource_slice(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     slices = call.payload
     assert isinstance(slices, ResourceSlices), slices
     drivers = caller.template.model.dra_drivers
-    body = resource_slice_json(caller.name.decode(), slices, drivers)
-    return Request(POST, SLICES, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return SLICES, resource_slice_json(caller.name.decode(), slices, drivers)
 
 
-def _get_object(call: ApiCall, caller: Caller) -> Request:
+def _get_object(call: ApiCall, _caller: Caller) -> bytes:
     """Source: pkg/kubelet/util/manager/cache_based_manager.go; util.FromApiserverCache."""
-    del caller
     target = call.payload
     assert isinstance(target, ObjectTarget), target
     resource = b"secrets" if call.op is Op.GET_SECRET else b"configmaps"
     query = b"?resourceVersion=0" if target.is_refresh else b""
     where = target.namespace.encode(), resource, target.name.encode(), query
-    return Request(GET, b"/api/v1/namespaces/%b/%b/%b%b" % where, timeout_ns=CALL_TIMEOUT_NS)
+    return b"/api/v1/namespaces/%b/%b/%b%b" % where
 
 
-def _update_csinode(call: ApiCall, caller: Caller) -> Request:
+def _update_csinode(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     """Source: nodeinfomanager.go, installDriverToCSINode."""
     update = call.payload
     assert isinstance(update, CSINodeUpdate), update
@@ -322,20 +290,21 @@ def _update_csinode(call: ApiCall, caller: Caller) -> Request:
     body = orjson.loads(update.base)
     others = [each for each in body["spec"].get("drivers") or () if each["name"] != update.driver]
     body["spec"]["drivers"] = [*others, driver]
-    path = b"%b/%b" % (CSI_NODES, caller.name)
-    return Request(PUT, path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return b"%b/%b" % (CSI_NODES, caller.name), orjson.dumps(body)
 
 
+_CLAIM = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b"
+_SECRET = b"/api/v1/namespaces/%b/secrets/%b"
 _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
     (Owner.NODE_STATUS, Client.HEARTBEAT): {
-        Op.GET_NODE_HEARTBEAT: _Row("GET", "nodes", _get_node_heartbeat, decode_node),
-        Op.PATCH_NODE_STATUS_HEARTBEAT: _Row("PATCH", "nodes/status", _patch_node_status_heartbeat),
+        Op.GET_NODE_HEARTBEAT: _Row("GET", "nodes", _get_node, decode_node),
+        Op.PATCH_NODE_STATUS_HEARTBEAT: _Row("PATCH", "nodes/status", _patch_node_status),
     },
     (Owner.LEASE, Client.HEARTBEAT): {
         Op.GET_LEASE: _Row("GET", "leases", _get_lease, decode_found_lease),
-        Op.GET_NODE_LEASE: _Row("GET", "nodes", _get_node_heartbeat, decode_node),
+        Op.GET_NODE_LEASE: _Row("GET", "nodes", _get_node, decode_node),
         Op.CREATE_LEASE: _Row("POST", "leases", _create_lease, decode_lease),
-        Op.RENEW_LEASE: _Row("PUT", "leases", _renew_lease, decode_lease),
+        Op.RENEW_LEASE: _Row("PUT", "leases", _get_lease, decode_lease),
     },
     (Owner.REGISTRATION, Client.CORE): {
         Op.CREATE_NODE: _Row("POST", "nodes", _create_node, decode_node),
@@ -371,9 +340,7 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
         Op.GET_NODE_ADMISSION: _Row("GET", "nodes", _get_node, decode_node),
     },
     (Owner.POD_STATUS, Client.CORE): {
-        Op.GET_POD: _Row(
-            "GET", "pods", _get_named(b"/api/v1/namespaces/%b/pods/%b"), decode_pod_view
-        ),
+        Op.GET_POD: _Row("GET", "pods", _named(b"/api/v1/namespaces/%b/pods/%b"), decode_pod_view),
         Op.PATCH_POD_STATUS: _Row("PATCH", "pods/status", _patch_pod_status),
         Op.DELETE_POD: _Row("DELETE", "pods", _delete_pod),
     },
@@ -386,40 +353,38 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
     },
     (Owner.VOLUMES, Client.CORE): {
         Op.CREATE_CSI_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
-        Op.GET_CLAIM: _Row("GET", "persistentvolumeclaims", _get_claim, decode_claim),
+        Op.GET_CLAIM: _Row("GET", "persistentvolumeclaims", _named(_CLAIM), decode_claim),
         Op.PATCH_CLAIM_STATUS: _Row(
             "PATCH", "persistentvolumeclaims/status", patch_claim_status, decode_claim
         ),
         Op.GET_VOLUME: _Row(
             "GET",
             "persistentvolumes",
-            _get_named(b"/api/v1/persistentvolumes/%b"),
+            _named(b"/api/v1/persistentvolumes/%b"),
             decode_persistent_volume,
         ),
         Op.GET_CONFIG_MAP: _Row("GET", "configmaps", _get_object, decode_config_map),
         Op.GET_SECRET: _Row("GET", "secrets", _get_object, decode_secret),
-        Op.GET_CSI_SECRET: _Row("GET", "secrets", _get_secret, decode_secret),
+        Op.GET_CSI_SECRET: _Row("GET", "secrets", _named(_SECRET), decode_secret),
         Op.GET_NODE_ATTACHED: _Row("GET", "nodes", _get_node, decode_node),
     },
     (Owner.IMAGES, Client.CORE): {
         Op.GET_SERVICE_ACCOUNT: _Row(
             "GET",
             "serviceaccounts",
-            _get_named(b"/api/v1/namespaces/%b/serviceaccounts/%b"),
+            _named(b"/api/v1/namespaces/%b/serviceaccounts/%b"),
             decode_service_account,
         ),
         Op.CREATE_PULL_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
     },
     (Owner.DRA, Client.RESOURCE): {
-        Op.GET_RESOURCE_CLAIM: _Row(
-            "GET", "resourceclaims", _get_named(CLAIM), decode_resource_claim
-        ),
+        Op.GET_RESOURCE_CLAIM: _Row("GET", "resourceclaims", _named(CLAIM), decode_resource_claim),
     },
     (Owner.VOLUMES, Client.STORAGE): {
         Op.GET_ATTACHMENT: _Row(
             "GET",
             "volumeattachments",
-            _get_named(b"/apis/storage.k8s.io/v1/volumeattachments/%b"),
+            _named(b"/apis/storage.k8s.io/v1/volumeattachments/%b"),
             decode_attachment,
         ),
     },
@@ -427,10 +392,11 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
 """By who takes the answer, and which client sends the call."""
 
 OPERATIONS = {
-    op: Operation(owner, client, *row)
+    op: Operation(owner, client, row.verb, row.resource, _builder(client, row), row.read)
     for (owner, client), rows in _ROWS.items()
     for op, row in rows.items()
 }
+OPERATIONS[Op.RENEW_LEASE] = OPERATIONS[Op.RENEW_LEASE]._replace(build=_renew_lease)
 
 
 def build(call: ApiCall, caller: Caller, operations: dict[Op, Operation] = OPERATIONS) -> Request:

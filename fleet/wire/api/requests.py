@@ -204,17 +204,13 @@ def pod_status_patch(patch: effects.PodStatusPatch) -> bytes:
     return body
 
 
-def patch_claim_status(call: effects.ApiCall, caller: Caller) -> Request:
-    """Return the request of PATCH_CLAIM_STATUS."""
-    del caller
+def patch_claim_status(call: effects.ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
+    """Return path and body of PATCH_CLAIM_STATUS."""
     patch = call.payload
     assert isinstance(patch, ClaimStatusPatch), patch
     where = patch.namespace.encode(), patch.name.encode()
     path = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b/status" % where
-    body = orjson.dumps(_two_way(patch))
-    return Request(
-        b"PATCH", path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS
-    )
+    return path, orjson.dumps(_two_way(patch))
 
 
 def _two_way(patch: ClaimStatusPatch) -> Json:
@@ -251,8 +247,8 @@ def _two_way(patch: ClaimStatusPatch) -> Json:
 EVENT_PATCH_BODY = b'{"count":%d,"lastTimestamp":"%b","message":%b}'
 
 
-def create_event(call: effects.ApiCall, caller: Caller) -> Request:
-    """Build the POST of an Event."""
+def create_event(call: effects.ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+    """Return path and body of the POST of an Event."""
     event = call.payload
     assert isinstance(event, effects.EventObject), event
     report = Report(
@@ -264,24 +260,21 @@ def create_event(call: effects.ApiCall, caller: Caller) -> Request:
         event.reporter.decode(),
     )
     seen = rfc3339(event.first_s).decode(), rfc3339(event.last_s).decode(), event.times
-    body = orjson.dumps(event_json(event.name, event.about, report, seen, event.annotations))
-    return Request(b"POST", events_path(event), body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    body = event_json(event.name, event.about, report, seen, event.annotations)
+    return events_path(event), orjson.dumps(body)
 
 
-def patch_event(call: effects.ApiCall, caller: Caller) -> Request:
-    """Build the PATCH of an Event that happened again."""
-    del caller
+def patch_event(call: effects.ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
+    """Return path and body of the PATCH of an Event that happened again."""
     event = call.payload
     assert isinstance(event, effects.EventObject), event
     path = b"%b/%b" % (events_path(event), event.name.encode())
     body = EVENT_PATCH_BODY % (event.times, rfc3339(event.last_s), orjson.dumps(event.message))
-    return Request(
-        b"PATCH", path, body, ContentType.STRATEGIC_MERGE_PATCH, timeout_ns=CALL_TIMEOUT_NS
-    )
+    return path, body
 
 
-def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> Request:
-    """Build the POST of a mirror pod; NodeRestriction looks at its owner and its node."""
+def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+    """Return path and body of a mirror pod's POST; NodeRestriction looks at its owner and node."""
     mirror = call.payload
     assert isinstance(mirror, effects.MirrorPodObject), mirror
     node_name = caller.name.decode()
@@ -315,13 +308,11 @@ def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> Request:
         "spec": {**spec, "nodeName": node_name},
         "status": pod["status"],
     }
-    path = f"/api/v1/namespaces/{meta['namespace']}/pods".encode()
-    return Request(b"POST", path, orjson.dumps(body), ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return f"/api/v1/namespaces/{meta['namespace']}/pods".encode(), orjson.dumps(body)
 
 
-def delete_mirror_pod(call: effects.ApiCall, caller: Caller) -> Request:
-    """Build a DELETE without grace, with the uid as precondition if it is known."""
-    del caller
+def delete_mirror_pod(call: effects.ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
+    """Return path and body of a DELETE without grace, of the uid if it is known."""
     target = call.payload
     assert isinstance(target, effects.MirrorTarget), target
     options: dict[str, object] = {
@@ -330,9 +321,7 @@ def delete_mirror_pod(call: effects.ApiCall, caller: Caller) -> Request:
         "gracePeriodSeconds": 0,
         "preconditions": {"uid": target.uid} if target.uid else {},
     }
-    path = f"/api/v1/namespaces/{target.namespace}/pods/{target.name}".encode()
-    body = orjson.dumps(options)
-    return Request(b"DELETE", path, body, ContentType.JSON, timeout_ns=CALL_TIMEOUT_NS)
+    return pod_path(target.namespace, target.name), orjson.dumps(options)
 
 
 def _nanoseconds(wall_ns: int) -> str:

@@ -232,9 +232,9 @@ def test_the_requests_about_a_mirror() -> None:
     payload = MirrorPodObject(
         manifest.json, static.name, static.uid, FILE, static.seen_ns, "node-uid"
     )
-    request = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), NODE)
-    assert request.path == b"/api/v1/namespaces/default/pods"
-    body = yaml.safe_load(request.body)
+    path, written = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), NODE)
+    assert path == b"/api/v1/namespaces/default/pods"
+    body = yaml.safe_load(written)
     assert body["metadata"]["name"] == "a-node-1"
     assert body["metadata"]["annotations"]["kubernetes.io/config.seen"] == (
         "2026-01-01T00:00:00.12Z"
@@ -244,6 +244,6 @@ def test_the_requests_about_a_mirror() -> None:
     for uid, conditions in (("", {}), ("u", {"uid": "u"})):
         target = MirrorTarget("default", "a-node-1", uid)
         call = ApiCall(NodeId(0), Op.DELETE_MIRROR_POD, "", target)
-        options = yaml.safe_load(delete_mirror_pod(call, NODE).body)
+        options = yaml.safe_load(delete_mirror_pod(call, NODE)[1])
         assert options["gracePeriodSeconds"] == 0
         assert options["preconditions"] == conditions

@@ -7,7 +7,7 @@ from world.strategic_merge import merge
 from fleet.k8s.effects import ApiCall, NodeId, Op
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimView, ResizeStatus
 from fleet.wire.api.decode_json import decode_claim
-from fleet.wire.api.requests import patch_claim_status
+from fleet.wire.api.operations import OPERATIONS
 from fleet.wire.http2.messages import ContentType
 
 PENDING = {"type": "FileSystemResizePending", "status": "True"}
@@ -30,7 +30,7 @@ def claim(
 def patched(old: ClaimView, status: ResizeStatus, capacity: str = "", error: str = "") -> object:
     patch = ClaimStatusPatch("default", "c", "data", old, status, capacity, error, 1_800_000_000)
     call = ApiCall(NodeId(0), Op.PATCH_CLAIM_STATUS, "uid", patch)
-    request = patch_claim_status(call, None)  # type: ignore[arg-type]
+    request = OPERATIONS[call.op].build(call, None)  # type: ignore[arg-type]
     assert request.path == b"/api/v1/namespaces/default/persistentvolumeclaims/c/status"
     assert request.content_type is ContentType.STRATEGIC_MERGE_PATCH
     return orjson.loads(request.body)
