@@ -19,7 +19,7 @@ from fleet.k8s.effects import (
     ReplyKind,
     SetTimer,
 )
-from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodView
+from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.status_manager import (
     StatusManager,
@@ -100,6 +100,22 @@ def test_a_deleted_pod_is_sent_again_whatever_it_says() -> None:
     manager.set_pod_status(pod, status(), 10)
     going = replaced(pod, deletion_s=1)
     assert manager.set_pod_status(going, status(), 11)
+
+
+def test_a_static_pod_keeps_its_status_when_a_get_shows_its_next_mirror() -> None:
+    """It goes there once the watch shows that mirror; another pod of the name drops it."""
+    for mirrors, kept in (((PodUid("first"), PodUid("next")), [GET]), ((), [])):
+        manager, pod = make()
+        for mirror in mirrors[:1]:
+            manager.set_mirror(pod.uid, mirror)
+        manager.set_pod_status(pod, status(), 10)
+        assert send(manager, pod) == [GET]
+        assert got(manager, replaced(pod, uid="next")) == []
+        for mirror in mirrors[1:]:
+            manager.set_mirror(pod.uid, mirror)
+        manager.send_again(pod.uid, turn_of(ENV, 0, []))
+        manager.suspects(10 * NS_PER_S)
+        assert send(manager, pod) == kept
 
 
 def test_statuses_that_follow_each_other_are_sent_as_one() -> None:
