@@ -37,9 +37,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     parts = HEADING.split((ROOT / "docs" / "README.md").read_text())
     config.nav = [{"Home": "README.md"}]
     for title, text in zip(parts[1::2], parts[2::2], strict=True):
-        linked = (posixpath.join("docs", target) for _, target, _ in LINK.findall(text))
-        uris = dict.fromkeys(map(_in_site, linked))
-        config.nav.append({title: [uri for uri in uris if uri]})
+        linked = {
+            _in_site(posixpath.join("docs", target)): words
+            for words, target, _ in LINK.findall(text)
+        }
+        config.nav.append({title: [{words: uri} for uri, words in linked.items() if uri]})
     return config
 
 

@@ -5,6 +5,7 @@ tables of summary.md and metrics.md from what `fleet.report` declares, that of f
 `fleet.faults`. A unit test makes them again and compares.
 """
 
+import html
 import json
 import re
 import textwrap
@@ -224,7 +225,9 @@ def _option(option: click.Option) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    """Return the text of a cell: in code no backslash before a bar, which the site would show."""
+    code = re.sub(r"`([^`]*\|[^`]*)`", lambda at: f"<code>{html.escape(at[1])}</code>", text)
+    return code.replace("|", "&#124;")
 
 
 def configuration_page() -> str:

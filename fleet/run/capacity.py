@@ -195,12 +195,12 @@ def asked_of(
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("fleet capacity does not prompt; add --confirm-cluster CONTEXT")
-    text, load = "", IDLE
+    text, load, mix = "", IDLE, mix_of(settings)
     workload = workload or Workload()
     if workload.pods_per_node is not None:
         if scenario is not None:
             raise UsageError("--pods-per-node excludes --scenario, which has pods of its own")
-        room = min(model.pods_max for model in mix_of(settings).models)
+        room = min(model.pods_max for model in mix.models)
         if not 0 < workload.pods_per_node < room:  # one more comes and goes
             raise UsageError(
                 f"--pods-per-node: {workload.pods_per_node} is not between 1 and {room - 1}, which "
