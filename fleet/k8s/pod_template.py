@@ -263,40 +263,29 @@ def _variable(obj: dict[str, Any]) -> pods.Variable:
     return pods.Variable(obj["name"], source=env_reference(source))
 
 
-_OBJECTS = (
-    *(("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")),
-    *(("configMapRef", "ConfigMap"), ("secretRef", "Secret")),
-)
+_REFERENCES = {
+    "configMapKeyRef": ("ConfigMap", "key", "name"),
+    "secretKeyRef": ("Secret", "key", "name"),
+    "configMapRef": ("ConfigMap", "key", "name"),
+    "secretRef": ("Secret", "key", "name"),
+    "fieldRef": ("Field", "fieldPath", "name"),
+    "resourceFieldRef": ("Resource", "resource", "containerName"),
+    "fileKeyRef": ("File", "key", "volumeName"),
+}
 
 
 def env_reference(source: dict[str, Any]) -> pods.EnvRef:
     """Return where a value comes from: of a variable, of several, of a file that shows a field."""
-    for field, kind in _OBJECTS:
-        if field in source:
-            ref = source[field]
-            optional = ref.get("optional") or False
+    for field, (kind, key, name) in _REFERENCES.items():
+        if (ref := source.get(field)) is not None:
             return pods.EnvRef(
-                kind, _intern(ref.get("key", "")), ref.get("name", ""), optional=optional
+                kind,
+                _intern(ref.get(key, "")),
+                ref.get(name, ""),
+                str(ref.get("divisor", "")),
+                path=ref.get("path", ""),
+                optional=ref.get("optional") or False,
             )
-    if "fieldRef" in source:
-        return pods.EnvRef("Field", source["fieldRef"].get("fieldPath", ""))
-    if "resourceFieldRef" in source:
-        ref = source["resourceFieldRef"]
-        return pods.EnvRef(
-            "Resource",
-            ref.get("resource", ""),
-            ref.get("containerName", ""),
-            str(ref.get("divisor", "")),
-        )
-    if "fileKeyRef" in source:
-        ref = source["fileKeyRef"]
-        return pods.EnvRef(
-            "File",
-            ref.get("key", ""),
-            ref.get("volumeName", ""),
-            path=ref.get("path", ""),
-            optional=ref.get("optional") or False,
-        )
     return pods.EnvRef("")
 
 
@@ -391,49 +380,39 @@ def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> pods.VolumeSpec:
     kind = next((key for key in obj if key != "name"), "emptyDir")
     source = obj.get(kind) or {}
-    config_maps: list[pods.ObjectSource] = []
-    secrets: list[pods.ObjectSource] = []
-    tokens: list[pods.TokenSource] = []
+    parts = (source.get("sources") or ()) if kind == "projected" else ({kind: source},)
     mode = source.get("defaultMode") or DEFAULT_MODE
     if kind == "persistentVolumeClaim" and source.get("readOnly"):
         mode = pods.READ_ONLY_MODE
-    downward = list(_downward(source)) if kind == "downwardAPI" else []
-    if kind == "configMap":
-        config_maps.append(_source(source, "name"))
-    elif kind == "secret":
-        secrets.append(_source(source, "secretName"))
-    elif kind == "projected":
-        for each in source.get("sources") or ():
-            if "configMap" in each:
-                config_maps.append(_source(each["configMap"], "name"))
-            elif "secret" in each:
-                secrets.append(_source(each["secret"], "name"))
-            elif "downwardAPI" in each:
-                downward += _downward(each["downwardAPI"])
-            elif "serviceAccountToken" in each:
-                ref = each["serviceAccountToken"]
-                seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
-                tokens.append(
-                    pods.TokenSource(ref.get("audience", ""), seconds, ref.get("path", ""))
-                )
+
+    def of(owner: str, field: str) -> Any:
+        return (source.get(field) or "") if kind == owner else ""
+
     return pods.VolumeSpec(
         obj["name"],
         _intern(kind),
-        tuple(config_maps),
-        tuple(secrets),
-        tuple(tokens),
-        claim=source.get("claimName", "") if kind == "persistentVolumeClaim" else "",
-        driver=source.get("driver", "") if kind == "csi" else "",
+        tuple(_source(each["configMap"]) for each in parts if "configMap" in each),
+        tuple(_source(each["secret"]) for each in parts if "secret" in each),
+        tuple(
+            _token(each["serviceAccountToken"]) for each in parts if "serviceAccountToken" in each
+        ),
+        claim=of("persistentVolumeClaim", "claimName"),
+        driver=of("csi", "driver"),
         mounted=mounted,
         block=block,
-        host_path=source.get("path", "") if kind == "hostPath" else "",
-        host_type=_intern(source.get("type") or "") if kind == "hostPath" else "",
-        size_limit=_intern(source.get("sizeLimit") or "") if kind == "emptyDir" else "",
-        in_memory=kind == "emptyDir" and source.get("medium") == "Memory",
-        downward=tuple(downward),
+        host_path=of("hostPath", "path"),
+        host_type=_intern(of("hostPath", "type")),
+        size_limit=_intern(of("emptyDir", "sizeLimit")),
+        in_memory=of("emptyDir", "medium") == "Memory",
+        downward=tuple(
+            pods.DownwardFile(file.get("path", ""), env_reference(file), file.get("mode"))
+            for each in parts
+            if "downwardAPI" in each
+            for file in each["downwardAPI"].get("items") or ()
+        ),
         mode=mode,
-        image=source.get("reference", "") if kind == "image" else "",
-        pull_policy=source.get("pullPolicy", "") if kind == "image" else "",
+        image=of("image", "reference"),
+        pull_policy=of("image", "pullPolicy"),
         secret=_volume_secret(kind, source),
         flaw=flaw,
     )
@@ -447,15 +426,17 @@ def _volume_secret(kind: str, source: dict[str, Any]) -> str:
     return str((ref or {}).get("name", "")) if kind in _SECRET_PLUGINS else ""
 
 
-def _source(ref: dict[str, Any], field: str) -> pods.ObjectSource:
+def _token(ref: dict[str, Any]) -> pods.TokenSource:
+    seconds = ref.get("expirationSeconds", DEFAULT_TOKEN_S)
+    return pods.TokenSource(ref.get("audience", ""), seconds, ref.get("path", ""))
+
+
+def _source(ref: dict[str, Any]) -> pods.ObjectSource:
     items = ref.get("items") or ()
     keys = tuple(_intern(each["key"]) for each in items)
     paths = tuple(each.get("path", each["key"]) for each in items)
     modes = tuple(each.get("mode") for each in items)
-    modes = modes if any(modes) else ()
-    return pods.ObjectSource(ref.get(field, ""), ref.get("optional", False), keys, paths, modes)
-
-
-def _downward(ref: dict[str, Any]) -> Iterator[pods.DownwardFile]:
-    for each in ref.get("items") or ():
-        yield pods.DownwardFile(each.get("path", ""), env_reference(each), each.get("mode"))
+    name = ref.get("name") or ref.get("secretName", "")  # of a volume of its own a Secret's
+    return pods.ObjectSource(
+        name, ref.get("optional", False), keys, paths, modes if any(modes) else ()
+    )

@@ -39,17 +39,8 @@ class _Answer:
         return True
 
 
-class StepsSession:
-    """One command in a container, from its start at an instant on."""
-
-    def __init__(self, steps: Steps, start_ns: int, *, tty: bool) -> None:
-        self._steps = steps
-        self._tty = tty
-        self._pending: deque[tuple[bool, bytes]] = deque()  # whether to stderr, and what
-        self._is_killed = False
-        self.start_ns = start_ns
-        self.changes: list[FileChange] = []
-        self._follow(start_ns)
+class DeafSession:
+    """What the sessions of commands share that read no input and know no terminal."""
 
     def write(self, data: bytes, _now_ns: int) -> int:
         """Take input, which nobody reads."""
@@ -60,6 +51,19 @@ class StepsSession:
 
     def resize(self, size: TerminalSize) -> None:
         """Take the size of the terminal."""
+
+
+class StepsSession(DeafSession):
+    """One command in a container, from its start at an instant on."""
+
+    def __init__(self, steps: Steps, start_ns: int, *, tty: bool) -> None:
+        self._steps = steps
+        self._tty = tty
+        self._pending: deque[tuple[bool, bytes]] = deque()  # whether to stderr, and what
+        self._is_killed = False
+        self.start_ns = start_ns
+        self.changes: list[FileChange] = []
+        self._follow(start_ns)
 
     def close(self, _now_ns: int) -> None:
         """End: the client went away."""

@@ -29,7 +29,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.containers import Container, RunState
-from fleet.runtime.exec_session import KILLED, session_in
+from fleet.runtime.exec_session import KILLED, DeafSession, session_in
 from fleet.runtime.ports import PortSession, container_of_port, usual_answer
 from fleet.runtime.program import HttpReply, Process
 from fleet.runtime.program import Session as ProgramSession
@@ -145,7 +145,7 @@ class ExecSession:
         target.on_change(now_ns, self.out)
 
 
-class AttachSession:
+class AttachSession(DeafSession):
     """What a container says from now on; it hears nothing."""
 
     def __init__(self, target: Target, now_ns: int) -> None:
@@ -164,16 +164,6 @@ class AttachSession:
 
     def _ended_ns(self, now_ns: int) -> int | None:
         return self._target.container.exit_ns if self._target.has_ended(now_ns) else None
-
-    def write(self, data: bytes, _now_ns: int) -> int:
-        """Take input; nobody reads it."""
-        return len(data)
-
-    def close_stdin(self, now_ns: int) -> None:
-        """Learn that the input is complete."""
-
-    def resize(self, size: TerminalSize) -> None:
-        """Take the size of the terminal."""
 
     def close(self, now_ns: int) -> None:
         """End: the client went away."""

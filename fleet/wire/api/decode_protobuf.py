@@ -180,14 +180,12 @@ def _read_notes(
     return pairs(labels), kept, digest(b"".join((*labels, b"|", *notes)))
 
 
-@lru_cache(maxsize=CACHED_MAX)
-def _pair(entry: bytes) -> tuple[str, str]:
-    return _read_pair(entry)
-
-
 def _read_pair(entry: bytes) -> tuple[str, str]:
     message = _PAIR.FromString(entry)
     return intern(message.key), intern(message.value)
+
+
+_pair = lru_cache(CACHED_MAX)(_read_pair)
 
 
 @lru_cache(maxsize=CACHED_MAX)
@@ -205,11 +203,6 @@ def part(kind: type[_T], message: str, raw: bytes) -> _T:
 def _status(raw: bytes) -> PodStatus:
     """Return a status. What only the scheduler wrote is the same for the pods of one second."""
     return _bound_status(raw) if len(raw) < BOUND_BYTES_MAX else _read_status(raw)
-
-
-@lru_cache(maxsize=CACHED_MAX)
-def _bound_status(raw: bytes) -> PodStatus:
-    return _read_status(raw)
 
 
 def _read_status(raw: bytes) -> PodStatus:
@@ -234,6 +227,9 @@ def _read_status(raw: bytes) -> PodStatus:
         _rendered_amounts(allocated) if allocated else b"",
         _resources(message),
     )
+
+
+_bound_status = lru_cache(CACHED_MAX)(_read_status)
 
 
 def _resources(message: Any) -> bytes:
@@ -308,8 +304,7 @@ def _read_container_status(raw: bytes) -> ContainerStatus:
 
 @lru_cache(maxsize=CACHED_MAX)
 def _rendered_amounts(entries: tuple[bytes, ...]) -> bytes:
-    found = (message_class("Amount").FromString(each) for each in entries)
-    return share(render({each.key: each.value.string for each in found}))
+    return share(render(_amounts(entries)))
 
 
 @lru_cache(maxsize=CACHED_MAX)
