@@ -45,6 +45,7 @@ from fleet.run.cli_options import (
     rbac_options,
     report_options,
     run_dir,
+    scale_options,
     whom_options,
 )
 
@@ -565,6 +566,50 @@ def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> 
     else:
         text = str(answer["told"])
     click.echo(printed(output, answer, text))
+
+
+@cli.command("status", **BY_SETTINGS, fields=CLUSTER)
+@output_option
+def status_of_runs(output: str, **named: Any) -> None:
+    """List the runs of this machine, and those of a cluster if you name one.
+
+    The verdict is that of the run so far. In a cluster it comes from the records of its shards.
+
+    For example:
+      fleet status
+      fleet status --context test -o json
+    """
+    from fleet.cluster.credentials import ClusterSelection  # noqa: PLC0415
+    from fleet.run import scaling  # noqa: PLC0415
+
+    rows = _run(scaling.status(ClusterSelection(**named)))
+    click.echo(listed(output, rows, scaling.NOTHING))
+
+
+@cli.command(**BY_SETTINGS, fields=CLUSTER)
+@click.argument("run", default="")
+@scale_options
+@output_option
+def scale(run: str, nodes: int, output: str, **named: Any) -> None:
+    """Change the number of nodes of a run that goes on.
+
+    RUN is an id from `fleet status` (default: your only run on this machine). A run has room for
+    its --max-nodes. With --context and the like, all shards of the run share the nodes.
+
+    For example:
+      fleet scale --nodes 500
+      fleet scale 20260102-030405-ab12 --nodes 50
+      fleet scale load.fleet --nodes 20000 --context test
+    """
+    from fleet.cluster.credentials import ClusterSelection  # noqa: PLC0415
+    from fleet.run import scaling  # noqa: PLC0415
+
+    selection = ClusterSelection(**named)
+    if selection.is_named:
+        answer = _run(scaling.scale_in_cluster(selection, run, nodes))
+    else:
+        answer = _run(scaling.scale_here(run, nodes))
+    click.echo(printed(output, answer, str(answer["told"])))
 
 
 @cli.command(

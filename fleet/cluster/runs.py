@@ -25,7 +25,7 @@ keeps its address, so its position decides where the claim of its successor begi
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import NamedTuple
 
 import orjson
@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 VERSION_ANNOTATION = "fleet.emulator/version"
 ADDRESSES_ANNOTATION = "fleet.emulator/addresses"
 """What the holder has claimed for its nodes and their pods."""
+NODES_ANNOTATION = "fleet.emulator/nodes"  # see `Size`; `fleet scale` writes it
 HOLDER_ANNOTATION = "fleet.emulator/holder"
 """Which of several that are of the same run holds the Lease: a pod's UID."""
 
@@ -70,6 +71,28 @@ DURATION_S = 40  # NodeLeaseDurationSeconds of a kubelet
 NOTE_ATTEMPTS_MAX = 5  # one is lost to a renewal, or to another writer in between
 CLAIM_TRIES_MAX = 20
 ACQUIRE_ATTEMPTS_MAX = 5  # one is lost to a wait for the holder, or to who wrote in between
+
+
+class Size(NamedTuple):
+    """How many nodes a shard has, as its Lease says: `N/MOST/BEGUN`."""
+
+    nodes: int
+    most: int  # that it may have
+    begun: int  # by its options; with others it does not take `nodes` over
+
+    def __str__(self) -> str:
+        """Return the annotation."""
+        return "/".join(map(str, self))
+
+    @classmethod
+    def of(cls, lease: Json) -> "Size | None":
+        """Read the annotation; None if it is none."""
+        text = (lease["metadata"].get("annotations") or {}).get(NODES_ANNOTATION, "")
+        try:
+            nodes, most, begun = map(int, text.split("/"))
+        except ValueError:
+            return None
+        return cls(min(max(nodes, 0), most), most, begun)
 
 
 class RunHolder(NamedTuple):
@@ -127,6 +150,7 @@ class RunLease:
         run_id: str,
         *,
         holder: str = "",
+        size: "Size | None" = None,
         clock: Clock | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -134,6 +158,10 @@ class RunLease:
         self.run_id = run_id
         self.holder = holder
         self.addresses = ""  # as ADDRESSES_ANNOTATION says, from the next renewal on
+        self.size = size
+        """How many nodes the holder has; None: that cannot be changed by the Lease."""
+        self.on_nodes: Callable[[int], None] = lambda _nodes: None  # somebody wants so many
+        self._written: Size | None = None
         self.lost_to = ""
         """The run that took the prefix over, should that happen; this one must then end."""
         self._api = api
@@ -187,6 +215,9 @@ class RunLease:
             # Until this process claims its own: the nodes may get the same addresses again.
             notes = lease["metadata"].get("annotations") or {}
             self.addresses = notes.get(ADDRESSES_ANNOTATION, "")
+            size = Size.of(lease) if holder.run == self.run_id else None
+            if size and self.size and size[1:] == self.size[1:]:  # its options were the same
+                self.size = size
             if await _whole(self._store("PUT", f"{RUN_LEASES}/{self._name}", self._body(lease))):
                 return holder.run if holder.run != self.run_id else ""
         raise SetupError(f"prefix {self.prefix} is contended: another fleet is starting with it")
@@ -205,6 +236,10 @@ class RunLease:
         holder = read_holder(found.body, server_now_s(found))
         if self._is_ours(holder):
             self._lease = found.body
+            asked = Size.of(found.body)
+            if self.size and asked and asked != self._written:
+                self.size = self.size._replace(nodes=min(asked.nodes, self.size.most))
+                self.on_nodes(self.size.nodes)
             return await self._store("PUT", path, self._body(found.body))
         self.lost_to = holder.run or "nobody"
         return False
@@ -264,6 +299,7 @@ class RunLease:
         if stored.code in (404, 409):
             return False
         self._lease = expect(stored, f"cannot write the lease {self._name}")
+        self._written = Size.of(self._lease)
         return True
 
     def _body(self, before: Json) -> Json:
@@ -280,6 +316,7 @@ class RunLease:
                 **({APPLIED_ANNOTATION: orjson.dumps(self.noted).decode()} if self.noted else {}),
                 **({HOLDER_ANNOTATION: self.holder} if self.holder else {}),
                 **({ADDRESSES_ANNOTATION: self.addresses} if self.addresses else {}),
+                **({NODES_ANNOTATION: str(self.size)} if self.size else {}),
             },
         }
         if before:

@@ -22,10 +22,10 @@ from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
 from fleet.controlplane.flags import LOOPBACK
 from fleet.dashboard.door import new_token, token_from
-from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.locust_master import DEFAULT_RATE, LoadWorker, LocustMaster, MasterOptions
 from fleet.dashboard.locust_worker import Faults, LocustLink
 from fleet.errors import FleetError, SetupError
+from fleet.host.elastic import ElasticFleet
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
 from fleet.k8s.well_known import BINDINGS, RBAC, ROLES

@@ -31,7 +31,6 @@ import zmq.asyncio
 
 from fleet.background import Background, give_up
 from fleet.cluster.api_client import describe_failure
-from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.locust_protocol import (
     FAULT_ORDER,
     FAULT_TOLD,
@@ -41,6 +40,7 @@ from fleet.dashboard.locust_protocol import (
     LocustWorker,
     Message,
 )
+from fleet.host.elastic import ElasticFleet
 from fleet.metrics import FleetCounts, Histogram, is_failure
 from fleet.report.control_plane import ControlPlaneSampler
 from fleet.report.curves import newest

@@ -83,7 +83,7 @@ class NodeHost:
         raise_bugs: bool = False,
     ) -> None:
         self.settings = settings
-        self.wanted = settings.nodes  # for now; a dashboard changes its mind
+        self.wanted = settings.nodes  # for now; a dashboard or `fleet scale` changes that
         self.readiness = Readiness(settings.nodes)
         self.started_ns = 0
         self._time_to_settled_s: float | None = None
@@ -180,8 +180,9 @@ class NodeHost:
         took_ns = readiness.ready_at_ns - self.started_ns if readiness.ready_at_ns else None
         stats = self.transport.stats
         own_limits = self.transports.own_limits() + self.counts.own_limits
+        requested = self.settings.nodes if self.settings.is_on_dashboard else self.wanted
         return HostState(
-            requested=self.settings.nodes if self.managed is None else self.readiness.wanted,
+            requested=requested if self.managed is None else self.readiness.wanted,
             wanted=self.wanted if self.managed is None else self.size,
             running=self.size,
             present=len(readiness.present),

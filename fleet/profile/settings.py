@@ -274,7 +274,7 @@ class Settings(BaseModel):
     load_cluster_role: Annotated[str, Shown("NAME")] = ""
     """ClusterRole of the API users (default: the least rights for api_users)."""
     max_nodes: Annotated[int, Field(ge=0, le=NODES_MAX)] = 0  # 0: `nodes`; see `most`
-    """Largest number of nodes that the dashboard may ask for (default --nodes)."""
+    """Largest number of nodes that the dashboard or fleet scale may ask for (default --nodes)."""
     locust_master: Annotated[Address, Shown("HOST:PORT")] = ""
     """Host the nodes that this Locust master asks for."""
     on_master_quit: Literal["exit", "hold"] = "exit"
@@ -422,8 +422,6 @@ class Settings(BaseModel):
             raise ValueError(
                 "the dashboard says when the run ends: drop -- COMMAND, --until-ready, --duration"
             )
-        if self.max_nodes and not self.is_on_dashboard:
-            raise ValueError("--max-nodes bounds what a dashboard asks for: give --nodes")
         if self.most < self.nodes:
             raise ValueError(f"--max-nodes: {self.most} is less than the {self.nodes} of --nodes")
         if self.shard_stride and self.shard_stride < self.most // self.processes:

@@ -24,7 +24,7 @@ import msgspec
 from fleet.metrics import Histogram, Requests, merged
 from fleet.report.figure import Json, combined
 from fleet.report.figures import RequestFigures
-from fleet.report.report import Expectation, RunFigures, ShardFigures, ms
+from fleet.report.report import Expectation, Outcome, RunFigures, ShardFigures, ms
 from fleet.report.service_levels import (
     STEADY,
     Evidence,
@@ -119,6 +119,11 @@ def judged(records: Sequence[Record], restarts: int = 0) -> RunFigures:
     figures.slis = measure(figures, evidence, leader.objectives)
     figures.expectations = [*expectations(figures.slis), *leader.waited]
     return figures
+
+
+def so_far(records: Sequence[Record]) -> Outcome:
+    """Return the verdict on a run that goes on, as if it ended now."""
+    return judged([replace(each, is_over=True) for each in records]).judgement().outcome
 
 
 def _of_one(starts: Sequence[Record]) -> RunFigures:

@@ -219,7 +219,7 @@ def runs_text(runs: Iterable[RunInfo], output: str = "text") -> str:
             "nodes": info.nodes,
             "objects": len(info.objects),
             "state": "running" if info.is_alive else "left behind",
-            "age": _age(info.age_s),
+            "age": age_words(info.age_s),
             "version": info.version or "-",
         }
         for info in runs
@@ -227,7 +227,7 @@ def runs_text(runs: Iterable[RunInfo], output: str = "text") -> str:
     return listed(output, rows, "no fleet has left anything in this cluster") + "\n"
 
 
-def _age(seconds: int) -> str:
+def age_words(seconds: int) -> str:
     """Return an age as kubectl shows it."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= 2 * size:

@@ -38,8 +38,8 @@ COMMON = frozenset((
 # fmt: on
 """Options of `fleet spawn` that most runs need; `--help-all` shows the others too."""
 SECTIONS = {
-    "Run nodes": ("spawn", "run", "capacity", "inject", "heal", "locust"),
-    "Inspect": ("report", "scenarios", "faults", "profiles"),
+    "Run nodes": ("spawn", "run", "capacity", "scale", "inject", "heal", "locust"),
+    "Inspect": ("status", "report", "scenarios", "faults", "profiles"),
     "Clean up": ("clean",),
     "Control plane": ("controlplane", "rbac"),
     "About fleet": ("version", "help", "completion"),
@@ -330,6 +330,7 @@ rbac_options = options(
     ("--name", "TEXT", "Name of the roles (default fleet).", "fleet"),
 )
 REPORTS = click.Choice(["html", "markdown", "junit", "openmetrics", *FORMATS])
+scale_options = options("", ("-n --nodes", click.IntRange(0), "Number of nodes to have.", ...))
 report_options = options(
     "",
     ("--merge is_merged", bool, "Make one report of the shards of a run."),

@@ -89,7 +89,7 @@ class Observation:
         self._pods_before: dict[int, int] = {}
         self._before: Snapshots = {}
         self._part: SteadyPart | None = None  # the longest that is over
-        self._live = LiveFigures()
+        self.latest = LiveFigures()  # as the terminal shows it
 
     async def begun(self) -> None:
         """Wait for the first look at the control plane: what nodes do is measured from there."""
@@ -99,7 +99,7 @@ class Observation:
 
     def tell(self, live: LiveFigures) -> None:
         """Add what is on, and what is played, to what the terminal shows."""
-        self._live = live
+        self.latest = live
         live.faults = [_fault_words(each) for each in self._faults.on()]
         if self._player is not None:
             live.scenario = self._player.progress(live.elapsed_s)
@@ -109,7 +109,7 @@ class Observation:
         wanted = 0
         while True:
             await asyncio.sleep(FOLLOW_S)
-            live = self._live
+            live = self.latest
             if live.nodes_requested != wanted:
                 wanted = live.nodes_requested
                 await self.unsteady()

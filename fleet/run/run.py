@@ -27,10 +27,10 @@ from fleet.cluster.identity import Identity, authorize, features_of
 from fleet.cluster.managed import opted_in
 from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
-from fleet.cluster.runs import RunLease, claim_addresses
+from fleet.cluster.runs import RunLease, Size, claim_addresses
 from fleet.cluster.statefulset import check
 from fleet.controlplane.options import KUBECTL, ComponentDeath
-from fleet.errors import DeniedError, FleetError, RunInterruptedError, SetupError
+from fleet.errors import DeniedError, FleetError, RunInterruptedError, SetupError, UsageError
 from fleet.faults.injector import attach_problem
 from fleet.host.machine import Load, available_bytes, check_memory, check_ports, raise_descriptors
 from fleet.host.node_certificates import Bootstrap, open_bootstrap
@@ -43,7 +43,7 @@ from fleet.report.control_plane import ControlPlaneSampler
 from fleet.report.display import Display, LiveFigures
 from fleet.report.figure import combined
 from fleet.report.meter import Meter
-from fleet.report.record import Record, judged
+from fleet.report.record import Record, judged, so_far
 from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory, read_records
 from fleet.report.service_levels import load_objectives
@@ -51,13 +51,14 @@ from fleet.report.summary_text import size
 from fleet.run.adoption import adopt_nodes, clear_lost_shards, remove_applied
 from fleet.run.applied import Applied
 from fleet.run.bring_up import bring_up, find_preset, tell_unregistered
-from fleet.run.control_socket import Listed, open_socket
+from fleet.run.control_socket import Json, Listed, open_socket
 from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_longer, report_of
 from fleet.run.fault_control import FaultControl
 from fleet.run.interrupts import Interrupts
 from fleet.run.observation import Observation, serve_metrics
 from fleet.run.permission import how_to_grant, may_load
 from fleet.run.records import Records
+from fleet.run.scaling import Scaling
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.server_health import watch_health
 from fleet.run.target import Target
@@ -123,6 +124,7 @@ class Run:
         self._player = player  # of a scenario, if the run has one
         self._objectives = player.objectives() if player else load_objectives(settings.slo)
         self._records: Records | None = None
+        self._scaling: Scaling | None = None
         self._has_begun = False  # something was created in the cluster
         # Made one after the other, as the run goes on.
         self._about: dict[str, object]
@@ -282,10 +284,7 @@ class Run:
         # Of Nodes that a fleet has served the drivers are simulated ones.
         machines = facts.foreign_names - facts.managed_names
         await check_drivers(api, self._mix.models, machines)
-        holder = settings.holder or f"{platform.node()}-{os.getpid()}"
-        api_of_run = cluster.api(RUN)
-        lease = RunLease(api_of_run, settings.lease_prefix, self._run_id, holder=holder)
-        self._lease = lease
+        self._lease = lease = self._run_lease(cluster)
         try:
             await lease.acquire()
         except BaseException:
@@ -310,6 +309,19 @@ class Run:
                     servers.stop()
         finally:
             await self._settle(cluster, lease)
+
+    def _run_lease(self, cluster: Cluster) -> RunLease:
+        """Return the claim to the names of this process; `fleet scale` finds its size there."""
+        settings = self._settings
+        holder = settings.holder or f"{platform.node()}-{os.getpid()}"
+        size = Size(settings.nodes, settings.most, settings.nodes)
+        return RunLease(
+            cluster.api(RUN),
+            settings.lease_prefix,
+            self._run_id,
+            holder=holder,
+            size=size if self._fixed_by is None else None,
+        )
 
     async def _settle(self, cluster: Cluster, lease: RunLease) -> None:
         """Remove the nodes or leave them, and keep what they measured."""
@@ -374,7 +386,7 @@ class Run:
             directory = self._directory.path
             known = Listed(directory, self._run_id, self._whole.nodes)
             is_first = settings.shared is None
-            async with open_socket(directory, faults.answer, known if is_first else None):
+            async with open_socket(directory, self._answer, known if is_first else None):
                 await servers.start(
                     node_host, cluster, self._background, bootstrap.store if bootstrap else None
                 )
@@ -541,6 +553,45 @@ class Run:
         self._siblings = Siblings(commands, directory, note, self._give_up)
         await self._siblings.start(self._background)
 
+    async def _answer(self, order: Json) -> Json:
+        """Carry out an order that came by the run's socket."""
+        match order.get("do"):
+            case "status":
+                return self._status()
+            case "scale":
+                return await self._scale(order.get("nodes"))
+        return await self._faults.answer(order)
+
+    def _status(self) -> Json:
+        live, records = self._observation.latest, read_records(self._directory.path)
+        return {
+            "nodes": live.nodes_requested,
+            "ready": live.nodes_ready,
+            "age_s": self._meter.elapsed_s(),
+            "verdict": so_far([*(records | {self._directory.path: self._record()}).values()]),
+        }
+
+    async def _scale(self, nodes: object) -> Json:
+        try:
+            if not isinstance(nodes, int) or nodes < 0:
+                raise UsageError(f"--nodes {nodes!r} is no number of nodes")
+            if self._fixed_by is not None:
+                raise UsageError(f"this run cannot be scaled: {self._fixed_by}")
+            if self._scaling is None:
+                raise UsageError("not all nodes of this run have become Ready yet; try again")
+            return await self._scaling.scale(nodes, self._siblings)
+        except FleetError as error:
+            return {"error": str(error), "code": int(error.exit_code)}
+
+    @property
+    def _fixed_by(self) -> str | None:
+        """Say what decides how many nodes there are, if `fleet scale` does not."""
+        if self._settings.is_on_dashboard:
+            return "its dashboard decides how many nodes there are"
+        if self._settings.manage:
+            return "others make its Nodes"
+        return "its scenario decides how many nodes there are" if self._player else None
+
     def _record(self, *, is_over: bool = False) -> Record:
         """Return what this process has measured so far."""
         about = self._about | {"cluster": self._cluster.credentials.context}
@@ -559,7 +610,8 @@ class Run:
         if self._siblings is not None:
             live = combined([live, *self._siblings.live()])
             if not self._settings.is_on_dashboard:  # though some have not begun
-                live.nodes_requested = self._whole.nodes
+                scaling = self._scaling
+                live.nodes_requested = scaling.nodes if scaling else self._whole.nodes
         self._observation.tell(live)
         return live
 

@@ -151,6 +151,8 @@ class FakeApi(Api):
             return self._refuse(409, "the object has been modified")
         _merge(self.objects[path], sent)
         found = self.objects[path]
+        self._version += 1
+        found["metadata"]["resourceVersion"] = str(self._version)
         if "deletionTimestamp" in found["metadata"] and not found["metadata"].get("finalizers"):
             del self.objects[path]
         return self._answer(200, found)

@@ -11,9 +11,9 @@ import zmq.asyncio
 
 from fleet.background import Background
 from fleet.dashboard import locust_worker
-from fleet.dashboard.elastic import ElasticFleet
 from fleet.dashboard.locust_protocol import Json
 from fleet.dashboard.locust_worker import LocustLink, obstacle
+from fleet.host.elastic import ElasticFleet
 from fleet.metrics import FleetCounts
 
 LOOPBACK = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""A number of nodes that changes: what a dashboard asks for, reached a step at a time.
+"""A number of nodes that changes, as a dashboard or `fleet scale` asks, a step at a time.
 
 Slots stay dense: growth takes the lowest free one, shrinking the highest, so that a name says how
 large the fleet is. A node that goes falls silent first; then its objects are deleted, as the owner
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 class ElasticFleet:
     """Keeps `aim` and the nodes of an node_host equal. `run` does the work until cancelled."""
 
-    def __init__(self, node_host: NodeHost, api: Api) -> None:
+    def __init__(self, node_host: NodeHost, api: Api, nodes: int = 0) -> None:
         self._node_host = node_host
         self.counts: FleetCounts = node_host.counts
         self.nodes_max = node_host.nodes_max
         self.zones = node_host.zones
         self._api = api
-        node_host.wanted = 0
+        node_host.wanted = nodes
         self._changed = asyncio.Event()
 
     @property

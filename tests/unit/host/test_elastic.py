@@ -10,8 +10,8 @@ from world.cluster_fakes import FakeApi, node_marks
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES, RUN_LABEL
-from fleet.dashboard import elastic
-from fleet.dashboard.elastic import ElasticFleet
+from fleet.host import elastic
+from fleet.host.elastic import ElasticFleet
 from fleet.host.node_host import NodeHost
 from fleet.host.observed_nodes import Readiness
 from fleet.metrics import FleetCounts
