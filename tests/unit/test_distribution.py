@@ -41,7 +41,7 @@ def test_a_wheel_of_the_sdist_is_the_wheel(built: Path, tmp_path: Path) -> None:
         archive.extractall(tmp_path, filter="data")
     source = only(tmp_path, "fleet_emulator-*")
     command = (sys.executable, "-m", "hatchling", "build", "--target", "wheel")
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=240)
     wheel = only(built, "*.whl")
     assert (source / "dist" / wheel.name).read_bytes() == wheel.read_bytes()
 
@@ -107,7 +107,9 @@ def test_a_stale_lock_stops_a_release_before_anything_is_built(
 
 def test_a_new_environment_has_the_versions_of_the_lock() -> None:
     command = ("make", "--dry-run", "--always-make", "setup", "BIN=.venv/bin")
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
+    )
     [sed] = [line for line in said.stdout.splitlines() if line.startswith("sed ")]
     made = subprocess.run(
         sed.partition(" > ")[0], shell=True, cwd=ROOT, capture_output=True, text=True, check=True
@@ -176,7 +178,7 @@ def test_an_image_is_only_built_on_a_base_that_is_named_by_its_digest(
 ) -> None:
     command = ("make", "base-digest", f"BASE_DIGEST={digest}")
     ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
     )
     assert ended.returncode == code
     assert ("docker buildx imagetools inspect" in ended.stderr) is bool(code)
@@ -184,7 +186,9 @@ def test_an_image_is_only_built_on_a_base_that_is_named_by_its_digest(
 
 def test_the_chart_takes_the_image_that_make_builds() -> None:
     command = ("make", "--dry-run", "image", f"BIN={Path(sys.executable).parent}")
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
+    )
     tags = re.findall(r"docker build .*--tag (\S+)", said.stdout)
     chart = yaml.safe_load((release.CHART / "Chart.yaml").read_text())
     values = yaml.safe_load((release.CHART / "values.yaml").read_text())
@@ -203,7 +207,7 @@ def test_the_programs_of_the_control_plane_survive_a_wheel(
     assert wheel.read_bytes() == controlplane_wheel.pack(program, tmp_path / "two").read_bytes()
     target = tmp_path / "site"
     command = (sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps")
-    subprocess.run((*command, f"--target={target}", wheel), check=True, timeout=60)
+    subprocess.run((*command, f"--target={target}", wheel), check=True, timeout=240)
     monkeypatch.syspath_prepend(target)
     found = packaged_binaries()
     assert found is not None

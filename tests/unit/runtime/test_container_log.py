@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S
@@ -103,6 +103,7 @@ def test_a_limit_cuts_the_last_line() -> None:
     assert whole(script("echo one; echo two"), 9, LogOptions(limit_bytes=5), ended_s=0) == "one\nt"
 
 
+@settings(max_examples=15)  # each reads a log in pieces of some bytes
 @given(st.integers(1, 50), st.sampled_from([LogOptions(), LogOptions(tail_lines=7)]))
 def test_small_chunks_add_up(limit: int, options: LogOptions) -> None:
     assert whole(declared(), 30, options, limit=limit) == whole(declared(), 30, options)

@@ -196,8 +196,8 @@ def test_a_connection_is_kept_between_requests_for_as_long_as_a_kubelet_keeps_it
 
 def test_many_idle_connections_go_and_others_are_answered() -> None:
     async def story(server: Server) -> None:
-        idle = [server.connect(*[b"G"] * (number % 2)) for number in range(3_000)]
-        assert len(server.http.connections) == 3_000
+        idle = [server.connect(*[b"G"] * (number % 2)) for number in range(500)]
+        assert len(server.http.connections) == 500
         client = server.connect(GET + b"\r\n")
         await asyncio.sleep(0.1)
         assert client.status == "HTTP/1.1 200 OK"
