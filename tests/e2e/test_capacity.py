@@ -61,7 +61,7 @@ def test_nodes_have_pods_while_a_size_is_held(world: World) -> None:
     summary = json.loads((Path(probe["directory"]) / "summary.json").read_text())
     assert summary["pods"]["started"] >= 6
     [waited] = summary["expectations"]
-    assert (waited["name"], waited["met"]) == ("load: PodsReady within 10m", True)
+    assert (waited["name"], waited["met"]) == ("load: PodsReady within 10m0s", True)
     parts = {each["name"]: each for each in summary["phases"]}
     assert parts["load"]["until_s"] <= parts["steady"]["from_s"] <= parts["in-use"]["from_s"]
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 from junitparser import JUnitXml
 
-from e2e.e2e_world import DEDICATED, Json, World
+from e2e.e2e_world import DEDICATED, WAIT_MAX_S, Json, World
 
 pytest_plugins = ("e2e.e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 ACTION: Json = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -51,9 +51,10 @@ class Runner:
                 "RUNNER_ARCH": "X64",
                 **{key: self._filled(each) for key, each in step.get("env", {}).items()},
             },
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=2 * WAIT_MAX_S,
             check=False,
         )
         written = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
