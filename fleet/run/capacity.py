@@ -99,11 +99,6 @@ _JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
 IN_USE = "cluster-in-use"  # the shipped scenario of `--pods-per-node`
-POD_CHURN = 0.004
-"""What the node has of SIG Scalability's 20 pods a second on 5,000 nodes.
-
-Source: kubernetes/community sig-scalability/configs-and-limits/thresholds.md, pod churn.
-"""
 INTERRUPTED = "the search was interrupted"
 FIRST = 100  # the first size, unless --max-nodes is less
 
@@ -134,19 +129,20 @@ class Workload(NamedTuple):
     """What each node has to do."""
 
     pods_per_node: int | None = None
-    churn: float | None = None  # pods that are replaced each second, by the node
+    churn: float | None = None  # pods replaced per second and node; None: as in the scenario
 
-    def scenario(self, hold: str, ready_within: str) -> str:
-        """Return `cluster-in-use` with these figures."""
+    def scenario(self, hold: str, ready_within: str) -> tuple[str, str]:
+        """Return `cluster-in-use` with these figures, and what is on the nodes in words."""
         made = read_document(find_scenario(IN_USE).read_text("utf-8"))
         load, use = cast("Json", made)["spec"]["phases"]
         [apply], [churn] = load["apply"], use["churn"]
         apply["podsPerNode"] = apply["manifest"]["spec"]["replicas"] = self.pods_per_node
         load["until"]["timeout"], use["duration"] = ready_within, hold
-        churn["ratePerNode"] = self.churn
-        if not self.churn:
-            del use["churn"]
-        return yaml.safe_dump(made, sort_keys=False)
+        rate = churn["ratePerNode"] = churn["ratePerNode"] if self.churn is None else self.churn
+        use["churn"] = [churn] if rate else []
+        pods = f"{self.pods_per_node} pods on each node through the scheduler"
+        text = yaml.safe_dump(made, sort_keys=False)
+        return text, f"{pods}, {rate:g} of them replaced each second"
 
 
 def options_of(
@@ -206,14 +202,9 @@ def asked_of(
                 f"--pods-per-node: {workload.pods_per_node} is not between 1 and {room - 1}, which "
                 "nodes of the profile have room for"
             )
-        workload = workload._replace(churn=POD_CHURN if workload.churn is None else workload.churn)
-        if not 0 <= cast("float", workload.churn) <= 1:
+        if workload.churn is not None and not 0 <= workload.churn <= 1:
             raise UsageError(f"--pod-churn: {workload.churn:g} is not between 0 and 1")
-        text = workload.scenario(hold, ready_within)
-        load = (
-            f"{workload.pods_per_node} pods on each node through the scheduler, "
-            f"{workload.churn:g} of them replaced each second"
-        )
+        text, load = workload.scenario(hold, ready_within)
         arguments = ["run"]
     elif workload.churn is not None:
         raise UsageError("--pod-churn goes with --pods-per-node")

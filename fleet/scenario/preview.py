@@ -12,7 +12,7 @@ bring-up are not in it. Of many kubelets that start at once it is what a crowded
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,6 +22,7 @@ from fleet.k8s.admission import Demand, pod_resources
 from fleet.kubelet.node.node_lease import JITTER, RENEW_FRACTION
 from fleet.profile.loader import NodeMix
 from fleet.quantity import Quantity, format_duration, parse_quantity
+from fleet.report.summary_text import size
 from fleet.scenario.placement import pod_specs
 from fleet.scenario.scenario import (
     ApplySpec,
@@ -136,26 +137,31 @@ def demand(scenario: Scenario, origin: Path, nodes: int) -> list[str]:
     """
     lines: dict[tuple[str, str, str], tuple[int, str]] = {}
     for phase in scenario.spec.phases:
-        parts: tuple[ApplySpec | ChurnSpec, ...] = (*phase.apply, *phase.churn)
-        for part in parts:
-            manifests = part.manifests(origin)
-            if isinstance(part, ApplySpec):
-                count = float(part.copies(manifests, nodes))
-            else:
-                count = part.at_a_time(nodes, phase.duration_ns)
-            for manifest in manifests:
-                metadata: Json = manifest["metadata"]  # type: ignore[assignment]
-                key = (
-                    str(manifest["kind"]),
-                    str(metadata.get("namespace", "default")),
-                    str(metadata["name"]),
-                )
-                found = _line(manifest, max(1, round(count)), part.pod_templates, nodes)
-                if found[0] > lines.get(key, (-1, ""))[0]:
-                    lines[key] = found
+        for part, manifest, count in _parts(phase, origin, nodes):
+            metadata: Json = manifest["metadata"]  # type: ignore[assignment]
+            key = (
+                str(manifest["kind"]),
+                str(metadata.get("namespace", "default")),
+                str(metadata["name"]),
+            )
+            found = _line(manifest, max(1, round(count)), part.pod_templates, nodes)
+            if found[0] > lines.get(key, (-1, ""))[0]:
+                lines[key] = found
     rows = sorted(lines.values(), key=lambda each: -each[0])
     more = [f"and {len(rows) - SHOWN_MAX:,} more"] if len(rows) > SHOWN_MAX else []
     return [text for _, text in rows[:SHOWN_MAX]] + more
+
+
+def _parts(
+    phase: PhaseSpec, origin: Path, nodes: int
+) -> Iterator[tuple[ApplySpec | ChurnSpec, Manifest, float]]:
+    """Yield each object of a phase with how many copies there are at a time."""
+    for apply in phase.apply:
+        count = apply.copies(manifests := apply.manifests(origin), nodes)
+        yield from ((apply, each, count) for each in manifests)
+    for churn in phase.churn:
+        alive = churn.at_a_time(nodes, phase.duration_ns)
+        yield from ((churn, each, alive) for each in churn.manifests(origin))
 
 
 def _line(manifest: Manifest, copies: int, paths: Sequence[str], nodes: int) -> tuple[int, str]:
@@ -264,6 +270,25 @@ at once on two cores.
 """
 CROWD_MIN = 200
 """So many at once, on two cores. 60 do not crowd them; nothing between was measured."""
+
+
+class Stored(NamedTuple):
+    """Bytes in etcd, with keys and pages."""
+
+    node: int
+    """With its CSINode."""
+    lease: int
+    """Each of its versions."""
+    pod: int
+    """A running pod with its Events, which stay for an hour."""
+    pod_history: int
+    """What the start of a pod has written besides."""
+
+
+STORED = {False: Stored(10_800, 750, 6_300, 14_000), True: Stored(2_600, 400, 4_100, 6_100)}
+"""By whether the fidelity is light. Measured with 100 nodes and 500 pods of a Deployment."""
+HISTORY_S = 600.0
+"""The API server compacts each five minutes to what was five minutes before."""
 STARTS = frozenset((FaultType.KUBELET_RESTART, FaultType.KUBELET_DOWN))
 
 
@@ -281,11 +306,13 @@ def forecast(scenario: Scenario, origin: Path, nodes: int, mix: NodeMix, *, ligh
     if not light:
         [(_, watches), *_] = watching = _watching(mix)
         lines.append(f"  open      {nodes:,} connections, {nodes * watches:,} watches")
-    rates = ", ".join(f"{what} {rate:.1f}/s" for what, rate in idle(nodes, mix))
-    lines.append(f"  idle      {rates}")
+    rates = dict(idle(nodes, mix))
+    told = ", ".join(f"{what} {rate:.1f}/s" for what, rate in rates.items())
+    lines.append(f"  idle      {told}")
+    lines.append(f"  etcd      {_etcd(scenario, origin, nodes, rates, STORED[light])}")
     for phase in scenario.spec.phases:
-        told = _requests(phase, origin, nodes, light=light)
-        lines += (f"  {phase.name:9} {each}" for each in told)
+        asked = _requests(phase, origin, nodes, light=light)
+        lines += (f"  {phase.name:9} {each}" for each in asked)
         if not light:
             lines += (f"  {phase.name:9} {each}" for each in _starts(phase, nodes, watching))
     return "\n".join(lines)
@@ -305,31 +332,37 @@ def idle(nodes: int, mix: NodeMix) -> list[tuple[str, float]]:
 
 
 def _objects(phase: PhaseSpec, origin: Path, nodes: int) -> Iterator[str]:
-    for apply in phase.apply:
-        count = apply.copies(manifests := apply.manifests(origin), nodes)
-        for each in manifests:
-            pods = pods_of(each) * count
-            of = f" with {pods:,} pods" if pods and each["kind"] != "Pod" else ""
-            yield f"{count:,} {each['kind']}{of} ({phase.name})"
-    for churn in phase.churn:
-        alive = churn.at_a_time(nodes, phase.duration_ns)
-        for each in churn.manifests(origin):
-            yield f"{alive:,.0f} {each['kind']} at a time ({phase.name})"
+    for part, each, count in _parts(phase, origin, nodes):
+        pods = pods_of(each) * count
+        of = f" with {pods:,.0f} pods" if pods and each["kind"] != "Pod" else ""
+        of = of if isinstance(part, ApplySpec) else " at a time"
+        yield f"{count:,.0f} {each['kind']}{of} ({phase.name})"
 
 
-def pods_applied(phase: PhaseSpec, origin: Path, nodes: int) -> int:
-    """Return how many pods stand behind what a phase applies."""
-    return sum(
-        apply.copies(manifests := apply.manifests(origin), nodes) * sum(map(pods_of, manifests))
-        for apply in phase.apply
+def _etcd(
+    scenario: Scenario, origin: Path, nodes: int, rates: Mapping[str, float], each: Stored
+) -> str:
+    """Say how large etcd becomes: objects, and what they were until it is compacted."""
+    pods = sum(
+        pods_of(manifest) * count
+        for phase in scenario.spec.phases
+        for _, manifest, count in _parts(phase, origin, nodes)
     )
+    kept = nodes * (each.node + each.lease) + pods * each.pod
+    written = rates["PUT leases"] * each.lease + rates["PATCH nodes/status"] * each.node
+    history = HISTORY_S * written + pods * each.pod_history
+    return f"{size(int(kept))} of objects, up to {size(int(history))} of history before compaction"
 
 
 def _requests(phase: PhaseSpec, origin: Path, nodes: int, *, light: bool) -> Iterator[str]:
-    pods = pods_applied(phase, origin, nodes)
+    pods = sum(
+        pods_of(each) * count
+        for part, each, count in _parts(phase, origin, nodes)
+        if isinstance(part, ApplySpec)
+    )
     if pods and not light:
         counts = ", ".join(f"{what} {each * pods:,.0f}" for what, each in PER_POD[:-1])
-        yield f"{pods:,} pods: {counts} in all"
+        yield f"{pods:,.0f} pods: {counts} in all"
     for churn in phase.churn:
         rate = churn.per_second(nodes)
         yield ", ".join(_of_churn(churn.manifests(origin), rate, light=light))

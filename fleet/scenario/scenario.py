@@ -356,11 +356,6 @@ class Scenario(Spec):
             for fault in each.all_faults
         )
 
-    @property
-    def is_applied(self) -> bool:
-        """Whether it creates objects besides the nodes."""
-        return any(each.apply or each.churn for each in self.spec.phases)
-
     def profiles(self, origin: Path) -> tuple[str, ...]:
         """Return the pools as `--profile` has them; files lie next to the scenario."""
         found = []

@@ -233,7 +233,6 @@ def test_what_is_applied_and_comes_and_goes_is_on_the_time_line(tmp_path: Path) 
         "faults": [{"type": "ComponentStall", "component": "etcd", "at": "5s", "duration": "5s"}],
     }
     scenario = parse(yaml.safe_dump(document), "x")
-    assert scenario.is_applied
     assert scenario.stops_components
     assert time_line(scenario, 30).splitlines()[3:9] == [
         "     0:00  one: for 2m0s",
@@ -505,9 +504,15 @@ def test_a_workload_per_node_that_contradicts_itself_is_refused(
 
 def test_the_forecast_of_a_workload_per_node_follows_the_number_of_nodes() -> None:
     scenario = parse(IN_USE, "s.yaml")
-    lines = forecast(scenario, Path("s.yaml"), 40, load_mix(), light=False).splitlines()
+
+    def forecast_of(nodes: int) -> list[str]:
+        return forecast(scenario, Path("s.yaml"), nodes, load_mix(), light=False).splitlines()
+
+    lines = forecast_of(40)
     assert "            30 Deployment with 120 pods (load)" in lines
     assert "            20 Pod at a time (use)" in lines
+    [etcd] = [each for each in forecast_of(4_000) if each.startswith("  etcd")]
+    assert etcd == "  etcd      134 MB of objects, up to 459 MB of history before compaction"
     told = time_line(scenario, 40)
     assert "apply 3 pods per node by Deployment web" in told
     assert "churn Pod p, 4/s, each for 5s" in told
