@@ -122,7 +122,9 @@ class Run:
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
         )
         self._player = player  # of a scenario, if the run has one
-        self._objectives = player.objectives() if player else load_objectives(settings.slo)
+        # A further shard cannot judge: the first one looks at the control plane.
+        slo = None if settings.shard else settings.slo
+        self._objectives = player.objectives() if player else load_objectives(slo)
         self._records: Records | None = None
         self._scaling: Scaling | None = None
         self._has_begun = False  # something was created in the cluster

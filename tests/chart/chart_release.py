@@ -85,6 +85,11 @@ class Release:
         events = map(json.loads, self.world.kubectl("get", "--raw", since).splitlines())
         return [event["object"] for event in events if event["type"] != "DELETED"]
 
+    def passes(self) -> bool:
+        """Return whether `helm test` passes."""
+        test = ("test", RELEASE, f"--namespace={NAMESPACE}", "--timeout=120s")
+        return self._helm.run(*test, check=False).returncode == 0
+
     def nodes(self) -> dict[str, Json]:
         found = self.world.items("nodes", "-l", f"{RUN_LABEL}={RUN}")
         return {node["metadata"]["name"]: node for node in found}

@@ -177,8 +177,10 @@ class PlayedPod:
         self.restarts = 0
         self.process: subprocess.Popen[bytes] | None = None
         self.is_over = False
+        self.code: int | None = None
+        """What its program ended with, once it `is_over`."""
+        self.root = root
         self._server = server
-        self._root = root
         self._hosts = hosts
         self._volumes = Volumes(server, pod, root)
         self._started = self._now()
@@ -217,7 +219,7 @@ class PlayedPod:
             Mount(self._hosts, "/etc/hosts", is_writable=False),
         ]
         directory = container.get("workingDir", "/")
-        sandboxed = sandbox(mounts, self._root / "scratch", command, directory)
+        sandboxed = sandbox(mounts, self.root / "scratch", command, directory)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 sandboxed,
@@ -243,7 +245,7 @@ class PlayedPod:
         elif (code := self.process.poll()) is not None:
             self.process = None
             if pod["spec"]["restartPolicy"] != "Always":
-                self.is_over = True
+                self.is_over, self.code = True, code
                 self._report("Succeeded" if code == 0 else "Failed", code)
                 return
             self.restarts += 1

@@ -33,6 +33,7 @@ from fleet.cluster.ownership import RUN_LABEL
 from fleet.cluster.rbac import rules
 from fleet.cluster.run_id import LOAD_LABEL, load_name
 from fleet.dashboard.dashboard import EVERYWHERE, IN_NAMESPACE
+from fleet.errors import Exit
 from fleet.host.machine import AGENT_BYTES, BASE_BYTES, NODE_BYTES
 from fleet.profile.settings import SHARD_ROOM, Fidelity
 from tools import release
@@ -46,6 +47,12 @@ BEHAVIOR = {
     "kind": "PodBehavior",
     "metadata": {"name": "quick"},
     "spec": {"podSelector": {}},
+}
+SLO = {
+    "apiVersion": "fleet.emulator/v1alpha1",
+    "kind": "ServiceLevelObjectives",
+    "metadata": {"name": "ours"},
+    "spec": {"expectations": [{"sli": "TimeToNodesReady", "max": "2m"}]},
 }
 MATRIX: dict[str, Json] = {
     "default": {},
@@ -112,6 +119,17 @@ MATRIX: dict[str, Json] = {
         "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
         "fullnameOverride": "other",
     },
+    "test": {
+        "run": {"duration": "5m", "slo": {"document": SLO}, "report": False},
+        "nodes": 2500,
+        "topologySpreadConstraints": [],
+    },
+    "scenario": {
+        "run": {
+            "scenario": {"configMap": {"name": "ours", "key": "outage.yaml"}},
+            "rules": [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["create"]}],
+        }
+    },
     "path": {"serve": {"enabled": True, "mode": "path"}, "processesPerPod": 2},
     "little": {
         "podDisruptionBudget": {"enabled": False},
@@ -121,6 +139,7 @@ MATRIX: dict[str, Json] = {
         "serviceAccount": {"create": False},
     },
 }
+TEST: Json = {"run": {"duration": "1m"}}
 KUBE_PROXY = "kube-proxy"
 OLD: Json = {"rbac": {"legacyImpersonation": "always"}}
 ALLOWED: Json = {"identity": {"allowBroadImpersonation": True}}
@@ -141,7 +160,7 @@ def of_kind(objects: list[Json], kind: str, name: str = "") -> list[Json]:
 
 
 def container(objects: list[Json]) -> Json:
-    [found] = of_kind(objects, "StatefulSet")
+    [found] = [*of_kind(objects, "StatefulSet"), *of_kind(objects, "Job", f"{RELEASE}-1")]
     [only] = found["spec"]["template"]["spec"]["containers"]
     return dict(only)
 
@@ -214,9 +233,65 @@ def test_kubelets_are_served_at_a_port_each_or_by_their_path(bare_helm: Helm) ->
             assert found == named
 
 
+def test_a_test_is_a_job_whose_pods_end_with_their_verdict(bare_helm: Helm) -> None:
+    objects = bare_helm.objects(MATRIX["test"])
+    assert not of_kind(objects, "StatefulSet")
+    [job] = of_kind(objects, "Job", f"{RELEASE}-1")
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (3, 3)
+    final = job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]
+    assert final == [Exit.EXPECTATION_FAILED, Exit.USAGE, Exit.INVALID]
+    pod = job["spec"]["template"]["spec"]
+    assert (pod["restartPolicy"], pod["topologySpreadConstraints"]) == ("Never", [])
+    args = container(objects)["args"]
+    assert args[:3] == ["spawn", "--duration=5m", "--slo=/etc/fleet/run/slo.yaml"]
+    assert {f"--run-id={RUN}-1", "--record=files"} <= {*args}
+    [files] = of_kind(objects, "ConfigMap", f"{RELEASE}-run")
+    assert yaml.safe_load(files["data"]["slo.yaml"]) == SLO
+    assert not of_kind(objects, "Pod"), "there are no nodes for a smoke test any more"
+
+
+def test_a_scenario_is_played_by_one_pod_with_rights_for_its_objects(bare_helm: Helm) -> None:
+    objects = bare_helm.objects(MATRIX["scenario"])
+    args = container(objects)["args"]
+    assert args[:2] == ["run", "/etc/fleet/configmaps/ours/outage.yaml"]
+    assert not [each for each in args if each.startswith(("--seed", "--start", "--duration"))]
+    [role] = of_kind(objects, "ClusterRole", f"{NAMESPACE}-{RELEASE}-run")
+    assert role["rules"] == MATRIX["scenario"]["run"]["rules"]
+    [report] = of_kind(objects, "Pod", f"{RELEASE}-report")
+    assert f"--run={RUN}-1" in report["spec"]["containers"][0]["args"]
+
+
+def test_pods_are_spread_over_machines_unless_values_say_otherwise(bare_helm: Helm) -> None:
+    [found] = of_kind(bare_helm.objects({}), "StatefulSet")
+    [spread] = found["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["maxSkew"]) == ("kubernetes.io/hostname", 1)
+    selected = spread["labelSelector"]["matchLabels"].items()
+    assert selected <= found["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_twenty_thousand_nodes_are_named_once(bare_helm: Helm) -> None:
+    """In a second: lists of names that grow by copies took minutes."""
+    objects = bare_helm.objects({"nodes": 20_000, "processesPerPod": 2})
+    [*names] = [
+        name
+        for role in of_kind(objects, "ClusterRole")
+        for rule in role["rules"]
+        if "delete" in rule["verbs"] and rule["resources"] == ["nodes"]
+        for name in rule["resourceNames"]
+    ]
+    assert len(names) == len({*names}) == 20_000
+    assert names[-1] == "fleet-0039-00499"
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        (TEST | {"locust": {"enabled": True}}, "a dashboard says when its run ends"),
+        ({"run": {"slo": {"document": SLO}}}, "run.slo and run.rules are for a test"),
+        ({"run": {"scenario": {"source": "a"}, "duration": "1m"}}, "its own duration"),
+        ({"run": {"scenario": {"source": "a"}}, "nodes": 1001}, "one pod plays it"),
+        ({"run": {"duration": "soon"}}, "at '/run/duration'"),
+        ({"run": {"scenario": {"source": "a", "document": "b"}}}, "at '/run/scenario'"),
         ({"confirmCluster": ""}, "confirmCluster: name the cluster to load by the UID"),
         ({"confirmCluster": "prod"}, "at '/confirmCluster': 'prod' does not match pattern"),
         ({"nodes": 0}, "at '/nodes': minimum: got 0, want 1"),

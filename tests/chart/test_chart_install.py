@@ -1,5 +1,6 @@
 """`helm install` for real: the pods of the chart run, with nothing but the rights it gives them."""
 
+import json
 import os
 import signal
 from urllib.parse import unquote
@@ -103,6 +104,73 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
 
     release.uninstall_and_leave_nothing()
     assert world.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=fleet") == []
+
+
+CODES = {"pass": 0, "not-judged": 0, "fail": 1, "invalid": 4, "incomplete": 4}
+"""By verdict; a machine that stands still makes a run late, and so invalid."""
+
+
+def tested(release: Release, revision: int) -> tuple[dict[int, tuple[int, str]], Json]:
+    """Return code and verdict of each pod of a test, by its index, and the ended Job."""
+    name = f"{RELEASE}-{revision}"
+
+    def job() -> Json:
+        return release.home.get("job", "-n", NAMESPACE, name)
+
+    def has_ended() -> bool:
+        assert release.node.failure is None, release.node.failure
+        kinds = {each["type"] for each in job()["status"].get("conditions", ())}
+        return bool(kinds & {"Complete", "Failed"})
+
+    eventually(has_ended, f"the end of {name}", seen=release.node.logs)
+    found = {}
+    for pod in release.node.pods.values():
+        labels = pod.pod["metadata"]["labels"]
+        if labels.get("batch.kubernetes.io/job-name") == name:
+            [path] = (pod.root / "volumes/run").glob("runs/*/summary.json")
+            verdict = json.loads(path.read_text())["verdict"]
+            assert pod.code is not None
+            found[int(labels["batch.kubernetes.io/job-completion-index"])] = pod.code, verdict
+    return found, job()
+
+
+def reported(release: Release) -> tuple[bool, str]:
+    """Return whether `helm test` passes, and what its pod printed."""
+    passes = release.passes()
+    return passes, release.node.named(f"{RELEASE}-report").log.read_text()
+
+
+def test_a_test_ends_with_the_verdict_and_its_report_stays(release: Release) -> None:
+    """Two pods of five nodes; then again, held to what no control plane can keep."""
+    limit = {"sli": "TimeToNodesReady", "max": "20m"}
+    spec = {"defaults": False, "expectations": [limit]}
+    slo: Json = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "ServiceLevelObjectives"}
+    slo |= {"metadata": {"name": "ours"}, "spec": spec}
+    values: Json = {
+        "nodes": 2 * NODES_PER_POD,
+        "fidelity": "light",
+        "run": {"duration": "1s", "slo": {"document": slo}},
+    }
+    said = release.install(**values)
+    assert f"wait --for=condition=complete --timeout=1h job/{RELEASE}-1" in said
+    for revision, wanted in ((1, "pass"), (2, "fail")):
+        pods, job = tested(release, revision)
+        assert pods.keys() == {0, 1}
+        assert all(code == CODES[verdict] for code, verdict in pods.values()), pods
+        assert pods[0][1] in {wanted, "invalid"}
+        failed = sum(code != 0 for code, _ in pods.values())
+        assert (job["status"].get("succeeded", 0), job["status"].get("failed", 0)) == (
+            2 - failed,
+            failed,
+        )
+        passes, report = reported(release)
+        assert f"fleet run {RUN}-{revision}" in report
+        verdict = report.removeprefix("## ").partition(":")[0].lower().replace(" ", "-")
+        assert passes is (CODES[verdict] == 0), report
+        if revision == 1:
+            limit["max"] = "1ms"
+            release.apply("upgrade", **values)
+    release.uninstall_and_leave_nothing()
 
 
 @pytest.mark.slow

@@ -64,9 +64,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (include "fleet.fullname" .) .Values.namePrefix -}}
 {{- end -}}
 
-{{- /* The run that all pods are of, over restarts and upgrades: namespace and release. */ -}}
+{{- /* The run that all pods are of, over restarts and upgrades; each test is a run of its own. */ -}}
 {{- define "fleet.runId" -}}
 {{- $id := printf "%s.%s" .Release.Namespace .Release.Name -}}
+{{- if eq (include "fleet.isTest" .) "true" -}}
+{{- $id = printf "%s-%d" $id .Release.Revision -}}
+{{- end -}}
 {{- if gt (len $id) 63 -}}
 {{- $id = printf "%s-%s" ($id | trunc 54 | trimSuffix "-" | trimSuffix ".") ($id | sha256sum | trunc 8) -}}
 {{- end -}}
@@ -95,6 +98,32 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "fleet.replicas" -}}
 {{- $perPod := include "fleet.nodesPerPod" . | int -}}
 {{- div (add (int .Values.nodes) $perPod -1) $perPod -}}
+{{- end -}}
+
+{{- /* Whether the pods run a test that ends, in a Job; otherwise they keep nodes. */ -}}
+{{- define "fleet.isTest" -}}
+{{- or (not (empty .Values.run.duration)) (not (empty .Values.run.scenario)) -}}
+{{- end -}}
+
+{{- /* Files of a test that the values hold, by name. */ -}}
+{{- define "fleet.runFiles" -}}
+{{- $files := dict -}}
+{{- range $name, $given := pick .Values.run "scenario" "slo" -}}
+{{- with $given.document -}}
+{{- $_ := set $files (printf "%s.yaml" $name) (kindIs "string" . | ternary . (toYaml .)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $files -}}
+{{- end -}}
+
+{{- /* Where a pod has such a file: of the name and what is given. */ -}}
+{{- define "fleet.runFile" -}}
+{{- with index . 1 -}}
+{{- if .source -}}{{- .source -}}
+{{- else if .configMap -}}/etc/fleet/configmaps/{{- .configMap.name -}}/{{- .configMap.key -}}
+{{- else -}}/etc/fleet/run/{{- index $ 0 -}}.yaml
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "fleet.identity" -}}
@@ -141,11 +170,11 @@ dashboard may put up to 2,000 nodes, or what a shard has, on each (fleet/setting
 {{- end -}}
 
 {{- /*
-Names of nodes, for rights. Those of the release as it was stay until the next upgrade, since its
-pods remove the nodes that go.
+Names of nodes, for rights, in lists of 1,000: `append` copies its list. Those of the release as it
+was stay until the next upgrade, since its pods remove the nodes that go.
 */ -}}
 {{- define "fleet.nodeNames" -}}
-{{- $names := list -}}
+{{- $parts := list -}}
 {{- if .Values.rbac.nodeNames -}}
 {{- $new := include "fleet.named" . | fromJson -}}
 {{- $role := lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" (include "fleet.globalName" .) -}}
@@ -156,13 +185,15 @@ pods remove the nodes that go.
 {{- fail (printf "rbac.nodeNames: rights for %d nodes by name are more than an object of Helm's should hold (20,000); rbac.nodeNames=false gives them for any node" (mul $shards $slots)) -}}
 {{- end -}}
 {{- $prefix := include "fleet.namePrefix" . -}}
-{{- range $shard := until (int $shards) -}}
-{{- range $slot := until (int $slots) -}}
-{{- $names = append $names (printf "%s-%04d-%05d" $prefix $shard $slot) -}}
+{{- range $indices := until (int (mul $shards $slots)) | chunk 1000 -}}
+{{- $names := list -}}
+{{- range $indices -}}
+{{- $names = append $names (printf "%s-%04d-%05d" $prefix (div . $slots) (mod . $slots)) -}}
+{{- end -}}
+{{- $parts = append $parts $names -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
-{{- toJson $names -}}
+{{- toJson (default (list list) $parts) -}}
 {{- end -}}
 
 {{- /* Options that name the cluster to load. */ -}}
@@ -314,6 +345,19 @@ time again to remove what they left.
 {{- end -}}
 {{- if and $grants (eq .Values.rbac.kubeProxy "always") (eq (include "fleet.lacksConsent" .) "true") -}}
 {{- fail (printf "identity.allowBroadImpersonation: on servers before 1.36 (this one: %s) rbac.kubeProxy=always is the right to be kube-system/kube-proxy in whatever it may" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if eq (include "fleet.isTest" .) "true" -}}
+{{- if .Values.locust.enabled -}}
+{{- fail "locust.enabled: a dashboard says when its run ends; leave run.duration and run.scenario out" -}}
+{{- end -}}
+{{- if and .Values.run.scenario (or .Values.run.duration .Values.run.slo) -}}
+{{- fail "run.scenario: it has its own duration and expectations; leave run.duration and run.slo out" -}}
+{{- end -}}
+{{- if and .Values.run.scenario (gt (include "fleet.replicas" . | int) 1) -}}
+{{- fail "run.scenario: one pod plays it; raise nodesPerPod, and processesPerPod for more cores" -}}
+{{- end -}}
+{{- else if or .Values.run.slo .Values.run.rules -}}
+{{- fail "run.slo and run.rules are for a test: set run.duration or run.scenario" -}}
 {{- end -}}
 {{- if lt (include "fleet.nodesPerPod" . | int) (int .Values.processesPerPod) -}}
 {{- fail (printf "processesPerPod: %d processes for the %d nodes of a pod" (int .Values.processesPerPod) (include "fleet.nodesPerPod" . | int)) -}}
