@@ -59,66 +59,12 @@ def test_regular_containers_start_together() -> None:
     assert names(pod, a=BAD, b=RUNS) == ["a"]
 
 
-def test_init_containers_go_one_by_one() -> None:
-    pod = make_pod(init_containers=(container("i"), container("j")))
-    assert names(pod) == ["i"]
-    assert names(pod, i=RUNS) == []
-    assert names(pod, i=OK) == ["j"]
-    assert names(pod, i=OK, j=OK) == ["c"]
-    assert names(pod, i=OK, j=OK, c=OK) == ["c"]
-
-
-def test_a_failed_init_container_starts_again_unless_never() -> None:
-    inits = (container("i"), container("j"))
-    assert names(make_pod(init_containers=inits), i=BAD) == ["i"]
-    assert names(make_pod(init_containers=inits, restart_policy="Never"), i=BAD) == []
-
-
-def test_a_sidecar_lets_the_next_one_start_once_it_runs() -> None:
-    pod = make_pod(init_containers=(side("s"), container("i")))
-    assert names(pod) == ["s"]
-    assert names(pod, s=RUNS) == ["i"]
-    assert names(pod, s=BAD) == ["s"]
-    assert names(pod, s=BAD, i=RUNS) == ["s"]
-    assert names(pod, s=RUNS, i=OK) == ["c"]
-    assert names(pod, s=OK, i=OK, c=RUNS) == ["s"]
-    last = make_pod(init_containers=(container("i"), side("s")))
-    assert names(last, i=OK) == ["s"]
-    assert names(last, i=OK, s=RUNS) == ["c"]
-
-
-def test_ephemeral_containers_start_once_even_during_init() -> None:
-    pod = make_pod(init_containers=(container("i"),), ephemeral_containers=(container("e"),))
-    assert names(pod, i=RUNS) == ["e"]
-    assert names(pod, i=RUNS, e=OK) == []
-
-
 def test_only_sidecars_are_left() -> None:
     pod = make_pod(init_containers=(side("s"),), restart_policy="Never")
     assert compute_pod_actions(pod, after(pod, s=RUNS, c=OK)).kill_pod
     assert not compute_pod_actions(pod, after(pod, s=RUNS, c=RUNS)).kill_pod
     assert not compute_pod_actions(pod, after(pod, s=RUNS)).kill_pod
     assert not compute_pod_actions(pod, after(pod, s=OK, c=OK)).kill_pod
-
-
-def test_a_container_whose_image_changed_is_restarted_whatever_its_policy() -> None:
-    other = container("c", image="nginx:2")
-    for policy in ("Always", "Never"):
-        pod = make_pod(other, container("d"), restart_policy=policy)
-        actions = compute_pod_actions(pod, after(pod, c=RUNS, d=RUNS))
-        [kill] = actions.kill
-        assert kill.message == "Container c definition changed, will be restarted"
-        assert [spec.image for spec in actions.start] == ["nginx:2"]
-
-
-def test_a_sidecar_whose_image_changed_is_restarted_but_no_init_container() -> None:
-    changed = side("s")._replace(image="nginx:2"), container("i", image="nginx:2")
-    pod = make_pod(init_containers=changed)
-    for runs in ({"c": RUNS}, {}):
-        actions = compute_pod_actions(pod, after(pod, s=RUNS, i=OK, **runs))
-        [kill] = actions.kill
-        assert kill.message == "Init container s definition changed"
-        assert "s" in [spec.name for spec in actions.start]
 
 
 def rule(action: str, operator: str, *values: int) -> ContainerLifecycle:
@@ -157,15 +103,6 @@ class Failing:
         return self.started
 
 
-def test_a_failed_probe_kills_and_restarts() -> None:
-    pod = make_pod()
-    actions = compute_pod_actions(pod, after(pod, c=RUNS), Failing(KillReason.LIVENESS_PROBE))
-    message = "Container c failed liveness probe, will be restarted"
-    assert actions.kill == (("c", message, KillReason.LIVENESS_PROBE),)
-    assert actions.start == pod.spec.containers
-    assert not actions.kill_pod
-
-
 def test_a_failed_probe_ends_a_pod_that_never_restarts() -> None:
     pod = make_pod(restart_policy="Never")
     probes = Failing(KillReason.STARTUP_PROBE)
@@ -177,14 +114,3 @@ def test_a_failed_probe_ends_a_pod_that_never_restarts() -> None:
         "Container d failed startup probe, will be restarted",
     ]
     assert [spec.name for spec in actions.start] == ["d"]
-
-
-def test_a_sidecar_that_is_not_started_holds_the_others_back() -> None:
-    pod = make_pod(init_containers=(side("s"), container("i")))
-    sandbox = after(pod, s=RUNS)
-    assert compute_pod_actions(pod, sandbox, Failing(None, started=False)).start == ()
-    assert compute_pod_actions(pod, sandbox, Failing(None)).start == (pod.spec.init_containers[1],)
-    failed = Failing(KillReason.STARTUP_PROBE, started=False)
-    actions = compute_pod_actions(pod, sandbox, failed)
-    assert [each.message for each in actions.kill] == ["Init container s failed startup probe"]
-    assert actions.start == (pod.spec.init_containers[0],)

@@ -16,7 +16,6 @@ from world.pod_world import (
     World,
     container,
     make_pod,
-    needs,
     replaced,
 )
 
@@ -25,7 +24,6 @@ from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import (
     Milestone,
     Op,
-    PodStatusPatch,
     Reply,
     ReplyKind,
     Timer,
@@ -34,16 +32,12 @@ from fleet.k8s.effects import (
     WatchKind,
 )
 from fleet.k8s.pods import (
-    EnvRef,
     EventType,
     Pod,
     PodUid,
-    RunningState,
     TerminatedState,
-    WaitingState,
 )
 from fleet.k8s.selectors import Toleration
-from fleet.k8s.volumes import ObjectData
 
 START = [
     "WATCH kube-root-ca.crt",
@@ -79,19 +73,6 @@ def test_a_pod_start_is_what_a_kubelet_sends() -> None:
     assert token == TokenRequest("default", "default", "", 3607, "web", UID, volume)
 
 
-def test_the_second_status_says_only_that_the_sandbox_is_ready() -> None:
-    world = World()
-    world.create(make_pod())
-    world.run(3)
-    patches = [call.payload for call in world.calls if call.op is Op.PATCH_POD_STATUS]
-    second = patches[1]
-    assert isinstance(second, PodStatusPatch)
-    assert second.new._replace(conditions=()) == second.old._replace(conditions=())
-    assert second.new.pod_ip == ""
-    changed = set(second.new.conditions) - set(second.old.conditions)
-    assert [each.type for each in changed] == ["PodReadyToStartContainers"]
-
-
 def test_a_running_pod_costs_no_timer_but_its_token_refresh() -> None:
     world = running()
     before = world.timers
@@ -124,58 +105,6 @@ def test_a_second_pod_of_the_namespace_shares_the_watch() -> None:
     assert "UNWATCH kube-root-ca.crt" in world.take_log()
 
 
-def test_a_graceful_deletion_ends_with_the_final_delete() -> None:
-    world = running()
-    world.delete()
-    world.run(3)
-    log = [each for each in world.take_log() if not each.startswith("CREATE_EVENT")]
-    # 3 GET, rarely 4: see kubelet-reference 10.4.
-    assert log[:4] == [
-        "GET_POD",
-        "PATCH_POD_STATUS Running",
-        "GET_POD",
-        "PATCH_POD_STATUS Succeeded",
-    ]
-    assert [each for each in log[4:] if each != "GET_POD"] == [
-        "UNWATCH kube-root-ca.crt",
-        "DELETE_POD",
-    ]
-    assert log.count("GET_POD") in (3, 4)
-    assert world.loop.is_idle()
-    first = world.statuses[-2]
-    assert first.observed_generation == 2
-    assert {each.observed_generation for each in first.conditions} == {2}
-    last = world.statuses[-1]
-    assert {each.type: (each.status, each.reason) for each in last.conditions} == {
-        "PodReadyToStartContainers": ("False", ""),
-        "Initialized": ("True", "PodCompleted"),
-        "Ready": ("False", "PodCompleted"),
-        "ContainersReady": ("False", "PodCompleted"),
-        "PodScheduled": ("True", ""),
-    }
-
-
-def test_killing_is_said_once_per_running_container() -> None:
-    world = running(container("a"), container("b"))
-    world.delete()
-    world.run(3)
-    assert world.take_log().count("CREATE_EVENT Killing") == 2
-
-
-def test_a_forced_deletion_ends_at_the_last_get() -> None:
-    world = running()
-    world.delete(grace_s=0)
-    world.run(5)
-    log = world.take_log()
-    assert [each for each in log if each != "GET_POD"] == [
-        "CREATE_EVENT Killing",
-        "UNWATCH kube-root-ca.crt",
-    ]
-    assert log.count("GET_POD") in (1, 2)  # the second one, unless housekeeping comes before
-    assert world.loop.is_idle()
-    assert world.counts(Milestone.POD_REMOVED) == 1
-
-
 def test_a_pod_deleted_while_its_volumes_are_awaited_ends_as_failed() -> None:
     world = World()
     world.objects.clear()
@@ -189,17 +118,6 @@ def test_a_pod_deleted_while_its_volumes_are_awaited_ends_as_failed() -> None:
     assert last.phase == "Failed"
     assert isinstance(last.containers[0].state, TerminatedState)
     assert last.containers[0].state.reason == "ContainerStatusUnknown"
-
-
-def test_a_deletion_during_the_start_waits_for_the_runtime() -> None:
-    world = World()
-    world.create(make_pod())
-    world.run(0.35)  # the sandbox is being made
-    world.delete()
-    world.run(5)
-    assert "CREATE_EVENT Killing" in world.log
-    assert world.log[-1] == "DELETE_POD"
-    assert world.loop.is_idle()
 
 
 def test_light_sends_one_patch_and_one_delete() -> None:
@@ -244,23 +162,6 @@ def test_light_needs_nothing_for_a_forced_deletion() -> None:
     assert world.loop.is_idle()
 
 
-@pytest.mark.parametrize(
-    ("script", "phase", "reason"),
-    [("sleep 3", "Succeeded", "Completed"), ("sleep 3; exit 4", "Failed", "Error")],
-)
-def test_a_job_ends_once_and_its_phase_is_held_back(script: str, phase: str, reason: str) -> None:
-    world = World()
-    world.create(make_pod(container("c", "sh", "-c", script), restart_policy="Never"))
-    world.run(8)
-    phases = [each.phase for each in world.statuses]
-    assert phases == ["Pending", "Pending", "Running", "Running", phase]
-    held = world.statuses[3].containers[0].state
-    assert isinstance(held, TerminatedState)
-    assert (held.reason, held.finished_s - held.started_s) == (reason, 3)
-    assert "CREATE_EVENT Killing" not in world.log
-    assert world.counts(Milestone.POD_FAILED) == (phase == "Failed")
-
-
 @pytest.mark.parametrize("command", ["true", "false"])
 def test_light_reports_the_end_of_a_job_once(command: str) -> None:
     world = World(light=True)
@@ -302,26 +203,6 @@ def test_a_failing_container_backs_off_as_upstream() -> None:
     assert world.counts(Milestone.POD_FAILED) == 0
 
 
-def test_a_crash_loop_is_shown_with_its_last_state() -> None:
-    world = World()
-    world.create(make_pod(container("c", "false")))
-    world.run(100)
-    waiting = [
-        each.containers[0]
-        for each in world.statuses
-        if each.containers and isinstance(each.containers[0].state, WaitingState)
-    ]
-    crashed = next(each for each in waiting if each.state.reason == "CrashLoopBackOff")  # type: ignore[union-attr]
-    assert crashed.state == WaitingState(
-        "CrashLoopBackOff",
-        f"back-off 10s restarting failed container=c pod=web_default({UID})",
-    )
-    assert crashed.last_state is not None
-    assert (crashed.last_state.exit_code, crashed.last_state.reason) == (1, "Error")
-    assert crashed.restart_count == 1
-    assert "PATCH_EVENT BackOff" in world.log
-
-
 def test_on_failure_restarts_only_failures() -> None:
     world = World()
     world.create(
@@ -338,32 +219,6 @@ def test_on_failure_restarts_only_failures() -> None:
     assert world.pods[UID].status.phase == "Running"
 
 
-def test_init_containers_run_in_order_then_the_sidecar_stays() -> None:
-    world = World()
-    pod = make_pod(
-        init_containers=(
-            container("one", "sleep", "1"),
-            container("side", restart_policy="Always"),
-            container("two", "sleep", "1"),
-        )
-    )
-    world.create(pod)
-    world.run(1)
-    waits = world.condition("Initialized")
-    assert (waits.status, waits.reason) == ("False", "ContainersNotInitialized")
-    assert waits.message == "containers with incomplete status: [one side two]"
-    world.run(7)
-    status = world.pods[UID].status
-    assert status.phase == "Running"
-    one, side, two = status.init_containers
-    assert isinstance(one.state, TerminatedState)
-    assert isinstance(side.state, RunningState)
-    assert isinstance(two.state, TerminatedState)
-    assert (one.ready, side.ready, two.ready) == (True, True, True)
-    assert (one.started, side.started, two.started) == (False, True, False)
-    assert world.condition("Ready").status == "True"
-
-
 def test_a_sidecar_does_not_keep_a_job_from_ending() -> None:
     world = World()
     world.create(
@@ -378,30 +233,6 @@ def test_a_sidecar_does_not_keep_a_job_from_ending() -> None:
     assert "CREATE_EVENT Killing" in world.log
 
 
-def test_a_failed_init_container_fails_a_pod_that_never_restarts() -> None:
-    world = World()
-    world.create(make_pod(init_containers=(container("init", "false"),), restart_policy="Never"))
-    world.run(8)
-    assert world.pods[UID].status.phase == "Failed"
-
-
-def test_a_missing_config_map_holds_the_pod_until_it_appears() -> None:
-    world = World()
-    world.objects.clear()
-    world.create(make_pod())
-    world.run(6)
-    log = world.take_log()
-    assert log.count("CREATE_EVENT FailedMount") == 1
-    assert log.count("PATCH_EVENT FailedMount") == 3  # after 0.5, 1, 2 s
-    assert world.pods[UID].status.phase == "Pending"
-    meta = ObjectData("kube-root-ca.crt", "2")
-    world.deliver(
-        WatchEvent(WatchKind.CONFIG_MAP, EventType.ADDED, meta, "default", "kube-root-ca.crt")
-    )
-    world.run(6)
-    assert world.pods[UID].status.phase == "Running"
-
-
 def test_a_refused_token_is_asked_for_again() -> None:
     world = World()
     world.refuse[Op.CREATE_TOKEN] = Reply(ReplyKind.REFUSED, None, 500, "boom")
@@ -411,20 +242,6 @@ def test_a_refused_token_is_asked_for_again() -> None:
     assert world.log.count("CREATE_TOKEN") >= 2
     del world.refuse[Op.CREATE_TOKEN]
     world.run(5)
-    assert world.pods[UID].status.phase == "Running"
-
-
-def test_an_environment_that_is_missing_keeps_one_container_waiting() -> None:
-    world = World()
-    source = EnvRef("Secret", name="password", optional=False)
-    world.create(make_pod(container("c", script=needs(source)), container("d")))
-    world.run(14)
-    waiting = world.container().state
-    assert waiting == WaitingState("CreateContainerConfigError", 'secret "password" not found')
-    assert "CREATE_EVENT Failed" in world.log
-    meta = ObjectData("password", "2")
-    world.deliver(WatchEvent(WatchKind.SECRET, EventType.ADDED, meta, "default", "password"))
-    world.run(20)
     assert world.pods[UID].status.phase == "Running"
 
 
@@ -489,15 +306,6 @@ def test_a_pod_that_had_ended_before_the_restart_is_only_deleted() -> None:
     assert after.loop.is_idle()
 
 
-def test_what_others_write_into_our_status_is_overwritten_within_ten_seconds() -> None:
-    world = running()
-    good = world.pods[UID].status
-    world.change(status=good._replace(phase="Pending"))
-    world.run(11)
-    assert world.take_log() == ["GET_POD", "PATCH_POD_STATUS Running"]
-    assert world.pods[UID].status == good
-
-
 def test_a_status_that_failed_is_sent_again_at_the_full_pass() -> None:
     world = World()
     world.refuse[Op.PATCH_POD_STATUS] = Reply(ReplyKind.LOST)
@@ -507,25 +315,6 @@ def test_a_status_that_failed_is_sent_again_at_the_full_pass() -> None:
     world.refuse.clear()
     world.run(10)
     assert world.take_log() == ["GET_POD", "PATCH_POD_STATUS Running"]
-
-
-def test_a_readiness_gate_is_looked_at_when_its_condition_changes() -> None:
-    world = running(readiness_gates=("lb",))
-    assert world.condition("Ready").message == (
-        'corresponding condition of pod readiness gate "lb" does not exist.'
-    )
-    status = world.pods[UID].status
-    gate = status.conditions[-1]._replace(type="lb", status="True")
-    world.change(status=status._replace(conditions=(*status.conditions, gate)))
-    world.run(2)
-    assert world.condition("Ready").status == "True"
-    assert world.condition("lb").status == "True"
-
-
-def test_host_network_pods_have_the_address_of_the_node() -> None:
-    world = running(host_network=True)
-    assert world.pods[UID].status.pod_ip == HOST_IP
-    assert world.statuses[0].pod_ip == HOST_IP
 
 
 def test_pods_of_two_families_have_their_node_s_own_first() -> None:
@@ -595,18 +384,6 @@ def test_a_pod_that_is_deleted_while_its_node_is_read_goes(delay_s: float) -> No
     world.run(30)
     assert world.pods == {}
     assert not world.loop.admission.is_holding
-
-
-def test_an_ephemeral_container_starts_in_a_running_pod() -> None:
-    world = running()
-    world.change(ephemeral_containers=(container("debug", "sleep", "5"),), fingerprint=9)
-    world.run(2)
-    shown = world.pods[UID].status.ephemeral_containers
-    assert [each.name for each in shown] == ["debug"]
-    world.run(8)
-    shown = world.pods[UID].status.ephemeral_containers
-    assert isinstance(shown[0].state, TerminatedState)
-    assert shown[0].restart_count == 0
 
 
 def test_a_burst_of_statuses_is_sent_as_one() -> None:
