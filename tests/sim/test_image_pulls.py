@@ -61,33 +61,6 @@ def images(sim: Simulation, node: str = "n-0") -> list[str]:
     return [each["names"][-1] for each in found]
 
 
-def test_a_failing_pull_looks_as_it_does_in_a_real_cluster() -> None:
-    sim = started()
-    sim.create_pod("bad", annotations=annotated(pull_error="NotFound"))
-    seen = reasons_over_time(sim, "bad", 60)
-    assert [reason for _, reason in seen[:4]] == [
-        "ContainerCreating",
-        "ErrImagePull",
-        "ImagePullBackOff",
-        "ErrImagePull",
-    ]
-    assert seen[1][0] < 3  # the relist sees the sandbox
-    assert 10 <= seen[2][0] - seen[1][0] <= 17
-    name = "docker.io/library/nginx:1"
-    error = (
-        f'rpc error: code = NotFound desc = failed to pull and unpack image "{name}": '
-        f'failed to resolve reference "{name}": {name}: not found'
-    )
-    assert messages(sim, "bad") == [
-        ("Normal", "Pulling", 'Pulling image "nginx:1"'),
-        ("Warning", "Failed", f'Failed to pull image "nginx:1": {error}'),
-        ("Warning", "Failed", "Error: ErrImagePull"),
-        ("Normal", "BackOff", 'Back-off pulling image "nginx:1"'),
-        ("Warning", "Failed", "Error: ImagePullBackOff"),
-    ]
-    assert sim.phase("bad") == "Pending"
-
-
 def test_pulls_that_fail_are_tried_after_10_20_40_seconds_and_so_on() -> None:
     sim = started()
     sim.create_pod("bad", annotations=annotated(pull_error="Unauthorized"))
@@ -238,23 +211,6 @@ def test_a_pod_that_is_deleted_while_it_pulls_goes_once_its_containers_have_run(
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
     assert kubelet.pods is None
-
-
-def test_pull_secrets_are_looked_up() -> None:
-    sim = started()
-    private = annotated(pull_error="Unauthorized")
-    secrets = [{"name": "mine"}, {"name": "other"}]
-    sim.create_pod("app", annotations=private, imagePullSecrets=secrets)
-    sim.run_for(seconds=5)
-    assert waiting(sim, "app")[0] == "ErrImagePull"
-    text = (
-        "Unable to retrieve some image pull secrets (mine, other); attempting to pull the image "
-        "may not succeed."
-    )
-    assert messages(sim, "app")[0] == ("Warning", "FailedToRetrieveImagePullSecret", text)
-    sim.server.create(("secrets", "default", "mine"), {})
-    sim.run_for(seconds=30)
-    assert sim.phase("app") == "Running"
 
 
 def test_a_full_disk_is_freed_of_images_that_nobody_uses() -> None:

@@ -1,13 +1,11 @@
 """Resizes of a pod's own resources in virtual time: what is admitted, applied, told, kept."""
 
-import orjson
 from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
 from fleet.profile.node_model import NodeModel
-from fleet.server.pod_lists import all_pods
 
 pytest_plugins = ("sim_encodings",)
 
@@ -67,41 +65,6 @@ def told(sim: Simulation, name: str) -> list[str]:
         for each in sim.server.all("events")
         if each["involvedObject"]["name"] == name and str(each["reason"]).startswith("Resize")
     ]
-
-
-def test_a_resize_of_the_pod_itself_is_applied_while_it_runs() -> None:
-    sim = node()
-    run(sim, "web", own("1"))
-    before = status(sim, "web")
-    assert before["resources"] == own("1")
-    resize(sim, "web", own("2", "512Mi"))
-    sim.run_for(5)
-    after = status(sim, "web")
-    assert after["allocatedResources"] == {"cpu": "2", "memory": "512Mi"}
-    # The request of memory is not in the cgroup, and stays as it was told: upstream's KEP says so.
-    assert after["resources"] == own("2", "256Mi", limit="512Mi")
-    assert after["containerStatuses"][0]["restartCount"] == 0
-    assert not condition(sim, "web", "PodResizeInProgress")
-    assert told(sim, "web") == ["ResizeStarted", "ResizeCompleted"]
-    message = next(e for e in sim.server.all("events") if e["reason"] == "ResizeStarted")["message"]
-    assert message == (
-        'Pod resize started: {"containers":[{"name":"c","resources":{}}],"generation":2}'
-    )
-
-
-def test_a_pod_that_had_none_is_given_resources_of_its_own() -> None:
-    sim = node()
-    asked = {"requests": {"cpu": "1", "memory": "64Mi"}}
-    run(sim, "web", None, container={"resources": asked})
-    resize(sim, "web", {"requests": {"cpu": "2", "memory": "128Mi"}})
-    sim.run_for(5)
-    assert status(sim, "web")["allocatedResources"] == {"cpu": "2", "memory": "128Mi"}
-    kubelet = sim.reactor.entries[NodeId(0)].kubelet
-    assert kubelet is not None
-    [shown] = orjson.loads(all_pods(kubelet, 0))["items"]  # as /pods of the kubelet has it
-    assert shown["spec"]["resources"] == {"requests": {"cpu": "2", "memory": "128Mi"}}
-    assert status(sim, "web")["resources"]["requests"]["cpu"] == "2"
-    assert told(sim, "web") == ["ResizeStarted", "ResizeCompleted"]
 
 
 def test_it_waits_until_another_pod_ends() -> None:
@@ -309,16 +272,3 @@ def test_under_pressure_it_waits_and_is_tried_again_every_three_minutes() -> Non
     sim.run_for(20)
     assert not condition(sim, "web", "PodResizePending")
     assert status(sim, "web")["resources"]["limits"]["cpu"] == "3"
-
-
-def test_a_critical_pod_displaces_others_to_grow() -> None:
-    sim = node()
-    run(sim, "critical", own("2"), priority=2_000_001_000)
-    run(sim, "web", own("5"))
-    resize(sim, "critical", own("6"))
-    sim.run_for(40)
-    assert sim.phase("web") in {"Failed", "Succeeded"}
-    assert not condition(sim, "critical", "PodResizePending")
-    assert status(sim, "critical")["allocatedResources"]["cpu"] == "6"
-    assert status(sim, "critical")["resources"]["limits"]["cpu"] == "6"
-    assert told(sim, "critical") == ["ResizeStarted", "ResizeCompleted"]

@@ -174,49 +174,6 @@ def test_the_requests_of_a_pods_stop() -> None:
     assert sim.server.open_watches == 5
 
 
-def test_a_job_completes_and_is_not_started_again() -> None:
-    sim = started()
-    uid = sim.create_pod("job", command=["sleep", "5"], restartPolicy="Never")
-    sim.run_for(seconds=20)
-    assert sim.server.phases[uid] == ["Pending", "Running", "Succeeded"]
-    status = sim.server.get("pods", "job", "default")["status"]
-    [container] = status["containerStatuses"]
-    assert container["state"]["terminated"]["reason"] == "Completed"
-    assert container["restartCount"] == 0
-    assert "Killing" not in reasons(sim, "job")
-    sim.server.delete_pod("job")
-    sim.run_for(seconds=5)
-    assert counts(sim.calls(verb="DELETE")) == {}
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
-    assert kubelet.pods is None
-
-
-def test_a_failing_pod_is_restarted_with_growing_back_off() -> None:
-    sim = started()
-    sim.create_pod("crash", command=["sh", "-c", "exit 1"])
-    sim.run_for(seconds=75)
-    [container] = sim.server.get("pods", "crash", "default")["status"]["containerStatuses"]
-    assert container["restartCount"] == 3  # at once, after 10 s, after 20 s
-    assert container["state"]["terminated"]["exitCode"] == 1  # why it waits, the next sync tells
-    assert sim.phase("crash") == "Running"
-
-
-def test_a_forced_deletion_ends_the_containers_without_a_word() -> None:
-    sim = started()
-    sim.create_pod("web")
-    sim.run_for(seconds=30)
-    sim.server.delete_pod("web", grace_s=0)
-    sim.run_for(seconds=60)
-    found = counts(sim.calls(since_s=90))
-    assert "DELETE pods" not in found
-    assert "PATCH pods" not in found
-    assert all(each.code == 404 for each in sim.calls(verb="GET", path="/pods/", since_s=90))
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
-    assert kubelet.pods is None
-
-
 def test_a_pod_deleted_while_the_server_is_away_is_deleted_after() -> None:
     sim = started()
     uid = sim.create_pod("web")
@@ -235,15 +192,6 @@ def test_a_pod_that_starts_while_statuses_are_refused_is_reported_after() -> Non
     sim.run_for(seconds=40)
     assert sim.phase("web") == "Pending"
     sim.run_for(seconds=140)  # mounts back off to 65 s meanwhile, as goroutinemap does
-    assert sim.phase("web") == "Running"
-
-
-def test_a_foreign_edit_of_a_status_is_overwritten_within_ten_seconds() -> None:
-    sim = started()
-    sim.create_pod("web")
-    sim.run_for(seconds=30)
-    sim.server.update("pods", "web", {"status": {"phase": "Pending"}}, "default")
-    sim.run_for(seconds=10.5)
     assert sim.phase("web") == "Running"
 
 

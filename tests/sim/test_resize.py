@@ -58,28 +58,6 @@ def events(sim: Simulation, name: str) -> list[str]:
     ]
 
 
-def test_a_resize_that_fits_is_applied_while_the_container_runs() -> None:
-    sim = running("web")
-    before = shown(sim, "web")
-    assert before["allocatedResources"]["cpu"] == "1"
-    resize(sim, "web", "2")
-    sim.run_for(5)
-    after = shown(sim, "web")
-    assert after["allocatedResources"] == {"cpu": "2", "memory": "64Mi"}
-    assert after["resources"] == resources("2")
-    assert after["restartCount"] == 0
-    assert after["containerID"] == before["containerID"]
-    assert not condition(sim, "web", "PodResizeInProgress")
-    summary = (
-        '{"containers":[{"name":"c","resources":{"limits":{"memory":"64Mi"},'
-        '"requests":{"cpu":"2","memory":"64Mi"}}}],"generation":2}'
-    )
-    assert events(sim, "web") == [
-        f"ResizeStarted: Pod resize started: {summary}",
-        f"ResizeCompleted: Pod resize completed: {summary}",
-    ]
-
-
 def test_the_condition_is_seen_while_it_is_in_progress() -> None:
     sim = running("web", notes={"fleet.emulator/resize-error": "cgroup is busy"})
     resize(sim, "web", "2")
@@ -94,37 +72,6 @@ def test_the_condition_is_seen_while_it_is_in_progress() -> None:
     assert after["allocatedResources"]["cpu"] == "2"
     assert after["resources"]["requests"]["cpu"] == "1"
     assert events(sim, "web")[-1].startswith("ResizeError: Pod resize error: {")
-
-
-def test_a_policy_may_want_a_restart() -> None:
-    policy = [{"resourceName": "memory", "restartPolicy": "RestartContainer"}]
-    sim = running("web", resizePolicy=policy)
-    resize(sim, "web", "1", "128Mi", resizePolicy=policy)
-    sim.run_for(10)
-    after = shown(sim, "web")
-    assert after["restartCount"] == 1
-    assert after["resources"] == resources("1", "128Mi")
-    assert events(sim, "web")[-1].startswith("ResizeCompleted: ")
-    killing = [each["message"] for each in sim.server.all("events") if each["reason"] == "Killing"]
-    assert killing == ["Container c resize requires restart"]
-
-
-def test_a_resize_is_deferred_until_another_pod_goes() -> None:
-    sim = running("web", "other", cpu="3")
-    resize(sim, "web", "6")
-    sim.run_for(5)
-    found = condition(sim, "web", "PodResizePending")
-    assert (found["status"], found["reason"]) == ("True", "Deferred")
-    assert found["message"].startswith("Node didn't have enough resource: cpu, requested: 6000, ")
-    assert shown(sim, "web")["allocatedResources"]["cpu"] == "3"
-    assert len(events(sim, "web")) == 1
-    assert events(sim, "web")[0].startswith("ResizeDeferred: Pod resize OutOfcpu: {")
-    sim.run_for(400)
-    assert len(events(sim, "web")) == 1
-    sim.server.delete_pod("other")
-    sim.run_for(10)
-    assert not condition(sim, "web", "PodResizePending")
-    assert shown(sim, "web")["resources"]["requests"]["cpu"] == "6"
 
 
 def test_a_deferred_resize_that_is_taken_back() -> None:

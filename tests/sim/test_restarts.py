@@ -89,21 +89,6 @@ def test_the_ladder_of_the_crash_loop() -> None:
         assert len(gaps) >= 7
 
 
-def test_a_crash_loop_is_told_as_a_kubelet_tells_it() -> None:
-    sim = started()
-    uid = create(sim, container(script="exit 3"))
-    sim.run_for(25)
-    found = state(sim)
-    ended = found["state"]["terminated"]
-    assert (ended["exitCode"], ended["reason"]) == (3, "Error")
-    assert found["restartCount"] == 2
-    assert not found["ready"]
-    assert not found["started"]
-    assert status(sim)["phase"] == "Running"
-    message = f"Back-off restarting failed container c in pod web_default({uid})"
-    assert events(sim, "BackOff") == [(message, 2)]  # one sync for each end, and the restart
-
-
 def test_a_back_off_beyond_a_minute_is_shown_by_the_sync_that_finds_it() -> None:
     """What a sync puts into the reason cache is shown by the next one, after 60 to 90 s at most.
 
@@ -282,17 +267,6 @@ def test_one_container_of_several_behaves_in_its_own_way() -> None:
     assert (ended["exitCode"], ended["reason"]) == (5, "OOMKilled")
 
 
-def test_last_words() -> None:
-    sim = started()
-    says = container("says", script="echo bye > /dev/termination-log; exit 1")
-    logs = container("logs", script="echo one; echo two; exit 2")
-    logs["terminationMessagePolicy"] = "FallbackToLogsOnError"
-    create(sim, says, logs, restartPolicy="Never")
-    sim.run_for(5)
-    assert state(sim, "says")["state"]["terminated"]["message"] == "bye\n"
-    assert state(sim, "logs")["state"]["terminated"]["message"] == "one\ntwo\n"
-
-
 # ---- hooks, deadlines, stops ----
 
 
@@ -302,35 +276,6 @@ def sleeps(seconds: int) -> Object:
 
 def runs(*command: str) -> Object:
     return {"exec": {"command": [*command]}}
-
-
-def test_a_post_start_hook_holds_the_pod_back() -> None:
-    sim = started()
-    hooked = container("a", lifecycle={"postStart": sleeps(5)})
-    create(sim, hooked, container("b"))
-    sim.run_for(4)
-    assert "waiting" in state(sim, "b")["state"]
-    sim.run_for(4)
-    assert "running" in state(sim, "b")["state"]
-    assert status(sim)["phase"] == "Running"
-
-
-def test_a_failed_post_start_hook_kills_its_container() -> None:
-    sim = started()
-    hooked = container(lifecycle={"postStart": runs("sh", "-c", "sleep 1; exit 4")})
-    uid = create(sim, hooked)
-    sim.run_for(4)
-    found = state(sim)
-    assert found["state"]["waiting"]["reason"] == "PostStartHookError"
-    assert found["state"]["waiting"]["message"] == (
-        f'Exec lifecycle hook ([sh -c sleep 1; exit 4]) for Container "c" in Pod '
-        f"\"web_default({uid})\" failed - error: command 'sh -c sleep 1; exit 4' exited with 4: "
-        f', message: ""'
-    )
-    assert [text for text, _ in events(sim, "FailedPostStartHook")] == ["PostStartHook failed"]
-    assert [text for text, _ in events(sim, "Killing")] == ["FailedPostStartHook"]
-    sim.run_for(30)
-    assert state(sim)["restartCount"] >= 1
 
 
 def deleted_after_s(sim: Simulation, grace_s: int | None = None) -> float:
@@ -400,22 +345,6 @@ def test_sidecars_stop_after_the_others_in_reverse() -> None:
     assert 9 <= deleted_after_s(sim) <= 12
 
 
-def test_a_deadline_ends_a_pod() -> None:
-    sim = started()
-    uid = create(sim, container(), activeDeadlineSeconds=20)
-    sim.run_for(18)
-    assert status(sim)["phase"] == "Running"
-    sim.run_for(6)
-    found = status(sim)
-    assert (found["phase"], found["reason"]) == ("Failed", "DeadlineExceeded")
-    assert found["message"] == "Pod was active on the node longer than the specified deadline"
-    [(message, count)] = events(sim, "DeadlineExceeded")
-    assert message == found["message"]
-    assert count >= 3  # with every status that is generated
-    assert sim.server.phases[uid] == ["Pending", "Running", "Failed"]
-    assert events(sim, "Killing") == [("Stopping container c", 1)]
-
-
 def test_a_deadline_may_be_set_later() -> None:
     sim = started()
     create(sim, container())
@@ -428,38 +357,6 @@ def test_a_deadline_may_be_set_later() -> None:
 
 
 # ---- init containers, sidecars, ephemeral containers ----
-
-
-def test_init_containers_run_one_after_another() -> None:
-    sim = started()
-    uid = create(
-        sim,
-        container("main"),
-        initContainers=[container("one", script="sleep 5"), container("two", script="sleep 5")],
-    )
-    sim.run_for(4)
-    assert "running" in state(sim, "one", "initContainerStatuses")["state"]
-    waiting = state(sim, "two", "initContainerStatuses")["state"]["waiting"]
-    assert waiting["reason"] == "PodInitializing"
-    sim.run_for(20)
-    for name in ("one", "two"):
-        found = state(sim, name, "initContainerStatuses")
-        assert found["state"]["terminated"]["reason"] == "Completed"
-        assert found["ready"]
-    assert sim.server.phases[uid] == ["Pending", "Running"]
-
-
-def test_a_failing_init_container_backs_off_and_keeps_the_pod_pending() -> None:
-    sim = started()
-    create(sim, container("main"), initContainers=[container("one", script="exit 1")])
-    sim.run_for(25)
-    assert status(sim)["phase"] == "Pending"
-    found = state(sim, "one", "initContainerStatuses")
-    assert found["state"]["terminated"]["exitCode"] == 1
-    assert found["restartCount"] == 2
-    initialized = next(each for each in status(sim)["conditions"] if each["type"] == "Initialized")
-    assert initialized["reason"] == "ContainersNotInitialized"
-    assert initialized["message"] == "containers with incomplete status: [one]"
 
 
 def test_a_sidecar_restarts_also_in_a_pod_that_never_does() -> None:
@@ -540,26 +437,6 @@ def test_light_restarts_and_kills_too() -> None:
     sim.create_pod("late", activeDeadlineSeconds=5)
     sim.run_for(12)
     assert sim.server.get("pods", "late", "default")["status"]["reason"] == "DeadlineExceeded"
-
-
-def test_a_changed_image_restarts_its_container_alone() -> None:
-    sim = started()
-    create(sim, container(), container("d"))
-    sim.run_for(seconds=30)
-    pod = sim.server.get("pods", "web", "default")
-    before = state(sim)
-    containers = [container(image="agnhost:3"), container("d")]
-    sim.server.update(
-        "pods", "web", {**pod, "spec": {**pod["spec"], "containers": containers}}, "default"
-    )
-    sim.run_for(seconds=30)
-    after = state(sim)
-    assert after["restartCount"] == 1
-    assert after["image"] == "docker.io/library/agnhost:3"
-    assert after["imageID"] != before["imageID"]
-    assert after["lastState"]["terminated"]["containerID"] == before["containerID"]
-    assert state(sim, "d")["restartCount"] == 0
-    assert events(sim, "Killing") == [("Container c definition changed, will be restarted", 1)]
 
 
 def test_what_the_relist_reports_that_a_sync_waited_for_has_the_pod_synced_again() -> None:

@@ -92,19 +92,6 @@ def test_the_token_is_renewed_at_four_fifths_of_its_life() -> None:
     assert world.take_log() == ["CREATE_TOKEN"]
 
 
-def test_a_second_pod_of_the_namespace_shares_the_watch() -> None:
-    world = running()
-    world.create(make_pod(uid="two", name="two"))
-    world.run(2)
-    assert "WATCH kube-root-ca.crt" not in world.take_log()
-    world.delete()
-    world.run(3)
-    assert "UNWATCH kube-root-ca.crt" not in world.take_log()
-    world.delete("two")
-    world.run(3)
-    assert "UNWATCH kube-root-ca.crt" in world.take_log()
-
-
 def test_a_pod_deleted_while_its_volumes_are_awaited_ends_as_failed() -> None:
     world = World()
     world.objects.clear()
