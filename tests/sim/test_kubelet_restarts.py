@@ -141,17 +141,6 @@ def test_a_pod_that_went_meanwhile_leaves_nothing_behind() -> None:
     assert len(_running(sim)) == 1
 
 
-def test_containers_that_stop_go_on_stopping() -> None:
-    sim = settled()
-    sim.create_pod("web", annotations={"fleet.emulator/stop-delay": "20s"})
-    sim.run_for(10)
-    sim.server.delete_pod("web")
-    sim.run_for(2)
-    restart(sim, 0)
-    sim.run_for(60)
-    assert sim.phase("web") == ""
-
-
 def test_nothing_of_the_old_process_reaches_the_new_one() -> None:
     """Requests on their way, second tries and timers are the old one's."""
     sim = settled(nodes=4)
@@ -216,18 +205,6 @@ def test_a_node_that_is_removed_does_not_come_back() -> None:
     assert sim.reactor.restart([NodeId(0)]) == 0
 
 
-def test_probes_do_not_begin_anew_for_what_was_ready() -> None:
-    probe = {"exec": {"command": ["true"]}, "initialDelaySeconds": 20, "periodSeconds": 5}
-    sim = settled()
-    sim.create_pod("web", readinessProbe=probe)
-    sim.run_for(40)
-    assert status(sim)["containerStatuses"][0]["ready"]
-    restart(sim, 0)
-    for _ in range(50):
-        sim.run_for(0.5)
-        assert status(sim)["containerStatuses"][0]["ready"]
-
-
 def told(sim: Simulation, reason: str) -> list[Object]:
     return [each for each in sim.server.all("events") if each["reason"] == reason]
 
@@ -235,34 +212,6 @@ def told(sim: Simulation, reason: str) -> list[Object]:
 def label(sim: Simulation, value: str | None) -> None:
     sim.server.update("nodes", "n-0", {"metadata": {"labels": {"zone": value}}})
     sim.run_for(2)
-
-
-@pytest.mark.parametrize(("exit_code", "phase"), [(0, "Succeeded"), (3, "Failed")])
-def test_pods_that_run_are_admitted_anew(exit_code: int, phase: str) -> None:
-    """One whose label has gone is refused, ended by housekeeping, and told as it ended."""
-    sim = settled()
-    label(sim, "here")
-    sim.create_pod(
-        "picky",
-        nodeSelector={"zone": "here"},
-        annotations={"fleet.emulator/stop-exit-code": str(exit_code)},
-    )
-    sim.create_pod("web")
-    sim.run_for(20)
-    assert sim.phase("picky") == "Running"
-    label(sim, None)
-    restart(sim, 0)
-    sim.run_for(15)
-    assert len(told(sim, "NodeAffinity")) == 1
-    [killing] = told(sim, "Killing")
-    assert killing["involvedObject"]["name"] == "picky"
-    assert "resourceVersion" not in killing["involvedObject"]
-    assert sim.phase("picky") == phase
-    assert (status(sim, "picky").get("reason") == "NodeAffinity") is (phase == "Failed")
-    assert sim.phase("web") == "Running"
-    sim.server.delete_pod("picky")
-    sim.run_for(20)
-    assert sim.phase("picky") == ""
 
 
 def test_a_refused_pod_that_is_deleted_before_housekeeping_leaves_nothing_behind() -> None:
@@ -278,33 +227,6 @@ def test_a_refused_pod_that_is_deleted_before_housekeeping_leaves_nothing_behind
     sim.run_for(60)
     assert sim.phase("picky") == ""
     assert not _running(sim)
-
-
-def test_a_pod_that_is_over_has_lost_its_address() -> None:
-    """Only the pod cache of the process knew the address of a sandbox that is gone."""
-    sim = settled()
-    sim.create_pod("job", command=["true"], restartPolicy="Never")
-    sim.run_for(20)
-    assert status(sim, "job")["podIP"]
-    restart(sim, 0)
-    sim.run_for(20)
-    assert sim.phase("job") == "Succeeded"
-    assert "podIP" not in status(sim, "job")
-
-
-def test_what_started_just_before_is_ready_since_the_restart() -> None:
-    """Its probe begins as failed and passes at once: told in one, with the times of both."""
-    sim = settled()
-    probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
-    sim.create_pod("old", readinessProbe=probe)
-    sim.run_for(20)
-    sim.create_pod("young", readinessProbe=probe)
-    sim.run_for(5)
-    before = {name: ready_since(sim, name) for name in ("old", "young")}
-    restart(sim, 0)
-    sim.run_for(5)
-    assert ready_since(sim, "old") == before["old"]
-    assert ready_since(sim, "young") > before["young"]
 
 
 def ready_since(sim: Simulation, name: str) -> str:

@@ -8,7 +8,6 @@ pytest_plugins = ("sim_encodings",)
 HTTP = {"httpGet": {"path": "/healthz", "port": 8080}}
 READINESS = "fleet.emulator/readiness-probe"
 LIVENESS = "fleet.emulator/liveness-probe"
-STARTUP = "fleet.emulator/startup-probe"
 
 
 def started(seed: int = 1, *, light: bool = False) -> Simulation:
@@ -145,29 +144,6 @@ def test_the_initial_delay_is_waited_for() -> None:
     assert events(sim, "Unhealthy") == {}
 
 
-def test_a_failing_liveness_probe_has_the_container_killed_and_restarted() -> None:
-    sim = started()
-    probe = {
-        "exec": {"command": ["cat", "/tmp/healthy"]},
-        "periodSeconds": 5,
-        "failureThreshold": 2,
-    }
-    phases = "[{after: 12s, result: Failure, output: 'cat: /tmp/healthy: No such file'}]"
-    uid = sim.create_pod("web", livenessProbe=probe, annotations={LIVENESS: phases})
-    sim.run_for(seconds=14)
-    assert container(sim)["restartCount"] == 0
-    sim.run_for(seconds=12)
-    found = container(sim)
-    assert found["restartCount"] == 1
-    assert found["ready"]
-    assert found["lastState"]["terminated"]["exitCode"] in {0, 137, 143}  # type: ignore[index]
-    assert events(sim, "Unhealthy") == {
-        "Liveness probe failed: cat: /tmp/healthy: No such file": 2,
-    }
-    assert events(sim, "Killing") == {"Container c failed liveness probe, will be restarted": 1}
-    assert sim.server.phases[uid] == ["Pending", "Running"]
-
-
 def test_liveness_failures_of_a_pod_that_is_never_restarted_end_it() -> None:
     sim = started()
     uid = sim.create_pod(
@@ -239,40 +215,6 @@ def test_a_container_that_keeps_failing_its_liveness_probe_backs_off() -> None:
     sim.run_for(seconds=60)
     assert container(sim)["restartCount"] in {3, 4}
     assert events(sim, "BackOff")
-
-
-def test_startup_gates_the_other_probes() -> None:
-    sim = started()
-    sim.create_pod(
-        "web",
-        startupProbe={**HTTP, "periodSeconds": 3, "failureThreshold": 10},
-        readinessProbe={**HTTP, "periodSeconds": 60},
-        livenessProbe={**HTTP, "periodSeconds": 1, "failureThreshold": 1},
-        annotations={STARTUP: "Success after 10s", LIVENESS: "Success after 10s"},
-    )
-    sim.run_for(seconds=5)
-    assert not container(sim)["started"]
-    assert not is_ready(sim)
-    came_s = 5 + ready_after_s(sim, 10)
-    assert 10 < came_s < 15  # readiness is tried as soon as the container has started
-    assert container(sim)["started"]
-    assert container(sim)["restartCount"] == 0
-    told = events(sim, "Unhealthy")
-    assert told
-    assert all(text.startswith("Startup probe failed: ") for text in told)
-
-
-def test_a_startup_probe_that_never_succeeds_has_the_container_restarted() -> None:
-    sim = started()
-    sim.create_pod(
-        "web",
-        startupProbe={"tcpSocket": {"port": 80}, "periodSeconds": 2, "failureThreshold": 3},
-        annotations={STARTUP: "Failure"},
-    )
-    sim.run_for(seconds=9)
-    assert container(sim)["restartCount"] == 1
-    assert not container(sim)["started"]
-    assert list(events(sim, "Killing")) == ["Container c failed startup probe, will be restarted"]
 
 
 def test_a_slow_answer_is_a_timeout_and_comes_that_much_later() -> None:

@@ -193,16 +193,6 @@ def test_the_events_of_a_static_pod_carry_its_hash() -> None:
     assert {each["involvedObject"]["uid"] for each in events} == {wanted}
 
 
-def test_a_manifest_that_goes_takes_pod_and_mirror_along() -> None:
-    sim = started()
-    put(sim)
-    sim.run_for(seconds=40)
-    assert sim.server.find("pods", "proxy-n-0", "kube-system") is None
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
-    assert kubelet.pods is None
-
-
 def test_a_changed_static_pod_goes_on_from_what_the_mirror_of_its_name_shows() -> None:
     """What the old pod comes to is not told any more; its times are the new one's."""
     sim = started()
@@ -273,23 +263,6 @@ def test_a_mirror_without_a_manifest_is_deleted_within_housekeeping() -> None:
     sim.server.create(("pods", "kube-system", "left-n-0"), body)
     sim.run_for(seconds=2.5)
     assert sim.server.find("pods", "left-n-0", "kube-system") is None
-
-
-def test_a_crashing_static_pod_shows_its_back_off_in_the_mirror() -> None:
-    crashing = manifest(containers=[{"name": "c", "image": "crash:1", "command": ["false"]}])
-    sim = started(1, crashing)
-    sim.run_for(seconds=60)
-    [container] = mirror(sim)["status"]["containerStatuses"]
-    assert container["restartCount"] >= 2
-    assert container["lastState"]["terminated"]["exitCode"] == 1
-    while "waiting" not in container["state"]:  # a back-off beyond a minute is shown
-        assert sim.now_s < 600
-        sim.run_for(seconds=5)
-        [container] = mirror(sim)["status"]["containerStatuses"]
-    waiting = container["state"]["waiting"]
-    assert waiting["reason"] == "CrashLoopBackOff"
-    uid = mirror(sim)["metadata"]["annotations"]["kubernetes.io/config.hash"]
-    assert f"pod=proxy-n-0_kube-system({uid})" in waiting["message"]
 
 
 def test_two_manifests_of_one_name_are_an_error() -> None:
