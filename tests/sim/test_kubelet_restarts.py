@@ -233,3 +233,31 @@ def ready_since(sim: Simulation, name: str) -> str:
     [found] = [each for each in status(sim, name)["conditions"] if each["type"] == "Ready"]
     assert found["status"] == "True"
     return str(found["lastTransitionTime"])
+
+
+@pytest.mark.parametrize(("exit_code", "phase"), [(0, "Succeeded"), (3, "Failed")])
+def test_pods_that_run_are_admitted_anew(exit_code: int, phase: str) -> None:
+    """One whose label has gone is refused, ended by housekeeping, and told as it ended."""
+    sim = settled()
+    label(sim, "here")
+    sim.create_pod(
+        "picky",
+        nodeSelector={"zone": "here"},
+        annotations={"fleet.emulator/stop-exit-code": str(exit_code)},
+    )
+    sim.create_pod("web")
+    sim.run_for(20)
+    assert sim.phase("picky") == "Running"
+    label(sim, None)
+    restart(sim, 0)
+    sim.run_for(15)
+    assert len(told(sim, "NodeAffinity")) == 1
+    [killing] = told(sim, "Killing")
+    assert killing["involvedObject"]["name"] == "picky"
+    assert "resourceVersion" not in killing["involvedObject"]
+    assert sim.phase("picky") == phase
+    assert (status(sim, "picky").get("reason") == "NodeAffinity") is (phase == "Failed")
+    assert sim.phase("web") == "Running"
+    sim.server.delete_pod("picky")
+    sim.run_for(20)
+    assert sim.phase("picky") == ""

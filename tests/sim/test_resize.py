@@ -147,3 +147,21 @@ def test_init_containers_are_resized_while_they_run_and_before_they_begin() -> N
     assert one["state"]["terminated"]
     assert (two["restartCount"], two["resources"]) == (0, resources("3"))
     assert not condition(sim, "web", "PodResizeInProgress")
+
+
+def test_a_resize_is_deferred_until_another_pod_goes() -> None:
+    sim = running("web", "other", cpu="3")
+    resize(sim, "web", "6")
+    sim.run_for(5)
+    found = condition(sim, "web", "PodResizePending")
+    assert (found["status"], found["reason"]) == ("True", "Deferred")
+    assert found["message"].startswith("Node didn't have enough resource: cpu, requested: 6000, ")
+    assert shown(sim, "web")["allocatedResources"]["cpu"] == "3"
+    assert len(events(sim, "web")) == 1
+    assert events(sim, "web")[0].startswith("ResizeDeferred: Pod resize OutOfcpu: {")
+    sim.run_for(400)
+    assert len(events(sim, "web")) == 1
+    sim.server.delete_pod("other")
+    sim.run_for(10)
+    assert not condition(sim, "web", "PodResizePending")
+    assert shown(sim, "web")["resources"]["requests"]["cpu"] == "6"

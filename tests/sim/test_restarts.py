@@ -465,3 +465,23 @@ def test_what_the_relist_reports_that_a_sync_waited_for_has_the_pod_synced_again
     seen_again_s, counts = played(seen_s - 0.5, seen_s - 0.4)
     assert seen_again_s == seen_s
     assert counts[last] == before + 3
+
+
+def test_a_changed_image_restarts_its_container_alone() -> None:
+    sim = started()
+    create(sim, container(), container("d"))
+    sim.run_for(seconds=30)
+    pod = sim.server.get("pods", "web", "default")
+    before = state(sim)
+    containers = [container(image="agnhost:3"), container("d")]
+    sim.server.update(
+        "pods", "web", {**pod, "spec": {**pod["spec"], "containers": containers}}, "default"
+    )
+    sim.run_for(seconds=30)
+    after = state(sim)
+    assert after["restartCount"] == 1
+    assert after["image"] == "docker.io/library/agnhost:3"
+    assert after["imageID"] != before["imageID"]
+    assert after["lastState"]["terminated"]["containerID"] == before["containerID"]
+    assert state(sim, "d")["restartCount"] == 0
+    assert events(sim, "Killing") == [("Container c definition changed, will be restarted", 1)]
