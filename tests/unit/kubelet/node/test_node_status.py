@@ -15,7 +15,6 @@ from world.node_world import (
 )
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import (
     ApiCall,
     Milestone,
@@ -272,26 +271,6 @@ def test_a_report_that_expired_keeps_a_period_without_delay() -> None:
     assert 300 * NS_PER_S <= timer.due_ns - now_ns <= 311 * NS_PER_S
 
 
-def test_ready_is_told_on_the_next_tenth_of_a_second() -> None:
-    status = Status()
-    effects: Outbox = []
-    status.start(at(status, 0, effects))
-    status.on_register_timer(READY, at(status, 100 * NS_PER_MS, effects))
-    status.on_register_reply(node_reply(), at(status, 150 * NS_PER_MS, effects))
-    not_ready = NodeInputs(not_ready=("CSINode is not yet initialized",))
-    status.on_node(view(conditions(START_S, not_ready)), status.facts)
-    effects.clear()
-    status.arm(READY, at(status, 310 * NS_PER_MS, effects))
-    assert SetTimer(NODE, 400 * NS_PER_MS, Timer.FAST_STATUS) in effects
-    effects.clear()
-    assert status.on_fast_timer(READY, at(status, 399 * NS_PER_MS, effects)) == []
-    assert status.on_fast_timer(READY, at(status, 400 * NS_PER_MS, effects)) == [Reason.NODE_READY]
-    assert [each.op for each in effects if isinstance(each, ApiCall)] == [
-        Op.PATCH_NODE_STATUS_HEARTBEAT
-    ]
-    assert not status.is_fast
-
-
 def test_the_fast_loop_gives_up_after_two_minutes() -> None:
     status = registered()
     status._fast_due_ns = 0
@@ -300,13 +279,6 @@ def test_the_fast_loop_gives_up_after_two_minutes() -> None:
     assert not status.is_fast
     timers = [each.timer for each in effects if isinstance(each, SetTimer)]
     assert Timer.FAST_STATUS not in timers
-
-
-def test_a_cordon_is_an_event_at_the_next_tick() -> None:
-    status = registered()
-    effects: Outbox = []
-    status.on_node(view(conditions(), state=NodeState(unschedulable=True)), status.facts)
-    assert status.sync(READY, at(status, 20 * NS_PER_S, effects)) == [Reason.NODE_NOT_SCHEDULABLE]
 
 
 def test_in_light_the_post_counts_as_the_first_report() -> None:
