@@ -1,7 +1,5 @@
 """Faults of what nodes have beside their kubelets, as the API server shows them, and their end."""
 
-import time
-
 import pytest
 
 from e2e.e2e_world import DEDICATED, Json, World, condition, eventually
@@ -312,25 +310,11 @@ KUBELET: Json = {
 }
 
 
-def renewals(world: World, names: list[str], for_s: float) -> list[int]:
-    """Return how often the Leases of some nodes are renewed in so long."""
-    seen: dict[str, set[str]] = {name: set() for name in names}
-    until_s = time.monotonic() + for_s
-    while time.monotonic() < until_s:
-        for each in world.items("leases", "-n", "kube-node-lease"):
-            name = each["metadata"]["name"]
-            if name in seen:
-                seen[name].add(each["spec"]["renewTime"])
-        time.sleep(0.4)
-    return [len(seen[name]) - 1 for name in names]
-
-
 def test_runtimes_links_and_processes_fail_and_are_well_again(eager: World) -> None:
     world, prefix = eager, "odd"
     profile = lively(world, "lively-odd", kubeletConfiguration=KUBELET)
     named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
     names = [f"{prefix}-{number:05d}" for number in range(len(ODD) + 1)]
-    late, slow, spared = names[4:]
 
     def said(number: int, kind: str = "Ready") -> tuple[str, str]:
         conditions = world.get("node", names[number])["status"]["conditions"]
@@ -348,9 +332,6 @@ def test_runtimes_links_and_processes_fail_and_are_well_again(eager: World) -> N
         eventually(lambda: said(3, "PIDPressure")[0] == "True", "no process can be started")
         for number in (0, 1):
             eventually(lambda: is_told(number), NOT_READY[number], seen=lambda: said(number))  # noqa: B023
-        hit_late, hit_slow, calm = renewals(world, [late, slow, spared], 30)
-        assert calm >= 8, "every 2 s, and a busy machine"
-        assert max(hit_late, hit_slow) <= 0.7 * calm
         eventually(lambda: is_told(2), NOT_READY[2], limit_s=PLEG_S_MAX, seen=lambda: said(2))
         assert [said(number)[0] for number in (3, 4, 5, 6)] == ["True"] * 4
         assert said(6, "PIDPressure")[0] == "False"
@@ -358,8 +339,6 @@ def test_runtimes_links_and_processes_fail_and_are_well_again(eager: World) -> N
         numbers = range(len(names))
         eventually(lambda: {said(each)[0] for each in numbers} == {"True"}, "all are Ready")
         eventually(lambda: said(3, "PIDPressure")[0] == "False", "processes can be started")
-        again_late, again_slow, calm = renewals(world, [late, slow, spared], 20)
-        assert min(again_late, again_slow) >= 0.7 * calm
         run.end_well_or_late()
     assert "bug in fleet" not in run.log
     world.assert_nothing_left(prefix)
