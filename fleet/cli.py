@@ -70,8 +70,10 @@ def main() -> None:
         click.echo(error.format_message(), err=True)
         code = Exit.USAGE
     except click.UsageError as error:
-        help_ = f"; see {error.ctx.command_path} --help" if error.ctx is not None else ""
-        code = _fail(f"{error.format_message().removesuffix('.')}{help_}", Exit.USAGE)
+        text = error.format_message().removesuffix(".")
+        see = " See" if text.endswith("?") else "; see"
+        help_ = f"{see} {error.ctx.command_path} --help" if error.ctx is not None else ""
+        code = _fail(text + help_, Exit.USAGE)
     except FleetError as error:
         code = _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader has seen enough
@@ -651,7 +653,7 @@ def clean(statefulset: str | None, output: str, **given: Any) -> int:
 @output_option
 def rbac(
     service_account: str,
-    user: str,
+    user: str | None,
     name: str,
     output: str,
     *,

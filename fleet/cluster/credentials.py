@@ -447,7 +447,7 @@ def _select(merger: KubeConfigMerger, context: str | None, shown: str) -> KubeCo
     if not name:
         raise UsageError(
             f"kubeconfig {shown} has no current context: name one of them with --context: "
-            + ", ".join(sorted(contexts))
+            + (", ".join(sorted(contexts)) or "it has none")
         )
     if name not in contexts:
         known = ", ".join(sorted(contexts)) or "none"

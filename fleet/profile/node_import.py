@@ -91,7 +91,9 @@ def _nodes(text: str) -> Iterator[Mapped]:
             continue
         items = value.get("items")
         if kind not in ("List", "NodeList") or not isinstance(items, list):
-            raise UsageError(f"node: a document is of kind {kind!r}; {EXPECTED}")
+            raise UsageError(
+                f"node: a document is of {f'kind {kind}' if kind else 'no kind'}; {EXPECTED}"
+            )
         for item in items:
             if not isinstance(item, dict) or item.get("kind", "Node") != "Node":
                 raise UsageError(f"node: the list holds what is no Node; {EXPECTED}")

@@ -248,8 +248,8 @@ def _rate(value: object) -> float:
         rate = float(text)
     if text == RATE_MAX:
         return math.inf
-    if not 0 <= rate < math.inf:
-        raise ValueError(f"{text!r} is neither a number of nodes a second nor {RATE_MAX}")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"{text!r} is neither a number of nodes a second above 0 nor {RATE_MAX}")
     return rate
 
 

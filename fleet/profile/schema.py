@@ -122,6 +122,16 @@ class Metadata(Spec):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
+WORDS = {
+    "tuple_type": "is not a list",
+    "too_short": "is too short: give one or more",
+    "greater_than": "is not above {:.10g}",
+    "greater_than_equal": "is not at least {:.10g}",
+    "less_than": "is not below {:.10g}",
+    "less_than_equal": "is not at most {:.10g}",
+}
+
+
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
     """Return the first thing that is wrong in one line: path, value, allowed values."""
     found = error.errors(include_url=False)
@@ -170,8 +180,8 @@ def _message(kind: str, context: dict[str, object], text: str, value: object) ->
     shown = repr(value)
     if len(shown) > 60:
         shown = f"{shown[:57]}..."
-    if kind == "tuple_type":
-        return f"{shown} is not a list"
+    if words := WORDS.get(kind):
+        return f"{shown} {words.format(*context.values())}"
     return f"{shown}: {text[:1].lower()}{text[1:]}"
 
 

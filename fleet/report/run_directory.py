@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import msgspec
 import orjson
@@ -236,6 +236,7 @@ class _Expectation(msgspec.Struct):
 
 
 class _Summary(msgspec.Struct):
+    schema_version: Literal[1] = 1
     verdict: Outcome = Outcome.INCOMPLETE
     valid: bool = False
     invalid_reasons: list[str] = []

@@ -326,7 +326,7 @@ rbac_options = options(
     "",
     ("--legacy-impersonation", bool, "Print rights for servers before 1.36."),
     ("--service-account", "NAMESPACE/NAME", "Who gets the rights.", "fleet/fleet"),
-    ("--user", "TEXT", "User who gets the rights, not a service account.", ""),
+    ("--user", "TEXT", "User who gets the rights, not a service account."),
     ("--name", "TEXT", "Name of the roles (default fleet).", "fleet"),
 )
 REPORTS = click.Choice(["html", "markdown", "junit", "openmetrics", *FORMATS])

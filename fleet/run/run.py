@@ -29,6 +29,7 @@ from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease, Size, claim_addresses
 from fleet.cluster.statefulset import check
+from fleet.controlplane.binaries import built_release
 from fleet.controlplane.options import KUBECTL, ComponentDeath
 from fleet.errors import DeniedError, FleetError, RunInterruptedError, SetupError, UsageError
 from fleet.faults.injector import attach_problem
@@ -185,6 +186,7 @@ class Run:
     def plan(self) -> dict[str, object]:
         """Return what the run will be, once this machine is known to hold it: `--dry-run`."""
         settings, models = self._whole, self._mix.models
+        built_release(settings.kubernetes_version)
         cluster = "the one of the service account" if settings.in_cluster else "a local one"
         if settings.kubeconfig or settings.context:
             named = (settings.kubeconfig or "the usual kubeconfig", settings.context or "current")

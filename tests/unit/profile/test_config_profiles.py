@@ -558,7 +558,7 @@ def test_taints_of_template_and_configuration_stand_once() -> None:
         ),
         (
             {"agents": [{"name": "x", "share": 2}]},
-            "spec.agents[0].share: 2: input should be less than or equal to 1",
+            "spec.agents[0].share: 2 is not at most 1",
         ),
     ],
 )

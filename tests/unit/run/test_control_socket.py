@@ -215,7 +215,7 @@ def test_options_become_the_fault_that_a_file_would_hold() -> None:
         ("Partition", {"for_": "-1s"}, "--for: '-1s' is negative"),
         ("KubeletRestart", {"for_": "5s"}, "--for: KubeletRestart is over at once"),
         ("Partition", {"share": "some"}, "--share: 'some' is not a share"),
-        ("Partition", {"share": "150%"}, "--share: 1.5: input should be less than"),
+        ("Partition", {"share": "150%"}, "--share: 1.5 is not at most"),
         ("Partition", {"selector": "zone"}, "--selector: 'zone' is not KEY=VALUE"),
     ],
 )

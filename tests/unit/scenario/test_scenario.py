@@ -99,8 +99,8 @@ def test_a_scenario_says_its_nodes_and_when_what_happens() -> None:
         (broken("metadata: {name: good}\n", ""), "x:1: metadata: is required"),
         (broken("name: good", "name: Bad!"), "x:3: metadata.name: 'Bad!' is not a DNS label"),
         (broken("  seed: 7", "  seeds: 7"), "x:5: spec: unknown key 'seeds'; did you mean 'seed'"),
-        (broken("  seed: 7", "  seed: -1"), "x:5: spec.seed: -1: "),
-        (broken("replicas: 20", "replicas: 0"), "x:7: spec.nodePools[0].replicas: 0: "),
+        (broken("  seed: 7", "  seed: -1"), "x:5: spec.seed: -1 is not"),
+        (broken("replicas: 20", "replicas: 0"), "x:7: spec.nodePools[0].replicas: 0 is not"),
         (broken("replicas: 20", "count: 20"), "x:7: spec.nodePools[0].replicas: is required"),
         (broken("name: extra", "name: main"), "x:4: spec: nodePools: 2 are named 'main'"),
         (broken("name: two", "name: one"), "x:4: spec: phases: 2 are named 'one'"),
@@ -119,7 +119,7 @@ def test_a_scenario_says_its_nodes_and_when_what_happens() -> None:
         ),
         (broken("at: 30s", "at: 30"), "x:15: spec.phases[0].faults[0].at: 30 is not a duration"),
         (broken("duration: 1m", "duration: 0s"), "x:13: spec.phases[0].faults[0]: duration must"),
-        (broken("share: 0.25", "share: 1.5"), "x:17: spec.phases[0].faults[1].share: 1.5: "),
+        (broken("share: 0.25", "share: 1.5"), "x:17: spec.phases[0].faults[1].share: 1.5 is not"),
         (
             broken("share: 0.25", "duration: 5s"),
             "x:17: spec.phases[0].faults[1]: KubeletRestart is over at once",
@@ -157,7 +157,7 @@ def test_a_scenario_says_its_nodes_and_when_what_happens() -> None:
             broken(
                 "  - name: two\n", f"  - name: two\n    apply: [{{manifest: {POD}, rate: 0}}]\n"
             ),
-            "x:19: spec.phases[1].apply[0].rate: 0: ",
+            "x:19: spec.phases[1].apply[0].rate: 0 is not above 0",
         ),
         (
             broken("      zone: b", "      component: etcd"),
