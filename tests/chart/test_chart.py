@@ -250,6 +250,13 @@ def test_a_test_is_a_job_whose_pods_end_with_their_verdict(bare_helm: Helm) -> N
     assert not of_kind(objects, "Pod"), "there are no nodes for a smoke test any more"
 
 
+def test_a_test_of_100_000_nodes_is_one_job(bare_helm: Helm) -> None:
+    objects = bare_helm.objects({"nodes": 100_000, "rbac": {"nodeNames": False}, **TEST})
+    [job] = of_kind(objects, "Job", f"{RELEASE}-1")
+    assert (job["spec"]["completions"], job["spec"]["parallelism"]) == (100, 100)
+    assert "--nodes-total=100000" in container(objects)["args"]
+
+
 def test_a_scenario_is_played_by_one_pod_with_rights_for_its_objects(bare_helm: Helm) -> None:
     objects = bare_helm.objects(MATRIX["scenario"])
     args = container(objects)["args"]

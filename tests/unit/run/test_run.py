@@ -24,6 +24,7 @@ from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, ask_on_terminal
 from fleet.report.report import Expectation
+from fleet.report.service_levels import DEFAULTS
 from fleet.run.run import Run
 from fleet.run.target import Target
 from fleet.run.user_command import check_command
@@ -232,3 +233,15 @@ def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
     see("b", "True", kind=EventType.DELETED)
     assert not readiness.ready
     assert readiness.ever_not_ready == {"a"}  # a deletion is no failure of the node
+
+
+def test_only_the_first_shard_is_held_to_the_levels_of_a_file(tmp_path: Path) -> None:
+    """It looks at the control plane; a pod that cannot judge would end with 4."""
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: ServiceLevelObjectives\nmetadata: {name: x}\n"
+        "spec: {defaults: false, expectations: [{sli: LeaseLateness, max: 1s}]}\n"
+    )
+    for shard, wanted in ((0, ("LeaseLateness",)), (1, tuple(each.sli for each in DEFAULTS))):
+        made = Run(Settings.from_options(nodes=2, shard=shard, run_id="r", slo=slo))
+        assert tuple(each.sli for each in made._objectives) == wanted
