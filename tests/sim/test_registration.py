@@ -74,23 +74,6 @@ def test_ready_is_reported_on_the_grid_of_100_ms() -> None:
         assert sim.condition("n-0") == "True"
 
 
-def test_seven_events_tell_of_the_start() -> None:
-    sim = Simulation(seed=1)
-    sim.run_for(seconds=30)
-    assert reasons(sim.server) == [
-        "Starting",
-        "InvalidDiskCapacity",
-        "NodeHasSufficientMemory",
-        "NodeHasNoDiskPressure",
-        "NodeHasSufficientPID",
-        "NodeAllocatableEnforced",
-        "NodeReady",
-    ]
-    counts = {each["reason"]: each["count"] for each in sim.server.all("events")}
-    pressures = ("NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID")
-    assert counts == {each: 3 if each in pressures else 1 for each in counts}
-
-
 def test_the_requests_of_one_registration() -> None:
     sim = Simulation(seed=1)
     sim.run_for(seconds=20)

@@ -56,23 +56,6 @@ def node_event(type_: EventType = EventType.ADDED, status: str = "True") -> Watc
     return WatchEvent(WatchKind.NODE, type_, view((*conditions[:-1], ready)))
 
 
-def test_the_first_moment() -> None:
-    _, out = make()
-    event = out[7]
-    assert isinstance(event, ApiCall)
-    assert event.op is Op.CREATE_EVENT
-    assert [*out[:7], *out[8:]] == [
-        SetTimer(NODE, 100 * NS_PER_MS, Timer.REGISTER),
-        ApiCall(NODE, Op.PROBE_CSINODE),
-        StartWatch(NODE, WatchKind.NODE),
-        StartWatch(NODE, WatchKind.SERVICES),
-        StartWatch(NODE, WatchKind.CSI_DRIVERS),
-        ApiCall(NODE, Op.GET_LEASE),
-        StartWatch(NODE, WatchKind.RUNTIME_CLASSES),
-        SetTimer(NODE, NS_PER_S, Timer.POD_SOURCE),
-    ]
-
-
 def test_the_first_moment_in_light() -> None:
     _, out = make(environment(light=True))
     assert out == [SetTimer(NODE, 0, Timer.REGISTER)]
@@ -181,18 +164,3 @@ def test_every_call_is_answered_to_its_owner(op: Op) -> None:
     kubelet._pod_side()
     kubelet.status._tries = 0
     answer(kubelet, ApiCall(NODE, op), REFUSED, 0, out)
-
-
-def test_slices_of_an_earlier_process_are_wiped_however_late_the_informer_is() -> None:
-    """A restarted kubelet may know its CSINode before the first event of its Node comes."""
-    kubelet, out = make()
-    kubelet.on_timer(Timer.REGISTER, "", 100 * NS_PER_MS, out)
-    answer(kubelet, ApiCall(NODE, Op.CREATE_NODE), node_reply(), 110 * NS_PER_MS, out)
-    kubelet._csi = None
-    out.clear()
-    for _ in range(2):
-        event = WatchEvent(WatchKind.NODE, EventType.ADDED, node_reply().record)
-        kubelet.on_watch_event(event, NS_PER_S, out)
-    assert [each.op for each in out if isinstance(each, ApiCall)].count(
-        Op.DELETE_RESOURCE_SLICES
-    ) == 1

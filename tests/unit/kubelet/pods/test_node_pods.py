@@ -9,7 +9,6 @@ from world.admission_world import container as decoded_container
 from world.admission_world import make_pod as decoded
 from world.node_world import view
 from world.pod_world import (
-    HOST_IP,
     LATENCY_NS,
     TOKEN_VOLUME,
     UID,
@@ -26,7 +25,6 @@ from fleet.k8s.effects import (
     Op,
     Reply,
     ReplyKind,
-    Timer,
     TokenRequest,
     WatchEvent,
     WatchKind,
@@ -73,17 +71,6 @@ def test_a_pod_start_is_what_a_kubelet_sends() -> None:
     assert token == TokenRequest("default", "default", "", 3607, "web", UID, volume)
 
 
-def test_a_running_pod_costs_no_timer_but_its_token_refresh() -> None:
-    world = running()
-    before = world.timers
-    world.run(60)
-    assert world.timers == before
-    assert world.take_log() == []
-    assert [entry[3:] for entries in world.wheel._buckets.values() for entry in entries] == [
-        (Timer.TOKENS, "")
-    ]
-
-
 def test_the_token_is_renewed_at_four_fifths_of_its_life() -> None:
     world = running()
     world.run(3607 * 0.79)
@@ -105,19 +92,6 @@ def test_a_pod_deleted_while_its_volumes_are_awaited_ends_as_failed() -> None:
     assert last.phase == "Failed"
     assert isinstance(last.containers[0].state, TerminatedState)
     assert last.containers[0].state.reason == "ContainerStatusUnknown"
-
-
-def test_light_sends_one_patch_and_one_delete() -> None:
-    world = World(light=True)
-    world.create(make_pod())
-    world.run(3)
-    assert world.take_log() == ["PATCH_POD_STATUS Running"]
-    assert world.timers == 1
-    assert world.counts(Milestone.POD_RUNNING) == 1
-    world.delete()
-    world.run(1)
-    assert world.take_log() == ["DELETE_POD"]
-    assert world.loop.is_idle()
 
 
 def test_light_ends_where_kubelet_ends() -> None:
@@ -147,16 +121,6 @@ def test_light_needs_nothing_for_a_forced_deletion() -> None:
     world.run(1)
     assert world.take_log() == []
     assert world.loop.is_idle()
-
-
-@pytest.mark.parametrize("command", ["true", "false"])
-def test_light_reports_the_end_of_a_job_once(command: str) -> None:
-    world = World(light=True)
-    world.create(make_pod(container("c", command), restart_policy="Never"))
-    world.run(5)
-    phase = "Succeeded" if command == "true" else "Failed"
-    assert [each.phase for each in world.statuses][-1] == phase
-    assert len(world.statuses) <= 2
 
 
 def test_a_finished_job_that_is_deleted_late_gets_its_delete_at_the_full_pass() -> None:
@@ -190,22 +154,6 @@ def test_a_failing_container_backs_off_as_upstream() -> None:
     assert world.counts(Milestone.POD_FAILED) == 0
 
 
-def test_on_failure_restarts_only_failures() -> None:
-    world = World()
-    world.create(
-        make_pod(
-            container("bad", "sh", "-c", "sleep 1; exit 2"),
-            container("good", "sleep", "1"),
-            restart_policy="OnFailure",
-        )
-    )
-    world.run(5)
-    bad, good = world.pods[UID].status.containers
-    assert (bad.restart_count, good.restart_count) == (1, 0)
-    assert isinstance(good.state, TerminatedState)
-    assert world.pods[UID].status.phase == "Running"
-
-
 def test_a_sidecar_does_not_keep_a_job_from_ending() -> None:
     world = World()
     world.create(
@@ -218,18 +166,6 @@ def test_a_sidecar_does_not_keep_a_job_from_ending() -> None:
     world.run(8)
     assert world.pods[UID].status.phase == "Succeeded"
     assert "CREATE_EVENT Killing" in world.log
-
-
-def test_a_refused_token_is_asked_for_again() -> None:
-    world = World()
-    world.refuse[Op.CREATE_TOKEN] = Reply(ReplyKind.REFUSED, None, 500, "boom")
-    world.create(make_pod())
-    world.run(2)
-    assert world.log.count("CREATE_EVENT FailedMount") == 1
-    assert world.log.count("CREATE_TOKEN") >= 2
-    del world.refuse[Op.CREATE_TOKEN]
-    world.run(5)
-    assert world.pods[UID].status.phase == "Running"
 
 
 def test_a_pod_that_does_not_tolerate_the_emulator_never_becomes_ready() -> None:
@@ -291,39 +227,6 @@ def test_a_pod_that_had_ended_before_the_restart_is_only_deleted() -> None:
     after.run(3)
     assert after.log[-1] == "DELETE_POD"
     assert after.loop.is_idle()
-
-
-def test_a_status_that_failed_is_sent_again_at_the_full_pass() -> None:
-    world = World()
-    world.refuse[Op.PATCH_POD_STATUS] = Reply(ReplyKind.LOST)
-    world.create(make_pod())
-    world.run(3)
-    world.take_log()
-    world.refuse.clear()
-    world.run(10)
-    assert world.take_log() == ["GET_POD", "PATCH_POD_STATUS Running"]
-
-
-def test_pods_of_two_families_have_their_node_s_own_first() -> None:
-    """Source: sortPodIPs, generateAPIPodStatus."""
-    world = World(pod_cidr="10.244.3.0/24,fd00:3::/64", host_ips=f"2001:db8::1,{HOST_IP}")
-    world.create(make_pod())
-    world.create(make_pod(uid="host", name="host", host_network=True))
-    world.run(5)
-    status = world.pods[UID].status
-    assert (status.pod_ips, status.pod_ip) == ("fd00:3::2,10.244.3.2", "fd00:3::2")
-    assert status.host_ips == f"2001:db8::1,{HOST_IP}"
-    assert world.pods["host"].status.pod_ips == f"2001:db8::1,{HOST_IP}"
-
-
-def test_addresses_follow_the_node_and_are_given_again() -> None:
-    world = World(light=True)
-    world.create(make_pod())
-    world.run(1)
-    assert world.pods[UID].status.pod_ip == "10.244.3.2"
-    world.create(make_pod(uid="two", name="two"))
-    world.run(1)
-    assert world.pods["two"].status.pod_ip == "10.244.3.3"
 
 
 def test_a_relist_removes_what_it_does_not_mention() -> None:

@@ -18,7 +18,7 @@ from fleet.kubelet.pressure.eviction_manager import (
     rank,
     thresholds_of,
 )
-from fleet.kubelet.pressure.oom_watcher import choose_victim, oom_score_adjust, system_oom_message
+from fleet.kubelet.pressure.oom_watcher import system_oom_message
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
 from fleet.runtime.container_usage import ContainerUsage
@@ -244,22 +244,6 @@ def test_the_disk_limit_of_a_container_is_not_that_of_a_sidecar() -> None:
     assert local_storage_message(one, stats, limits_sidecars=True).startswith("Container c ")
 
 
-def test_images_are_deleted_before_pods_are_evicted() -> None:
-    node = Node(configured())
-    node.free_disk = 5 * GI
-    node.freed = 20 * GI
-    assert node.run(10, using(pod("p"), disk=GI)) == Pass("ephemeral-storage", ())
-    assert node.manager.conditions == ("DiskPressure",)
-    node.free_disk = 5 * GI
-    node.freed = GI
-    found = node.run(20, using(pod("p"), disk=GI))
-    assert found.evictions[0].message == (
-        "The node was low on resource: ephemeral-storage. Threshold quantity: 16106128000, "
-        "available: 5Gi. Container c was using 1Gi, request is 0, has larger consumption of "
-        "ephemeral-storage. "
-    )
-
-
 def test_pids_have_their_own_condition() -> None:
     node = Node(configured(evictionHard={"pid.available": "1000"}))
     node.pids = 9500
@@ -268,23 +252,6 @@ def test_pids_have_their_own_condition() -> None:
     assert found.evictions[0].message == (
         "The node was low on resource: pids. Threshold quantity: 1k, available: 500. "
     )
-
-
-def test_a_pod_over_its_limit_of_the_disk_is_evicted_without_pressure() -> None:
-    node = Node(configured())
-    owner = pod("p")
-    limits = b'{"limits":{"ephemeral-storage":"1Gi"}}'
-    owner.spec = owner.spec._replace(resources_json=limits)
-    found = node.run(10, using(owner, disk=2 * GI))
-    (eviction,) = found.evictions
-    assert found.starved == ""
-    assert not eviction.disrupts
-    assert eviction.message == (
-        "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
-    )
-    assert node.manager.conditions == ()
-    free = Node(configured(localStorageCapacityIsolation=False))
-    assert free.run(10, using(owner, disk=2 * GI)) == Pass("", ())
 
 
 @pytest.mark.parametrize(
@@ -356,25 +323,6 @@ def test_pods_have_a_memory_threshold_of_their_own() -> None:
     assert "allocatableMemory.available" not in [each.signal for each in thresholds_of(off)]
     use = Node(reserved).use()._replace(pods_memory=Measure(30 * GI, (), 29 * GI))
     assert observations_of(use, 0)["allocatableMemory.available"] == (GI, 30 * GI)
-
-
-def test_the_kernel_kills_best_effort_containers_first() -> None:
-    guaranteed = using(pod("guaranteed", qos="Guaranteed", memory="16Gi"), memory=16 * GI)
-    burstable = using(pod("burstable", qos="Burstable", memory="8Gi"), memory=8 * GI)
-    best_effort = using(pod("best-effort"), memory=GI)
-    found = choose_victim([guaranteed, burstable, best_effort], 32 * GI, 0)
-    assert found is not None
-    assert (found.pod.name, found.container, found.process) == ("best-effort", "c", "pause")
-    assert oom_score_adjust(burstable.pod, burstable.pod.spec.containers[0], 32 * GI) == 750
-    tiny = pod("tiny", qos="Burstable", memory="1Mi")
-    assert oom_score_adjust(tiny, tiny.spec.containers[0], 32 * GI) == 999
-    # What the pod itself requests above its containers is shared among them.
-    burstable.pod.spec = burstable.pod.spec._replace(own_json=b'{"requests":{"memory":"16Gi"}}')
-    assert oom_score_adjust(burstable.pod, burstable.pod.spec.containers[0], 32 * GI) == 500
-    found = choose_victim([guaranteed, burstable], 32 * GI, 0)
-    assert found is not None
-    assert found.pod.name == "burstable"
-    assert choose_victim([], 32 * GI, 0) is None
 
 
 def test_the_words_of_a_system_oom() -> None:
