@@ -136,7 +136,18 @@ def _short(name: str) -> str:
 
 
 REPORT = "report.html"
-SHARD_P99 = ("request", "pod_start", "lease_late", "timer_lag")
+SHARD_COLUMNS = {
+    "nodes": "nodes",
+    "Ready": "ready",
+    "after s": "time_to_ready_s",
+    "pods": "pods_started",
+    "requests": "requests",
+    "p99 ms": "request_p99_ms",
+    "pod start": "pod_start_p99_ms",
+    "Lease late": "lease_late_p99_ms",
+    "timer lag": "timer_lag_p99_ms",
+    "CPU s": "cpu_s",
+}
 ROWS_SHOWN = 15
 
 
@@ -179,6 +190,7 @@ def page(run: RunRecord) -> str:
         ],
         "starts": _starts(run),
         "shards": _shards(run),
+        "shard_columns": ("shard", "state", *SHARD_COLUMNS),
         "recoveries": [
             (
                 each.fault,
@@ -257,25 +269,14 @@ def _starts(run: RunRecord) -> list[tuple[str, ...]]:
 
 def _shards(run: RunRecord) -> list[tuple[object, ...]]:
     """Return a row for each process that shared the nodes."""
-
-    def number(row: Json, key: str, form: str = ",.0f") -> str:
-        value = row.get(key)
-        return "-" if value is None else format(cast("float", value), form)
-
-    return [
-        (
-            row["name"],
-            f"{row['state']}, slowest" if row["name"] == run.get("slowest_shard") else row["state"],
-            row.get("starts"),
-            f"{number(row, 'ready')} / {number(row, 'nodes')}",
-            number(row, "time_to_ready_s", ",.1f"),
-            number(row, "pods_started"),
-            number(row, "requests"),
-            *(number(row, f"{key}_p99_ms", ",.1f") for key in SHARD_P99),
-            number(row, "cpu_s", ",.1f"),
-        )
-        for row in run.rows("shards")
-    ]
+    found = []
+    for row in run.rows("shards"):
+        starts = f", {row['starts']} starts" if row.get("starts") != 1 else ""
+        slowest = ", slowest" if row["name"] == run.get("slowest_shard") else ""
+        values = (row.get(key) for key in SHARD_COLUMNS.values())
+        cells = ("-" if each is None else f"{each:,.1f}".removesuffix(".0") for each in values)
+        found.append((row["name"], f"{row['state']}{slowest}{starts}", *cells))
+    return found
 
 
 def _in_ms(value: float) -> str:

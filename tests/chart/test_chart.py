@@ -404,8 +404,9 @@ def test_the_account_gets_what_a_run_needs_and_no_more(
     values["csr"] = {"tokenSecret": "t"}
     server = "--kube-version=" + ("1.35.0" if name.endswith("-legacy") else "1.36.3")
     given = permissions(bare_helm.objects(values, server), RELEASE)
-    features = Features(fidelity)
+    features = Features(fidelity, keeps_records=True)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES[name], features)]
+    needed += optional_permissions(features)
     if fidelity is Fidelity.KUBELET:
         needed += of_agent(name)
     assert given == {*narrowed(needed, NAMES), *OF_PODS}
@@ -417,7 +418,12 @@ def test_features_add_their_rights(bare_helm: Helm) -> None:
     values: Json = {"simulateCSI": True, "rbac": dict.fromkeys(rights, True)}
     values["serve"] = {"enabled": True}
     features = Features(
-        storage=True, static_pods=True, dynamic_resources=True, polled_objects=True, serves=True
+        storage=True,
+        static_pods=True,
+        dynamic_resources=True,
+        polled_objects=True,
+        serves=True,
+        keeps_records=True,
     )
     given = permissions(bare_helm.objects(values | SMALL, "--kube-version=1.36.3"), RELEASE)
     needed = [*own_permissions(features), *of_nodes(IDENTITIES["impersonate"], features)]
@@ -467,6 +473,7 @@ def test_rights_without_names_are_for_every_node(bare_helm: Helm) -> None:
     values = {"rbac": {"nodeNames": False}}
     given = permissions(bare_helm.objects(values, "--kube-version=1.36.3"), RELEASE)
     needed = {*own_permissions(Features()), *of_nodes(IDENTITIES["impersonate"], Features())}
+    needed |= set(optional_permissions(Features(keeps_records=True)))
     assert given == needed | OF_PODS | set(of_agent("impersonate"))
 
 
