@@ -171,7 +171,7 @@ def page(run: RunRecord) -> str:
         "sentence": sentence(run),
         "made": (
             "local control plane" if about.get("local_control_plane") else cluster,
-            about.get("started"),
+            str(about.get("started", ""))[:16].replace("T", " "),
             f"{duration(run.wall_s)} long",
             version,
         ),

@@ -311,7 +311,7 @@ def lag_reasons(timer_lag: Histogram, wall_s: float) -> list[str]:
     lag_ms, longest_ms = ms(timer_lag, 0.99) or 0.0, timer_lag.max_us / 1000
     if lag_ms > TIMER_LAG_LIMIT_MS and timer_lag.count >= LAG_TIMERS_LEAST:
         reasons.append(
-            f"fleet itself lagged: timers fired {lag_ms:.0f} ms late (p99), more than "
+            f"fleet itself lagged: timers fired {lag_ms:,.0f} ms late (p99), more than "
             f"{TIMER_LAG_LIMIT_MS:.0f} ms"
         )
     if longest_ms > STANDSTILL_LIMIT_MS:
