@@ -15,7 +15,7 @@ part, which is judged.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -77,37 +77,40 @@ def merge(runs: Sequence[RunFigures], *, in_turn: bool = False) -> RunFigures:
     return replace(total, requests=[combined(each) for each in rows.values()])
 
 
-def judged(records: Sequence[Record], restarts: int = 0) -> RunFigures:
-    """Return the figures of a whole run with its verdict; no record is changed.
+def judged(records: Sequence[Record], restarts: int = 0, *, is_whole: bool = True) -> RunFigures:
+    """Return the figures of a run with its verdict; no record is changed.
 
-    `restarts` are those that are known of, also of a process that left no record.
+    `restarts` are those that are known of, also of a process that left no record. If it is not the
+    whole run, nothing is said of shards that are not there.
     """
     assert records, "a run has a process"
     leader = max(records, key=lambda each: (each.is_leader, each.evidence.steady_s, -each.shard))
     shards: dict[int, list[Record]] = {}
-    for each in sorted(records, key=lambda each: (each is not leader, each.shard, each.began_s)):
+    for each in sorted(records, key=lambda each: (each.shard, each.began_s)):
         shards.setdefault(each.shard, []).append(each)
-    parts = [_of_one(starts) for starts in shards.values()]
-    figures = merge(parts)
-    lost = _lost(shards) if len(records) > 1 else {}
+    parts = {number: _of_one(starts) for number, starts in shards.items()}
+    asked = [each.figures.controlplane.asked_by_fleet for each in records]
+    total = {name: sum(each.get(name, 0) for each in asked) for name in sorted(set().union(*asked))}
+    of_leader = leader.figures
+    figures = replace(
+        merge([parts[leader.shard], *(parts[each] for each in parts if each != leader.shard)]),
+        phases=of_leader.phases,
+        controlplane=replace(of_leader.controlplane, asked_by_fleet=total),
+        how_longer=of_leader.how_longer,
+        wall_s=max(each.figures.wall_s for each in records),
+    )
     restarts = max(restarts, len(records) - len(shards))
     if restarts:
         reason = f"{restarts} times a process of the fleet died and was started again"
         figures.invalid_reasons = [*figures.invalid_reasons, reason]
-    if late := _late(leader, shards):
-        lost |= {number: why for number, why in late.items() if number not in lost}
-    figures.incomplete_reasons = [*figures.incomplete_reasons, *lost.values()]
-    figures.wall_s = max(each.figures.wall_s for each in records)
-    asked = [each.figures.controlplane.asked_by_fleet for each in records]
-    total = {name: sum(each.get(name, 0) for each in asked) for name in sorted(set().union(*asked))}
-    figures.controlplane = replace(figures.controlplane, asked_by_fleet=total)
+    missing = _missing(shards) if is_whole else []
+    late = _late(leader, shards)
+    lost = {number: _lost(starts[-1]) or late.get(number, "") for number, starts in shards.items()}
+    reasons = [*missing, *filter(None, lost.values())]
+    figures.incomplete_reasons = [*figures.incomplete_reasons, *reasons]
     if len(shards) > 1:
-        rows = [
-            _row(starts, part, lost.get(number, ""))
-            for (number, starts), part in zip(shards.items(), parts, strict=True)
-        ]
-        figures.shards = sorted(rows, key=lambda each: each.name)
-        slowest = max(rows, key=lambda each: each.request_p99_ms or 0.0)
+        figures.shards = [_row(shards[each], parts[each], lost[each]) for each in shards]
+        slowest = max(figures.shards, key=lambda each: each.request_p99_ms or 0.0)
         figures.slowest_shard = slowest.name
     client = list(chain.from_iterable(each.evidence.client for each in records))
     evidence = replace(leader.evidence, client=client)
@@ -127,31 +130,25 @@ def so_far(records: Sequence[Record]) -> Outcome:
 
 
 def _of_one(starts: Sequence[Record]) -> RunFigures:
-    """Return what one shard measured, over all its starts; that of the leader comes first."""
-    in_order = sorted(starts, key=lambda each: each.began_s)
-    figures = merge([each.figures for each in in_order], in_turn=True)
-    first = starts[0].figures
+    """Return what one shard measured, over all its starts."""
+    figures = merge([each.figures for each in starts], in_turn=True)
     figures.nodes.ever_not_ready = max(each.figures.nodes.ever_not_ready for each in starts)
-    return replace(
-        figures, phases=first.phases, controlplane=first.controlplane, how_longer=first.how_longer
-    )
+    return figures
 
 
-def _lost(shards: dict[int, list[Record]]) -> dict[int, str]:
-    """Say which shards are not there, or have no end."""
+def _missing(shards: Mapping[int, Sequence[Record]]) -> list[str]:
     known = [each.shards for starts in shards.values() for each in starts if each.shards]
     wanted = max(min(known, default=0), max(shards) + 1)
-    found = {}
-    for number in range(wanted):
-        if number not in shards:
-            found[number] = f"shard {number} of {wanted} left no record"
-        elif not max(shards[number], key=lambda each: each.began_s).is_over:
-            name = shards[number][0].name
-            found[number] = f"shard {name} has not ended: it was killed, or it still runs"
-    return found
+    return [f"shard {at} of {wanted} left no record" for at in range(wanted) if at not in shards]
 
 
-def _late(leader: Record, shards: dict[int, list[Record]]) -> dict[int, str]:
+def _lost(last: Record) -> str:
+    if last.is_over:
+        return ""
+    return f"shard {last.name} has not ended: it was killed, or it still runs"
+
+
+def _late(leader: Record, shards: Mapping[int, Sequence[Record]]) -> dict[int, str]:
     """Say which shards lacked Ready nodes during the steady part that is judged."""
     part = next((each for each in leader.figures.phases if each.name == STEADY), None)
     if part is None or part.until_s is None or leader.ready_s is None:
@@ -160,21 +157,18 @@ def _late(leader: Record, shards: dict[int, list[Record]]) -> dict[int, str]:
     found = {}
     for number, starts in shards.items():
         ready_s = min((each.ready_s for each in starts if each.ready_s), default=math.inf)
-        if ready_s - begin_s <= most_s:
-            continue
-        after = "never"
-        if ready_s < math.inf:
+        if ready_s - begin_s > most_s:
             after = f"{ready_s - begin_s:.0f} s after the steady part began"
-        found[number] = f"shard {starts[0].name} was late: all its nodes were Ready {after}"
+            after = after if ready_s < math.inf else "never"
+            found[number] = f"shard {starts[0].name} was late: all its nodes were Ready {after}"
     return found
 
 
 def _row(starts: Sequence[Record], figures: RunFigures, why: str) -> ShardFigures:
     latency = merged(each.latency for each in figures.requests if each.verb != "WATCH")
-    is_lost = any(not each.is_over for each in starts[-1:]) or "no record" in why
     return ShardFigures(
-        name=starts[0].name,
-        state=LOST if is_lost else LATE if why else ENDED,
+        name=starts[-1].name,
+        state=LOST if not starts[-1].is_over else LATE if why else ENDED,
         starts=len(starts),
         nodes=figures.nodes.requested,
         ready=figures.nodes.ready,

@@ -170,7 +170,7 @@ class Run:
         if self._siblings is not None:
             restarts = self._siblings.restarts
             records = read_records(directory.path) | records
-        figures = judged([*records.values()], restarts)
+        figures = judged([*records.values()], restarts, is_whole=self._whole.shard is None)
         ended = exit_code_of(figures, code)
         outcome = RunOutcome(figures, directory.path, ended, self._ending.next_steps())
         try:

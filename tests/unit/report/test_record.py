@@ -71,6 +71,27 @@ def test_a_shard_without_a_record_makes_the_run_incomplete() -> None:
     assert last.reasons == ["shard 3 of 4 left no record"]
 
 
+def test_a_part_of_a_run_says_nothing_of_shards_that_are_elsewhere() -> None:
+    """A pod has the processes of its ordinal; its own summary is of these."""
+    part = [record_of(2), record_of(3)]
+    assert judged(part, is_whole=False).judgement().exit_code is Exit.OK
+    assert judged(part).judgement().reasons == [
+        "shard 0 of 4 left no record",
+        "shard 1 of 4 left no record",
+    ]
+    assert judged([record_of(3)]).judgement().outcome is Outcome.INCOMPLETE
+
+
+def test_the_first_shard_may_be_the_one_that_was_started_again() -> None:
+    killed = replace(record_of(0, requests=60), is_over=False, evidence=Evidence(steady_s=20.0))
+    again = replace(record_of(0, requests=40), began_s=1_060.0, ready_s=1_062.0)
+    figures = judged([again, killed, *map(record_of, range(1, 4))])
+    assert figures.lease.late.count == 400
+    first = figures.shards[0]
+    assert (first.state, first.starts) == ("ended", 2)
+    assert figures.judgement().outcome is Outcome.INVALID
+
+
 def test_a_shard_that_has_not_ended_makes_the_run_incomplete() -> None:
     killed = replace(record_of(3), is_over=False)
     figures = judged([*map(record_of, range(3)), killed])
