@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import orjson
 from limits import within_limits
-from mutate import mutated
+from support.mutate import mutated
 from world.pod_world import World
 
 from fleet.k8s.effects import WatchKind

@@ -3,7 +3,7 @@
 import struct
 from random import Random
 
-from mutate import chunks, mutated
+from support.mutate import chunks, mutated
 from support.spdy_client import Client
 
 from fleet.errors import RemoteProtocolError

@@ -19,7 +19,6 @@ from hostile_pods import (
     make_pod,
 )
 from hyperframe.frame import DataFrame, Frame
-from mutate import chunks, misshapen, mutated
 from samples import (
     KINDS,
     block,
@@ -31,6 +30,7 @@ from samples import (
     protobuf_lists,
 )
 from spdy_target import judge_spdy, make_spdy
+from support.mutate import chunks, misshapen, mutated
 
 from fleet.clock import Draws
 from fleet.errors import RemoteProtocolError

@@ -13,8 +13,10 @@ import pytest
 from world.sim_faults import (
     AnswersSlow,
     ApiServerAnswers,
+    ClockSteps,
     ConnectionsDropped,
     ConnectionsRefused,
+    EventsLate,
     Fault,
     RequestsVanish,
     Throttled,
@@ -45,6 +47,10 @@ CONVERGE_S = 300
 FAULTS: tuple[Callable[[float, Pools], Fault], ...] = (
     lambda share, pools: ApiServerAnswers(500 + int(share * 5), pools=pools),
     lambda _, pools: ApiServerAnswers(503, retry_after_s=2, pools=pools),
+    lambda _, pools: ApiServerAnswers(429, retry_after_s=1, pools=pools),
+    lambda _, pools: ApiServerAnswers(401, pools=pools),
+    lambda share, _: ClockSteps(600 * (share - 0.5)),
+    lambda share, _: EventsLate(5 * share),
     lambda _, pools: ConnectionsRefused(pools),
     lambda _, pools: ConnectionsDropped(pools),
     lambda _, pools: RequestsVanish(pools),
@@ -168,7 +174,7 @@ class Trouble:
         made = self.sim.calls(node, "POST", "/leases", code=201)
         renewed = self.sim.calls(node, "PUT", "/leases/", code=200)
         times = [each.t_ns / NS_PER_S for each in (*made, *renewed)]
-        assert len(times) > 5, (node, times)
+        assert len(times) > 2, (node, times)  # one that begins again may wait for minutes
         return max(self.answered_s(*gap) for gap in pairwise([*times, self.sim.now_s]))
 
     def answered_s(self, since_s: float, until_s: float) -> float:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import orjson
+from google.protobuf.message import DecodeError
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.times import rfc3339
@@ -114,6 +115,7 @@ def not_found(key: Key) -> Answer:
     return refusal(404, "NotFound", f'{qualified} "{name}" not found')
 
 
+LEASE_FIELDS = {"holderIdentity", "leaseDurationSeconds", "renewTime"}
 UNAUTHORIZED = refusal(401, "Unauthorized")
 NOT_FOUND = refusal(404, "NotFound")
 CONFLICT = refusal(409, "Conflict")
@@ -129,6 +131,8 @@ class SimApiServer:
         self.objects: dict[Key, Stored] = {}
         self.version = 1000
         self.takes_watch_lists = True
+        self.expects_nonsense = False
+        """Its answers are mangled, so that requests may be malformed."""
         self.throttles: dict[str, int] = {}  # 429s still to give, by verb
         self.deleted: list[tuple[Key, str]] = []  # with the uid, in order
         self.phases: dict[str, list[str]] = {}  # of each pod, by uid
@@ -144,7 +148,7 @@ class SimApiServer:
 
     def now(self) -> str:
         """Return the time as objects have it."""
-        return rfc3339(self._clock.wall_ns() // NS_PER_S).decode()
+        return rfc3339(self._clock.true_ns() // NS_PER_S).decode()
 
     def get(self, resource: str, name: str, namespace: str = "") -> Object:
         """Return an object that exists."""
@@ -248,7 +252,30 @@ class SimApiServer:
     def handle(self, method: str, path: str, body: bytes) -> Answer:
         """Answer one request that is no watch."""
         refused = self._refuse(method)
+        if refused is None and self.expects_nonsense:
+            refused = self._nonsense(method, path, body)
         return self.encoded(self._handle(method, path, body) if refused is None else refused)
+
+    def _nonsense(self, method: str, path: str, body: bytes) -> Answer | None:
+        """Return how a request is refused that follows from an answer which was mangled."""
+        try:
+            target = target_of(path.partition("?")[0])
+            if method in {"PUT", "POST"} and target.sub != "token":
+                obj = self.encoding.read(body)
+                meta, spec = obj["metadata"], obj.get("spec", {})
+                names = (meta["name"], meta.get("namespace", ""), meta.get("labels", {}))
+                is_sound = [type(each) for each in (*names, spec)] == [str, str, dict, dict]
+                if not is_sound or names[:2] != (target.name or names[0], target.namespace):
+                    return refusal(422, "Invalid")
+                if target.resource == "leases" and not spec.keys() >= LEASE_FIELDS:
+                    return refusal(422, "Invalid")
+                if method == "PUT" and "uid" not in meta:
+                    return CONFLICT
+            elif method == "PATCH":
+                orjson.loads(body)
+        except (ValueError, KeyError, TypeError, AttributeError, DecodeError):
+            return refusal(400, "BadRequest")
+        return None
 
     def encoded(self, answer: Answer) -> Answer:
         """Return a refusal as this server writes it; other bodies are already so."""
@@ -294,7 +321,7 @@ class SimApiServer:
 
     def _post(self, target: Target, obj: Object) -> Answer:
         if target.sub == "token":
-            expires_s = self._clock.wall_ns() // NS_PER_S
+            expires_s = self._clock.true_ns() // NS_PER_S
             expires_s += obj["spec"].get("expirationSeconds") or TOKEN_S
             stamp = rfc3339(expires_s).decode()
             answered = obj | {"status": {"token": "t", "expirationTimestamp": stamp}}
@@ -368,7 +395,7 @@ class SimApiServer:
             return
         if meta.get("deletionGracePeriodSeconds", grace_s + 1) <= grace_s:
             return
-        stamp = rfc3339(self._clock.wall_ns() // NS_PER_S + grace_s).decode()
+        stamp = rfc3339(self._clock.true_ns() // NS_PER_S + grace_s).decode()
         generation = meta["generation"] + ("deletionTimestamp" not in meta)
         marks = {"deletionTimestamp": stamp, "deletionGracePeriodSeconds": grace_s}
         self.replace(key, {**pod, "metadata": {**meta, **marks, "generation": generation}})
@@ -379,6 +406,9 @@ class SimApiServer:
         """Return why a watch cannot be opened now."""
         if "sendInitialEvents" in path and not self.takes_watch_lists:
             return self.encoded(refusal(422, "Invalid", "sendInitialEvents is forbidden"))
+        version = parse_qs(path.partition("?")[2]).get("resourceVersion", ["0"])[0]
+        if self.expects_nonsense and not version.isdecimal():
+            return self.encoded(refusal(400, "BadRequest"))
         refused = self._refuse("WATCH")
         return None if refused is None else self.encoded(refused)
 

@@ -235,7 +235,7 @@ class Simulation:
 
     def _monitor(self) -> None:
         """Mark silent nodes as the controller does. Source: node_lifecycle_controller.go."""
-        limit = self.clock.wall_ns() - GRACE_S * NS_PER_S
+        limit = self.clock.true_ns() - GRACE_S * NS_PER_S
         for node in self.server.all("nodes"):
             name = node["metadata"]["name"]
             if self.node_seen_ns(name) < limit and self.condition(name) != "Unknown":

@@ -32,6 +32,10 @@ Pools = frozenset[int] | None
 """Whose connections a fault is of; None for all."""
 
 
+Mangle = Callable[[bytes | Answer], Sequence[bytes | Answer]]
+"""What becomes of an answer, or of a piece of a stream, on its way: none, one or several."""
+
+
 class Sent(NamedTuple):
     """One line of the trace; `t_ns` is when the request left, code 0 means no answer."""
 
@@ -78,10 +82,11 @@ class SimTransport:
         self.refusals: list[tuple[Pools, Answer]] = []
         self.hung_up: list[int] = []
         self.has_token = True
+        self.mangle: Mangle | None = None
         self._cuts: dict[int, Cut] = {}
         self._over: set[int] = set()  # pools whose token is over
         self._stalled: dict[int, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
-        self._clock = clock
+        self.clock = clock
         self._inbox = inbox
         self._draws = draws
         self._names = names
@@ -127,12 +132,12 @@ class SimTransport:
         if cut is not None and cut is not Cut.RESET:
             for number, each in self._open.items():
                 if each.pool == pool:
-                    now_ns = self._clock.now_ns()
+                    now_ns = self.clock.now_ns()
                     limit_ns, failure = _given_up(each.request, now_ns, each.sent_ns)
                     self._later(limit_ns, self._give_up, number, failure)
         if not (swallows_input(cut) or swallows_output(cut)):
             for action, arguments in self._stalled.pop(pool, ()):
-                self._later(self._clock.now_ns() + NS_PER_MS, action, *arguments)
+                self._later(self.clock.now_ns() + NS_PER_MS, action, *arguments)
 
     def expire_token(self, pool: int, *, is_over: bool) -> None:
         """Answer 401 to what a pool asks for, or no more; what is open goes on."""
@@ -155,7 +160,7 @@ class SimTransport:
         if not self._queue:
             return
         queue, self._queue = self._queue, []
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         for exchange in queue:
             self._seq += 1
             exchange.sent_ns = now_ns
@@ -192,7 +197,7 @@ class SimTransport:
 
     def advance(self) -> None:
         """Do what is due by now."""
-        due, now_ns = self._due, self._clock.now_ns()
+        due, now_ns = self._due, self.clock.now_ns()
         while due and due[0][0] <= now_ns:
             _, _, action, arguments = heapq.heappop(due)
             self._act(action, arguments)
@@ -260,7 +265,7 @@ class SimTransport:
             answer = self.server.handle(request.method.decode(), path, request.body)
         if exchange.done:
             return
-        due_ns = self._clock.now_ns() + half_ns
+        due_ns = self.clock.now_ns() + half_ns
         limit_ns = exchange.sent_ns + request.timeout_ns
         if request.timeout_ns and due_ns > limit_ns:
             self._later(limit_ns, self._fail, number, Failure.TIMEOUT)
@@ -268,7 +273,7 @@ class SimTransport:
             self._later(due_ns, self._answer, number, answer)
 
     def _open_watch(self, number: int, exchange: _Exchange, path: str, half_ns: int) -> None:
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         exchange.last_ns = now_ns + half_ns
         refused = self._refusal(exchange.pool) or self.server.refuse_watch(path)
         if refused is not None:
@@ -286,7 +291,7 @@ class SimTransport:
         """Answer a watch that the server ends, after all that it has said."""
         exchange = self._open.get(number)
         if exchange is not None:
-            exchange.last_ns = max(exchange.last_ns, self._clock.now_ns())
+            exchange.last_ns = max(exchange.last_ns, self.clock.now_ns())
             self._later(exchange.last_ns, self._answer, number, Answer(200, b""))
 
     def _push(self, number: int, data: bytes) -> None:
@@ -294,7 +299,7 @@ class SimTransport:
         exchange = self._open.get(number)
         if exchange is None:
             return
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         due_ns = now_ns + self.events_late_ns + self._latency_ns(exchange.pool) // 2
         exchange.last_ns = max(exchange.last_ns, due_ns)
         # By share, so that the story is the same in each encoding.
@@ -307,13 +312,14 @@ class SimTransport:
         exchange = self._open.get(number)
         if exchange is not None:
             self._note(exchange, 200)
-            opened = StreamOpened(exchange.sent_ns, self._clock.now_ns())
+            opened = StreamOpened(exchange.sent_ns, self.clock.now_ns())
             self._inbox.append((exchange.token, opened))
 
     def _chunk(self, number: int, data: bytes) -> None:
         exchange = self._open.get(number)
         if exchange is not None:
-            self._inbox.append((exchange.token, data))
+            pieces = (data,) if self.mangle is None else self.mangle(data)
+            self._inbox += [(exchange.token, each) for each in pieces if isinstance(each, bytes)]
 
     def _time_out(self, number: int) -> None:
         exchange = self._open.get(number)
@@ -325,15 +331,18 @@ class SimTransport:
         exchange = self._open.get(number)
         if exchange is not None and exchange.watch is not None:
             self.server.bookmark(exchange.watch)
-            self._later(self._clock.now_ns() + BOOKMARK_NS, self._bookmark, number)
+            self._later(self.clock.now_ns() + BOOKMARK_NS, self._bookmark, number)
 
     def _answer(self, number: int, answer: Answer) -> None:
         exchange = self._end(number)
         if exchange is None:
             return
+        for mangled in () if self.mangle is None else self.mangle(answer):
+            if isinstance(mangled, Answer):
+                answer = mangled
         if not exchange.request.stream or answer.code != 200:
             self._note(exchange, answer.code)
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         response = Response(
             answer.code, answer.body, exchange.sent_ns, now_ns, answer.retry_after_s
         )
@@ -345,7 +354,7 @@ class SimTransport:
             return
         self._note(exchange, 0)
         sent_ns = 0 if failure is Failure.DIAL else exchange.sent_ns
-        response = Response(0, b"", sent_ns, self._clock.now_ns(), -1, failure, failure.name)
+        response = Response(0, b"", sent_ns, self.clock.now_ns(), -1, failure, failure.name)
         self._inbox.append((exchange.token, response))
 
     def _end(self, number: int) -> _Exchange | None:

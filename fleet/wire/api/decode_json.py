@@ -128,22 +128,39 @@ def decode_status(body: bytes) -> tuple[str, str]:
     return str(obj.get("reason", "")), str(obj.get("message", ""))
 
 
+class _NodeMeta(Record, frozen=True):
+    name: str
+    uid: str
+    resource_version: str
+    deletion_timestamp: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Taint(Record, frozen=True):
+    key: str
+    value: str = ""
+    effect: str = ""
+
+
+class _NodeSpec(Record, frozen=True):
+    pod_cidr: str = member("podCIDR", "")
+    pod_cidrs: tuple[str, ...] = member("podCIDRs", ())
+    taints: tuple[_Taint, ...] = ()
+
+
 def decode_node(body: bytes | dict[str, Any]) -> pods.NodeView:
     """Return what is read of a Node."""
     obj = _object(body)
-    meta, spec, status = obj["metadata"], obj.get("spec", {}), obj.get("status", {})
-    cidrs = spec.get("podCIDRs") or ([spec["podCIDR"]] if spec.get("podCIDR") else ())
+    meta, status = convert(obj["metadata"], _NodeMeta), obj.get("status", {})
+    spec = convert(obj.get("spec", {}), _NodeSpec)
     return pods.NodeView(
-        name=meta["name"],
-        uid=meta["uid"],
-        resource_version=meta["resourceVersion"],
-        deleting="deletionTimestamp" in meta,
-        pod_cidrs=tuple(cidrs),
-        labels=meta.get("labels", {}),
-        taints=tuple(
-            (each["key"], each.get("value", ""), each.get("effect", ""))
-            for each in spec.get("taints", ())
-        ),
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        deleting=bool(meta.deletion_timestamp),
+        pod_cidrs=spec.pod_cidrs or ((spec.pod_cidr,) if spec.pod_cidr else ()),
+        labels=meta.labels,
+        taints=tuple((each.key, each.value, each.effect) for each in spec.taints),
         conditions=convert(
             status.get("conditions") or (), tuple[pods.NodeCondition, ...], dec_hook=read_kind
         ),

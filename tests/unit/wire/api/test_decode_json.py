@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
@@ -488,6 +489,10 @@ def test_nodes() -> None:
     assert node.volumes_attached == ("v",)
     bare = decode_node({"metadata": obj["metadata"], "spec": {"podCIDR": "10.0.0.0/24"}})
     assert bare.pod_cidrs == ("10.0.0.0/24",)
+    for member, wrong in (("name", [[]]), ("uid", 7), ("labels", {"a": []})):
+        meta: dict[str, Any] = {"name": "n", "uid": "u", "resourceVersion": "3", member: wrong}
+        with pytest.raises(msgspec.ValidationError):
+            decode_node({"metadata": meta})
 
 
 def test_small_records() -> None:
