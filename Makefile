@@ -101,6 +101,23 @@ chaos: setup  ## ten minutes of trouble on a control plane, then nothing may be 
 	$(BIN)/fleet controlplane build
 	$(CHAOS) $(addprefix --seed=,$(SEED)) $(addprefix --minutes=,$(MINUTES)) $(ARGS)
 
+.PHONY: chaos-sim
+CHAOS_SEEDS ?= 500
+chaos-sim: setup  ## CHAOS_SEEDS (500) stories of trouble and of changed answers, some 10 virtual minutes each
+	FLEET_SIM_FIRST_SEED=$(SIM_FIRST_SEED) FLEET_SIM_SEEDS=$(CHAOS_SEEDS) $(BIN)/pytest --numprocesses 2 \
+		tests/sim/test_recovery.py tests/sim/test_fuzzed_server.py tests/sim/test_static_pods_recovery.py
+
+.PHONY: fuzz-server
+fuzz-server: setup  ## 100,000 changed answers of an API server while a small fleet runs; ARGS='--answers 5000'
+	$(BIN)/fleet controlplane build
+	PYTHONPATH=tests $(GUARDED) $(BIN)/python -m chaos.fuzzed $(ARGS)
+
+.PHONY: soak
+SOAK ?= 1h
+soak: setup  ## SOAK (1h) of churn on 2,000 nodes: memory, descriptors, tasks, timers stay flat; ARGS='--nodes 200'
+	$(BIN)/fleet controlplane build
+	PYTHONPATH=tests $(GUARDED) $(BIN)/python -m chaos.soak --duration=$(SOAK) $(ARGS)
+
 silence: setup  ## a connection that falls silent, with the times that kubelets have
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest -m slow tests/e2e/test_connections.py

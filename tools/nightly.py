@@ -74,6 +74,8 @@ def steps() -> list[Step]:
             seeds,
         ),
         Step("chaos", 60, ((PYTHON, "-m", "chaos.chaos"),), {"PYTHONPATH": "tests"}),
+        Step("fuzz-server", 90, ((PYTHON, "-m", "chaos.fuzzed"),), {"PYTHONPATH": "tests"}),
+        Step("soak", 90, ((PYTHON, "-m", "chaos.soak"),), {"PYTHONPATH": "tests"}),
         Step("fuzz", 90, (fuzz,)),
         Step("installed", 60, ((PYTHON, "tools/release.py"), (*PYTEST, "tests/installed"))),
         Step("bench", 60, ((PYTHON, "-m", "bench"),)),

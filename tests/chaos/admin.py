@@ -80,6 +80,7 @@ class Admin:
             code, found = await self.ask(verb, path, body)
             if code == 409 and verb == "POST" and found.get("reason") != "AlreadyExists":
                 return None
+            assert code not in {400, 422}, (verb, path, found)
             return found if code < 300 or code in {404, 409} else None
 
         return await until(is_done, f"{verb} {path}", ANSWER_S_MAX)

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import yaml
@@ -68,6 +69,10 @@ class Fleet:
     link: Link
     kubeconfig: Path
     extra: tuple[str, ...] = ()
+    script: str = "stepped_fleet.py"
+    """What runs fleet, in this folder."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    began_s: float = 0.0
     process: subprocess.Popen[str] | None = None
     starts: int = 0
     gone: set[str] = field(default_factory=set)
@@ -103,7 +108,8 @@ class Fleet:
     def start(self) -> None:
         self.starts += 1
         self.gone.clear()
-        script = Path(__file__).with_name("stepped_fleet.py")
+        self.began_s = time.time()
+        script = Path(__file__).with_name(self.script)
         command = (
             *(sys.executable, str(script), "spawn", f"--nodes={self.nodes}"),
             *(f"--name-prefix={self.prefix}", f"--fidelity={self.fidelity}"),
@@ -116,7 +122,7 @@ class Fleet:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.root,
-                env={**os.environ, CLOCK: str(self.clock)},
+                env={**os.environ, **self.variables, CLOCK: str(self.clock)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
@@ -175,13 +181,24 @@ class Stage:
         self.unasked: list[str] = []
         """Components that ended although nobody ended them."""
 
-    async def add_fleet(self, prefix: str, fidelity: str, nodes: int, *extra: str) -> Fleet:
-        """Start a fleet behind a link of its own."""
+    async def add_fleet(
+        self,
+        prefix: str,
+        fidelity: str,
+        nodes: int,
+        *extra: str,
+        script: str = "stepped_fleet.py",
+        variables: Mapping[str, str] = MappingProxyType({}),
+        server: int = 0,
+    ) -> Fleet:
+        """Start a fleet behind a link of its own, to the API server or to another port."""
         info = self.plane.info
-        link = Link(("127.0.0.1", info.ports[APISERVER]))
+        link = Link(("127.0.0.1", server or info.ports[APISERVER]))
         port = await link.listen()
         kubeconfig = self.root / f"{prefix}.kubeconfig"
-        fleet = Fleet(prefix, fidelity, nodes, self.root, link, kubeconfig, extra)
+        fleet = Fleet(
+            prefix, fidelity, nodes, self.root, link, kubeconfig, extra, script, variables
+        )
         account = {"kind": "ServiceAccount", "name": prefix, "namespace": "kube-system"}
         await self.admin.change("POST", f"{SYSTEM}/serviceaccounts", {"metadata": {"name": prefix}})
         role = {"kind": "ClusterRole", "name": "cluster-admin"}
@@ -198,6 +215,18 @@ class Stage:
         self.fleets.append(fleet)
         fleet.start()
         return fleet
+
+    async def bootstrap_token(self) -> str:
+        """Make a token with which nodes may ask for certificates."""
+        data = {"token-id": "aaaaaa", "token-secret": "0123456789abcdef"}
+        usages = {"usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true"}
+        secret = {
+            "metadata": {"name": "bootstrap-token-aaaaaa"},
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {**data, **usages},
+        }
+        await self.admin.change("POST", f"{SYSTEM}/secrets", secret)
+        return ".".join(data.values())
 
     async def rotate(self, fleet: Fleet) -> None:
         """Give a fleet another token, and take the one away that it has."""
@@ -230,13 +259,18 @@ class Stage:
         fleet.audited_before = dict(self.audit.of(fleet))
         fleet.start()
 
-    async def deploy(self, pods: int) -> None:
+    async def deploy(self, pods: int, token_s: int = 0) -> None:
+        """Make Deployments of so many pods; their tokens live for so long, if it is named."""
         for index in range(DEPLOYED):
             name = f"churn-{index}"
             self.replicas[name] = pods // DEPLOYED
             labels = {"app": name}
-            container = {"name": "c", "image": PAUSE}
-            spec = {"containers": [container], "terminationGracePeriodSeconds": 2}
+            container: Json = {"name": "c", "image": PAUSE}
+            spec: Json = {"containers": [container], "terminationGracePeriodSeconds": 2}
+            if token_s:
+                source = {"serviceAccountToken": {"path": "token", "expirationSeconds": token_s}}
+                spec["volumes"] = [{"name": "token", "projected": {"sources": [source]}}]
+                container["volumeMounts"] = [{"name": "token", "mountPath": "/token"}]
             template = {"metadata": {"labels": labels}, "spec": spec}
             body = {
                 "metadata": {"name": name},
@@ -299,8 +333,10 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def staged(draws: random.Random) -> AsyncIterator[Stage]:
-    """Run a control plane of its own; nothing of it is left."""
+async def staged(
+    draws: random.Random, flags: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> AsyncIterator[Stage]:
+    """Run a control plane of its own, with flags; nothing of it is left."""
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fleet-chaos-")))
         os.environ["XDG_STATE_HOME"] = str(root / "state")
@@ -314,7 +350,10 @@ async def staged(draws: random.Random) -> AsyncIterator[Stage]:
                 directory=directory,
                 release=TESTED,
                 audit_log=root / "audit.jsonl",
-                extra_flags={APISERVER: (f"etcd-servers=unix://{socket}",)},
+                extra_flags={
+                    **flags,
+                    APISERVER: (f"etcd-servers=unix://{socket}", *flags.get(APISERVER, ())),
+                },
             )
         )
         info = await plane.start()

@@ -172,7 +172,7 @@ async def _throttled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[N
     schema = {
         "metadata": {"name": LEVEL},
         "spec": {
-            "matchingPrecedence": 1,
+            "matchingPrecedence": 2,
             "priorityLevelConfiguration": {"name": LEVEL},
             "rules": [{"subjects": subjects, "resourceRules": [rule]}],
         },

@@ -1,0 +1,153 @@
+"""A proxy that speaks TLS to both sides and changes frames of HTTP/2 that come from the server.
+
+    fleet --TLS--> proxy --TLS--> kube-apiserver
+
+What the client sends passes as it is. Of what the server sends, a share of the frames is changed:
+bodies and header blocks, codes, types, flags, streams, lengths; some are doubled, lost, put off, or
+cut off with their connection; some come that nobody has sent.
+"""
+
+import asyncio
+import contextlib
+import ssl
+from collections import Counter
+from random import Random
+from typing import NamedTuple
+
+from support.mutate import mutated
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+HEADER_BYTES = 9
+CHUNK = 1 << 16
+STATUSES = (b"\x88", b"\x89", b"\x8b", b"\x8c", b"\x8d", b"\x8e", b"\x08\x03410", b"\x08\x03429")
+"""200, 204, 304, 400, 404, 500 of HPACK's static table; 410 and 429 as literals."""
+OTHERS_MAX = 64
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    def encoded(self) -> bytes:
+        size = len(self.payload).to_bytes(3, "big")
+        return size + bytes((self.kind, self.flags)) + self.stream.to_bytes(4, "big") + self.payload
+
+
+class Mangler:
+    """Changes a share of the frames."""
+
+    def __init__(self, random: Random) -> None:
+        self.share = 0.0
+        self.counts: Counter[str] = Counter()
+        self._random = random
+        self._others: list[bytes] = [b"{}"]
+
+    def mangle(self, frame: Frame, late: list[Frame]) -> tuple[list[Frame], bytes]:
+        """Return the frames in place of one, and the begin of one that is cut off."""
+        draws = self._random
+        if frame.kind == DATA and (len(self._others) < OTHERS_MAX or not draws.randrange(50)):
+            self._others = [*self._others[-OTHERS_MAX:], frame.payload]
+        if draws.random() >= self.share:
+            held, late[:] = list(late), []
+            return [frame, *held], b""
+        how = draws.choices(
+            ("payload", "head", "code", "double", "lose", "put off", "insert", "cut off"),
+            (40, 5, 15, 10, 8, 10, 6, 6),
+        )[0]
+        self.counts[how] += 1
+        if how == "cut off":
+            whole = frame.encoded()
+            return [], whole[: draws.randrange(len(whole))]
+        return self._instead(frame, how, late), b""
+
+    def _instead(self, frame: Frame, how: str, late: list[Frame]) -> list[Frame]:
+        draws, frames = self._random, [frame]
+        match how:
+            case "payload":
+                frames = [frame._replace(payload=mutated(frame.payload, draws, self._others))]
+            case "head":
+                other = draws.randrange(256)
+                heads = (
+                    frame._replace(kind=other),
+                    frame._replace(flags=other),
+                    frame._replace(stream=other),
+                )
+                frames = [draws.choice(heads)]
+            case "code" if frame.kind == HEADERS:
+                frames = [frame._replace(payload=draws.choice(STATUSES) + frame.payload[1:])]
+            case "double":
+                frames = [frame, frame]
+            case "lose":
+                frames = []
+            case "put off":
+                late.append(frame)
+                frames = []
+            case "insert":
+                frames = [self._of_nobody(frame.stream), frame]
+        return frames
+
+    def _of_nobody(self, stream: int) -> Frame:
+        draws = self._random
+        kind = draws.choice((RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, DATA, 77))
+        size = draws.choice((0, 4, 6, 8, 8, 12))
+        return Frame(kind, 0, draws.choice((0, stream, stream + 2)), draws.randbytes(size))
+
+
+class AnswerProxy:
+    """Listens for one fleet."""
+
+    def __init__(
+        self, server: int, inner: ssl.SSLContext, outer: ssl.SSLContext, mangler: Mangler
+    ) -> None:
+        self._server = server
+        self._inner = inner
+        self._outer = outer
+        self._mangler = mangler
+        self._listener: asyncio.Server | None = None
+
+    async def listen(self) -> int:
+        self._listener = await asyncio.start_server(
+            self._serve, "127.0.0.1", 0, ssl=self._inner, backlog=1024
+        )
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
+            answers, requests = await asyncio.open_connection(
+                "127.0.0.1", self._server, ssl=self._outer, server_hostname="127.0.0.1"
+            )
+            both = [
+                asyncio.ensure_future(self._pass(reader, requests)),
+                asyncio.ensure_future(self._mangle(answers, writer)),
+            ]
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in both:
+                    each.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+                requests.transport.abort()
+        writer.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(CHUNK):
+            writer.write(data)
+            await writer.drain()
+
+    async def _mangle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        late: list[Frame] = []
+        while True:
+            head = await reader.readexactly(HEADER_BYTES)
+            payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+            frame = Frame(head[3], head[4], int.from_bytes(head[5:], "big"), payload)
+            frames, begun = self._mangler.mangle(frame, late)
+            writer.write(b"".join(each.encoded() for each in frames) + begun)
+            await writer.drain()
+            if begun:
+                return

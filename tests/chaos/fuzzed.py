@@ -1,0 +1,110 @@
+"""`make fuzz-server`: a small fleet at an API server whose answers are changed on their way.
+
+Both fidelities run while pods come and go, until --answers frames of the server were changed. Then
+the proxy passes everything as it is, and the API server is restarted, so that every client lists
+again: what a changed answer said may have been valid, and wrong. After that every node has to be
+Ready and renew its Lease, and every pod has to be where it belongs. There is no traceback, and the
+processes hold about what they held before.
+"""
+
+import argparse
+import asyncio
+import random
+import ssl
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+from support.guard import guarded
+
+from chaos.answer_proxy import AnswerProxy, Mangler
+from chaos.chaos import keep, say
+from chaos.invariants import check
+from chaos.stage import Stage, staged
+from fleet.controlplane.directory import Certificates, Layout, Pair
+from fleet.controlplane.options import APISERVER
+from fleet.controlplane.pki import Authority
+
+HELD_AFTER = (
+    "every node is Ready",
+    "every node renews its Lease",
+    "every pod is where it belongs",
+    "no object is without an owner",
+    "no traceback in the log",
+)
+SHARE = 0.05
+GROWTH_MAX = 1.5
+"""How much a process may have grown: the allocator keeps what was needed at once."""
+
+
+def contexts(stage: Stage) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return TLS as the API server's double for fleets, and as a client of the API server."""
+    certificates = Certificates.within(Layout(stage.plane.info.directory).pki)
+    pair = Pair(stage.root / "proxy.crt", stage.root / "proxy.key")
+    Authority.load(certificates.ca).server(pair, "proxy", ("127.0.0.1",))
+    inner = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    inner.load_cert_chain(pair.certificate, pair.key)
+    outer = ssl.create_default_context(cafile=str(certificates.ca.certificate))
+    for each in (inner, outer):
+        each.set_alpn_protocols(["h2"])
+    return inner, outer
+
+
+async def play(options: argparse.Namespace) -> list[str]:
+    """Run it; return what is wrong."""
+    async with staged(random.Random(options.seed)) as stage:
+        await stage.deploy(options.pods)
+        mangler = Mangler(random.Random(options.seed))
+        proxy = AnswerProxy(stage.plane.info.ports[APISERVER], *contexts(stage), mangler)
+        port = await proxy.listen()
+        fleets = [
+            await stage.add_fleet(name, fidelity, options.nodes, server=port)
+            for name, fidelity in (("full", "kubelet"), ("lean", "light"))
+        ]
+        await asyncio.gather(*(fleet.until_ready() for fleet in fleets))
+        before = [psutil.Process(fleet.pid).memory_info().rss for fleet in fleets]
+        churning = asyncio.create_task(stage.churn(options.churn))
+        mangler.share = SHARE
+        end_s = time.monotonic() + options.minutes * 60
+        while mangler.counts.total() < options.answers and time.monotonic() < end_s:
+            await asyncio.sleep(10)
+            say(f"{mangler.counts.total():,} answers changed")
+        mangler.share = 0.0
+        churning.cancel()
+        await stage.plane.kill(APISERVER)
+        await stage.revive(APISERVER)
+        found = await check(stage, options.limit)
+        wrong = [f"{name}: {found[name]}" for name in HELD_AFTER if found[name]]
+        say(f"{mangler.counts.total():,} answers changed: {dict(mangler.counts)}")
+        for fleet, rss in zip(fleets, before, strict=True):
+            after = psutil.Process(fleet.pid).memory_info().rss
+            say(f"{fleet.prefix}: {rss / 1e6:.0f} MB before, {after / 1e6:.0f} MB after")
+            if after > GROWTH_MAX * rss:
+                wrong.append(f"{fleet.prefix} grew from {rss} to {after}")
+            say(f"{fleet.prefix} exits with {await fleet.end()}")
+        keep(stage, options.out)
+        proxy.close()
+        return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=int(f"{datetime.now(tz=UTC):%Y%m%d}"))
+    parser.add_argument("--nodes", type=int, default=30, help="of each fidelity")
+    parser.add_argument("--pods", type=int, default=100)
+    parser.add_argument("--churn", type=float, default=5.0, help="pods deleted in a second")
+    parser.add_argument("--answers", type=int, default=100_000)
+    parser.add_argument("--minutes", type=float, default=60.0, help="at most")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds until all is well")
+    parser.add_argument("--out", type=Path, default=Path("runs/fuzz-server"))
+    options = parser.parse_args()
+    with guarded(f"/fuzzed/{time.time_ns()}"):
+        wrong = asyncio.run(play(options))
+    print("\n".join(wrong) or "all is well")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
