@@ -11,7 +11,7 @@ them, also where there is only one.
 A shard that was started again leaves a record for each start: their counts add up, and the last one
 says how things stand. A shard that has no record, or whose last one is not whole, makes the run
 INCOMPLETE, and so does one that was late: it lacked Ready nodes for more than a tenth of the steady
-part, which is judged.
+part, which is judged, and for more than 10 s.
 """
 
 import math
@@ -34,8 +34,8 @@ from fleet.report.service_levels import (
     tell_scheduling,
 )
 
-LATE_SHARE = 0.1
-"""Of the steady part that a shard may lack; clocks of machines differ by less than that."""
+LATE_SHARE, LATE_LEAST_S = 0.1, 10.0
+"""Of the steady part that a shard may lack; clocks of machines differ by less than 10 s."""
 ENDED, LOST, LATE = "ended", "lost", "late"
 
 
@@ -153,7 +153,8 @@ def _late(leader: Record, shards: Mapping[int, Sequence[Record]]) -> dict[int, s
     part = next((each for each in leader.figures.phases if each.name == STEADY), None)
     if part is None or part.until_s is None or leader.ready_s is None:
         return {}
-    begin_s, most_s = leader.began_s + part.from_s, (part.until_s - part.from_s) * LATE_SHARE
+    begin_s = leader.began_s + part.from_s
+    most_s = max((part.until_s - part.from_s) * LATE_SHARE, LATE_LEAST_S)
     found = {}
     for number, starts in shards.items():
         ready_s = min((each.ready_s for each in starts if each.ready_s), default=math.inf)

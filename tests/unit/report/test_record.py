@@ -116,6 +116,14 @@ def test_a_late_shard_makes_the_run_incomplete(ready_s: float | None, reason: st
     assert not reason or found.reasons == [f"shard fleet-0003 was late: {reason}"]
 
 
+def test_nothing_is_late_in_a_run_of_seconds() -> None:
+    """A process learns of its last Ready node a moment after the first one does."""
+    records = [replace(record_of(number), ready_s=1_014.0) for number in range(4)]
+    for each in records:
+        each.figures.phases = [Phase(name="steady", from_s=10.0, until_s=14.0)]
+    assert judged(records).judgement().outcome is not Outcome.INCOMPLETE
+
+
 def test_a_shard_that_was_started_again_counts_once_as_nodes_and_twice_as_requests() -> None:
     killed = replace(record_of(1, requests=60), is_over=False)
     again = replace(record_of(1, requests=40), began_s=1_100.0, ready_s=1_102.0)
