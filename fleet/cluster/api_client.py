@@ -106,11 +106,10 @@ class Api:
         *,
         query: Mapping[str, str | int] | None = None,
         body: object = None,
-        content_type: str = JSON,
         accept: str = JSON,
         headers: Iterable[tuple[str, str]] = (),
     ) -> Answer:
-        """Send until there is an answer that another attempt would not change.
+        """Send until there is an answer that another attempt would not change; a patch is a merge.
 
         Raises SetupError when there is no answer at all, and when the credentials are refused.
         """
@@ -119,7 +118,7 @@ class Api:
         data = None
         if body is not None:
             data = orjson.dumps(body)
-            sent.append(("Content-Type", content_type))
+            sent.append(("Content-Type", MERGE_PATCH if method == "PATCH" else JSON))
         target = f"{path}?{urlencode(query)}" if query else path
         was_renewed = False
         tries = Tries(self._patience_s, cluster.now_s)

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, Sleep, each
+from fleet.cluster.api_client import METADATA_ONLY, Api, Json, Sleep, each
 from fleet.cluster.identity import STORAGE, Permission, is_allowed
 from fleet.cluster.ownership import NODES, OWNER_ANNOTATION
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
@@ -313,7 +313,7 @@ async def let_go(api: Api, one: Stored, *, keeps_mark: bool) -> None:
         if not keeps_mark:
             change |= {"labels": {STORAGE_OF: None}, "annotations": {OWNER_ANNOTATION: None}}
         body = {"metadata": change}
-        answer = await api.request("PATCH", one.path, body=body, content_type=MERGE_PATCH)
+        answer = await api.request("PATCH", one.path, body=body)
         if answer.code != 409:
             return
         found = await api.request("GET", one.path)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from fleet.cluster.api_client import MERGE_PATCH, Answer, Api, Json
+from fleet.cluster.api_client import Answer, Api, Json
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.ownership import NODES, RUN_LABEL
 from fleet.errors import SetupError
@@ -110,7 +110,7 @@ async def leave_to_others(api: Api, name: str, uid: str, why: str, now: str) -> 
     """
     mark: Json = {"metadata": {"uid": uid, "annotations": {MANAGED_ANNOTATION: None}}}
     path = f"{NODES}/{name}"
-    _check(await api.request("PATCH", path, body=mark, content_type=MERGE_PATCH))
+    _check(await api.request("PATCH", path, body=mark))
     message = f"fleet is no longer the kubelet of this Node: {why}"
     report = Report("Normal", LEFT, message, "fleet")
     about = ObjectRef("Node", "", name, uid)

@@ -17,7 +17,7 @@ Lease up, and one that somebody deletes is created again under another uid.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from fleet.cluster.api_client import MERGE_PATCH, METADATA_ONLY, Api, Json, each, expect, time_s
+from fleet.cluster.api_client import METADATA_ONLY, Api, Json, each, expect, time_s
 from fleet.cluster.run_id import LABEL
 from fleet.k8s.pods import NodeView
 
@@ -109,7 +109,7 @@ async def adopt(
             marks = {"labels": {RUN_LABEL: run_id}, "annotations": {OWNER_ANNOTATION: mark}}
             patch = {"metadata": {"uid": node.uid, **marks}}
             path = f"{NODES}/{node.name}"
-            answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+            answer = await api.request("PATCH", path, body=patch)
             if answer.code not in (404, 409):
                 expect(answer, f"cannot adopt node {node.name}")
                 adopted[node.name] = node._replace(run=run_id, mark=mark)

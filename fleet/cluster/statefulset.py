@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster, Json, Sleep, expect
+from fleet.cluster.api_client import Api, Cluster, Json, Sleep, expect
 from fleet.cluster.credentials import ClusterSelection
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.profile.option_types import StatefulSet
@@ -88,7 +88,7 @@ async def stop(
     Raises SetupError if it may not be scaled, or if pods do not end.
     """
     scale = {"spec": {"replicas": 0}}
-    answer = await api.request("PATCH", f"{owner.path}/scale", body=scale, content_type=MERGE_PATCH)
+    answer = await api.request("PATCH", f"{owner.path}/scale", body=scale)
     if answer.code == 404:
         return
     expect(answer, f"cannot scale StatefulSet {owner}")

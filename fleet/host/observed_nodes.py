@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from fleet.cluster.api_client import MERGE_PATCH, Api, Sleep, each
+from fleet.cluster.api_client import Api, Sleep, each
 from fleet.cluster.ownership import NODES
 from fleet.errors import FleetError
 from fleet.k8s.effects import WatchEvent
@@ -189,7 +189,7 @@ class AdminLabels:
         patch = {"metadata": {"uid": view.uid, "labels": labels}}
         path = f"{NODES}/{view.name}"
         try:
-            answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+            answer = await api.request("PATCH", path, body=patch)
         except FleetError as error:
             reason, is_refused = str(error), False
         else:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster, Json, each, expect
+from fleet.cluster.api_client import Api, Cluster, Json, each, expect
 from fleet.cluster.cleanup import clean_run, remove_nodes
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.cluster.leftovers import delete_applied, find_applied
@@ -95,7 +95,7 @@ async def _protect_one(api: Api, node: Json, *, with_taint: bool) -> None:
         patch: Json = {"metadata": {**metadata, "labels": {EXCLUDE_FROM_BALANCERS: ""}}}
         if with_taint and not _is_tainted(node):
             patch["spec"] = {"taints": [*_taints(node), FAKE_TAINT._asdict()]}
-        answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        answer = await api.request("PATCH", path, body=patch)
         if answer.code != 409:
             break
         found = await api.request("GET", path)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import NamedTuple
 
-from fleet.cluster.api_client import MERGE_PATCH, Answer, Api, Json, each
+from fleet.cluster.api_client import Answer, Api, Json, each
 from fleet.cluster.leftovers import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
@@ -93,7 +93,7 @@ class Applied:
         before = self._created.get(path)
         if before is not None:
             metadata["uid"] = before.uid  # the server refuses to change what took its place
-            answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+            answer = await self._api.request("PATCH", path, body=body)
         else:
             self._unanswered[path] = wanted.manifest
             answer = await self._create(where, path, body)

@@ -10,7 +10,7 @@ of the run, as on a dashboard.
 """
 
 from fleet.background import Background
-from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster, expect
+from fleet.cluster.api_client import Api, Cluster, expect
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kept_records import read_records
 from fleet.cluster.runs import (
@@ -130,7 +130,7 @@ async def scale_shards(api: Api, run: str, nodes: int) -> Json:
         notes = {NODES_ANNOTATION: str(size._replace(nodes=part))}
         patch = {"metadata": {"uid": uid, "annotations": notes}}
         path = f"{RUN_LEASES}/{name}"
-        answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+        answer = await api.request("PATCH", path, body=patch)
         expect(answer, f"cannot scale the shard of {name}")
     shards = f"{len(alive)} shards" if len(alive) > 1 else "1 shard"
     return {"nodes": nodes, "told": f"{nodes:,} nodes for {shards}, within 10 s"}

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from fleet import __version__
 from fleet.background import Background, give_up
 from fleet.clock import Draws
-from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.api_client import each as for_each
 from fleet.cluster.cleanup import CSI_NODES, PATIENCE_S
 from fleet.cluster.informer import Informer, ObjectWatch, trimmed
@@ -319,7 +319,7 @@ class CSIController:
         body: Json = {"metadata": {"uid": volume["metadata"]["uid"]}}
         body["spec"] = {"capacity": {"storage": size}}
         path = f"{VOLUMES}/{name}"
-        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        answer = await self._api.request("PATCH", path, body=body)
         if not answer.ok:
             return False
         claim = self._claims.get(key) or claim
@@ -338,7 +338,7 @@ class CSIController:
         body = {"metadata": {"uid": claim["metadata"]["uid"]}, "status": status}
         namespace, _, name = key.partition("/")
         path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}/status"
-        answer = await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        answer = await self._api.request("PATCH", path, body=body)
         if answer.ok and key in self._claims:
             self._claims[key] = trimmed(answer.body)
         return answer.ok
@@ -393,9 +393,7 @@ class CSIController:
         if error:
             status = {"attached": False, "attachError": {"time": _now(), **error}}
         path = f"{ATTACHMENTS}/{key}/status"
-        answer = await self._api.request(
-            "PATCH", path, body={"status": status}, content_type=MERGE_PATCH
-        )
+        answer = await self._api.request("PATCH", path, body={"status": status})
         if answer.ok and key in self._attachments:
             self._attachments[key] = answer.body
         return answer.ok and not error
@@ -438,7 +436,7 @@ class CSIController:
         await self._delay("attach", f"{key}/detach", driver)
         path = f"{ATTACHMENTS}/{key}/status"
         body = {"status": {"attached": False, "attachError": None, "detachError": None}}
-        await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        await self._api.request("PATCH", path, body=body)
         finalizer = attacher_finalizer(driver.name)
         return await self._finalize(ATTACHMENTS, found, remove=[finalizer])
 
@@ -475,9 +473,7 @@ class CSIController:
             mark = object_mark(self._run, "", name) if add else None
             change["labels"] = {STORAGE_OF: self._run if add else None}
             change["annotations"] = {OWNER_ANNOTATION: mark, **(notes or {})}
-        answer = await self._api.request(
-            "PATCH", f"{path}/{name}", body={"metadata": change}, content_type=MERGE_PATCH
-        )
+        answer = await self._api.request("PATCH", f"{path}/{name}", body={"metadata": change})
         return answer.ok or answer.code == 404
 
     async def _event(

@@ -17,7 +17,7 @@ import yaml
 
 from e2e.e2e_world import WAIT_MAX_S
 from e2e.own_control_plane import restart_apiserver
-from fleet.cluster.api_client import MERGE_PATCH, Api, Cluster
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.cleanup import CSI_NODES, NODE_LEASES, PATIENCE_S, Cleaned, clean_run
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.daemonsets import FAKE_TAINT, NodeShape
@@ -422,7 +422,7 @@ def test_a_machine_with_fleet_s_label_loses_nothing(run: Run, target: ControlPla
                 await create_node(api, name)
                 patch = {"metadata": {"labels": {RUN_LABEL: value}}}
                 path = f"{NODES}/{name}"
-                answer = await api.request("PATCH", path, body=patch, content_type=MERGE_PATCH)
+                answer = await api.request("PATCH", path, body=patch)
                 assert answer.ok, answer
             await create_pod(api, "on-labelled", "labelled-0")
             noted: list[str] = []
@@ -521,9 +521,7 @@ def test_daemon_sets_land_where_preflight_says(run: Run, target: ControlPlaneInf
                 # The controller does not count anew for a node that went; a change makes it.
                 touch = {"metadata": {"annotations": {"touched": str(next(touches))}}}
                 for name in DAEMON_SETS:
-                    await api.request(
-                        "PATCH", f"{path}/{name}", body=touch, content_type=MERGE_PATCH
-                    )
+                    await api.request("PATCH", f"{path}/{name}", body=touch)
                 return await desired(api)
 
             touches = itertools.count()
