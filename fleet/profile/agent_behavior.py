@@ -13,15 +13,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.well_known import NODE_USER
+from fleet.profile import schema
 from fleet.profile.distribution import ZERO, DistributionField
-from fleet.profile.schema import (
-    PLACEHOLDER,
-    DnsLabel,
-    DurationNs,
-    Metadata,
-    Spec,
-    check_placeholders,
-)
 
 NODE = b"{{node}}"
 SERVICE_ACCOUNT_USER = "system:serviceaccount:"
@@ -61,13 +54,13 @@ class Rule(NamedTuple):
 
 def _with_placeholders(text: object) -> object:
     """Refuse a placeholder that nobody fills."""
-    check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
+    schema.check_placeholders(str(text), USER_AGENT_PLACEHOLDERS)
     return text
 
 
 def _with_node(text: object) -> object:
     """Refuse a placeholder other than {{node}}."""
-    for name in PLACEHOLDER.findall(str(text)):
+    for name in schema.PLACEHOLDER.findall(str(text)):
         if name != "node":
             raise ValueError(f"'{{{{{name}}}}}' is not '{{{{node}}}}'")
     return re.sub(r"\{\{\s*node\s*\}\}", NODE.decode(), str(text))
@@ -77,12 +70,12 @@ Text = Annotated[str, Field(min_length=1)]
 NodeText = Annotated[str, BeforeValidator(_with_node)]
 
 
-class ResourceSpec(Spec):
+class ResourceSpec(schema.Spec):
     """A resource of the API."""
 
     api_version: Annotated[str, Field(pattern=r"^([a-z0-9][-.a-z0-9]*/)?v[0-9][a-z0-9]*$")] = "v1"
     resource: Annotated[str, Field(pattern=r"^[a-z0-9][-.a-z0-9]*$")]  # in the plural
-    namespace: DnsLabel | None = None
+    namespace: schema.DnsLabel | None = None
 
     @property
     def group(self) -> str:
@@ -97,11 +90,11 @@ class ResourceSpec(Spec):
         return f"{root}{within}/{self.resource}".encode()
 
 
-class WatchTimeoutSpec(Spec):
+class WatchTimeoutSpec(schema.Spec):
     """Between which ages a watch ends, each at random."""
 
-    min: DurationNs = 300 * NS_PER_S
-    max: DurationNs = 600 * NS_PER_S
+    min: schema.DurationNs = 300 * NS_PER_S
+    max: schema.DurationNs = 600 * NS_PER_S
 
     @model_validator(mode="after")
     def _is_range(self) -> "WatchTimeoutSpec":
@@ -133,10 +126,10 @@ class AgentWatch(ResourceSpec):
         return self.timeout.min // NS_PER_S, self.timeout.max // NS_PER_S
 
 
-class Periodic(Spec):
+class Periodic(schema.Spec):
     """What is done once, or again and again."""
 
-    every_ns: DurationNs = 0  # 0: once
+    every_ns: schema.DurationNs = 0  # 0: once
 
     @property
     def is_periodic(self) -> bool:
@@ -177,7 +170,7 @@ class AgentProblem(Periodic):
     message: str = ""
 
 
-class AgentCondition(Spec):
+class AgentCondition(schema.Spec):
     """A condition of the Node that the agent keeps."""
 
     type: Text
@@ -212,11 +205,11 @@ class AgentEvent(Periodic):
         return self.api_version == "v1"
 
 
-class BackOffSpec(Spec):
+class BackOffSpec(schema.Spec):
     """How long a reflector waits after a failure: doubling, with jitter."""
 
-    first: Annotated[DurationNs, Field(ge=NS_PER_MS)] = 800 * NS_PER_MS
-    max: DurationNs = 30 * NS_PER_S
+    first: Annotated[schema.DurationNs, Field(ge=NS_PER_MS)] = 800 * NS_PER_MS
+    max: schema.DurationNs = 30 * NS_PER_S
 
     @model_validator(mode="after")
     def _is_range(self) -> "BackOffSpec":
@@ -225,7 +218,7 @@ class BackOffSpec(Spec):
         return self
 
 
-class NodeAgentSpec(Spec):
+class NodeAgentSpec(schema.Spec):
     """The spec of a NodeAgent."""
 
     user_agent: Annotated[Text, BeforeValidator(_with_placeholders)]
@@ -238,7 +231,7 @@ class NodeAgentSpec(Spec):
     watches: Annotated[tuple[AgentWatch, ...], Field(max_length=WATCHES_MAX)] = ()
     reads: tuple[AgentRead, ...] = ()
     conditions: tuple[AgentCondition, ...] = ()
-    condition_period: DurationNs = HEARTBEAT_NS
+    condition_period: schema.DurationNs = HEARTBEAT_NS
     events: tuple[AgentEvent, ...] = ()
 
     @model_validator(mode="after")
@@ -295,12 +288,12 @@ class AgentModel(NodeAgentSpec):
         return tuple(sorted(dict.fromkeys(rules)))
 
 
-class NodeAgent(Spec):
+class NodeAgent(schema.Spec):
     """A NodeAgent document."""
 
     api_version: Literal["fleet.emulator/v1alpha1"]
     kind: Literal["NodeAgent"]
-    metadata: Metadata
+    metadata: schema.Metadata
     spec: NodeAgentSpec
 
     def compiled(self, share: float | None = None, *, optional: bool = False) -> AgentModel:
@@ -314,9 +307,9 @@ class NodeAgent(Spec):
         return AgentModel.model_construct(None, **(dict(spec) | own))
 
 
-class AgentChoice(Spec):
+class AgentChoice(schema.Spec):
     """An entry of a profile's `agents`: a shipped NodeAgent, or one of the same file."""
 
-    name: DnsLabel
+    name: schema.DnsLabel
     share: Share | None = None
     optional: bool = False  # not in light, nor on a named cluster where it lacks its rights

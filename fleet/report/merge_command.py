@@ -7,21 +7,12 @@ from pathlib import Path
 from typing import cast
 
 from fleet.errors import Exit, UsageError
+from fleet.report import run_directory
 from fleet.report.figure import Json
 from fleet.report.html_report import write_report
 from fleet.report.record import Record, judged
 from fleet.report.report import RunFigures
 from fleet.report.report_command import one_run
-from fleet.report.run_directory import (
-    CONTROLPLANE,
-    MERGED,
-    RECORD,
-    RUNS_DIRECTORY,
-    RunDirectory,
-    lines_of,
-    read_records,
-    read_run,
-)
 from fleet.report.summary_text import summary_text
 
 
@@ -33,12 +24,14 @@ def find_records(paths: Sequence[Path]) -> dict[Path, Record]:
     """
     found: dict[tuple[int, float], tuple[Path, Record]] = {}
     for path in paths:
-        records = read_records(path)
+        records = run_directory.read_records(path)
         if not records and path.is_dir():
             for inside in sorted(each for each in path.iterdir() if each.is_dir()):
-                records |= read_records(inside)
+                records |= run_directory.read_records(inside)
         if not records:
-            raise UsageError(f"{path} holds no {RECORD}: name the run directory of a shard")
+            raise UsageError(
+                f"{path} holds no {run_directory.RECORD}: name the run directory of a shard"
+            )
         for at, record in records.items():  # one that is named twice counts once
             found.setdefault((record.shard, record.began_s), (at, record))
     runs = {record.figures.run_id: at for at, record in found.values()}
@@ -56,9 +49,9 @@ def merge_runs(
 ) -> tuple[str, Exit]:
     """Write the directory of a whole run; return what to print, and the verdict's exit code."""
     figures = judged([*records.values()])
-    directory = out or RUNS_DIRECTORY / f"{figures.run_id}-merged"
+    directory = out or run_directory.RUNS_DIRECTORY / f"{figures.run_id}-merged"
     _write(directory, records, figures, title)
-    run = read_run(directory)
+    run = run_directory.read_run(directory)
     report = write_report(run)
     code = figures.judgement().exit_code
     if form in {None, "html"}:
@@ -76,10 +69,10 @@ def _write(
     leader = max(records, key=lambda at: (records[at].is_leader, -records[at].shard))
     options = dict(cast("Json", records[leader].about.get("options") or {}))
     about = records[leader].about | {"options": options | ({"title": title} if title else {})}
-    made = RunDirectory(figures.run_id, directory, is_merged=True)
-    made.describe(about | {MERGED: [str(at) for at in records]})
-    for line in lines_of({leader: records[leader]} | dict(records)):
+    made = run_directory.RunDirectory(figures.run_id, directory, is_merged=True)
+    made.describe(about | {run_directory.MERGED: [str(at) for at in records]})
+    for line in run_directory.lines_of({leader: records[leader]} | dict(records)):
         made.add(line)
     with contextlib.suppress(FileNotFoundError):  # nobody may have read the metrics
-        shutil.copyfile(leader / CONTROLPLANE, directory / CONTROLPLANE)
+        shutil.copyfile(leader / run_directory.CONTROLPLANE, directory / run_directory.CONTROLPLANE)
     made.finish(figures)

@@ -19,20 +19,8 @@ from prometheus_client.registry import Collector
 
 from fleet.errors import SetupError
 from fleet.metrics import FleetCounts, Histogram, Requests, merged
+from fleet.report import figures
 from fleet.report.figure import Figure, Kind, figures_of
-from fleet.report.figures import (
-    ANSWERS,
-    KUBELETS,
-    LATENCIES,
-    NODES,
-    OWN_LIMITS,
-    PODS,
-    VALID,
-    AgentFigures,
-    ByName,
-    HostState,
-    of_counts,
-)
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,7 +33,7 @@ class FleetCollector(Collector):
     def __init__(
         self,
         counts: FleetCounts,
-        state: Callable[[], HostState],
+        state: Callable[[], figures.HostState],
         pods_by_phase: Callable[[], dict[str, int]],
     ) -> None:
         self._counts = counts
@@ -56,24 +44,28 @@ class FleetCollector(Collector):
         """Yield every metric of fleet."""
         counts, state = self._counts, self._state()
         absent = state.present - state.ready
-        yield _metric(NODES, [(["Ready"], state.ready), (["NotReady"], absent)])
-        yield _metric(KUBELETS, [([], state.running)])
-        yield _metric(PODS, [([phase], count) for phase, count in self._pods_by_phase().items()])
+        yield _metric(figures.NODES, [(["Ready"], state.ready), (["NotReady"], absent)])
+        yield _metric(figures.KUBELETS, [([], state.running)])
+        yield _metric(
+            figures.PODS, [([phase], count) for phase, count in self._pods_by_phase().items()]
+        )
         is_valid = not (counts.bugs or counts.quarantined or state.own_limits)
-        yield _metric(VALID, [([], is_valid)])
-        yield _metric(OWN_LIMITS, [([name], count) for name, count in state.own_limits.items()])
-        yield _metric(ANSWERS, _answers(counts.requests))
+        yield _metric(figures.VALID, [([], is_valid)])
+        yield _metric(
+            figures.OWN_LIMITS, [([name], count) for name, count in state.own_limits.items()]
+        )
+        yield _metric(figures.ANSWERS, _answers(counts.requests))
         rows = counts.requests.rows.items()
-        yield _metric(LATENCIES, [(row, merged(codes.values())) for row, codes in rows])
-        for figure in of_counts():
+        yield _metric(figures.LATENCIES, [(row, merged(codes.values())) for row, codes in rows])
+        for figure in figures.of_counts():
             if figure.metric:
                 yield _metric(figure, [([], getattr(counts, figure.counter))])
         yield from agent_metrics(state.agents)
 
 
-def agent_metrics(agents: ByName) -> Iterator[Metric]:
+def agent_metrics(agents: figures.ByName) -> Iterator[Metric]:
     """Yield what ran next to the kubelets; the names are those of the profiles."""
-    for field, figure in figures_of(AgentFigures).items():
+    for field, figure in figures_of(figures.AgentFigures).items():
         if agents and figure.metric:
             values = [(name, getattr(each, field)) for name, each in agents.items()]
             yield _metric(figure, [row for name, each in values for row in _rows(name, each)])

@@ -22,20 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from fleet.errors import Exit
 from fleet.metrics import Histogram, Requests
+from fleet.report import figures
 from fleet.report.figure import Json, Kind, figure, figures_of, is_record, made
-from fleet.report.figures import (
-    AgentFigures,
-    ByName,
-    ConnectionFigures,
-    EventFigures,
-    LeaseFigures,
-    NodeFigures,
-    PodFigures,
-    ProcessFigures,
-    RequestFigures,
-    WatchFigures,
-    request_figures,
-)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -218,13 +206,13 @@ class RunFigures:
         "how nodes came to be: `settled` (as if they had been up for long) or `cold` (with all "
         "that a kubelet sends when it starts)",
     )
-    nodes: NodeFigures = made(NodeFigures)
-    lease: LeaseFigures = made(LeaseFigures)
-    pods: PodFigures = made(PodFigures)
-    requests: Sequence[RequestFigures] = figure((), kind=Kind.FACT)  # `merge` adds them up
-    events: EventFigures = made(EventFigures)
-    watch: WatchFigures = made(WatchFigures)
-    connections: ConnectionFigures = made(ConnectionFigures, in_series=False)
+    nodes: figures.NodeFigures = made(figures.NodeFigures)
+    lease: figures.LeaseFigures = made(figures.LeaseFigures)
+    pods: figures.PodFigures = made(figures.PodFigures)
+    requests: Sequence[figures.RequestFigures] = figure((), kind=Kind.FACT)  # `merge` adds them up
+    events: figures.EventFigures = made(figures.EventFigures)
+    watch: figures.WatchFigures = made(figures.WatchFigures)
+    connections: figures.ConnectionFigures = made(figures.ConnectionFigures, in_series=False)
     unregistered: Mapping[str, int] = made(
         dict[str, int],
         "nodes that could not register until the end, by the reason that their last try got",
@@ -237,9 +225,9 @@ class RunFigures:
         dict[str, int],
         "how often [limits of fleet or its machine](#own-limits) were hit: the run is invalid",
     )
-    agents: ByName = made(dict[str, AgentFigures])
+    agents: figures.ByName = made(dict[str, figures.AgentFigures])
     """What ran next to the kubelets, which the other figures do not count."""
-    process: ProcessFigures = made(ProcessFigures)
+    process: figures.ProcessFigures = made(figures.ProcessFigures)
     wall_s: float = figure(0.0, "from the start of the run to its end", kind=Kind.FACT)
     slis: Sequence[ServiceLevel] = figure((), kind=Kind.FACT)
     stop_reason: str = figure("", "why `--stop-if` ended the run; empty: it did not")
@@ -373,7 +361,7 @@ def shown(value: object, *, has_max: bool = False) -> object:
             shares = {"p50": ms(value, 0.5), "p99": ms(value, 0.99)}
             return shares | ({"max": ms(value, 1)} if has_max else {})
         case Requests():
-            return shown(request_figures(value))
+            return shown(figures.request_figures(value))
         case Mapping():
             return {key: shown(inside) for key, inside in value.items()}
         case list() | tuple():
@@ -434,7 +422,7 @@ class Totals:
                 line[key] = value
         return line
 
-    def agent(self, name: str, agent: AgentFigures, elapsed_s: float) -> Json:
+    def agent(self, name: str, agent: figures.AgentFigures, elapsed_s: float) -> Json:
         """Return events, requests and bytes of the agents of one name per second."""
         counted = {
             "requests": agent.requests.total,

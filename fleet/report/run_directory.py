@@ -25,20 +25,10 @@ import orjson
 
 from fleet.cluster.kept_records import packed
 from fleet.errors import SetupError, UsageError
+from fleet.report import report
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.record import Record, dump, load, merged_lines
-from fleet.report.report import (
-    Outcome,
-    Phase,
-    RunFigures,
-    ServiceLevel,
-    ShardFigures,
-    Totals,
-    histograms,
-    rates,
-    summary,
-)
 from fleet.report.service_levels import STEADY
 
 T = TypeVar("T")
@@ -127,11 +117,11 @@ class RunDirectory:
         except OSError as error:
             self._remove()
             raise SetupError(f"run directory {self.path}: {error.strerror}") from error
-        self._before = Totals()
+        self._before = report.Totals()
         self._unwritten = b""  # the line that did not fit
         self._controlplane: LineFile | None = None
 
-    def sample(self, figures: RunFigures) -> str:
+    def sample(self, figures: report.RunFigures) -> str:
         """Append one line: the counters as rates since the last one. Return what is worth telling.
 
         That is the beginning and the end of a pause, "" otherwise.
@@ -141,7 +131,7 @@ class RunDirectory:
             return ""
         elapsed_s = figures.wall_s - self._before.wall_s
         if elapsed_s > 0:
-            line = rates(figures, self._before, elapsed_s)
+            line = report.rates(figures, self._before, elapsed_s)
             self._before.wall_s = figures.wall_s
             self._unwritten = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
             if problem := self._append():
@@ -174,13 +164,13 @@ class RunDirectory:
         with contextlib.suppress(SetupError):
             self._write(RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
 
-    def finish(self, figures: RunFigures) -> Json:
+    def finish(self, figures: report.RunFigures) -> Json:
         """Write the summary, whole or not at all, and return it. Raises SetupError."""
         self.close()
-        content = summary(figures)
+        content = report.summary(figures)
         self._write(SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         with contextlib.suppress(SetupError):  # the report has one plot less
-            self._write(HISTOGRAMS, orjson.dumps(histograms(figures)))
+            self._write(HISTOGRAMS, orjson.dumps(report.histograms(figures)))
         return content
 
     def keep(self, record: Record) -> None:
@@ -237,15 +227,15 @@ class _Expectation(msgspec.Struct):
 
 class _Summary(msgspec.Struct):
     schema_version: Literal[1] = 1
-    verdict: Outcome = Outcome.INCOMPLETE
+    verdict: report.Outcome = report.Outcome.INCOMPLETE
     valid: bool = False
     invalid_reasons: list[str] = []
     verdict_reasons: list[str] = []
     expectations: list[_Expectation] = []
-    slis: list[ServiceLevel] = []
-    phases: list[Phase] = []
+    slis: list[report.ServiceLevel] = []
+    phases: list[report.Phase] = []
     requests: list[_Request] = []
-    shards: list[ShardFigures] = []
+    shards: list[report.ShardFigures] = []
     slowest_shard: str = ""
 
 
@@ -289,8 +279,8 @@ class RunRecord:
     samples: Samples
     histograms: Buckets = field(default_factory=dict)
     """Microseconds (the lower end of each bucket) and counts, by figure."""
-    levels: list[ServiceLevel] = field(default_factory=list)
-    phases: list[Phase] = field(default_factory=list)
+    levels: list[report.ServiceLevel] = field(default_factory=list)
+    phases: list[report.Phase] = field(default_factory=list)
     """Of the summary."""
 
     @property
@@ -305,9 +295,9 @@ class RunRecord:
         return str(options.get("title") or f"fleet run {self.name}")
 
     @property
-    def verdict(self) -> Outcome:
+    def verdict(self) -> report.Outcome:
         """Return what the run was worth when it ended."""
-        return Outcome(str(self.summary.get("verdict", Outcome.INCOMPLETE)))
+        return report.Outcome(str(self.summary.get("verdict", report.Outcome.INCOMPLETE)))
 
     @property
     def reasons(self) -> list[str]:
@@ -340,7 +330,7 @@ class RunRecord:
         return self.number("wall_s") or last
 
     @property
-    def steady(self) -> Phase | None:
+    def steady(self) -> report.Phase | None:
         """Return when all nodes were Ready: the first such part of a dashboard's run."""
         return next((each for each in self.phases if each.name == STEADY), None)
 

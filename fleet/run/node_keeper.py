@@ -17,21 +17,11 @@ import time
 from collections.abc import Callable
 
 from fleet.clock import Draws
+from fleet.cluster import managed
 from fleet.cluster.api_client import Cluster, Json
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.identity import LEASE_NAMESPACE
 from fleet.cluster.informer import Informer, ObjectWatch
-from fleet.cluster.managed import (
-    LOOK_AGAIN_S,
-    Claim,
-    Judged,
-    addresses_of,
-    hold_of,
-    judge,
-    judge_again,
-    leave_to_others,
-    node_leases,
-)
 from fleet.cluster.ownership import NODES
 from fleet.cluster.preflight import SHOWN_MAX
 from fleet.errors import SetupError
@@ -169,7 +159,7 @@ class NodeKeeper:
             name, uid, why = await self._lost.get()
             try:
                 at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-                await leave_to_others(self._api, name, uid, why, at)
+                await managed.leave_to_others(self._api, name, uid, why, at)
             except SetupError as error:
                 log.warning("Node %s keeps fleet's mark, or has no event: %s", name, error)
 
@@ -182,11 +172,13 @@ class NodeKeeper:
             self._woken.clear()
             uids = {name: self._known[name] for name in self._new}
             self._new.clear()
-            leases = await node_leases(self._api, uids) if uids else {}
+            leases = await managed.node_leases(self._api, uids) if uids else {}
             nodes = self._there(uids)
-            judged = {name: judge(node, leases.get(name)) for name, node in nodes.items()}
+            judged = {name: managed.judge(node, leases.get(name)) for name, node in nodes.items()}
             unsure = {
-                name: uids[name] for name, each in judged.items() if each.claim is Claim.UNSURE
+                name: uids[name]
+                for name, each in judged.items()
+                if each.claim is managed.Claim.UNSURE
             }
             if unsure:
                 self._unsure += 1
@@ -196,10 +188,10 @@ class NodeKeeper:
 
     async def _look_again(self, uids: dict[str, str], before: dict[str, Json]) -> None:
         """Look once more, when a kubelet would have renewed its Lease."""
-        await asyncio.sleep(LOOK_AGAIN_S)
-        now = await node_leases(self._api, uids)
+        await asyncio.sleep(managed.LOOK_AGAIN_S)
+        now = await managed.node_leases(self._api, uids)
         judged = {
-            name: judge_again(node, before.get(name), now.get(name))
+            name: managed.judge_again(node, before.get(name), now.get(name))
             for name, node in self._there(uids).items()
         }
         await self._decide(judged, uids, now)
@@ -219,13 +211,15 @@ class NodeKeeper:
             self.is_settled.set()
 
     async def _decide(
-        self, judged: dict[str, Judged], uids: dict[str, str], leases: dict[str, Json]
+        self, judged: dict[str, managed.Judged], uids: dict[str, str], leases: dict[str, Json]
     ) -> None:
         """Serve what is ours, and say what is not; `leases` are those that were judged."""
-        others = {name: each.why for name, each in judged.items() if each.claim is Claim.OTHERS}
+        others = {
+            name: each.why for name, each in judged.items() if each.claim is managed.Claim.OTHERS
+        }
         if others:
             self._note(f"{_listed(others)} left alone, and not served")
-        ours = [name for name, each in judged.items() if each.claim is Claim.OURS]
+        ours = [name for name, each in judged.items() if each.claim is managed.Claim.OURS]
         waiting = len(self._waiting)
         while ours:
             free = max(self._host.room(), 0)
@@ -235,9 +229,9 @@ class NodeKeeper:
                 if self._served.is_full:
                     self._waiting[name] = None
                 else:
-                    hold = hold_of(node, leases.get(name))
+                    hold = managed.hold_of(node, leases.get(name))
                     found = Resources.of(node.get("status") or {})
-                    self._host.serve(name, found, addresses_of(node), hold)
+                    self._host.serve(name, found, managed.addresses_of(node), hold)
             await asyncio.sleep(STEP_S)
         if len(self._waiting) > waiting:
             limit = self._host.nodes_max

@@ -9,19 +9,12 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fleet.cluster import preflight
 from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.daemonsets import FAKE_KEY, NodeShape
 from fleet.cluster.identity import who_fleet_is
 from fleet.cluster.managed import matching_names, not_opted_in, opted_in
 from fleet.cluster.ownership import RUN_LABEL
-from fleet.cluster.preflight import (
-    Ask,
-    TargetFacts,
-    confirm,
-    inspect,
-    managed_notice,
-    shared_cluster_notice,
-)
 from fleet.errors import UsageError
 from fleet.k8s.well_known import OPT_IN_LABEL
 from fleet.profile.loader import NodeMix
@@ -43,9 +36,9 @@ async def may_load(
     mix: NodeMix,
     run_id: str,
     display: Display,
-    ask: Ask | None,
+    ask: preflight.Ask | None,
     player: ScenarioPlayer | None = None,
-) -> TargetFacts:
+) -> preflight.TargetFacts:
     """Return what is there if the run may go on. Raises UsageError or SetupError else.
 
     `settings` are those of the whole run, with all its processes.
@@ -60,7 +53,7 @@ async def may_load(
     matching = await matching_names(api, selector) if selector else frozenset()
     if selector:
         shapes = []  # whatever lands on Nodes of others does so already
-    facts = await inspect(
+    facts = await preflight.inspect(
         api,
         server=cluster.credentials.route,
         context=cluster.credentials.context,
@@ -77,20 +70,20 @@ async def may_load(
     display.pause()
     tainted = not settings.no_taint
     provider_ids = [each.provider_id for each in mix.models]
-    notice = shared_cluster_notice(
+    notice = preflight.shared_cluster_notice(
         facts, settings.most, is_tainted=tainted, provider_ids=provider_ids
     )
     allowed = matching
     if selector and facts.is_shared:
         allowed = await matching_names(api, opted_in(selector))
-        notice = managed_notice(facts, settings.most, opted_in(selector), len(allowed))
+        notice = preflight.managed_notice(facts, settings.most, opted_in(selector), len(allowed))
     if facts.is_shared:
         notice += "".join(f"{line}\n" for line in _loads(settings, run_id, player))
     if facts.is_shared and (ask is None or settings.confirm_cluster):
         display.note(notice)
     if without := sorted(matching - allowed):
         display.note(not_opted_in(without, selector))
-    await confirm(
+    await preflight.confirm(
         facts, settings.most, confirmed=settings.confirm_cluster or None, ask=ask, notice=notice
     )
     display.start()

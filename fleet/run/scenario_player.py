@@ -24,20 +24,9 @@ from fleet.report.service_levels import Objective, objectives_of
 from fleet.run.applied import Applied, Created
 from fleet.run.cli_options import ENDS_BY_ITSELF
 from fleet.run.fault_control import FaultControl
+from fleet.scenario import scenario
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
-from fleet.scenario.scenario import (
-    TIMEOUT_NS,
-    ApplySpec,
-    ChurnSpec,
-    ManifestSpec,
-    PhaseFault,
-    PhaseSpec,
-    Scenario,
-    Until,
-    faults_of,
-    named,
-)
 
 POLL_S = 0.2
 PODS_POLL_S = 1.0  # the API server is asked
@@ -62,7 +51,7 @@ class ScenarioPlayer:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: scenario.Scenario,
         origin: Path,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -164,7 +153,7 @@ class ScenarioPlayer:
             stage.note(f"still there: {path}")
         return ""
 
-    async def _play(self, number: int, phase: PhaseSpec, stage: Stage) -> None:
+    async def _play(self, number: int, phase: scenario.PhaseSpec, stage: Stage) -> None:
         begun_s = stage.elapsed_s()
         self._phases.append(Phase(name=phase.name, from_s=begun_s))
         stage.phase(_words(phase))
@@ -173,11 +162,11 @@ class ScenarioPlayer:
         seed = stage.faults.seed if phase.random_faults else 0
         faults = [
             asyncio.ensure_future(self._inject(_place(phase, number, at), fault, on, stage))
-            for at, fault in enumerate(faults_of(phase, number, seed))
+            for at, fault in enumerate(scenario.faults_of(phase, number, seed))
         ]
         rest = asyncio.ensure_future(self._sleep(phase.duration_ns / 1e9))
         where = f"phases[{number}]"
-        until_ns = phase.until.timeout_ns if phase.until is not None else TIMEOUT_NS
+        until_ns = phase.until.timeout_ns if phase.until is not None else scenario.TIMEOUT_NS
         work = [
             asyncio.ensure_future(self._apply(where, each, until_ns / 1e9, stage))
             for each in phase.apply
@@ -196,7 +185,9 @@ class ScenarioPlayer:
             await give_up(rest, *faults, *work)
             self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
 
-    async def _inject(self, where: str, fault: PhaseFault, on: list[int], stage: Stage) -> None:
+    async def _inject(
+        self, where: str, fault: scenario.PhaseFault, on: list[int], stage: Stage
+    ) -> None:
         """Let a fault begin when it is due; those that the phase ends are added to `on`."""
         await self._sleep(fault.at_ns / 1e9)
         try:
@@ -206,7 +197,9 @@ class ScenarioPlayer:
         if fault.duration_ns is None:
             on.append(begun.number)
 
-    async def _apply(self, where: str, spec: ApplySpec, limit_s: float, stage: Stage) -> None:
+    async def _apply(
+        self, where: str, spec: scenario.ApplySpec, limit_s: float, stage: Stage
+    ) -> None:
         """Create objects at a rate, or change those that were created before.
 
         Pods by the node come as fast as the cluster starts them: the pods of at most `AT_ONCE_MAX`
@@ -254,15 +247,17 @@ class ScenarioPlayer:
             raise errors.exceptions[0] from None
 
     async def _create(
-        self, where: str, spec: ManifestSpec, number: int, stage: Stage, *, is_only: bool
+        self, where: str, spec: scenario.ManifestSpec, number: int, stage: Stage, *, is_only: bool
     ) -> list[Created]:
-        wanted = named(self._manifests[id(spec)], number, is_only=is_only)
+        wanted = scenario.named(self._manifests[id(spec)], number, is_only=is_only)
         try:
             return [await stage.applied.apply(each) for each in wanted]
         except UsageError as error:
             raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
 
-    async def _churn(self, where: str, spec: ChurnSpec, ends_s: float, stage: Stage) -> None:
+    async def _churn(
+        self, where: str, spec: scenario.ChurnSpec, ends_s: float, stage: Stage
+    ) -> None:
         """Create objects at a rate until the phase is over, each for its lifetime."""
         made, rate = 0, spec.per_second(stage.nodes)
         free = asyncio.Semaphore(AT_ONCE_MAX)
@@ -294,7 +289,7 @@ class ScenarioPlayer:
             raise errors.exceptions[0] from None
         stage.note(f"churn: {made} times, {rate_words(rate)} were asked for")
 
-    async def _wait(self, name: str, until: Until, stage: Stage) -> None:
+    async def _wait(self, name: str, until: scenario.Until, stage: Stage) -> None:
         """Wait for a condition, and write down whether it came."""
         begun_s, limit_s = stage.elapsed_s(), until.timeout_ns / 1e9
         what = "pods" if until.condition == "PodsReady" else "nodes"
@@ -313,19 +308,19 @@ class ScenarioPlayer:
         self._expectations.append(expectation)
         stage.note(f"phase {name}: {told}")
 
-    async def _ready(self, until: Until, stage: Stage) -> tuple[int, int]:
+    async def _ready(self, until: scenario.Until, stage: Stage) -> tuple[int, int]:
         if until.condition == "PodsReady":
             return await stage.applied.ready()
         return stage.ready(), stage.nodes
 
 
-def _place(phase: PhaseSpec, number: int, at: int) -> str:
+def _place(phase: scenario.PhaseSpec, number: int, at: int) -> str:
     """Say where in the file a fault of a phase is from; those that were drawn come last."""
     where = f"phases[{number}]"
     return f"{where}.faults[{at}]" if at < len(phase.faults) else f"{where}.randomFaults"
 
 
-def _words(phase: PhaseSpec) -> str:
+def _words(phase: scenario.PhaseSpec) -> str:
     waits = []
     if phase.duration_ns:
         waits.append(format_duration(phase.duration_ns))
@@ -334,7 +329,7 @@ def _words(phase: PhaseSpec) -> str:
     return f"{phase.name}: {', then '.join(waits)}"
 
 
-def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> Settings:
+def settings_of(scenario: scenario.Scenario, path: Path, given: Mapping[str, object]) -> Settings:
     """Return the settings of a run: the file's, where the command line says nothing else.
 
     Raises UsageError.
@@ -362,7 +357,7 @@ def settings_of(scenario: Scenario, path: Path, given: Mapping[str, object]) -> 
     return settings
 
 
-def dry_run(scenario: Scenario, path: Path, settings: Settings) -> str:
+def dry_run(scenario: scenario.Scenario, path: Path, settings: Settings) -> str:
     """Return what `--dry-run` prints: the time line, and a forecast of the load."""
     mix = mix_of(settings)
     server = built_release(settings.kubernetes_version) or settings.kubelet_version

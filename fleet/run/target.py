@@ -8,19 +8,11 @@ import yaml
 
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kubeconfig import only_context
+from fleet.controlplane import options
 from fleet.controlplane.binaries import built_release
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.kubeconfig import check_kubeconfig_out, private_file, write_kubeconfig_out
-from fleet.controlplane.options import (
-    APISERVER,
-    CONTROLLER_MANAGER,
-    ETCD,
-    SCHEDULER,
-    ComponentDeath,
-    ControlPlaneInfo,
-    ControlPlaneOptions,
-)
 from fleet.controlplane.standing import attach
 from fleet.errors import UsageError
 from fleet.profile.release import minor_of
@@ -28,9 +20,9 @@ from fleet.profile.settings import Settings
 from fleet.report.display import Display
 
 
-def plane_options(settings: Settings, directory: Path | None = None) -> ControlPlaneOptions:
+def plane_options(settings: Settings, directory: Path | None = None) -> options.ControlPlaneOptions:
     """Return how a local control plane is started; `directory` is one that outlives the run."""
-    return ControlPlaneOptions(
+    return options.ControlPlaneOptions(
         directory=directory,
         binaries=settings.controlplane_bin,
         release=built_release(settings.kubernetes_version),
@@ -38,10 +30,10 @@ def plane_options(settings: Settings, directory: Path | None = None) -> ControlP
         audit_log=settings.audit_log,
         fsync=settings.fsync,
         extra_flags={
-            ETCD: settings.etcd_flags,
-            APISERVER: settings.apiserver_flags,
-            SCHEDULER: settings.scheduler_flags,
-            CONTROLLER_MANAGER: settings.controller_manager_flags,
+            options.ETCD: settings.etcd_flags,
+            options.APISERVER: settings.apiserver_flags,
+            options.SCHEDULER: settings.scheduler_flags,
+            options.CONTROLLER_MANAGER: settings.controller_manager_flags,
         },
     )
 
@@ -50,12 +42,15 @@ class Target:
     """Opened once. `local` and `kubeconfig` are known while it is open."""
 
     def __init__(
-        self, settings: Settings, display: Display, on_death: Callable[[ComponentDeath], None]
+        self,
+        settings: Settings,
+        display: Display,
+        on_death: Callable[[options.ComponentDeath], None],
     ) -> None:
         self._settings = settings
         self._display = display
         self._on_death = on_death
-        self.local: ControlPlaneInfo | None = None
+        self.local: options.ControlPlaneInfo | None = None
         self.plane: ControlPlane | None = None  # while one of our own runs
         self.is_own = False  # it ends with the run, with everything in it
         self.kubeconfig: Path | None = None  # for kubectl and the command
@@ -151,7 +146,7 @@ class Target:
             in_cluster=settings.in_cluster,
         )
 
-    def _take(self, info: ControlPlaneInfo) -> None:
+    def _take(self, info: options.ControlPlaneInfo) -> None:
         self.local = info
         self.kubeconfig = info.kubeconfig
         for warning in info.warnings:

@@ -24,16 +24,7 @@ import enum
 from dataclasses import dataclass
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    LeaseObject,
-    LeaseRenewal,
-    NodeId,
-    Op,
-    Reply,
-    ReplyKind,
-    Timer,
-)
+from fleet.k8s import effects
 from fleet.k8s.holds import RENEWED
 from fleet.k8s.pods import LeaseView, NodeView
 from fleet.kubelet.environment import Environment
@@ -102,7 +93,7 @@ class NodeLease:
         return self._base
 
     def on_success(
-        self, base: bytes, arrived_ns: int, node: NodeId, env: Environment, now_ns: int
+        self, base: bytes, arrived_ns: int, node: effects.NodeId, env: Environment, now_ns: int
     ) -> int:
         """Take the Lease as a renewal left it; return when the next one is due."""
         assert self._state is LeaseState.RENEW, self._state
@@ -132,44 +123,48 @@ class NodeLease:
             self._failures = 0
             self._ensure(turn)
 
-    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
+    def on_reply(self, call: effects.ApiCall, reply: effects.Reply, turn: Turn) -> None:
         """Take the answer to one of our four calls."""
         if self._state is LeaseState.STOPPED:
             return
         hold = turn.env.holds.get(turn.node)
-        if hold is not None and reply.ok and isinstance(call.payload, LeaseRenewal | LeaseObject):
+        if (
+            hold is not None
+            and reply.ok
+            and isinstance(call.payload, effects.LeaseRenewal | effects.LeaseObject)
+        ):
             hold.on_confirmed(call.payload.renew_ns)
-        if call.op is Op.RENEW_LEASE:
+        if call.op is effects.Op.RENEW_LEASE:
             self._on_renewed(reply, turn)
-        elif call.op is Op.GET_LEASE:
+        elif call.op is effects.Op.GET_LEASE:
             self._on_got(reply, turn)
-        elif call.op is Op.CREATE_LEASE:
+        elif call.op is effects.Op.CREATE_LEASE:
             self._on_created(reply, turn)
         else:
-            assert call.op is Op.GET_NODE_LEASE, call
+            assert call.op is effects.Op.GET_NODE_LEASE, call
             if reply.ok:
                 assert isinstance(reply.record, NodeView), reply
                 self._create(reply.record.uid, turn)
             else:  # without an owner no Lease is made this time
                 self._wait(turn)
 
-    def _on_renewed(self, reply: Reply, turn: Turn) -> None:
+    def _on_renewed(self, reply: effects.Reply, turn: Turn) -> None:
         """Source: sync, retryUpdateLease: twice five tries; a conflict needs a newer base first."""
         if reply.ok:
             assert isinstance(reply.record, LeaseView), reply
             body, arrived_ns, env = reply.record.body, reply.arrived_ns, turn.env
             due_ns = self.on_success(body, arrived_ns, turn.node, env, turn.now_ns)
-            turn.arm(due_ns, Timer.RENEW_LEASE)
+            turn.arm(due_ns, effects.Timer.RENEW_LEASE)
             return
         self._failures += 1
         if self._failures == 2 * RETRIES_MAX:
             self._wait(turn)
-        elif self._failures == RETRIES_MAX or reply.kind is ReplyKind.CONFLICT:
+        elif self._failures == RETRIES_MAX or reply.kind is effects.ReplyKind.CONFLICT:
             self._ensure(turn)
         else:
             self._renew(turn)
 
-    def _on_got(self, reply: Reply, turn: Turn) -> None:
+    def _on_got(self, reply: effects.Reply, turn: Turn) -> None:
         if reply.ok:
             self._take_base(reply)
             if self._is_lost(reply, turn):
@@ -177,14 +172,14 @@ class NodeLease:
             self._backoff_ns = 0
             self._failures = self._failures or RETRIES_MAX
             self._renew(turn)
-        elif reply.kind is ReplyKind.NOT_FOUND:
+        elif reply.kind is effects.ReplyKind.NOT_FOUND:
             self._base = b""
             self._state = LeaseState.OWNER
-            turn.call(Op.GET_NODE_LEASE)
+            turn.call(effects.Op.GET_NODE_LEASE)
         else:
             self._back_off(turn)
 
-    def _is_lost(self, reply: Reply, turn: Turn) -> bool:
+    def _is_lost(self, reply: effects.Reply, turn: Turn) -> bool:
         """Stop if another kubelet has made or renewed the Lease; return whether one has."""
         assert isinstance(reply.record, LeaseView), reply
         hold = turn.env.holds.get(turn.node)
@@ -194,7 +189,7 @@ class NodeLease:
         turn.lose(hold, RENEWED)
         return True
 
-    def _on_created(self, reply: Reply, turn: Turn) -> None:
+    def _on_created(self, reply: effects.Reply, turn: Turn) -> None:
         if reply.ok:
             self._take_base(reply)
             self.renewed_ns = reply.arrived_ns
@@ -203,36 +198,36 @@ class NodeLease:
                 self._renew(turn)
             else:
                 self._wait(turn)
-        elif reply.kind is ReplyKind.EXISTS and (
+        elif reply.kind is effects.ReplyKind.EXISTS and (
             not turn.env.fidelity.registers_in_steps or turn.node in turn.env.holds
         ):
             self._ensure(turn)
         else:
             self._back_off(turn)
 
-    def _take_base(self, reply: Reply) -> None:
+    def _take_base(self, reply: effects.Reply) -> None:
         assert isinstance(reply.record, LeaseView), reply
         self._base = reply.record.body
 
     def _renew(self, turn: Turn) -> None:
         self._state = LeaseState.RENEW
-        payload = LeaseRenewal(self._base, turn.wall_ns)
+        payload = effects.LeaseRenewal(self._base, turn.wall_ns)
         if (hold := turn.env.holds.get(turn.node)) is not None:
             hold.on_sent(payload.renew_ns)
-        turn.call(Op.RENEW_LEASE, "", payload)
+        turn.call(effects.Op.RENEW_LEASE, "", payload)
 
     def _ensure(self, turn: Turn) -> None:
         self._state = LeaseState.GET
-        turn.call(Op.GET_LEASE)
+        turn.call(effects.Op.GET_LEASE)
 
     def _create(self, node_uid: str, turn: Turn) -> None:
         self._state = LeaseState.CREATE
-        payload = LeaseObject(
+        payload = effects.LeaseObject(
             node_uid, turn.env.model.kubelet.node_lease_duration_seconds, turn.wall_ns
         )
         if (hold := turn.env.holds.get(turn.node)) is not None:
             hold.on_sent(payload.renew_ns)
-        turn.call(Op.CREATE_LEASE, "", payload)
+        turn.call(effects.Op.CREATE_LEASE, "", payload)
 
     def _back_off(self, turn: Turn) -> None:
         """Source: backoffEnsureLease."""
@@ -246,10 +241,10 @@ class NodeLease:
     def _wait_until(self, due_ns: int, turn: Turn) -> None:
         self._state = LeaseState.WAIT
         self.due_ns = due_ns
-        turn.arm(due_ns, Timer.RENEW_LEASE)
+        turn.arm(due_ns, effects.Timer.RENEW_LEASE)
 
 
-def _next_ns(node: NodeId, env: Environment, now_ns: int) -> int:
+def _next_ns(node: effects.NodeId, env: Environment, now_ns: int) -> int:
     """Return when a Lease that was renewed just now is to be renewed again.
 
     Source: wait.JitterUntil, sliding: the interval begins when the call ended.

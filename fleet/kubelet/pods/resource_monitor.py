@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
 from fleet.k8s.pods import Pod, PodUid
+from fleet.kubelet import pod_worker
 from fleet.kubelet.containers.image_gc_manager import (
     arm_image_gc,
     arm_image_list,
@@ -30,14 +31,6 @@ from fleet.kubelet.containers.stats_provider import (
     system_usage,
 )
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pod_worker import (
-    TERMINAL_PHASES,
-    PodKill,
-    PodWorker,
-    Workers,
-    WorkerState,
-    disruption_target,
-)
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pressure import oom_watcher
 from fleet.kubelet.pressure.eviction_manager import (
@@ -126,7 +119,7 @@ def declares_usage(pod: Pod, behavior: PodBehavior) -> bool:
 class ResourceMonitor:
     """Watches what is used of one node."""
 
-    _workers: Workers
+    _workers: pod_worker.Workers
     _syncer: PodSyncer
     _due_ns: int = 0  # the timer that counts
     _pass_ns: int = NEVER
@@ -168,7 +161,7 @@ class ResourceMonitor:
         if self.is_watching or is_always_needed(turn.env.model):
             self.watch(turn)
 
-    def follow_usage(self, worker: PodWorker, turn: Turn) -> None:
+    def follow_usage(self, worker: pod_worker.PodWorker, turn: Turn) -> None:
         """Take what annotations, or a resize, changed of a pod's usage and limits."""
         behavior = turn.behavior(worker.pod)
         if self.is_watching or declares_usage(worker.pod, behavior):
@@ -176,14 +169,16 @@ class ResourceMonitor:
             self._shape = 0  # plan again, though the same containers run
             self.watch(turn)
 
-    def _plan_oom_kills(self, worker: PodWorker, behavior: PodBehavior, turn: Turn) -> None:
+    def _plan_oom_kills(
+        self, worker: pod_worker.PodWorker, behavior: PodBehavior, turn: Turn
+    ) -> None:
         """Compute again when the containers of a pod come above their limits.
 
         Differs: one that is spared runs on for ever, though its command might have ended it later.
         """
         pod = worker.pod
         sandbox = self._syncer.runtime.sandbox(pod.uid)
-        if sandbox is None or worker.state is not WorkerState.SYNC:
+        if sandbox is None or worker.state is not pod_worker.WorkerState.SYNC:
             return
         for container in sandbox.containers:
             spec = pod.find(container.name)
@@ -204,7 +199,7 @@ class ResourceMonitor:
     def _on_change(self, evictions: EvictionManager, turn: Turn) -> None:
         if evictions.evicted and all(
             (worker := self._workers.get(PodUid(uid))) is None
-            or worker.state is WorkerState.FINISHED
+            or worker.state is pod_worker.WorkerState.FINISHED
             for uid in evictions.evicted
         ):
             evictions.on_cleaned_up(turn.now_ns)
@@ -312,7 +307,7 @@ class ResourceMonitor:
                 turn.node_event(Reason.SYSTEM_OOM, message)
 
 
-def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodTerms]:
+def _terms(workers: pod_worker.Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodTerms]:
     """Return the curves of the pods that have containers."""
     found = {}
     for uid, sandbox in syncer.runtime:
@@ -326,20 +321,20 @@ def _terms(workers: Workers, syncer: PodSyncer, turn: Turn) -> dict[PodUid, PodT
     return found
 
 
-def _is_active(worker: PodWorker) -> bool:
+def _is_active(worker: pod_worker.PodWorker) -> bool:
     """Return whether a pod may be evicted; one that is being ended and still runs is no exception.
 
     Source: kubelet_pods.go, filterOutInactivePods.
     """
-    if worker.state is WorkerState.SYNC:
-        return worker.pod.status.phase not in TERMINAL_PHASES
-    return worker.state is WorkerState.TERMINATING
+    if worker.state is pod_worker.WorkerState.SYNC:
+        return worker.pod.status.phase not in pod_worker.TERMINAL_PHASES
+    return worker.state is pod_worker.WorkerState.TERMINATING
 
 
-def _evict(worker: PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn) -> None:
+def _evict(worker: pod_worker.PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn) -> None:
     """Kill a pod and have its status say why. Source: eviction_manager.go, evictPod."""
     pod: Pod = worker.pod
     message = eviction.message
     turn.event(pod, Reason.EVICTED, message, annotations=eviction.annotations)
-    condition = disruption_target(pod, message) if eviction.disrupts else None
-    syncer.kill_pod(worker, PodKill(EVICTED, message, eviction.grace_s, condition), turn)
+    condition = pod_worker.disruption_target(pod, message) if eviction.disrupts else None
+    syncer.kill_pod(worker, pod_worker.PodKill(EVICTED, message, eviction.grace_s, condition), turn)

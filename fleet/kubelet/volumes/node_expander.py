@@ -17,29 +17,13 @@ Differs: only CSI volumes are expanded, none of the in-tree plug-in `local`.
 import enum
 from dataclasses import dataclass, field
 
+from fleet.k8s import volumes
 from fleet.k8s.effects import Op, Reply, Timer
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.pods import Pod, PodUid
-from fleet.k8s.volumes import (
-    NO_SECRET,
-    ClaimStatusPatch,
-    ClaimTarget,
-    ClaimView,
-    ResizeStatus,
-    VolumeView,
-)
 from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes.pod_volume import (
-    AT_ONCE,
-    LOOP_NS,
-    ClaimVolume,
-    Step,
-    back_off_ns,
-    behavior_of,
-    expansion_failed,
-    unread_secret,
-)
+from fleet.kubelet.volumes import pod_volume
 from fleet.profile.pod_behavior import RpcError
 from fleet.quantity import parse_quantity
 
@@ -68,18 +52,18 @@ class _Expansion:
     """One volume that is being expanded, as a pod has it."""
 
     uid: PodUid
-    volume: ClaimVolume
-    view: VolumeView
+    volume: pod_volume.ClaimVolume
+    view: volumes.VolumeView
     size: str  # what it grows to
     is_mounting: bool  # else it is mounted, and in use
     step: ExpandStep = ExpandStep.WAIT
-    claim: ClaimView | None = None
+    claim: volumes.ClaimView | None = None
     due_ns: int = 0  # of the next step, 0 while an answer is awaited
     error: str = ""
     tries: int = 0
 
     @property
-    def known(self) -> ClaimView:
+    def known(self) -> volumes.ClaimView:
         """Return the claim as it was read."""
         assert self.claim is not None, self.volume
         return self.claim
@@ -118,31 +102,31 @@ class NodeExpander:
 
     # ---- what is asked of it ----
 
-    def check(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+    def check(self, pod: Pod, each: pod_volume.ClaimVolume, turn: Turn) -> None:
         """Expand a mounted volume that has grown. Source: PodExistsInVolume."""
         view = each.view
-        if each.step is not Step.MOUNTED or view is None or each.spec.is_read_only:
+        if each.step is not pod_volume.Step.MOUNTED or view is None or each.spec.is_read_only:
             return
         name = view.unique_name
         known = self._sizes.get(name, "")
         if not view.driver or not known or name in self._refused or self._find(name) is not None:
             return
         if _is_less(known, view.capacity):
-            due_ns = turn.now_ns + int(LOOP_NS * turn.draw(_STREAM_LOOP, view.name))
+            due_ns = turn.now_ns + int(pod_volume.LOOP_NS * turn.draw(_STREAM_LOOP, view.name))
             self._begin(
                 _Expansion(pod.uid, each, view, view.capacity, is_mounting=False, due_ns=due_ns)
             )
             self._arm(pod.uid, turn)
 
-    def mount(self, pod: Pod, each: ClaimVolume, turn: Turn) -> None:
+    def mount(self, pod: Pod, each: pod_volume.ClaimVolume, turn: Turn) -> None:
         """Expand a volume as it is mounted, if it has grown; one operation at a time."""
         view = each.view
         assert view is not None, each.claim
         found = self._find(view.unique_name)  # another pod's is the same
         if found is not None and found.step is not ExpandStep.WAIT:
-            each.due_ns = turn.now_ns + LOOP_NS
+            each.due_ns = turn.now_ns + pod_volume.LOOP_NS
             return
-        each.step = Step.EXPAND
+        each.step = pod_volume.Step.EXPAND
         self._begin(
             _Expansion(pod.uid, each, view, view.capacity, is_mounting=True, due_ns=turn.now_ns)
         )
@@ -156,7 +140,7 @@ class NodeExpander:
                 can_mount |= self._follow(pod, each, self._go_on(pod, each, turn), turn)
         return can_mount
 
-    def on_reply(self, pod: Pod, volume: ClaimVolume, reply: Reply, turn: Turn) -> bool:
+    def on_reply(self, pod: Pod, volume: pod_volume.ClaimVolume, reply: Reply, turn: Turn) -> bool:
         """Take an answer to what an expansion asked; return whether a volume may be mounted."""
         found = None if volume.view is None else self._find(volume.view.unique_name)
         if found is None or found.uid != pod.uid:
@@ -174,11 +158,11 @@ class NodeExpander:
                 text = f'NodeExpandVolume.NodeExpandVolume failed for volume "{volume.name}"'
                 turn.event(pod, Reason.VOLUME_RESIZE_FAILED, f"{text} : {error}")
             return False
-        volume.due_ns = AT_ONCE
+        volume.due_ns = pod_volume.AT_ONCE
         if error:
-            volume.error = expansion_failed(volume.name, volume.spec, error)
+            volume.error = pod_volume.expansion_failed(volume.name, volume.spec, error)
         else:
-            volume.step = Step.MOUNTED
+            volume.step = pod_volume.Step.MOUNTED
         return True
 
     def _begin(self, each: _Expansion) -> None:
@@ -204,14 +188,16 @@ class NodeExpander:
         if each.step is ExpandStep.WAIT:
             each.step = ExpandStep.CLAIM
             volume = each.volume
-            target = ClaimTarget(pod.namespace, volume.claim, volume.spec.name, Step.EXPAND)
+            target = volumes.ClaimTarget(
+                pod.namespace, volume.claim, volume.spec.name, pod_volume.Step.EXPAND
+            )
             turn.call(Op.GET_CLAIM, pod.uid, target)
             return None
         assert each.step is ExpandStep.DRIVER, each.step
         return self._expand(pod, each, turn)
 
     def _on_reply(self, pod: Pod, each: _Expansion, reply: Reply, turn: Turn) -> str | None:
-        claim = reply.record if reply.ok and isinstance(reply.record, ClaimView) else None
+        claim = reply.record if reply.ok and isinstance(reply.record, volumes.ClaimView) else None
         if each.step is ExpandStep.FAILURE:
             # What is refused in use neither keeps a mount nor is tried again.
             is_refused = each.view.unique_name in self._refused
@@ -245,25 +231,27 @@ class NodeExpander:
         status = claim.resize_status
         if _is_legacy(claim) or is_shared:
             self._call_driver(pod, each, turn)
-        elif status in (ResizeStatus.NODE_PENDING, ResizeStatus.NODE_IN_PROGRESS):
+        elif status in (volumes.ResizeStatus.NODE_PENDING, volumes.ResizeStatus.NODE_IN_PROGRESS):
             each.step = ExpandStep.MARK
-            self._patch(pod, each, turn, status=ResizeStatus.NODE_IN_PROGRESS)
+            self._patch(pod, each, turn, status=volumes.ResizeStatus.NODE_IN_PROGRESS)
         elif _is_updated(each):
             return self._done(each, turn)
         elif each.is_mounting:  # it is mounted, and expanded afterwards
             return self._end(each, "", turn)
         else:
             each.step, each.tries = ExpandStep.WAIT, 0
-            each.due_ns = turn.now_ns + LOOP_NS
+            each.due_ns = turn.now_ns + pod_volume.LOOP_NS
         return None
 
     def _call_driver(self, pod: Pod, each: _Expansion, turn: Turn) -> None:
         """Read the Secret of the call, if it has one, then let the driver take its time."""
         namespace, name = ref = each.view.secrets.expand
         driver = turn.env.model.csi_driver(each.view.driver)
-        if ref != NO_SECRET and driver is not None and driver.node_expansion:
+        if ref != volumes.NO_SECRET and driver is not None and driver.node_expansion:
             each.step = ExpandStep.SECRET
-            target = ClaimTarget(namespace, name, each.volume.spec.name, Step.EXPAND)
+            target = volumes.ClaimTarget(
+                namespace, name, each.volume.spec.name, pod_volume.Step.EXPAND
+            )
             turn.call(Op.GET_CSI_SECRET, pod.uid, target)
         else:
             self._wait_for_driver(pod, each, turn)
@@ -274,18 +262,20 @@ class NodeExpander:
             self._wait_for_driver(pod, each, turn)
             return None
         ref = each.view.secrets.expand
-        what = f"NodeExpandSecretRef {'/'.join(ref)}: {unread_secret(ref, reply.message)}"
+        what = (
+            f"NodeExpandSecretRef {'/'.join(ref)}: {pod_volume.unread_secret(ref, reply.message)}"
+        )
         each.error = f"expander.NodeExpand failed to get {what}"
         if _is_legacy(each.known):
             return self._end(each, each.error, turn)
-        self._fail(pod, each, ResizeStatus(each.known.resize_status), turn)
+        self._fail(pod, each, volumes.ResizeStatus(each.known.resize_status), turn)
         return None
 
     def _wait_for_driver(self, pod: Pod, each: _Expansion, turn: Turn) -> None:
         """Let the driver take its time; what it says comes then."""
         each.step = ExpandStep.DRIVER
         share = turn.draw(_STREAM_EXPAND, each.view.name)
-        delay = behavior_of(pod, each.volume, turn).expand_delay
+        delay = pod_volume.behavior_of(pod, each.volume, turn).expand_delay
         each.due_ns = turn.now_ns + max(delay.sample(share), 1)
 
     def _expand(self, pod: Pod, each: _Expansion, turn: Turn) -> str | None:
@@ -296,9 +286,9 @@ class NodeExpander:
             if _is_legacy(claim) or _is_updated(each):
                 return self._done(each, turn)
             each.error = f"NodeExpand is not supported by the CSI driver {each.view.driver}"
-            self._fail(pod, each, ResizeStatus(claim.resize_status), turn)
+            self._fail(pod, each, volumes.ResizeStatus(claim.resize_status), turn)
             return None
-        error = behavior_of(pod, each.volume, turn).expand_error
+        error = pod_volume.behavior_of(pod, each.volume, turn).expand_error
         if error:
             return self._on_error(pod, each, RpcError.of(error), turn)
         text = f'{_OPERATION} succeeded for volume "{each.view.name}" {turn.facts.name}'
@@ -306,7 +296,7 @@ class NodeExpander:
         if _is_updated(each):
             return self._done(each, turn)
         each.step = ExpandStep.FINISH
-        self._patch(pod, each, turn, status=ResizeStatus.NONE, capacity=each.size)
+        self._patch(pod, each, turn, status=volumes.ResizeStatus.NONE, capacity=each.size)
         return None
 
     def _tell(self, pod: Pod, each: _Expansion, reason: Reason, text: str, turn: Turn) -> None:
@@ -331,11 +321,11 @@ class NodeExpander:
         if is_other and name in self._failed:
             is_infeasible = True
         self._failed |= {name}
-        status = ResizeStatus.NODE_INFEASIBLE if is_infeasible else claim.resize_status
-        self._fail(pod, each, ResizeStatus(status), turn)
+        status = volumes.ResizeStatus.NODE_INFEASIBLE if is_infeasible else claim.resize_status
+        self._fail(pod, each, volumes.ResizeStatus(status), turn)
         return None
 
-    def _fail(self, pod: Pod, each: _Expansion, status: ResizeStatus, turn: Turn) -> None:
+    def _fail(self, pod: Pod, each: _Expansion, status: volumes.ResizeStatus, turn: Turn) -> None:
         """Write an error down. Source: MarkNodeExpansionInfeasible, ...FailedCondition."""
         each.step = ExpandStep.FAILURE
         self._patch(pod, each, turn, status=status, error=each.error)
@@ -346,12 +336,12 @@ class NodeExpander:
         each: _Expansion,
         turn: Turn,
         *,
-        status: ResizeStatus,
+        status: volumes.ResizeStatus,
         capacity: str = "",
         error: str = "",
     ) -> None:
         where = pod.namespace, each.volume.claim, each.volume.spec.name, each.known
-        patch = ClaimStatusPatch(*where, status, capacity, error, turn.wall_s)
+        patch = volumes.ClaimStatusPatch(*where, status, capacity, error, turn.wall_s)
         turn.call(Op.PATCH_CLAIM_STATUS, pod.uid, patch)
 
     def _done(self, each: _Expansion, turn: Turn) -> str:
@@ -368,7 +358,7 @@ class NodeExpander:
             self._running = self._running or None
             return error
         each.step = ExpandStep.WAIT
-        each.due_ns = turn.now_ns + back_off_ns(each.tries)
+        each.due_ns = turn.now_ns + pod_volume.back_off_ns(each.tries)
         each.tries += 1
         return error
 
@@ -377,7 +367,7 @@ def _is_less(one: str, other: str) -> bool:
     return parse_quantity(one or "0").nano < parse_quantity(other or "0").nano
 
 
-def _is_legacy(claim: ClaimView) -> bool:
+def _is_legacy(claim: volumes.ClaimView) -> bool:
     """Return whether an older resizer works on it. Source: checkForRecoveryFromExpansion."""
     return not claim.resize_status and claim.allocated is None
 

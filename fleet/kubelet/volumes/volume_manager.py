@@ -29,26 +29,8 @@ from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node_facts import UNMOUNT_FAILED
 from fleet.kubelet.turn import Turn
-from fleet.kubelet.volumes import watched_objects
+from fleet.kubelet.volumes import pod_volume, watched_objects
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
-from fleet.kubelet.volumes.pod_volume import (
-    AT_ONCE,
-    LIMIT_EXCEEDED,
-    LOOP_NS,
-    ClaimVolume,
-    MountResult,
-    PendingVolume,
-    PodMount,
-    Step,
-    VolumeEvent,
-    back_off_ns,
-    failed,
-    inline_problem,
-    mapped_events,
-    mount_seen_ns,
-    unread_publish_secret,
-    volume_name,
-)
 from fleet.kubelet.volumes.token_cache import RESYNC_NS, TokenCache
 from fleet.profile.machine import types_by_path
 from fleet.profile.pod_behavior import volume_behavior
@@ -75,7 +57,7 @@ class VolumeManager:
     """Volumes, and the objects behind them, of the pods of one node."""
 
     _runtime: Runtime
-    _mounts: dict[PodUid, PodMount] = field(default_factory=dict)
+    _mounts: dict[PodUid, pod_volume.PodMount] = field(default_factory=dict)
     tokens: TokenCache = field(default_factory=TokenCache)
     _polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
     objects: watched_objects.ObjectManager = field(default_factory=watched_objects.ObjectManager)
@@ -128,11 +110,11 @@ class VolumeManager:
         """
         for uid, mount in self._mounts.items() if names else ():
             for each in mount.volumes:
-                view = each.view if isinstance(each, ClaimVolume) else None
+                view = each.view if isinstance(each, pod_volume.ClaimVolume) else None
                 if view is None or view.unique_name not in names:
                     continue
                 if each.tries and each.due_ns > turn.now_ns:
-                    each.tries, each.due_ns = 0, turn.now_ns + LOOP_NS
+                    each.tries, each.due_ns = 0, turn.now_ns + pod_volume.LOOP_NS
                     self._arm(uid, mount, turn)
 
     def on_object_event(self, event: WatchEvent) -> list[PodUid]:
@@ -143,7 +125,7 @@ class VolumeManager:
         for uid, mount in self._mounts.items():
             for volume in mount.volumes:
                 if volume.patience_ns:
-                    volume.due_ns = AT_ONCE
+                    volume.due_ns = pod_volume.AT_ONCE
                     found.append(uid)
         return list(dict.fromkeys(found))
 
@@ -153,11 +135,11 @@ class VolumeManager:
         A sync that waits again finds what went on since; its claims are read again.
         """
         share = turn.draw(_STREAM_LOOP)
-        due_ns = turn.now_ns + LOOP_NS + int(LOOP_NS * share)
+        due_ns = turn.now_ns + pod_volume.LOOP_NS + int(pod_volume.LOOP_NS * share)
         mount = self._mounts.get(pod.uid)
         if mount is None:
             volumes = [self._volume(pod, each) for each in pod.spec.volumes if each.mounted]
-            mount = self._mounts[pod.uid] = PodMount(volumes)
+            mount = self._mounts[pod.uid] = pod_volume.PodMount(volumes)
         elif self.claims is not None:
             self.claims.reprocess(pod, turn)
         mount.began_ns = turn.now_ns
@@ -166,7 +148,9 @@ class VolumeManager:
         mount.waited = True
         self._wait(pod.uid, mount, due_ns, turn)
 
-    def remount(self, pod: Pod, key: watched_objects.ObjectKey, turn: Turn) -> list[PendingVolume]:
+    def remount(
+        self, pod: Pod, key: watched_objects.ObjectKey, turn: Turn
+    ) -> list[pod_volume.PendingVolume]:
         """Mount again, at the next resync of a pod that runs, what an object lacks a key for.
 
         That fails until the key, or the whole object, is back. Return the volumes that are new
@@ -185,7 +169,7 @@ class VolumeManager:
         if not volumes:
             return []
         if mount is None:
-            mount = self._mounts[pod.uid] = PodMount([], is_remount=True)
+            mount = self._mounts[pod.uid] = pod_volume.PodMount([], is_remount=True)
         mount.volumes += volumes
         share = turn.draw(_STREAM_REMOUNT, pod.uid)
         for each in volumes:
@@ -206,8 +190,8 @@ class VolumeManager:
         if mount is None or not mount.is_remount:
             return
         for each in mount.volumes:
-            if not (isinstance(each, ClaimVolume) or each.spec.driver or each.tries):
-                each.due_ns = min(each.due_ns, turn.now_ns + LOOP_NS)
+            if not (isinstance(each, pod_volume.ClaimVolume) or each.spec.driver or each.tries):
+                each.due_ns = min(each.due_ns, turn.now_ns + pod_volume.LOOP_NS)
         self._arm(pod.uid, mount, turn)
 
     def _lacks(self, pod: Pod, volume: VolumeSpec, key: watched_objects.ObjectKey) -> bool:
@@ -215,12 +199,12 @@ class VolumeManager:
         sources = watched_objects.sources_of(volume, pod.namespace)
         return any(each == key and self.objects.problem(key, source)[0] for each, source in sources)
 
-    def _volume(self, pod: Pod, spec: VolumeSpec) -> PendingVolume:
+    def _volume(self, pod: Pod, spec: VolumeSpec) -> pod_volume.PendingVolume:
         if spec.kind not in CLAIM_KINDS and not spec.driver:
-            return PendingVolume(spec)
+            return pod_volume.PendingVolume(spec)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return PendingVolume(spec) if spec.driver else self.claims.add(pod, spec)
+        return pod_volume.PendingVolume(spec) if spec.driver else self.claims.add(pod, spec)
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -231,50 +215,54 @@ class VolumeManager:
         mount = self._mounts.get(uid)
         return mount is not None and bool(mount.due_ns) and now_ns >= mount.due_ns
 
-    def attempt(self, pod: Pod, turn: Turn) -> tuple[MountResult, list[VolumeEvent]]:
+    def attempt(
+        self, pod: Pod, turn: Turn
+    ) -> tuple[pod_volume.MountResult, list[pod_volume.VolumeEvent]]:
         """Go on with every volume; return how it went and the events about the pod."""
         mount = self._mounts.get(pod.uid)
         if mount is None:
-            return MountResult.WAITING, []
+            return pod_volume.MountResult.WAITING, []
         events = self._attempt_all(pod, mount, turn)
         if not mount.volumes and (mount.waited or mount.is_remount):
             self._complete(pod, mount, turn)
-            return MountResult.MOUNTED, events
+            return pod_volume.MountResult.MOUNTED, events
         if self.claims is not None and self.claims.is_full(pod.uid):
             text = self._state_text(pod, mount, "context deadline exceeded")
             text = f"Node has reached its volume attachment limit, rejecting pod. {text}"
-            return MountResult.REJECTED, [*events, (LIMIT_EXCEEDED, text)]
+            return pod_volume.MountResult.REJECTED, [*events, (pod_volume.LIMIT_EXCEEDED, text)]
         given_up = self._give_up(pod, mount, turn.now_ns)
         if given_up == [] and self._asks_limits(pod, mount, turn):
-            return MountResult.WAITING, events
+            return pod_volume.MountResult.WAITING, events
         if given_up is not None:
             mount.waited = False
         self._arm(pod.uid, mount, turn)
         if given_up is not None:
             events += [(Reason.FAILED_MOUNT, each) for each in given_up]
-            return MountResult.GIVEN_UP, events
-        return MountResult.WAITING, events
+            return pod_volume.MountResult.GIVEN_UP, events
+        return pod_volume.MountResult.WAITING, events
 
-    def _attempt_all(self, pod: Pod, mount: PodMount, turn: Turn) -> list[VolumeEvent]:
-        events: list[VolumeEvent] = []
+    def _attempt_all(
+        self, pod: Pod, mount: pod_volume.PodMount, turn: Turn
+    ) -> list[pod_volume.VolumeEvent]:
+        events: list[pod_volume.VolumeEvent] = []
         for volume in tuple(mount.volumes):
             if not volume.due_ns or turn.now_ns < volume.due_ns:
                 continue
             error = self._attempt_one(pod, volume, turn)
             if error:
-                volume.due_ns = turn.now_ns + back_off_ns(volume.tries)
+                volume.due_ns = turn.now_ns + pod_volume.back_off_ns(volume.tries)
                 volume.tries += 1
             elif error is not None:
                 mount.volumes.remove(volume)
-                if isinstance(volume, ClaimVolume) and volume.view and volume.spec.block:
-                    events += mapped_events(pod.uid, volume.view)
+                if isinstance(volume, pod_volume.ClaimVolume) and volume.view and volume.spec.block:
+                    events += pod_volume.mapped_events(pod.uid, volume.view)
             if error and error != QUIET:
-                is_block = isinstance(volume, ClaimVolume) and volume.spec.block
+                is_block = isinstance(volume, pod_volume.ClaimVolume) and volume.spec.block
                 reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
                 events.append((reason, error))
         return events
 
-    def _asks_limits(self, pod: Pod, mount: PodMount, turn: Turn) -> bool:
+    def _asks_limits(self, pod: Pod, mount: pod_volume.PodMount, turn: Turn) -> bool:
         """Ask once, before a sync gives up, whether the node is full; return whether it waits."""
         if self.claims is None:
             return False
@@ -283,15 +271,15 @@ class VolumeManager:
             return self.claims.ask_limits(pod, turn)
         return self.claims.is_asking(pod.uid)
 
-    def _attempt_one(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
-        if isinstance(volume, ClaimVolume):
+    def _attempt_one(self, pod: Pod, volume: pod_volume.PendingVolume, turn: Turn) -> str | None:
+        if isinstance(volume, pod_volume.ClaimVolume):
             assert self.claims is not None, pod.uid
             return self.claims.attempt(pod, volume, turn)
         if volume.spec.host_path:
             return self._set_up_host_path(pod, volume, turn)
         return self._set_up(pod, volume, turn)
 
-    def _set_up_host_path(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str:
+    def _set_up_host_path(self, pod: Pod, volume: pod_volume.PendingVolume, turn: Turn) -> str:
         """Look at a path of the machine; return "" if the pod may mount it, else the error.
 
         Source: pkg/volume/hostpath/host_path.go, SetUp. Differs: Windows has every path.
@@ -302,9 +290,13 @@ class VolumeManager:
             return ""
         machine = types_by_path(model.machine_paths)
         error = self._runtime.set_up_host_path(spec, machine, turn.now_ns)
-        return failed(volume_name(spec, pod), spec, "SetUp", error) if error else ""
+        return (
+            pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
+            if error
+            else ""
+        )
 
-    def _set_up(self, pod: Pod, volume: PendingVolume, turn: Turn) -> str | None:
+    def _set_up(self, pod: Pod, volume: pod_volume.PendingVolume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
         volume.due_ns = 0
         spec = volume.spec
@@ -322,13 +314,13 @@ class VolumeManager:
         errors = [error for error in known if error]
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
-            errors += inline_problem(spec.driver, turn.env)
+            errors += pod_volume.inline_problem(spec.driver, turn.env)
             if not errors and volume.secret:
                 # Ask for the Secret that an inline CSI volume is published with, by each attempt.
                 # Source: csi_mounter.go, SetUpAt.
                 if volume.secret < 0:
                     volume.secret = 1
-                    name, step = volume.spec.name, int(Step.PUBLISH_SECRET)
+                    name, step = volume.spec.name, int(pod_volume.Step.PUBLISH_SECRET)
                     target = ClaimTarget(pod.namespace, volume.spec.secret, name, step)
                     turn.call(Op.GET_CSI_SECRET, pod.uid, target)
                 return None
@@ -348,20 +340,20 @@ class VolumeManager:
         if volume.error:
             volume.tokens = -1
         text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
-        return f'MountVolume.SetUp failed for volume "{volume_name(spec, pod)}" : {text}'
+        return f'MountVolume.SetUp failed for volume "{pod_volume.volume_name(spec, pod)}" : {text}'
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
         """Take that Secret; return whether its volume may go on."""
         for volume in self._waiting(pod.uid, target.volume):
             if volume.spec.secret and volume.secret > 0:
-                volume.secret, volume.due_ns = 0, AT_ONCE
+                volume.secret, volume.due_ns = 0, pod_volume.AT_ONCE
                 if not reply.ok:
                     ref = (target.namespace, target.name)
-                    volume.error = unread_publish_secret(ref, reply.message)
+                    volume.error = pod_volume.unread_publish_secret(ref, reply.message)
                 return True
         return False
 
-    def _complete(self, pod: Pod, mount: PodMount, turn: Turn) -> None:
+    def _complete(self, pod: Pod, mount: pod_volume.PodMount, turn: Turn) -> None:
         del self._mounts[pod.uid]
         self.objects.stop_immutable(pod, turn)
         if mount.is_remount:
@@ -370,7 +362,7 @@ class VolumeManager:
         if self.claims is not None and (is_csi or self.claims.has(pod.uid)):
             self.claims.plan_resync(pod.uid, turn)
 
-    def _give_up(self, pod: Pod, mount: PodMount, now_ns: int) -> list[str] | None:
+    def _give_up(self, pod: Pod, mount: pod_volume.PodMount, now_ns: int) -> list[str] | None:
         """Return the event of a sync that fails: none of a time-out; None while it waits.
 
         Source: kubelet.go, SyncPod; WaitForAttachAndMount, verifyVolumesMountedFunc.
@@ -379,16 +371,18 @@ class VolumeManager:
             return None
         failures = self.claims.failures(pod.uid) if self.claims is not None else []
         if failures and not mount.seen_ns:
-            mount.seen_ns = mount_seen_ns(mount.began_ns, now_ns)
+            mount.seen_ns = pod_volume.mount_seen_ns(mount.began_ns, now_ns)
         if failures and now_ns >= mount.seen_ns:
             text = self._state_text(pod, mount, "; ".join(failures))
             return [f"Unable to attach or mount volumes: {text}"]
         return [] if now_ns >= mount.began_ns + MOUNT_TIMEOUT_NS else None
 
-    def _state_text(self, pod: Pod, mount: PodMount, error: str) -> str:
+    def _state_text(self, pod: Pod, mount: pod_volume.PodMount, error: str) -> str:
         """Say which volumes are missing. Source: WaitForAttachAndMount."""
         assert self.claims is not None, pod.uid
-        unmounted = " ".join(sorted(volume_name(each.spec, pod) for each in mount.volumes))
+        unmounted = " ".join(
+            sorted(pod_volume.volume_name(each.spec, pod) for each in mount.volumes)
+        )
         unattached = " ".join(sorted(self.claims.names_of(pod.uid, desired=True)))
         unprocessed = " ".join(sorted(self.claims.names_of(pod.uid, desired=False)))
         return (
@@ -396,11 +390,11 @@ class VolumeManager:
             f"failed to process volumes=[{unprocessed}]: {error}"
         )
 
-    def _arm(self, uid: PodUid, mount: PodMount, turn: Turn) -> None:
+    def _arm(self, uid: PodUid, mount: pod_volume.PodMount, turn: Turn) -> None:
         """Set one timer, for what is due next."""
         wanted = [each.due_ns for each in mount.volumes if each.due_ns]
         if mount.waited and any(
-            isinstance(each, ClaimVolume) or each.tries for each in mount.volumes
+            isinstance(each, pod_volume.ClaimVolume) or each.tries for each in mount.volumes
         ):
             wanted.append(mount.began_ns + MOUNT_TIMEOUT_NS)
             if mount.seen_ns:
@@ -410,14 +404,14 @@ class VolumeManager:
         else:
             mount.due_ns = 0
 
-    def _wait(self, uid: PodUid, mount: PodMount, due_ns: int, turn: Turn) -> None:
+    def _wait(self, uid: PodUid, mount: pod_volume.PodMount, due_ns: int, turn: Turn) -> None:
         if mount.due_ns != due_ns:
             mount.due_ns = due_ns
             turn.arm(due_ns, Timer.VOLUMES, uid)
 
     # ---- answers ----
 
-    def _waiting(self, uid: PodUid, name: str) -> list[PendingVolume]:
+    def _waiting(self, uid: PodUid, name: str) -> list[pod_volume.PendingVolume]:
         """Return the volumes of a pod that are being mounted, of a name if there is one."""
         mount = self._mounts.get(uid)
         found = mount.volumes if mount is not None else ()
@@ -433,7 +427,7 @@ class VolumeManager:
                 if not reply.ok:
                     volume.error = f"failed to fetch token: {reply.message}"
                 volume.tokens -= 1
-                volume.due_ns = 0 if volume.tokens else AT_ONCE
+                volume.due_ns = 0 if volume.tokens else pod_volume.AT_ONCE
                 return not volume.tokens
         return False
 
@@ -451,7 +445,7 @@ class VolumeManager:
             return True
         claims = self.claims
         can_go_on = claims is not None and claims.on_reply(pod, call.payload, reply, turn)
-        if can_go_on and call.payload.step == Step.REFRESH:
+        if can_go_on and call.payload.step == pod_volume.Step.REFRESH:
             self._publish_again(pod, call.payload.volume, turn)
             return False
         return can_go_on
@@ -461,7 +455,7 @@ class VolumeManager:
         error = None if self.claims is None else self.claims.on_token(pod, request, reply, turn)
         for volume in self._waiting(pod.uid, request.volume):
             if error is not None:
-                volume.due_ns, volume.error = AT_ONCE, error
+                volume.due_ns, volume.error = pod_volume.AT_ONCE, error
         return pod.uid in self._mounts
 
     def _publish_again(self, pod: Pod, name: str, turn: Turn) -> None:
@@ -470,11 +464,11 @@ class VolumeManager:
         if self.claims is None or (mount is not None and not mount.is_remount):
             return
         if mount is None:
-            mount = self._mounts[pod.uid] = PodMount([], is_remount=True)
+            mount = self._mounts[pod.uid] = pod_volume.PodMount([], is_remount=True)
         for spec in pod.spec.volumes:
             if spec.name == name and all(each.spec.name != name for each in mount.volumes):
                 claim = self.claims.publish_again(pod.uid, name, turn)
-                volume = PendingVolume(spec) if spec.driver else claim
+                volume = pod_volume.PendingVolume(spec) if spec.driver else claim
                 if volume is not None:
                     mount.volumes.append(volume)
         if not mount.volumes:
@@ -493,12 +487,12 @@ class VolumeManager:
             self.objects.on_answer(pod.uid)
             lacking = self.remount(pod, key, turn)
             for volume in lacking:
-                volume.reads, volume.due_ns = 0, AT_ONCE
+                volume.reads, volume.due_ns = 0, pod_volume.AT_ONCE
             return bool(lacking)
         for volume in self._waiting(pod.uid, target.volume):
             if volume.reads > 0:
                 volume.reads -= 1
-                volume.due_ns = 0 if volume.reads or volume.tokens else AT_ONCE
+                volume.due_ns = 0 if volume.reads or volume.tokens else pod_volume.AT_ONCE
         return pod.uid in self._mounts
 
     def on_node(self, attached: tuple[str, ...], in_use: tuple[str, ...]) -> list[PodUid]:
@@ -553,8 +547,8 @@ def _tear_down(pod: Pod, mounted: _Mounted, turn: Turn) -> bool:
     if not _is_stuck(pod, mounted.spec, turn):
         return True
     turn.facts.counts().on_volumes((mounted.spec,), UNMOUNT_FAILED)
-    loop_ns = int(LOOP_NS * turn.draw(_STREAM_UNMOUNT, f"{pod.uid}/{mounted.spec.name}"))
-    mounted.due_ns = turn.now_ns + back_off_ns(mounted.tries) + loop_ns
+    loop_ns = int(pod_volume.LOOP_NS * turn.draw(_STREAM_UNMOUNT, f"{pod.uid}/{mounted.spec.name}"))
+    mounted.due_ns = turn.now_ns + pod_volume.back_off_ns(mounted.tries) + loop_ns
     mounted.tries += 1
     return False
 

@@ -16,42 +16,16 @@ from msgspec import convert, structs
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
+from fleet.k8s import pods
 from fleet.k8s.admission import NodeState, extended_resources
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView, Owner
 from fleet.k8s.pod_template import decode_spec
-from fleet.k8s.pods import (
-    TOKEN_VOLUME,
-    TOKEN_VOLUME_START,
-    ContainerStatus,
-    EventType,
-    LastState,
-    LeaseView,
-    NodeCondition,
-    NodeReport,
-    NodeView,
-    Pod,
-    PodCondition,
-    PodSpec,
-    PodStatus,
-    PodUid,
-    PodView,
-    State,
-)
 from fleet.k8s.schema import Rendered, read_kind, render, share
 from fleet.k8s.times import rfc3339_micro
 from fleet.k8s.well_known import HOSTNAME_LABEL, OWN_PREFIX, TTL_ANNOTATION
 from fleet.wire.api import decode_json
 from fleet.wire.api import decode_pod as json_pods
-from fleet.wire.api.decode_pod import (
-    EMPTY_STATUS,
-    SHOWS_ANNOTATIONS,
-    SpecTable,
-    digest,
-    kept_annotations,
-    waits_for_end,
-    with_claims,
-)
 from fleet.wire.api.encode_protobuf import LEASE
 from fleet.wire.api.framing import MAGIC
 from fleet.wire.api.operations import Operation, Reader
@@ -83,30 +57,32 @@ _PAIR = message_class("Pair")
 _TIME = message_class("Time")
 SHARED_NOTES_BYTES_MAX = 16 << 10
 """Longer annotations of a pod are not kept for the next one: there may be 256 KiB of them."""
-_specs = SpecTable()
+_specs = json_pods.SpecTable()
 
 
-def decode_pod(raw: bytes) -> Pod:
+def decode_pod(raw: bytes) -> pods.Pod:
     """Return the record of a Pod; `raw` is without its envelope."""
     message = _POD_VIEW.FromString(raw)
     meta, spec_view = message.metadata, message.spec
     node_name = intern(spec_view.nodeName)
     spec_view.ClearField("nodeName")
     spec_bytes, token = _without_token_name(spec_view.SerializeToString())
-    status = message.status.replace(token, TOKEN_VOLUME) if token else message.status
+    status = message.status.replace(token, pods.TOKEN_VOLUME) if token else message.status
     spec = _spec_of(spec_bytes)
-    keeps_all = SHOWS_ANNOTATIONS in spec_bytes
+    keeps_all = json_pods.SHOWS_ANNOTATIONS in spec_bytes
     notes = tuple(meta.annotations[:])
     read = _notes if sum(map(len, notes)) <= SHARED_NOTES_BYTES_MAX else _read_notes
     labels, kept, digested = read(tuple(meta.labels[:]), notes, keeps_all)
     owners = [part(Owner, "OwnerReference", each) for each in meta.ownerReferences]
     if spec.admission.claims:
         claims = _STATUS_VIEW.FromString(status).resourceClaimStatuses
-        spec = with_claims(spec, {"resourceClaimStatuses": [to_json(each) for each in claims]})
-    return Pod(
+        spec = json_pods.with_claims(
+            spec, {"resourceClaimStatuses": [to_json(each) for each in claims]}
+        )
+    return pods.Pod(
         intern(meta.namespace),
         meta.name,
-        PodUid(meta.uid),
+        pods.PodUid(meta.uid),
         node_name,
         meta.resourceVersion,
         meta.generation,
@@ -116,38 +92,40 @@ def decode_pod(raw: bytes) -> Pod:
         labels,
         kept,
         share(digested ^ spec.digest),
-        token[len(TOKEN_VOLUME_START) :].decode(),
+        token[len(pods.TOKEN_VOLUME_START) :].decode(),
         spec,
         _status(status),
         any(each.controller for each in owners),
-        bool(meta.finalizers) or any(map(waits_for_end, owners)),
+        bool(meta.finalizers) or any(map(json_pods.waits_for_end, owners)),
     )
 
 
-def decode_pod_view(raw: bytes) -> PodView:
+def decode_pod_view(raw: bytes) -> pods.PodView:
     """Return what the status manager reads of a Pod."""
     message = _POD_VIEW.FromString(raw)
     meta, status = message.metadata, message.status
     token = _without_token_name(message.spec.SerializeToString())[1]
     if token:
-        status = status.replace(token, TOKEN_VOLUME)
-    return PodView(meta.uid, meta.resourceVersion, bool(meta.deletionTimestamp), _status(status))
+        status = status.replace(token, pods.TOKEN_VOLUME)
+    return pods.PodView(
+        meta.uid, meta.resourceVersion, bool(meta.deletionTimestamp), _status(status)
+    )
 
 
 def _without_token_name(spec: bytes) -> tuple[bytes, bytes]:
     """Give the token volume the same name in all pods; see `decode_pod.py`."""
-    at = spec.find(TOKEN_VOLUME_START)
-    if at < 0 or spec[at - 1] != len(TOKEN_VOLUME):
+    at = spec.find(pods.TOKEN_VOLUME_START)
+    if at < 0 or spec[at - 1] != len(pods.TOKEN_VOLUME):
         return spec, b""
-    name = spec[at : at + len(TOKEN_VOLUME)]
-    return spec.replace(name, TOKEN_VOLUME), name
+    name = spec[at : at + len(pods.TOKEN_VOLUME)]
+    return spec.replace(name, pods.TOKEN_VOLUME), name
 
 
-def _spec_of(raw: bytes) -> PodSpec:
+def _spec_of(raw: bytes) -> pods.PodSpec:
     """Return the spec, decoded once per template."""
     spec = _specs.get(raw)
     if spec is None:
-        found = decode_spec(to_json(_POD_SPEC.FromString(raw)), digest(raw))
+        found = decode_spec(to_json(_POD_SPEC.FromString(raw)), json_pods.digest(raw))
         spec = _specs.keep(raw, found)
     return spec
 
@@ -176,8 +154,8 @@ def _read_notes(
 ) -> tuple[Pairs, Pairs, int]:
     is_long = sum(map(len, notes)) > SHARED_NOTES_BYTES_MAX
     found = tuple(map(_read_pair if is_long else _pair, notes))
-    kept = found if keeps_all else kept_annotations(found)
-    return pairs(labels), kept, digest(b"".join((*labels, b"|", *notes)))
+    kept = found if keeps_all else json_pods.kept_annotations(found)
+    return pairs(labels), kept, json_pods.digest(b"".join((*labels, b"|", *notes)))
 
 
 def _read_pair(entry: bytes) -> tuple[str, str]:
@@ -200,22 +178,22 @@ def part(kind: type[_T], message: str, raw: bytes) -> _T:
     return convert(to_json(message_class(message).FromString(raw)), kind, dec_hook=read_kind)
 
 
-def _status(raw: bytes) -> PodStatus:
+def _status(raw: bytes) -> pods.PodStatus:
     """Return a status. What only the scheduler wrote is the same for the pods of one second."""
     return _bound_status(raw) if len(raw) < BOUND_BYTES_MAX else _read_status(raw)
 
 
-def _read_status(raw: bytes) -> PodStatus:
+def _read_status(raw: bytes) -> pods.PodStatus:
     message = _STATUS_VIEW.FromString(raw)
     if not message.phase and not message.ListFields():
-        return EMPTY_STATUS
+        return json_pods.EMPTY_STATUS
     inits, ephemeral = message.initContainerStatuses, message.ephemeralContainerStatuses
     allocated = tuple(message.allocatedResources)
-    return PodStatus(
-        intern(message.phase or EMPTY_STATUS.phase),
+    return pods.PodStatus(
+        intern(message.phase or json_pods.EMPTY_STATUS.phase),
         intern(message.reason),
         message.message,
-        share(tuple(part(PodCondition, "PodCondition", each) for each in message.conditions)),
+        share(tuple(part(pods.PodCondition, "PodCondition", each) for each in message.conditions)),
         _ips(message.hostIPs),
         _ips(message.podIPs),
         seconds(message.startTime),
@@ -243,7 +221,7 @@ def _ips(listed: Iterable[Any]) -> str:
     return intern(",".join([each.ip for each in listed]))
 
 
-def _container_status(raw: bytes) -> ContainerStatus:
+def _container_status(raw: bytes) -> pods.ContainerStatus:
     """Return the status of a container, looked up without its state and id if it runs so far well.
 
     Go writes name, state, lastState, ..., containerID, ...; what does not look so is read whole.
@@ -259,13 +237,13 @@ def _container_status(raw: bytes) -> ContainerStatus:
     alike = _alike(raw[:begin], raw[end:at], raw[id_end:])
     if alike is None:
         return _read_container_status(raw)
-    state = part(State, "ContainerState", raw[begin + 2 : end])
+    state = part(pods.State, "ContainerState", raw[begin + 2 : end])
     container_id = raw[at + 2 : id_end].decode()
     return structs.replace(alike, state=state, container_id=container_id)
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def _alike(head: bytes, middle: bytes, tail: bytes) -> ContainerStatus | None:
+def _alike(head: bytes, middle: bytes, tail: bytes) -> pods.ContainerStatus | None:
     """Return a status but for state and id, which were cut out; None if the cuts are not seams."""
     if head[0] != NAME or _end_of(head) != len(head) or _end_of(middle) != len(middle):
         return None
@@ -279,15 +257,15 @@ def _end_of(fields: bytes) -> int:
     return at
 
 
-def _read_container_status(raw: bytes) -> ContainerStatus:
+def _read_container_status(raw: bytes) -> pods.ContainerStatus:
     message = _CONTAINER_STATUS_VIEW.FromString(raw)
     last = message.lastState
     allocated, mounts = tuple(message.allocatedResources), tuple(message.volumeMounts)
     devices = tuple(message.allocatedResourcesStatus)
-    return ContainerStatus(
+    return pods.ContainerStatus(
         intern(message.name),
-        part(State, "ContainerState", message.state),
-        part(LastState, "ContainerState", last) if last else None,
+        part(pods.State, "ContainerState", message.state),
+        part(pods.LastState, "ContainerState", last) if last else None,
         message.ready,
         message.started,
         message.restartCount,
@@ -316,11 +294,11 @@ def _listed(kind: str, entries: tuple[bytes, ...]) -> bytes:
 MALFORMED: tuple[type[Exception], ...] = (*MALFORMED_BYTES, DecodeError)
 INITIAL_EVENTS_END = b"k8s.io/initial-events-end"
 _TYPES = {
-    "ADDED": EventType.ADDED,
-    "MODIFIED": EventType.MODIFIED,
-    "DELETED": EventType.DELETED,
-    "BOOKMARK": EventType.BOOKMARK,
-    "ERROR": EventType.ERROR,
+    "ADDED": pods.EventType.ADDED,
+    "MODIFIED": pods.EventType.MODIFIED,
+    "DELETED": pods.EventType.DELETED,
+    "BOOKMARK": pods.EventType.BOOKMARK,
+    "ERROR": pods.EventType.ERROR,
 }
 _EVENT = message_class("WatchEvent")
 _LIST = message_class("List")
@@ -329,7 +307,7 @@ _NODE = message_class("NodeView")
 _STATUS = message_class("Status")
 
 
-def decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[EventType, str, object]:
+def decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[pods.EventType, str, object]:
     """Return type, version and record of one event of a watch; see `decode_json.py`.
 
     Raises RemoteProtocolError for what is no event.
@@ -340,15 +318,15 @@ def decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[EventType,
         raise RemoteProtocolError(decode_json.UNREADABLE_EVENT) from error
 
 
-def _decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[EventType, str, object]:
+def _decode_watch_event(frame: bytes, kind: WatchKind | None) -> tuple[pods.EventType, str, object]:
     message = _EVENT.FromString(frame)
     event = _TYPES[message.type]
     raw = contents(message.object.raw)
-    if event is EventType.BOOKMARK:
+    if event is pods.EventType.BOOKMARK:
         if INITIAL_EVENTS_END in raw:
-            event = EventType.SYNCED
+            event = pods.EventType.SYNCED
         return event, _version(raw), None
-    if event is EventType.ERROR:
+    if event is pods.EventType.ERROR:
         return event, "", _STATUS.FromString(raw).code
     if kind is None:
         return event, _version(raw), None
@@ -389,7 +367,7 @@ def _version(raw: bytes) -> str:
     return version
 
 
-def decode_node(raw: bytes) -> NodeView:
+def decode_node(raw: bytes) -> pods.NodeView:
     """Return what is read of a Node; `raw` is without its envelope."""
     message = _NODE.FromString(raw)
     meta, spec, status = message.metadata, message.spec, message.status
@@ -397,7 +375,7 @@ def decode_node(raw: bytes) -> NodeView:
     cidrs = tuple(spec.podCIDRs) or ((spec.podCIDR,) if spec.podCIDR else ())
     taints = tuple(map(_taint, spec.taints))
     capacity, allocatable = tuple(status.capacity), tuple(status.allocatable)
-    return NodeView(
+    return pods.NodeView(
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resourceVersion,
@@ -424,7 +402,7 @@ def decode_node(raw: bytes) -> NodeView:
                 lacks_hostname=all(key != HOSTNAME_LABEL for key, _ in labels),
             )
         ),
-        report=NodeReport(
+        report=pods.NodeReport(
             (
                 capacity,
                 allocatable,
@@ -474,9 +452,9 @@ def _taint(raw: bytes) -> tuple[str, str, str]:
 
 
 @lru_cache(maxsize=CACHED_MAX)
-def _node_condition(raw: bytes) -> NodeCondition:
+def _node_condition(raw: bytes) -> pods.NodeCondition:
     message = message_class("NodeCondition").FromString(raw)
-    return NodeCondition(
+    return pods.NodeCondition(
         intern(message.type),
         intern(message.status),
         message.lastHeartbeatTime.seconds,
@@ -530,11 +508,11 @@ _RECORDS: dict[WatchKind, Callable[[bytes], Any]] = {
 }
 
 
-def _reply_node(body: bytes) -> NodeView:
+def _reply_node(body: bytes) -> pods.NodeView:
     return decode_node(contents(body))
 
 
-def _reply_pod(body: bytes) -> PodView:
+def _reply_pod(body: bytes) -> pods.PodView:
     return decode_pod_view(contents(body))
 
 
@@ -548,15 +526,15 @@ def forget_managers(body: bytes) -> bytes:
     return enveloped(LEASE, lease.SerializeToString())
 
 
-def _found_lease(body: bytes) -> LeaseView:
+def _found_lease(body: bytes) -> pods.LeaseView:
     renewed = message_class("Lease").FromString(contents(body)).spec.renewTime
-    return LeaseView(body, rfc3339_micro(renewed.seconds * NS_PER_S + renewed.nanos))
+    return pods.LeaseView(body, rfc3339_micro(renewed.seconds * NS_PER_S + renewed.nanos))
 
 
 _READERS: dict[Reader, Reader] = {
     decode_json.decode_node: _reply_node,
     decode_json.decode_csinode: _decode_csinode,
-    decode_json.decode_lease: LeaseView,
+    decode_json.decode_lease: pods.LeaseView,
     decode_json.decode_found_lease: _found_lease,
     json_pods.decode_pod_view: _reply_pod,
 }

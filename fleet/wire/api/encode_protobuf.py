@@ -21,24 +21,11 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
-from fleet.wire.api import operations, requests
-from fleet.wire.api.protobuf import (
-    TAIL,
-    UnknownFieldError,
-    envelope_head,
-    enveloped,
-    field,
-    number_field,
-    object_from_json,
-    object_to_json,
-    read_varint,
-    skip,
-    varint,
-)
+from fleet.wire.api import operations, protobuf, requests
 from fleet.wire.http2.messages import ContentType, Request
 
-LEASE = envelope_head("coordination.k8s.io/v1", "Lease")
-EVENT = envelope_head("v1", "Event")
+LEASE = protobuf.envelope_head("coordination.k8s.io/v1", "Lease")
+EVENT = protobuf.envelope_head("v1", "Event")
 NO_LEASE = "a Lease that cannot be read"
 SPEC_TAG = 0x12  # field 2 of a Lease, and field 4 of its spec: both of wire type 2, a length
 RENEW_TIME_TAG = 0x22
@@ -48,13 +35,13 @@ PROTOBUF = ContentType.PROTOBUF
 
 def _meta(name: bytes, namespace: bytes, annotations: bytes) -> bytes:
     """Return the metadata of an object that is to be created."""
-    return field(
+    return protobuf.field(
         1,
         b"".join(
             (
-                field(1, name),
+                protobuf.field(1, name),
                 b"\x12\x00",  # generateName
-                field(3, namespace),
+                protobuf.field(3, namespace),
                 b"\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00",  # selfLink to creationTimestamp
                 annotations,
             )
@@ -65,18 +52,18 @@ def _meta(name: bytes, namespace: bytes, annotations: bytes) -> bytes:
 @lru_cache(maxsize=64)
 def _seconds(seconds: int) -> bytes:
     """Return the first half of a time; the nodes of a fleet share seconds."""
-    return b"\x08%b\x10" % varint(seconds)
+    return b"\x08%b\x10" % protobuf.varint(seconds)
 
 
 def _time(number: int, seconds: int) -> bytes:
-    return field(number, _seconds(seconds) + b"\x00")
+    return protobuf.field(number, _seconds(seconds) + b"\x00")
 
 
 @lru_cache(maxsize=16)
 def _micro_time(wall_ns: int) -> bytes:
     """Return a field renewTime; the renewals of one turn share it."""
     seconds, rest = divmod(wall_ns, NS_PER_S)
-    time = _seconds(seconds) + varint(rest // 1000 * 1000)
+    time = _seconds(seconds) + protobuf.varint(rest // 1000 * 1000)
     return b"\x22%c%b" % (len(time), time)
 
 
@@ -104,9 +91,9 @@ def renewed(base: bytes, renew_ns: int) -> bytes:
     if not base.startswith(LEASE):
         raise RemoteProtocolError(NO_LEASE)
     time = _micro_time(renew_ns)
-    at = len(base) - len(time) - len(TAIL)
-    if base[at : at + RENEW_LEAD] == time[:RENEW_LEAD] and base.endswith(TAIL):
-        return base[:at] + time + TAIL
+    at = len(base) - len(time) - len(protobuf.TAIL)
+    if base[at : at + RENEW_LEAD] == time[:RENEW_LEAD] and base.endswith(protobuf.TAIL):
+        return base[:at] + time + protobuf.TAIL
     try:
         return _with_renew_time(base, time)
     except IndexError as error:
@@ -115,25 +102,25 @@ def renewed(base: bytes, renew_ns: int) -> bytes:
 
 def _with_renew_time(base: bytes, time: bytes) -> bytes:
     """Put a renewTime wherever it belongs."""
-    _, meta_at = read_varint(base, len(LEASE))
-    size, at = read_varint(base, meta_at + 1)
+    _, meta_at = protobuf.read_varint(base, len(LEASE))
+    size, at = protobuf.read_varint(base, meta_at + 1)
     spec_at = at + size
     if base[spec_at] != SPEC_TAG:
         raise RemoteProtocolError(NO_LEASE)
-    size, at = read_varint(base, spec_at + 1)
+    size, at = protobuf.read_varint(base, spec_at + 1)
     end = at + size
     begin = at
     while at < end and base[at] != RENEW_TIME_TAG:
-        at = skip(base, at)
-    after = skip(base, at) if at < end else at
+        at = protobuf.skip(base, at)
+    after = protobuf.skip(base, at) if at < end else at
     spec = b"%b%b%b" % (base[begin:at], time, base[after:end])
-    return enveloped(LEASE, base[meta_at:spec_at] + field(2, spec))
+    return protobuf.enveloped(LEASE, base[meta_at:spec_at] + protobuf.field(2, spec))
 
 
 def _update_csinode(call: ApiCall, caller: requests.Caller) -> Request:
     update = call.payload
     assert isinstance(update, CSINodeUpdate), update
-    base = orjson.dumps(object_to_json(update.base))
+    base = orjson.dumps(protobuf.object_to_json(update.base))
     as_json = call._replace(payload=update._replace(base=base))
     return _from_json(operations.OPERATIONS[call.op].build(as_json, caller))
 
@@ -142,43 +129,47 @@ def _create_event(call: ApiCall, caller: requests.Caller) -> Request:
     event = call.payload
     assert isinstance(event, EventObject), event
     notes = b"".join(
-        field(12, field(1, key.encode()) + field(2, value.encode()))
+        protobuf.field(12, protobuf.field(1, key.encode()) + protobuf.field(2, value.encode()))
         for key, value in sorted(event.annotations)
     )
     body = b"".join(
         (
             _meta(event.name.encode(), requests.event_namespace(event), notes),
             _involved_object(event.about),
-            field(3, event.reason.encode()),
-            field(4, event.message.encode()),
-            field(5, b"\x0a\x07kubelet" + field(2, caller.name)),
+            protobuf.field(3, event.reason.encode()),
+            protobuf.field(4, event.message.encode()),
+            protobuf.field(5, b"\x0a\x07kubelet" + protobuf.field(2, caller.name)),
             _time(6, event.first_s),
             _time(7, event.last_s),
-            number_field(8, event.times),
+            protobuf.number_field(8, event.times),
             b"\x4a\x07Warning" if event.warning else b"\x4a\x06Normal",
             b"\x52\x00\x62\x00",  # eventTime, action
-            field(14, event.reporter),
-            field(15, caller.name if event.reporter else b""),
+            protobuf.field(14, event.reporter),
+            protobuf.field(15, caller.name if event.reporter else b""),
         )
     )
     path = requests.events_path(event)
     return Request(
-        operations.POST, path, enveloped(EVENT, body), PROTOBUF, timeout_ns=requests.CALL_TIMEOUT_NS
+        operations.POST,
+        path,
+        protobuf.enveloped(EVENT, body),
+        PROTOBUF,
+        timeout_ns=requests.CALL_TIMEOUT_NS,
     )
 
 
 def _involved_object(about: ObjectRef) -> bytes:
-    return field(
+    return protobuf.field(
         2,
         b"".join(
             (
-                field(1, about.kind.encode()),
-                field(2, about.namespace.encode()),
-                field(3, about.name.encode()),
-                field(4, about.uid.encode()),
-                field(5, about.api_version.encode()),
-                field(6, about.resource_version.encode()),
-                field(7, about.field_path.encode()),
+                protobuf.field(1, about.kind.encode()),
+                protobuf.field(2, about.namespace.encode()),
+                protobuf.field(3, about.name.encode()),
+                protobuf.field(4, about.uid.encode()),
+                protobuf.field(5, about.api_version.encode()),
+                protobuf.field(6, about.resource_version.encode()),
+                protobuf.field(7, about.field_path.encode()),
             )
         ),
     )
@@ -187,8 +178,8 @@ def _involved_object(about: ObjectRef) -> bytes:
 def _from_json(request: Request) -> Request:
     """Return a request with its body as protobuf, if all of it can be said so."""
     try:
-        body = object_from_json(orjson.loads(request.body))
-    except UnknownFieldError:
+        body = protobuf.object_from_json(orjson.loads(request.body))
+    except protobuf.UnknownFieldError:
         return request
     return request._replace(body=body, content_type=PROTOBUF)
 

@@ -27,6 +27,7 @@ from fleet.k8s.effects import (
 )
 from fleet.k8s.times import RENEW_TIME, rfc3339_micro
 from fleet.k8s.volumes import ClaimTarget, CSINodeUpdate, ObjectTarget
+from fleet.wire.api import requests
 from fleet.wire.api.decode_json import (
     decode_attachment,
     decode_claim,
@@ -43,28 +44,6 @@ from fleet.wire.api.decode_json import (
     decode_token,
 )
 from fleet.wire.api.decode_pod import decode_pod_view
-from fleet.wire.api.requests import (
-    CALL_TIMEOUT_NS,
-    CLAIM,
-    CSI_NODES,
-    LEASES,
-    NODES,
-    SLICES,
-    Caller,
-    create_event,
-    create_mirror_pod,
-    delete_mirror_pod,
-    lease_path,
-    node_json,
-    node_status_patch,
-    patch_claim_status,
-    patch_event,
-    pod_path,
-    pod_status_patch,
-    resource_slice_json,
-    slices_selector,
-    token_path,
-)
 from fleet.wire.http2.messages import ContentType, Request
 
 GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
@@ -105,9 +84,9 @@ DELETE_POD_BODY = (
 EMPTY_DELETE_BODY = b'{"kind":"DeleteOptions","apiVersion":"v1"}'
 
 
-Builder = Callable[[ApiCall, Caller], Request]
+Builder = Callable[[ApiCall, requests.Caller], Request]
 Reader = Callable[[Any], object]
-Writer = Callable[[ApiCall, Caller], bytes | tuple[bytes, bytes]]
+Writer = Callable[[ApiCall, requests.Caller], bytes | tuple[bytes, bytes]]
 """Return the path of a request, and its body if it has one."""
 
 
@@ -137,10 +116,10 @@ def _builder(client: Client, row: _Row) -> Builder:
     content = ContentType.STRATEGIC_MERGE_PATCH if method == PATCH else ContentType.JSON
     write, is_heartbeat = row.write, client is Client.HEARTBEAT
 
-    def build_request(call: ApiCall, caller: Caller) -> Request:
+    def build_request(call: ApiCall, caller: requests.Caller) -> Request:
         found = write(call, caller)
         path, body = (found, b"") if isinstance(found, bytes) else found
-        timeout_ns = CALL_TIMEOUT_NS
+        timeout_ns = requests.CALL_TIMEOUT_NS
         if is_heartbeat:
             template = caller.template
             path, timeout_ns = b"%b?timeout=%b" % (path, template.timeout), template.timeout_ns
@@ -151,36 +130,36 @@ def _builder(client: Client, row: _Row) -> Builder:
     return build_request
 
 
-def _get_node(_call: ApiCall, caller: Caller) -> bytes:
-    return b"%b/%b" % (NODES, caller.name)
+def _get_node(_call: ApiCall, caller: requests.Caller) -> bytes:
+    return b"%b/%b" % (requests.NODES, caller.name)
 
 
-def _create_node(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _create_node(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, NodeObject), payload
     facts = caller.template.model.identity(caller.index, caller.name.decode())
-    return NODES, node_json(caller, facts, payload)
+    return requests.NODES, requests.node_json(caller, facts, payload)
 
 
-def _patch_node_status(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _patch_node_status(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, NodeStatusPatch), payload
-    return b"%b/%b/status" % (NODES, caller.name), node_status_patch(payload)
+    return b"%b/%b/status" % (requests.NODES, caller.name), requests.node_status_patch(payload)
 
 
-def _get_csinode(_call: ApiCall, caller: Caller) -> bytes:
-    return b"%b/%b" % (CSI_NODES, caller.name)
+def _get_csinode(_call: ApiCall, caller: requests.Caller) -> bytes:
+    return b"%b/%b" % (requests.CSI_NODES, caller.name)
 
 
-def _probe_csinode(_call: ApiCall, caller: Caller) -> bytes:
-    return b"%b/%b?resourceVersion=0" % (CSI_NODES, caller.name)
+def _probe_csinode(_call: ApiCall, caller: requests.Caller) -> bytes:
+    return b"%b/%b?resourceVersion=0" % (requests.CSI_NODES, caller.name)
 
 
-def _create_csinode(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _create_csinode(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, CSINodeObject), payload
     status = b',"status":{}' if caller.template.model.release.has_storage_health else b""
-    return CSI_NODES, CSI_NODE_BODY % (
+    return requests.CSI_NODES, CSI_NODE_BODY % (
         caller.name,
         caller.name,
         payload.node_uid.encode(),
@@ -188,22 +167,22 @@ def _create_csinode(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     )
 
 
-def _delete_csinode(_call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
-    return b"%b/%b" % (CSI_NODES, caller.name), EMPTY_DELETE_BODY
+def _delete_csinode(_call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
+    return b"%b/%b" % (requests.CSI_NODES, caller.name), EMPTY_DELETE_BODY
 
 
-def _get_lease(_call: ApiCall, caller: Caller) -> bytes:
-    return b"%b/%b" % (LEASES, caller.name)
+def _get_lease(_call: ApiCall, caller: requests.Caller) -> bytes:
+    return b"%b/%b" % (requests.LEASES, caller.name)
 
 
-def _create_lease(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _create_lease(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, LeaseObject), payload
     name, uid, renewed = caller.name, payload.node_uid.encode(), rfc3339_micro(payload.renew_ns)
-    return LEASES, LEASE_BODY % (name, name, uid, name, payload.duration_s, renewed)
+    return requests.LEASES, LEASE_BODY % (name, name, uid, name, payload.duration_s, renewed)
 
 
-def _renew_lease(call: ApiCall, caller: Caller) -> Request:
+def _renew_lease(call: ApiCall, caller: requests.Caller) -> Request:
     """Build the renewal of one node's Lease: a PUT of the last seen object, without a GET.
 
     Source: component-helpers/apimachinery/lease/controller.go, retryUpdateLease.
@@ -215,7 +194,7 @@ def _renew_lease(call: ApiCall, caller: Caller) -> Request:
     assert at >= len(RENEW_TIME), base
     body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
     template = caller.template
-    path = lease_path(caller.name, template.timeout)
+    path = requests.lease_path(caller.name, template.timeout)
     user = caller.user if template.impersonate else b""
     return Request(PUT, path, body, ContentType.JSON, user, False, template.timeout_ns)  # noqa: FBT003
 
@@ -224,7 +203,7 @@ def _named(path: bytes) -> Writer:
     """Return what writes the path of an object by its name, in its namespace if it has one."""
     is_namespaced = path.count(b"%b") > 1
 
-    def write_path(call: ApiCall, _caller: Caller) -> bytes:
+    def write_path(call: ApiCall, _caller: requests.Caller) -> bytes:
         target = call.payload
         assert isinstance(target, PodTarget | ClaimTarget), target
         name = target.name.encode()
@@ -233,22 +212,24 @@ def _named(path: bytes) -> Writer:
     return write_path
 
 
-def _patch_pod_status(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
+def _patch_pod_status(call: ApiCall, _caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, PodStatusPatch), payload
-    return pod_path(payload.namespace, payload.name) + b"/status", pod_status_patch(payload)
+    return requests.pod_path(
+        payload.namespace, payload.name
+    ) + b"/status", requests.pod_status_patch(payload)
 
 
-def _delete_pod(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
+def _delete_pod(call: ApiCall, _caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, PodTarget), payload
-    return pod_path(payload.namespace, payload.name), DELETE_POD_BODY % call.key.encode()
+    return requests.pod_path(payload.namespace, payload.name), DELETE_POD_BODY % call.key.encode()
 
 
-def _create_token(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
+def _create_token(call: ApiCall, _caller: requests.Caller) -> tuple[bytes, bytes]:
     payload = call.payload
     assert isinstance(payload, TokenRequest), payload
-    return token_path(payload), TOKEN_BODY % (
+    return requests.token_path(payload), TOKEN_BODY % (
         b'"uid":"%b"' % payload.account_uid.encode() if payload.account_uid else b"",
         orjson.dumps([payload.audience]) if payload.audience else b"null",
         b"%d" % payload.expiration_s if payload.expiration_s else b"null",
@@ -257,19 +238,19 @@ def _create_token(call: ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
     )
 
 
-def _delete_slices(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _delete_slices(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     driver = call.payload.driver.encode() if isinstance(call.payload, ResourceSlices) else b""
-    return SLICES + b"?" + slices_selector(caller.name, driver), EMPTY_DELETE_BODY
+    return requests.SLICES + b"?" + requests.slices_selector(caller.name, driver), EMPTY_DELETE_BODY
 
 
-def _create_resource_slice(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _create_resource_slice(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     slices = call.payload
     assert isinstance(slices, ResourceSlices), slices
     drivers = caller.template.model.dra_drivers
-    return SLICES, resource_slice_json(caller.name.decode(), slices, drivers)
+    return requests.SLICES, requests.resource_slice_json(caller.name.decode(), slices, drivers)
 
 
-def _get_object(call: ApiCall, _caller: Caller) -> bytes:
+def _get_object(call: ApiCall, _caller: requests.Caller) -> bytes:
     """Source: pkg/kubelet/util/manager/cache_based_manager.go; util.FromApiserverCache."""
     target = call.payload
     assert isinstance(target, ObjectTarget), target
@@ -279,7 +260,7 @@ def _get_object(call: ApiCall, _caller: Caller) -> bytes:
     return b"/api/v1/namespaces/%b/%b/%b%b" % where
 
 
-def _update_csinode(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
+def _update_csinode(call: ApiCall, caller: requests.Caller) -> tuple[bytes, bytes]:
     """Source: nodeinfomanager.go, installDriverToCSINode."""
     update = call.payload
     assert isinstance(update, CSINodeUpdate), update
@@ -290,7 +271,7 @@ def _update_csinode(call: ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     body = orjson.loads(update.base)
     others = [each for each in body["spec"].get("drivers") or () if each["name"] != update.driver]
     body["spec"]["drivers"] = [*others, driver]
-    return b"%b/%b" % (CSI_NODES, caller.name), orjson.dumps(body)
+    return b"%b/%b" % (requests.CSI_NODES, caller.name), orjson.dumps(body)
 
 
 _CLAIM = b"/api/v1/namespaces/%b/persistentvolumeclaims/%b"
@@ -324,8 +305,8 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
         Op.PATCH_NODE_CSI: _Row("PATCH", "nodes/status", _patch_node_status),
     },
     (Owner.EVENTS, Client.EVENTS): {
-        Op.CREATE_EVENT: _Row("POST", "events", create_event),
-        Op.PATCH_EVENT: _Row("PATCH", "events", patch_event),
+        Op.CREATE_EVENT: _Row("POST", "events", requests.create_event),
+        Op.PATCH_EVENT: _Row("PATCH", "events", requests.patch_event),
     },
     (Owner.RESOURCE_SLICES, Client.RESOURCE): {
         Op.DELETE_RESOURCE_SLICES: _Row("DELETECOLLECTION", "resourceslices", _delete_slices),
@@ -345,8 +326,8 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
         Op.DELETE_POD: _Row("DELETE", "pods", _delete_pod),
     },
     (Owner.MIRROR_PODS, Client.CORE): {
-        Op.CREATE_MIRROR_POD: _Row("POST", "pods", create_mirror_pod),
-        Op.DELETE_MIRROR_POD: _Row("DELETE", "pods", delete_mirror_pod),
+        Op.CREATE_MIRROR_POD: _Row("POST", "pods", requests.create_mirror_pod),
+        Op.DELETE_MIRROR_POD: _Row("DELETE", "pods", requests.delete_mirror_pod),
     },
     (Owner.TOKENS, Client.CORE): {
         Op.CREATE_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
@@ -355,7 +336,7 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
         Op.CREATE_CSI_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
         Op.GET_CLAIM: _Row("GET", "persistentvolumeclaims", _named(_CLAIM), decode_claim),
         Op.PATCH_CLAIM_STATUS: _Row(
-            "PATCH", "persistentvolumeclaims/status", patch_claim_status, decode_claim
+            "PATCH", "persistentvolumeclaims/status", requests.patch_claim_status, decode_claim
         ),
         Op.GET_VOLUME: _Row(
             "GET",
@@ -378,7 +359,9 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
         Op.CREATE_PULL_TOKEN: _Row("POST", "serviceaccounts/token", _create_token, decode_token),
     },
     (Owner.DRA, Client.RESOURCE): {
-        Op.GET_RESOURCE_CLAIM: _Row("GET", "resourceclaims", _named(CLAIM), decode_resource_claim),
+        Op.GET_RESOURCE_CLAIM: _Row(
+            "GET", "resourceclaims", _named(requests.CLAIM), decode_resource_claim
+        ),
     },
     (Owner.VOLUMES, Client.STORAGE): {
         Op.GET_ATTACHMENT: _Row(
@@ -399,7 +382,9 @@ OPERATIONS = {
 OPERATIONS[Op.RENEW_LEASE] = OPERATIONS[Op.RENEW_LEASE]._replace(build=_renew_lease)
 
 
-def build(call: ApiCall, caller: Caller, operations: dict[Op, Operation] = OPERATIONS) -> Request:
+def build(
+    call: ApiCall, caller: requests.Caller, operations: dict[Op, Operation] = OPERATIONS
+) -> Request:
     """Return the request of one call; its user is set on shared connections."""
     request = operations[call.op].build(call, caller)
     if caller.template.impersonate and not request.user:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from fleet.clock import NS_PER_S
 from fleet.wire.http2.http2_codec import STREAMS_DEFAULT, ErrorCode, Inbox, Stream
 from fleet.wire.http2.messages import Cut, Failure, Request, swallows_input, swallows_output
+from fleet.wire.sockets import dials
 from fleet.wire.sockets.connection import (
     DEFAULT_LIMITS,
     NEVER,
@@ -36,14 +37,6 @@ from fleet.wire.sockets.connection import (
     explain,
     prepare_context,
 )
-from fleet.wire.sockets.dials import (
-    QUEUE,
-    STREAMS,
-    Dials,
-    Endpoint,
-    LookUp,
-    TransportStats,
-)
 from fleet.wire.sockets.poller import READ, WRITE, Poller
 
 READS_PER_EVENT_MAX = 4  # of 64 KiB; then the next connection has its turn
@@ -57,7 +50,7 @@ class Transport:
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: dials.Endpoint,
         ssl_context: ssl.SSLContext,
         *,
         user_agent: UserAgent,
@@ -69,7 +62,7 @@ class Transport:
         loop: asyncio.AbstractEventLoop,
         impersonate_group: bytes = b"",
         health: ConnectionHealth = ConnectionHealth(),  # noqa: B008 - immutable
-        look_up: LookUp | None = None,
+        look_up: dials.LookUp | None = None,
     ) -> None:
         prepare_context(ssl_context)
         self._context = ssl_context
@@ -90,8 +83,8 @@ class Transport:
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
         self._descriptors = Descriptors(self._poller)
         self._by_fd = self._descriptors.by_fd  # looked up for each event
-        self.stats = TransportStats()
-        self._dials = Dials(
+        self.stats = dials.TransportStats()
+        self._dials = dials.Dials(
             endpoint,
             self._plans,
             now_ns,
@@ -229,7 +222,7 @@ class Transport:
         if pool.wait(stream):
             self._pump(pool)
         else:
-            self.stats.own_limits[QUEUE] += 1
+            self.stats.own_limits[dials.QUEUE] += 1
             failed = stream.fail(Failure.OWN_LIMIT, "too many requests wait", self._now_ns())
             self._inbox.append(failed)
         self._notify()
@@ -277,7 +270,7 @@ class Transport:
             if stream.is_held:
                 return
             stream.is_held = True
-            self.stats.own_limits[STREAMS] += 1
+            self.stats.own_limits[dials.STREAMS] += 1
 
     def _open(self, connection: Connection, stream: Stream) -> None:
         """Put a request on a connection that has room."""
