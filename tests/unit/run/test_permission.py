@@ -157,7 +157,7 @@ def test_a_cluster_that_is_not_shared_needs_no_answer() -> None:
         target = Target(answer=answer)
         assert not target.may_load(shared=False).is_shared
         assert target.display.seen == ["pause", "start"]
-    assert Target(answer=True).may_load(context="", shared=True).is_shared
+    assert Target(answer=True).may_load(context=None, shared=True).is_shared
 
 
 @pytest.mark.parametrize(
