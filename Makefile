@@ -243,7 +243,7 @@ site: setup  ## build the documentation as a site in site/, with its links check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: picture
-picture: setup chromium  ## make the pictures in README.md, of runs of two minutes, or a report's of ARGS=RUN_DIR
+picture: setup chromium  ## make the pictures of the pages, in a quarter of an hour, or one of ARGS=RUN_DIR (a run or a search)
 	$(BIN)/python tools/picture.py $(ARGS)
 
 .PHONY: report-outage
