@@ -77,7 +77,7 @@ def test_grace_periods_become_groups_lowest_priority_first() -> None:
             },
             "above 0s",
         ),
-        ({"shutdown": {"after": "1s", "share": 2}}, "less than or equal to 1"),
+        ({"shutdown": {"after": "1s", "share": 2}}, "is not at most 1"),
         (
             {"kubeletConfiguration": {"shutdownGracePeriodCriticalPods": "10s"}},
             "shutdownGracePeriod must be >= shutdownGracePeriodCriticalPods",
