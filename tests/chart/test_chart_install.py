@@ -1,6 +1,5 @@
 """`helm install` for real: the pods of the chart run, with nothing but the rights it gives them."""
 
-import json
 import os
 import signal
 from urllib.parse import unquote
@@ -8,6 +7,7 @@ from urllib.parse import unquote
 import pytest
 import yaml
 from e2e.e2e_world import Json, condition, eventually
+from support.summary_schema import read_summary
 
 from chart.chart_release import NODES_PER_POD, Release
 from chart.helm_commands import NAMESPACE, RELEASE, RUN
@@ -128,7 +128,7 @@ def tested(release: Release, revision: int) -> tuple[dict[int, tuple[int, str]],
         labels = pod.pod["metadata"]["labels"]
         if labels.get("batch.kubernetes.io/job-name") == name:
             [path] = (pod.root / "volumes/run").glob("runs/*/summary.json")
-            verdict = json.loads(path.read_text())["verdict"]
+            verdict = read_summary(path)["verdict"]
             assert pod.code is not None
             found[int(labels["batch.kubernetes.io/job-completion-index"])] = pod.code, verdict
     return found, job()

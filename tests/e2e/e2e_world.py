@@ -4,7 +4,6 @@ The fixtures are in e2e_fixtures.py, what ends with the session in guard.py.
 """
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 import yaml
+from support.summary_schema import read_summary
 
 from e2e.e2e_api import api_of, audit_log
 from e2e.lateness import assert_done
@@ -116,8 +116,7 @@ class Running:
         return printed
 
     def summary(self) -> Json:
-        found: Json = json.loads((self.directory / "summary.json").read_text())
-        return found
+        return read_summary(self.directory / "summary.json")
 
 
 @dataclass(frozen=True, slots=True)

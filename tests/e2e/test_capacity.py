@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.summary_schema import read_summary
 
 from e2e.e2e_world import DEDICATED, FLEET, WAIT_MAX_S, Json, World
 
@@ -58,7 +59,7 @@ def test_nodes_have_pods_while_a_size_is_held(world: World) -> None:
     [probe] = found["probes"]
     assert (code, found["held"]) == (0, 3), found
     assert found["load"].startswith("2 pods on each node through the scheduler")
-    summary = json.loads((Path(probe["directory"]) / "summary.json").read_text())
+    summary = read_summary(Path(probe["directory"]) / "summary.json")
     assert summary["pods"]["started"] >= 6
     [waited] = summary["expectations"]
     assert (waited["name"], waited["met"]) == ("load: PodsReady within 10m0s", True)

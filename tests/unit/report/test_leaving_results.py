@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
 from junitparser import Failure, JUnitXml
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from run_files import figures_at, write_run
+from support.summary_schema import VALIDATOR, errors_of
 
 from fleet.metrics import Requests
 from fleet.report.comparison import compare
@@ -21,8 +20,6 @@ from fleet.report.report import RunFigures, summary
 from fleet.report.report_command import compared_junit, junit
 from fleet.report.run_directory import RunRecord, read_run
 
-SCHEMA = json.loads(Path("docs/reference/summary.schema.json").read_text())
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
@@ -32,12 +29,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
 
 
 def errors(content: object) -> list[str]:
-    found = Draft202012Validator(SCHEMA).iter_errors(json.loads(json.dumps(content)))
-    return [f"{each.json_path}: {each.message}" for each in found]
+    return errors_of(json.loads(json.dumps(content)))
 
 
 def test_summaries_are_as_their_schema_says(run: RunRecord) -> None:
-    Draft202012Validator.check_schema(SCHEMA)
+    VALIDATOR.check_schema(VALIDATOR.schema)
     assert errors(run.summary) == []
     assert errors(summary(RunFigures(run_id="nothing"))) == []
     answers = Requests()
