@@ -206,10 +206,7 @@ class ScenarioPlayer:
         objects are not Ready. After `limit_s` nothing waits for pods that do not start.
         """
         await self._sleep(spec.at_ns / 1e9)
-        try:
-            count = spec.copies(self._manifests[id(spec)], stage.nodes)
-        except UsageError as error:
-            raise UsageError(f"{self._origin}: spec.{where}.apply: {error}") from error
+        count = spec.copies(self._manifests[id(spec)], stage.nodes)
         ends_s = stage.elapsed_s() + limit_s
 
         async def act(number: int) -> None:

@@ -90,14 +90,18 @@ class ApplySpec(ManifestSpec):
             raise ValueError("takes a count or podsPerNode, one of both")
         return self
 
+    def manifests(self, origin: Path) -> list[Manifest]:
+        """Return the objects. Raises UsageError that names the file."""
+        found = super().manifests(origin)
+        if self.pods_per_node is not None and not any(map(pods_of, found)):
+            raise UsageError(f"{origin}: podsPerNode: these objects do not say how many pods")
+        return found
+
     def copies(self, manifests: list[Manifest], nodes: int) -> int:
-        """Return how many copies there are. Raises UsageError if they have no pods to count."""
+        """Return how many copies there are."""
         if self.pods_per_node is None:
             return self.count or 1
-        pods = sum(map(pods_of, manifests))
-        if not pods:
-            raise UsageError("podsPerNode: these objects do not say how many pods they have")
-        return math.ceil(self.pods_per_node * nodes / pods)
+        return math.ceil(self.pods_per_node * nodes / sum(map(pods_of, manifests)))
 
 
 class ChurnSpec(ManifestSpec):

@@ -87,7 +87,7 @@ def test_a_release_lives_and_leaves_nothing(release: Release) -> None:
     os.killpg(pod.process.pid, signal.SIGKILL)
     eventually(lambda: "adopted 5 nodes" in pod.log.read_text(), "adoption", seen=pod.log.read_text)
     release.until_ready(0)
-    assert pod.restarts == 1
+    assert pod.restarts == 1, pod.log.read_text()
     assert release.uids() == before == {name: first[name] for name in before}
 
     # An upgrade replaces the pods, not the nodes. Those that stay show what a kubelet writes of the

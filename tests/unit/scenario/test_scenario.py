@@ -502,6 +502,12 @@ def test_a_workload_per_node_that_contradicts_itself_is_refused(
         parse(IN_USE.replace(old, new), "s.yaml")
 
 
+def test_pods_per_node_need_objects_that_say_how_many_pods_they_have() -> None:
+    scenario = parse(IN_USE.replace("kind: Deployment", "kind: Job"), "s.yaml")
+    with pytest.raises(UsageError, match=r"^s\.yaml: podsPerNode: these objects do not say"):
+        ScenarioPlayer(scenario, Path("s.yaml"))
+
+
 def test_the_forecast_of_a_workload_per_node_follows_the_number_of_nodes() -> None:
     scenario = parse(IN_USE, "s.yaml")
 
