@@ -95,7 +95,7 @@ def _fault(row: tuple[FaultType, FaultKind]) -> tuple[str, ...]:
 def cli_page() -> str:
     """Return every command as its own `--help` describes it, a shared option once."""
     lines = ["# Command line", "", "Made by `make docs` of what `fleet COMMAND --help` prints.", ""]
-    lines += ["Exit codes: [summary.md](summary.md#exit-codes).", ""]
+    lines += ["[Exit codes](summary.md#exit-codes).", ""]
     spawn = _rows(cli.commands["spawn"])
     others = [_rows(each) for _, each in _commands("fleet", cli) if each.name != "spawn"]
     uses = Counter(row for rows in others for row in {*rows} - {*spawn})
