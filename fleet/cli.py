@@ -23,31 +23,7 @@ import uvloop
 from fleet import KUBERNETES_VERSION, __version__
 from fleet.errors import Exit, FleetError, UsageError, masked
 from fleet.report.printed import listed, printed, table
-from fleet.run.cli_options import (
-    CLUSTER,
-    ENDS_BY_ITSELF,
-    EXITS,
-    NOT_OF_CAPACITY,
-    RBAC,
-    UP,
-    USUAL,
-    VARIABLES,
-    Commands,
-    SettingsCommand,
-    build_options,
-    capacity_options,
-    clean_options,
-    directory_option,
-    explain_options,
-    fault_options,
-    locustfiles,
-    output_option,
-    rbac_options,
-    report_options,
-    run_dir,
-    scale_options,
-    whom_options,
-)
+from fleet.run import cli_options
 
 if TYPE_CHECKING:
     from fleet.profile.settings import Settings
@@ -125,10 +101,10 @@ def complete(module: str, names: str) -> Names:
 
 UV_PIP = ("uv", "pip", "install", "--python", sys.executable)
 GLOBAL = {"help_option_names": ["-h", "--help"]}
-BY_SETTINGS = {"cls": SettingsCommand, "context_settings": VARIABLES}
+BY_SETTINGS = {"cls": cli_options.SettingsCommand, "context_settings": cli_options.VARIABLES}
 
 
-@click.group(cls=Commands, context_settings=GLOBAL)
+@click.group(cls=cli_options.Commands, context_settings=GLOBAL)
 @click.version_option(__version__, message=f"fleet %(version)s (kubelet {KUBERNETES_VERSION})")
 def cli() -> None:
     """Load-test a Kubernetes control plane with thousands of virtual kubelets.
@@ -144,7 +120,7 @@ def cli() -> None:
     """
 
 
-@cli.command(**BY_SETTINGS, exits=EXITS)
+@cli.command(**BY_SETTINGS, exits=cli_options.EXITS)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def spawn(**given: object) -> int:
     """Run virtual kubelets until Ctrl-C, then clean up.
@@ -180,7 +156,9 @@ def spawn(**given: object) -> int:
     return _play(settings, None)
 
 
-@cli.command("run", **BY_SETTINGS, without=(), refused=ENDS_BY_ITSELF, exits=EXITS)
+@cli.command(
+    "run", **BY_SETTINGS, without=(), refused=cli_options.ENDS_BY_ITSELF, exits=cli_options.EXITS
+)
 @click.argument(
     "file", metavar="SCENARIO", shell_complete=complete("fleet.scenario.scenario", "shipped")
 )
@@ -206,9 +184,9 @@ def run_scenario(file: str, **given: object) -> int:
     return _play(settings, scenario_player.ScenarioPlayer(scenario, path))
 
 
-@cli.command(**BY_SETTINGS, without=NOT_OF_CAPACITY, exits=EXITS)
-@capacity_options
-@output_option
+@cli.command(**BY_SETTINGS, without=cli_options.NOT_OF_CAPACITY, exits=cli_options.EXITS)
+@cli_options.capacity_options
+@cli_options.output_option
 def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
     """Find the most nodes with which a control plane meets its SLOs.
 
@@ -264,7 +242,7 @@ def scenarios() -> None:
 
 
 @scenarios.command("list")
-@output_option
+@cli_options.output_option
 def scenarios_list(output: str) -> None:
     """List the scenarios that ship with fleet.
 
@@ -309,7 +287,7 @@ def faults() -> None:
 
 
 @faults.command("list")
-@output_option
+@cli_options.output_option
 def faults_list(output: str) -> None:
     """List the types of faults, the options of each, and what it does.
 
@@ -330,9 +308,9 @@ def controlplane() -> None:
     """Start and stop a local control plane that outlives runs."""
 
 
-@controlplane.command(**BY_SETTINGS, fields=UP)
-@directory_option
-@output_option
+@controlplane.command(**BY_SETTINGS, fields=cli_options.UP)
+@cli_options.directory_option
+@cli_options.output_option
 def up(directory: Path | None, output: str, **given: object) -> None:
     """Start a control plane and print how to use it.
 
@@ -354,8 +332,8 @@ def up(directory: Path | None, output: str, **given: object) -> None:
 
 
 @controlplane.command()
-@directory_option
-@output_option
+@cli_options.directory_option
+@cli_options.output_option
 def down(directory: Path | None, output: str) -> None:
     """Stop the control plane and remove its data."""
     from fleet.controlplane import standing as plane  # noqa: PLC0415
@@ -366,8 +344,8 @@ def down(directory: Path | None, output: str) -> None:
 
 
 @controlplane.command()
-@directory_option
-@output_option
+@cli_options.directory_option
+@cli_options.output_option
 def status(directory: Path | None, output: str) -> int:
     """Show whether the control plane runs and is healthy."""
     from fleet.controlplane import standing as plane  # noqa: PLC0415
@@ -393,8 +371,8 @@ def status(directory: Path | None, output: str) -> int:
 
 
 @controlplane.command()
-@build_options
-@output_option
+@cli_options.build_options
+@cli_options.output_option
 def build(wanted: tuple[str, ...], output: str) -> None:
     """Build the programs of a control plane into your cache, once.
 
@@ -412,7 +390,7 @@ def build(wanted: tuple[str, ...], output: str) -> None:
 
 
 @controlplane.command("list")
-@output_option
+@cli_options.output_option
 def list_releases(output: str) -> None:
     """List the releases of Kubernetes that fleet builds, and which are built."""
     from fleet.controlplane.binaries import (  # noqa: PLC0415
@@ -439,7 +417,7 @@ def profiles() -> None:
 
 
 @profiles.command("list")
-@output_option
+@cli_options.output_option
 def profiles_list(output: str) -> None:
     """List the profiles that ship with fleet.
 
@@ -491,8 +469,8 @@ def profiles_import(file: TextIO, name: str | None) -> None:
 
 
 @profiles.command("explain")
-@explain_options
-@output_option
+@cli_options.explain_options
+@cli_options.output_option
 def profiles_explain(
     files: tuple[TextIO, ...], profile: tuple[str, ...], programs: tuple[Path, ...], output: str
 ) -> None:
@@ -524,10 +502,10 @@ def schema() -> None:
 
 @cli.command()
 @click.argument("fault", shell_complete=complete("fleet.faults.fault", "FAULT_NAMES"))
-@whom_options
-@fault_options
-@run_dir
-@output_option
+@cli_options.whom_options
+@cli_options.fault_options
+@cli_options.run_dir
+@cli_options.output_option
 def inject(fault: str, run_dir: Path | None, output: str, **given: object) -> None:
     """Cause a fault on a running fleet.
 
@@ -548,8 +526,8 @@ def inject(fault: str, run_dir: Path | None, output: str, **given: object) -> No
 @cli.command()
 @click.argument("fault", default="")
 @click.option("--all", "all_faults", is_flag=True, help="Heal every fault.")
-@run_dir
-@output_option
+@cli_options.run_dir
+@cli_options.output_option
 def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> None:
     """List the faults of a running fleet, or end them.
 
@@ -570,8 +548,8 @@ def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> 
     click.echo(printed(output, answer, text))
 
 
-@cli.command("status", **BY_SETTINGS, fields=CLUSTER)
-@output_option
+@cli.command("status", **BY_SETTINGS, fields=cli_options.CLUSTER)
+@cli_options.output_option
 def status_of_runs(output: str, **named: Any) -> None:
     """List the runs of this machine, and those of a cluster if you name one.
 
@@ -588,10 +566,10 @@ def status_of_runs(output: str, **named: Any) -> None:
     click.echo(listed(output, rows, scaling.NOTHING))
 
 
-@cli.command(**BY_SETTINGS, fields=CLUSTER)
+@cli.command(**BY_SETTINGS, fields=cli_options.CLUSTER)
 @click.argument("run", default="")
-@scale_options
-@output_option
+@cli_options.scale_options
+@cli_options.output_option
 def scale(run: str, nodes: int, output: str, **named: Any) -> None:
     """Change the number of nodes of a run that goes on.
 
@@ -616,15 +594,15 @@ def scale(run: str, nodes: int, output: str, **named: Any) -> None:
 
 @cli.command(
     **BY_SETTINGS,
-    fields=CLUSTER,
-    exits=USUAL
+    fields=cli_options.CLUSTER,
+    exits=cli_options.USUAL
     | {
         Exit.EXPECTATION_FAILED: "Objects of the runs are left.",
         Exit.INVALID: "Objects with fleet's label are left that are not fleet's.",
     },
 )
-@clean_options
-@output_option
+@cli_options.clean_options
+@cli_options.output_option
 def clean(statefulset: str | None, output: str, **given: Any) -> int:
     """List what runs left in a cluster, or remove it.
 
@@ -639,7 +617,7 @@ def clean(statefulset: str | None, output: str, **given: Any) -> int:
     from fleet.report.display import ask_on_terminal  # noqa: PLC0415
     from fleet.run import clean_command  # noqa: PLC0415
 
-    named = ClusterSelection(**{name: given.pop(name) for name in CLUSTER})
+    named = ClusterSelection(**{name: given.pop(name) for name in cli_options.CLUSTER})
     choice = clean_command.Choice(**given, is_gone_fine=statefulset is not None, output=output)
     ask = ask_on_terminal if sys.stdin.isatty() else None
     done = clean_command.clean_cluster(
@@ -648,9 +626,9 @@ def clean(statefulset: str | None, output: str, **given: Any) -> int:
     return _run(done)
 
 
-@cli.command(**BY_SETTINGS, fields=RBAC)
-@rbac_options
-@output_option
+@cli.command(**BY_SETTINGS, fields=cli_options.RBAC)
+@cli_options.rbac_options
+@cli_options.output_option
 def rbac(
     service_account: str,
     user: str | None,
@@ -681,15 +659,15 @@ def rbac(
 
 @cli.command(
     **BY_SETTINGS,
-    fields=CLUSTER,
-    exits=USUAL
+    fields=cli_options.CLUSTER,
+    exits=cli_options.USUAL
     | {
         Exit.EXPECTATION_FAILED: "A run is worse than the --baseline; a merged run failed.",
         Exit.INVALID: "Runs cannot be compared; a merged run is invalid or incomplete.",
     },
 )
 @click.argument("runs", nargs=-1, type=click.Path(path_type=Path), metavar="RUN_DIR...")
-@report_options
+@cli_options.report_options
 def report(
     runs: tuple[Path, ...],
     baseline: Path | None,
@@ -746,7 +724,7 @@ LOCUSTS = {"context_settings": {"ignore_unknown_options": True}}
 
 
 @locust.command(**LOCUSTS)
-@locustfiles
+@cli_options.locustfiles
 @locust_arguments
 def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     """Run a Locust master that can host fleets, on loopback by default.
@@ -760,7 +738,7 @@ def master(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
 
 
 @locust.command(**LOCUSTS)
-@locustfiles
+@cli_options.locustfiles
 @locust_arguments
 def users(load: tuple[Path, ...], arguments: tuple[str, ...]) -> None:
     """Run a Locust worker of API users.
@@ -795,20 +773,20 @@ def worker(**given: object) -> object:
 
 
 locust.add_command(
-    SettingsCommand(
+    cli_options.SettingsCommand(
         "worker",
         callback=worker,
         refused=("duration", "until_ready", "dashboard", "dry_run"),
         also=("locust_master", "on_master_quit", "max_nodes", "run_id"),
         help=worker.__doc__,
         context_settings=spawn.context_settings,
-        exits=EXITS,
+        exits=cli_options.EXITS,
     )
 )
 
 
 @cli.command()
-@output_option
+@cli_options.output_option
 def version(output: str) -> None:
     """Print the versions of fleet and of what it emulates."""
     found = {
