@@ -13,18 +13,11 @@ from collections import Counter
 
 from fleet import __version__
 from fleet.clock import NS_PER_S, Draws, SystemClock
+from fleet.cluster import ownership
 from fleet.cluster.agent_access import agents_of
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS
 from fleet.cluster.identity import Identity, Impersonation, RefusalWatch, probe
-from fleet.cluster.ownership import (
-    OWNER_ANNOTATION,
-    PREFIX_LABEL,
-    RUN_LABEL,
-    SHARD_LABEL,
-    is_of_run,
-    owner_mark,
-)
 from fleet.cluster.runs import RunLease
 from fleet.errors import FleetError, SetupError
 from fleet.host.managed_nodes import ManagedNodes
@@ -112,16 +105,18 @@ class NodeHost:
             cluster.credentials, identity, self.reactor, self.reactor_loop, health
         )
         self.run_id = lease.run_id
-        self._own_label = settings.manage or f"{RUN_LABEL}={self.run_id}"
-        self._annotations = {OWNER_ANNOTATION: owner_mark(self.run_id, lease.uid)}
+        self._own_label = settings.manage or f"{ownership.RUN_LABEL}={self.run_id}"
+        self._annotations = {
+            ownership.OWNER_ANNOTATION: ownership.owner_mark(self.run_id, lease.uid)
+        }
         self._labels = {
-            RUN_LABEL: self.run_id,
-            PREFIX_LABEL: settings.name_prefix,
+            ownership.RUN_LABEL: self.run_id,
+            ownership.PREFIX_LABEL: settings.name_prefix,
             **({EXCLUDE_FROM_BALANCERS: ""} if is_shared else {}),
         }
         if settings.shard is not None:
-            self._labels[SHARD_LABEL] = f"{settings.shard:04d}"
-            self._own_label += f",{SHARD_LABEL}={settings.shard:04d}"
+            self._labels[ownership.SHARD_LABEL] = f"{settings.shard:04d}"
+            self._own_label += f",{ownership.SHARD_LABEL}={settings.shard:04d}"
         self.taint = fake_taint
         self._preset = preset
         self._user_agents = tuple(  # a profile's is one object for all of its nodes
@@ -512,7 +507,7 @@ class NodeHost:
 
     def _is_ours(self, view: NodeView) -> bool:
         if self.managed is None:
-            return is_of_run(view, self.run_id)
+            return ownership.is_of_run(view, self.run_id)
         served = self.managed.get(view.name)
         return served is not None and served.uid == view.uid
 

@@ -3,16 +3,8 @@
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from fleet.cluster import cleanup
 from fleet.cluster.api_client import Api, Cluster
-from fleet.cluster.cleanup import (
-    PATIENCE_S,
-    Cleaned,
-    Progress,
-    added,
-    clean_run,
-    is_tenth,
-    no_progress,
-)
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
 from fleet.cluster.leftovers import APPLIED_BY
@@ -77,13 +69,13 @@ async def clean_cluster(
     selection = named if named.is_named else standing()
 
     def progress(what: str, done: int, total: int) -> None:
-        if is_tenth(done, total):
+        if cleanup.is_tenth(done, total):
             note(f"{what}: {done} of {total}")
 
     if statefulset and not choice.is_dry:
         await stop_pods(statefulset, note)
     async with await Cluster.connect(selection) as cluster:
-        api = cluster.api("cleanup", patience_s=PATIENCE_S)
+        api = cluster.api("cleanup", patience_s=cleanup.PATIENCE_S)
         return await clean(api, choice, ask=ask, say=say, note=note, progress=progress)
 
 
@@ -105,7 +97,7 @@ async def clean(
     ask: Callable[[str], Awaitable[bool]] | None = None,
     say: Callable[[str], None] = lambda _line: None,
     note: Callable[[str], None] = lambda _line: None,
-    progress: Progress = no_progress,
+    progress: cleanup.Progress = cleanup.no_progress,
 ) -> Exit:
     """Remove what was chosen; return EXPECTATION_FAILED if something of it is left.
 
@@ -185,16 +177,18 @@ def refusals(found: FoundRuns) -> list[str]:
     return lines
 
 
-async def _remove(api: Api, runs: Sequence[RunInfo], choice: Choice, progress: Progress) -> Cleaned:
+async def _remove(
+    api: Api, runs: Sequence[RunInfo], choice: Choice, progress: cleanup.Progress
+) -> cleanup.Cleaned:
     """Remove runs as they were shown; one that lives again since is no expired one."""
-    total = Cleaned()
+    total = cleanup.Cleaned()
     for info in runs:
         if choice.expired:
             now = [each for each in (await list_runs(api)).runs if each.run == info.run]
             if not now or now[0].is_alive:
                 continue
         try:
-            total = added(total, await clean_run(api, info.run, progress))
+            total = cleanup.added(total, await cleanup.clean_run(api, info.run, progress))
         except IncompleteError as error:
             raise IncompleteError(f"{error}; go on with --run {info.run}") from error
     return total

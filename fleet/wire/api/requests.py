@@ -273,6 +273,11 @@ def patch_event(call: effects.ApiCall, _caller: Caller) -> tuple[bytes, bytes]:
     return path, body
 
 
+def _owner(node: str, uid: str) -> Json:
+    owner: Json = {"apiVersion": "v1", "kind": "Node", "name": node}
+    return owner | {"uid": uid, "controller": True}
+
+
 def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> tuple[bytes, bytes]:
     """Return path and body of a mirror pod's POST; NodeRestriction looks at its owner and node."""
     mirror = call.payload
@@ -287,13 +292,6 @@ def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> tuple[bytes, byt
         "kubernetes.io/config.seen": _nanoseconds(mirror.seen_ns),
         "kubernetes.io/config.source": mirror.source,
     }
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": node_name,
-        "uid": mirror.node_uid,
-        "controller": True,
-    }
     kept = {key: meta[key] for key in ("namespace", "labels", "finalizers") if meta.get(key)}
     body = {
         "kind": "Pod",
@@ -303,7 +301,7 @@ def create_mirror_pod(call: effects.ApiCall, caller: Caller) -> tuple[bytes, byt
             "name": mirror.name,
             "uid": mirror.uid,  # the server makes another
             "annotations": annotations,
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner(node_name, mirror.node_uid)],
         },
         "spec": {**spec, "nodeName": node_name},
         "status": pod["status"],
@@ -455,20 +453,13 @@ def resource_slice_json(
 ) -> bytes:
     """Render the one slice that holds all devices of a driver on a node."""
     driver = next(each for each in drivers if each.driver == slices.driver)
-    owner = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "name": node,
-        "uid": slices.node_uid,
-        "controller": True,
-    }
     return orjson.dumps(
         {
             "kind": "ResourceSlice",
             "apiVersion": "resource.k8s.io/v1",
             "metadata": {
                 "generateName": f"00000-{driver.driver}-{node}-",
-                "ownerReferences": [owner],
+                "ownerReferences": [_owner(node, slices.node_uid)],
             },
             "spec": {
                 "driver": driver.driver,
