@@ -9,6 +9,8 @@ from fleet.report.figures import LeaseFigures, NodeFigures, PodFigures, request_
 from fleet.report.record import Record, dump, judged, load
 from fleet.report.report import Outcome, Phase, RunFigures
 
+pytest_plugins = ("sim_encodings",)
+
 NODES, PODS_EVERY_S, RECORD_EVERY_S = 5, 4, 2
 BEGAN_S, READY_S, ENDS_S = 1_800_000_000.0, 5.0, 240.0
 
