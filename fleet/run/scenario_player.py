@@ -19,6 +19,7 @@ from fleet.profile.loader import mix_of
 from fleet.profile.settings import Settings
 from fleet.quantity import format_duration
 from fleet.report.display import clock
+from fleet.report.printed import printed
 from fleet.report.report import Expectation, Phase
 from fleet.report.service_levels import Objective, objectives_of
 from fleet.run.applied import Applied, Created
@@ -360,5 +361,7 @@ def dry_run(scenario: scenario.Scenario, path: Path, settings: Settings) -> str:
     server = built_release(settings.kubernetes_version) or settings.kubelet_version
     mix.choose_version(settings.kubelet_version, server or KUBERNETES_VERSION)
     is_light = settings.fidelity == "light"
+    plan = time_line(scenario, settings.nodes, settings.seed)
     told = forecast(scenario, path, settings.nodes, mix, light=is_light)
-    return f"{time_line(scenario, settings.nodes, settings.seed)}\n{told}"
+    found = {"time_line": plan.splitlines(), "forecast": told.splitlines()}
+    return printed(settings.output, found, f"{plan}\n{told}")

@@ -503,6 +503,16 @@ def test_a_terminal_folds_the_last_column_of_a_list(
     assert left == min(whole[0].index("DESCRIPTION"), 40)
 
 
+def test_a_scenario_is_forecast_for_programs_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "run", "zone-outage", "--dry-run", "-n5", "-o", "json") == Exit.OK
+    found = json.loads(capsys.readouterr().out)
+    assert call(monkeypatch, "run", "zone-outage", "--dry-run", "-n5") == Exit.OK
+    shown = capsys.readouterr().out.splitlines()
+    assert [*found["time_line"], *found["forecast"]] == shown
+
+
 def test_what_ends_and_builds_a_control_plane_prints_for_programs_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
