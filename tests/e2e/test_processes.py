@@ -39,30 +39,6 @@ def test_nodes_are_shared_out_and_summed_up(world: World) -> None:
     world.assert_nothing_left(PREFIX)
 
 
-def test_a_run_is_listed_and_scaled_while_it_is_on(world: World) -> None:
-    arguments = ("--processes=2", "--fidelity=light", "--output=json", "--max-nodes=9")
-    with world.spawn(PREFIX, 4, world.quick(), *arguments) as run:
-        run.until("all 4 nodes are Ready")
-        name = world.run_id(PREFIX)
-        eventually(lambda: "9 nodes from now on" in scaled(world, name, 9), "both processes are up")
-        eventually(lambda: len(world.nodes(PREFIX)) == 9, "9 nodes")
-        [row] = json.loads(world.fleet("status", "--output=json").stdout)
-        assert (row["run"], row["where"]) == (name, str(run.directory))
-        assert "room for 9" in scaled(world, name, 10)
-        assert "3 nodes from now on, 9 before" in scaled(world, name, 3)
-        left = {f"{PREFIX}-0000-00000", f"{PREFIX}-0000-00001", f"{PREFIX}-0001-00000"}
-        eventually(lambda: set(world.nodes(PREFIX)) == left, "3 nodes")
-        found = json.loads(run.end_well_or_late())
-    assert (found["nodes"]["requested"], len(found["shards"])) == (3, 2)
-    world.assert_nothing_left(PREFIX)
-
-
-def scaled(world: World, run: str, nodes: int) -> str:
-    """Scale a run; return what is said of it."""
-    done = world.fleet("scale", run, f"--nodes={nodes}")
-    return done.stdout + done.stderr
-
-
 def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) -> None:
     with world.spawn(PREFIX, 6, world.quick(), "--processes=2", "--fidelity=light") as run:
         run.until("all 6 nodes are Ready")
