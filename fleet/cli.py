@@ -821,7 +821,8 @@ def completion(shell: str) -> None:
     """
     kind = click.shell_completion.get_completion_class(shell)
     assert kind is not None, shell
-    click.echo(kind(cli, {}, "fleet", "_FLEET_COMPLETE").source())
+    source = kind(cli, {}, "fleet", "_FLEET_COMPLETE").source()
+    click.echo(source.replace('split ","', 'split --max 1 ","'))  # fish: a comma in help ends none
 
 
 def _require(module: str, what: str, extra: str) -> None:
