@@ -185,9 +185,11 @@ def asked_of(
     """Return the options of each run but its size. Raises UsageError for what is not one."""
     options = {key: value for key, value in given.items() if not is_absent(value)}
     try:
-        parse_positive_duration(hold)
+        hold_ns = parse_positive_duration(hold)
     except ValueError as error:
         raise UsageError(f"--hold: {error}") from error
+    if not hold_ns:
+        raise UsageError("--hold: 0s leaves no time")
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("fleet capacity does not prompt; add --confirm-cluster CONTEXT")

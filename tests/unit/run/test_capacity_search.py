@@ -213,9 +213,12 @@ def test_the_first_size_is_never_over_the_most() -> None:
     assert found == [50, 100]
 
 
-def test_a_bad_hold_is_named_as_it_was_given() -> None:
-    with pytest.raises(UsageError, match=r"^--hold: '5' is not a duration"):
-        asked_of(None, "5", 100, {})
+@pytest.mark.parametrize(
+    ("hold", "words"), [("5", "'5' is not a duration"), ("0s", "0s leaves no time")]
+)
+def test_a_bad_hold_is_named_as_it_was_given(hold: str, words: str) -> None:
+    with pytest.raises(UsageError, match=f"^--hold: {words}"):
+        asked_of(None, hold, 100, {})
 
 
 def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> None:
