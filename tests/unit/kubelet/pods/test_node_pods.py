@@ -325,3 +325,30 @@ def test_a_stale_timer_and_a_late_reply_are_ignored() -> None:
     world.run(7200)  # the token's refresh was armed
     assert world.loop.is_idle()
     assert TOKEN_VOLUME.name not in world.log
+
+
+@pytest.mark.parametrize(
+    ("script", "phase", "reason"),
+    [("sleep 3", "Succeeded", "Completed"), ("sleep 3; exit 4", "Failed", "Error")],
+)
+def test_a_job_ends_once_and_its_phase_is_held_back(script: str, phase: str, reason: str) -> None:
+    world = World()
+    world.create(make_pod(container("c", "sh", "-c", script), restart_policy="Never"))
+    world.run(8)
+    phases = [each.phase for each in world.statuses]
+    assert phases == ["Pending", "Pending", "Running", "Running", phase]
+    held = world.statuses[3].containers[0].state
+    assert isinstance(held, TerminatedState)
+    assert (held.reason, held.finished_s - held.started_s) == (reason, 3)
+    assert "CREATE_EVENT Killing" not in world.log
+    assert world.counts(Milestone.POD_FAILED) == (phase == "Failed")
+
+
+@pytest.mark.parametrize("command", ["true", "false"])
+def test_light_reports_the_end_of_a_job_once(command: str) -> None:
+    world = World(light=True)
+    world.create(make_pod(container("c", command), restart_policy="Never"))
+    world.run(5)
+    phase = "Succeeded" if command == "true" else "Failed"
+    assert [each.phase for each in world.statuses][-1] == phase
+    assert len(world.statuses) <= 2
