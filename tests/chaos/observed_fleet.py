@@ -39,17 +39,18 @@ class Observer:
         """Learn of the loop and the wheel that are made, and of collections."""
         from fleet.clock import TimerWheel  # noqa: PLC0415 - it is changed before fleet is
 
-        make_loop, make_wheel = uvloop.new_event_loop, TimerWheel.__init__
+        loops, make_wheel = self._loops, TimerWheel.__init__
 
-        def new_event_loop() -> uvloop.Loop:
-            self._loops.append(loop := make_loop())
-            return loop
+        class ObservedLoop(uvloop.Loop):
+            def __init__(self) -> None:
+                super().__init__()
+                loops.append(self)
 
         def made(wheel: TimerWheel) -> None:
             make_wheel(wheel)
             self._wheels.append(wheel)
 
-        uvloop.new_event_loop = new_event_loop
+        uvloop.Loop = ObservedLoop  # type: ignore[misc]
         TimerWheel.__init__ = made  # type: ignore[assignment,method-assign]
         gc.callbacks.append(self._on_collection)
         threading.Thread(target=self._look, daemon=True).start()

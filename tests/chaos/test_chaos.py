@@ -26,7 +26,7 @@ def linked(test: Test) -> None:
         client = await asyncio.open_connection("127.0.0.1", await link.listen())
         ends = await accepted.get()
         try:
-            await asyncio.wait_for(test(link, client, ends), 20)
+            await asyncio.wait_for(test(link, client, ends), 60)
         finally:
             link.close()
             for _, writer in (client, ends):
