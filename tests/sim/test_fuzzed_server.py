@@ -53,7 +53,16 @@ def test_a_fleet_survives_mangled_answers(seed: int, *, light: bool) -> None:
 
 
 def create(sim: Simulation, name: str, node: str) -> None:
-    sim.create_pod(name, node)
+    amounts = {"cpu": "100m", "memory": "64Mi"}
+    probe = {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 5}
+    container = {
+        "name": "c",
+        "image": "nginx:1",
+        "resources": {"requests": amounts, "limits": amounts},
+        "readinessProbe": probe,
+        "livenessProbe": probe,
+    }
+    sim.create_pod(name, node, containers=[container])
 
 
 def delete(sim: Simulation, name: str) -> None:

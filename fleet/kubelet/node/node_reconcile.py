@@ -264,9 +264,13 @@ def _strings(details: NodeDetails, member: str) -> dict[str, str]:
 
 
 def _differs(shown: str | None, ours: str) -> bool:
-    return shown != ours and (
-        shown is None or parse_quantity(shown).nano != parse_quantity(ours).nano
-    )
+    """Compare two quantities; what is shown may be none, for another client wrote it."""
+    if shown is None or shown == ours:
+        return shown is None
+    try:
+        return parse_quantity(shown).nano != parse_quantity(ours).nano
+    except ValueError:
+        return True
 
 
 def _joined(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:

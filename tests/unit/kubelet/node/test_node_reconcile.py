@@ -139,6 +139,12 @@ def test_an_amount_written_otherwise_is_the_same() -> None:
     assert played(changed(capacity={**model().capacity, "cpu": "8000m"})) == ({}, {})
 
 
+def test_an_amount_that_is_no_quantity_is_put_right() -> None:
+    """Whatever wrote it: a mangled answer ended the kubelet."""
+    _, tick = played(changed(capacity={**model().capacity, "memory": "32865264KI"}))
+    assert tick["capacity"] == {"memory": model().capacity["memory"]}
+
+
 def test_in_light_all_is_in_one_patch() -> None:
     node = changed(capacity={**model().capacity, "cpu": "4", "example.com/x": "4"})
     first, later = played(node, light=True)
