@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import ssl
 from collections import Counter
+from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
 from support.mutate import mutated
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+HTTP1, HTTP2 = "http/1.1", "h2"
 HEADER_BYTES = 9
 CHUNK = 1 << 16
 STATUSES = (b"\x88", b"\x89", b"\x8b", b"\x8c", b"\x8d", b"\x8e", b"\x08\x03410", b"\x08\x03429")
@@ -99,8 +101,13 @@ class AnswerProxy:
     """Listens for one fleet."""
 
     def __init__(
-        self, server: int, inner: ssl.SSLContext, outer: ssl.SSLContext, mangler: Mangler
+        self,
+        server: int,
+        inner: ssl.SSLContext,
+        outer: Mapping[str, ssl.SSLContext],
+        mangler: Mangler,
     ) -> None:
+        """`inner` is for the fleet, `outer` by protocol for the server."""
         self._server = server
         self._inner = inner
         self._outer = outer
@@ -119,12 +126,15 @@ class AnswerProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError):
+            protocol = writer.get_extra_info("ssl_object").selected_alpn_protocol() or HTTP1
             answers, requests = await asyncio.open_connection(
-                "127.0.0.1", self._server, ssl=self._outer, server_hostname="127.0.0.1"
+                "127.0.0.1", self._server, ssl=self._outer[protocol], server_hostname="127.0.0.1"
             )
+            # What fleet asks for itself is HTTP/1.1, by a library.
+            way_back = self._mangle if protocol == HTTP2 else self._pass
             both = [
                 asyncio.ensure_future(self._pass(reader, requests)),
-                asyncio.ensure_future(self._mangle(answers, writer)),
+                asyncio.ensure_future(way_back(answers, writer)),
             ]
             try:
                 await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 from support.guard import guarded
 
-from chaos.answer_proxy import AnswerProxy, Mangler
+from chaos.answer_proxy import HTTP1, HTTP2, AnswerProxy, Mangler
 from chaos.chaos import keep, say
 from chaos.invariants import check
 from chaos.stage import Stage, staged
@@ -39,16 +39,18 @@ GROWTH_MAX = 1.5
 """How much a process may have grown: the allocator keeps what was needed at once."""
 
 
-def contexts(stage: Stage) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(stage: Stage) -> tuple[ssl.SSLContext, dict[str, ssl.SSLContext]]:
     """Return TLS as the API server's double for fleets, and as a client of the API server."""
     certificates = Certificates.within(Layout(stage.plane.info.directory).pki)
     pair = Pair(stage.root / "proxy.crt", stage.root / "proxy.key")
     Authority.load(certificates.ca).server(pair, "proxy", ("127.0.0.1",))
     inner = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     inner.load_cert_chain(pair.certificate, pair.key)
-    outer = ssl.create_default_context(cafile=str(certificates.ca.certificate))
-    for each in (inner, outer):
-        each.set_alpn_protocols(["h2"])
+    inner.set_alpn_protocols([HTTP2, HTTP1])
+    outer = {}
+    for protocol in (HTTP2, HTTP1):
+        outer[protocol] = ssl.create_default_context(cafile=str(certificates.ca.certificate))
+        outer[protocol].set_alpn_protocols([protocol])
     return inner, outer
 
 
