@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from junitparser import JUnitXml
+from support.summary_schema import read_summary
 
 from e2e.e2e_world import DEDICATED, WAIT_MAX_S, Json, World
 
@@ -72,10 +73,11 @@ def test_the_action_runs_fleet_and_reports(world: World, tmp_path: Path) -> None
     assert code == 0
     assert re.fullmatch(r"fleet-Linux-X64-v1\.\d+\.\d+-[0-9a-f]{16}", outputs["key"])
     code, _, told = runner.run("Run fleet")
-    assert code == 7, told  # of the command, whose quotes were kept
+    summary = read_summary(tmp_path / "fleet-results/summary.json")
+    is_late = summary["verdict"] == "invalid"  # a machine that stands still makes it so
+    assert code == (4 if is_late else 7), told  # of the command, whose quotes were kept
     code, outputs, told = runner.run("Report")
     assert code == 0, told
-    summary = json.loads((tmp_path / "fleet-results/summary.json").read_text())
     assert outputs == {"verdict": summary["verdict"]}
     assert told.startswith("## ")
     assert len(JUnitXml.fromstring((tmp_path / "fleet-results/junit.xml").read_bytes())) == 1
