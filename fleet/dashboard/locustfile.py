@@ -25,13 +25,7 @@ from locust.runners import MasterRunner
 from werkzeug.datastructures import ImmutableMultiDict
 
 from fleet.dashboard import fleet_tab
-from fleet.dashboard.door import (
-    EVERYWHERE,
-    LOOPBACKS,
-    Door,
-    new_token,
-    token_from,
-)
+from fleet.dashboard.door import EVERYWHERE, LOOPBACKS, Door, new_token, token_from
 from fleet.dashboard.fleet_tab import FaultDesk, add_routes
 from fleet.dashboard.locust_dispatcher import FleetDispatcher, guarded, is_fleet, shard_of
 from fleet.errors import UsageError

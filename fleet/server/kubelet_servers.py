@@ -36,12 +36,7 @@ from fleet.server.http import NodeHttp, NodeProtocol, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.node_metrics import client_rows
 from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
-from fleet.server.routes import (
-    NOT_FOUND,
-    Answer,
-    route,
-    split_path,
-)
+from fleet.server.routes import NOT_FOUND, Answer, route, split_path
 from fleet.server.serving_tls import Chain, ClientAuthorities, ServingContext
 from fleet.server.streaming import Streaming
 
@@ -55,13 +50,7 @@ ANY_NODE = (NodeId(-1), "fleet")
 class KubeletServers:
     """Made and stopped in the reactor's thread."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        is_local: bool,
-        address_shift: int = 0,
-    ) -> None:
+    def __init__(self, settings: Settings, *, is_local: bool, address_shift: int = 0) -> None:
         self._settings = settings
         mode = settings.serve
         if mode is ServeMode.AUTO:
