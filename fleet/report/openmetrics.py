@@ -22,8 +22,6 @@ TEXTS = frozenset({"detail", "note", "worst"})
 """Of rows: what is no label, since it changes from run to run."""
 INFO = ("verdict", "server_version", "fidelity", "identity", "encoding", "watches", "pace", "start")
 
-Labels = dict[str, str]
-
 
 class _Summary(Collector):
     def __init__(self, run: RunRecord) -> None:
@@ -36,7 +34,7 @@ class _Summary(Collector):
             "What the run was.",
             {"run_id": run.name} | {key: str(run.get(key) or "") for key in INFO},
         )
-        found: dict[str, list[tuple[Labels, float]]] = {}
+        found: dict[str, list[tuple[dict[str, str], float]]] = {}
         for name, labels, value in _numbers("fleet_run", run.summary, {"run_id": run.name}):
             found.setdefault(name, []).append((labels, value))
         for name, samples in found.items():
@@ -47,7 +45,9 @@ class _Summary(Collector):
             yield gauge
 
 
-def _numbers(name: str, value: object, labels: Labels) -> Iterator[tuple[str, Labels, float]]:
+def _numbers(
+    name: str, value: object, labels: dict[str, str]
+) -> Iterator[tuple[str, dict[str, str], float]]:
     match value:
         case int() | float():
             yield name, labels, float(value)
@@ -62,13 +62,10 @@ def _numbers(name: str, value: object, labels: Labels) -> Iterator[tuple[str, La
         case list():
             for row in value:
                 if isinstance(row, Mapping):
-                    own = {key: str(each) for key, each in row.items() if _is_label(key, each)}
+                    texts = {key for key, each in row.items() if isinstance(each, str)} - TEXTS
+                    own = {key: str(each) for key, each in row.items() if key in texts | {"code"}}
                     numbers = {key: each for key, each in row.items() if key not in own}
                     yield from _numbers(name, numbers, labels | own)
-
-
-def _is_label(key: str, value: object) -> bool:
-    return key == "code" or (isinstance(value, str) and key not in TEXTS)
 
 
 def openmetrics(run: RunRecord) -> str:
