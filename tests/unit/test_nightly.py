@@ -50,7 +50,7 @@ def test_a_step_is_as_good_as_its_worst_command(
 )
 def test_what_is_skipped_has_not_run(tmp_path: Path, text: str, verdict: str, tests: str) -> None:
     (tmp_path / "none.ini").write_text("[pytest]\n")
-    step = Step("tests", 2, (pytest_of(tmp_path / "test_it.py", text),))
+    step = Step("tests", 20, (pytest_of(tmp_path / "test_it.py", text),))
     result = play(step, tmp_path)
     assert (result.verdict, result.tests) == (verdict, tests), (tmp_path / "tests.log").read_text()
 

@@ -21,7 +21,7 @@ import fleet.run.control_socket as control
 
 def without_linux(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = (sys.executable, "-c", HIDE + code, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
 def test_a_run_is_planned() -> None:
