@@ -342,7 +342,11 @@ def pod_resources(
     """Return allocatedResources and resources of a pod's status.
 
     Differs: a CPU request is as asked; cgroup v2 has it as a weight, which a kubelet turns back.
+    Raises ValueError for what is no quantity, as client-go cannot read such a pod either.
     """
+    for each in (*containers, *init_containers):
+        for text in (*each.requests.values(), *each.limits.values()):
+            parse_quantity(text)
     requests = _total(
         [each.requests for each in containers],
         [(each.requests, each.restarts) for each in init_containers],

@@ -87,8 +87,8 @@ class VolumeManager:
         return 0
 
     def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
-        """Follow a change of what a pod refers to: an ephemeral container may add some."""
-        if old.spec.ephemeral_containers != new.spec.ephemeral_containers:
+        """Follow a change of what a pod refers to. Source: updatePodsInternal, RegisterPod."""
+        if old.spec != new.spec:
             self.objects.register_pod(new, turn)
             self.objects.unregister_pod(old, turn)
 

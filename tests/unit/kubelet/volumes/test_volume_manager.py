@@ -117,6 +117,20 @@ def test_an_ephemeral_container_may_add_a_reference() -> None:
     ]
 
 
+def test_a_pod_whose_spec_was_changed_leaves_no_watch() -> None:
+    """No API server allows it; what came mangled ended the kubelet when the pod ended."""
+    volumes = manager(PLAIN)
+    source = EnvRef("Secret", name="s", optional=False)
+    new = replaced(PLAIN, containers=(container("c", script=needs(source)),))
+    out: Outbox = []
+    volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
+    volumes.unregister_pod(new, turn_of(ENV, 0, out))
+    started = {each[1:] for each in out if isinstance(each, StartWatch)}
+    stopped = {each[1:] for each in out if isinstance(each, StopWatch)}
+    assert started == {(SECRET, "default", "s")}
+    assert stopped == {*started, (CM, "default", "cfg")}
+
+
 def test_the_first_attempt_comes_with_the_loops() -> None:
     volumes = VolumeManager(RUNTIME)
     out: Outbox = []
