@@ -79,6 +79,8 @@ class Background:
         is_ours = "handle" in context or "task" in context or "future" in context
         if is_ours and isinstance(error, Exception) and not isinstance(error, OSError):
             self._note(context["message"], error)
+        elif "transport" in context:  # a connection was cut; the request on it fails by itself
+            log.debug("%s: %s", context["message"], " ".join(str(error).split()))
         else:
             loop.default_exception_handler(context)
 

@@ -117,6 +117,23 @@ def test_a_callback_that_raises_makes_the_run_invalid(caplog: pytest.LogCaptureF
     assert "IndexError" in caplog.text
 
 
+def test_a_connection_that_was_cut_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    cut = RuntimeError("unable to perform operation; the handler is closed")  # uvloop's
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(world.background.on_loop_error)
+        for about in ({"transport": object(), "protocol": object()}, {}):
+            loop.call_exception_handler(
+                {"message": "Fatal error on SSL protocol", "exception": cut, **about}
+            )
+
+    asyncio.run(play())
+    assert world.background.bugs == {}
+    assert [each.name for each in caplog.records] == ["asyncio"]  # the one of no connection
+
+
 def test_the_end_of_a_task_that_fails_while_it_ends_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
