@@ -482,6 +482,7 @@ class Run:
         if self._player is None or not self._player.prepares:
             await self._interrupts.until_stopped(self._observation.steady())
         self._display.phase("running")
+        self._open_scaling()
         if settings.command:
             return await self._command()
         if self._player is not None:
@@ -491,6 +492,19 @@ class Run:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
+
+    def _open_scaling(self) -> None:
+        """Let `fleet scale` change the number of nodes, if nothing else decides it."""
+        if self._fixed_by is None:
+            self._scaling = Scaling(
+                self._whole,
+                self._node_host,
+                self._lease,
+                self._cluster.api("scale"),
+                self._background,
+                self._observation,
+            )
+            self._scaling.open()
 
     async def _play(self, player: ScenarioPlayer) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
