@@ -31,6 +31,9 @@ OWN_WRITES = {
     ("create", "leases"),
     ("update", "leases"),
     ("delete", "leases"),
+    ("create", "configmaps"),
+    ("update", "configmaps"),
+    ("delete", "configmaps"),
     ("patch", "statefulsets/scale"),
 }
 """By hand, since all else is made of one table: what fleet changes under its own name."""

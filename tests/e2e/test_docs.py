@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jsonschema
 import psutil
 import pytest
 import yaml
@@ -40,6 +41,10 @@ CONTEXTS = ("test", "kind-fleet", "k3d-fleet")
 """Names that the pages call a cluster; here they all are the control plane of the tests."""
 
 PARTS_OF_PODS = {"affinity", "command", "tolerations"}
+CHART = markdown.ROOT / "charts/fleet"
+VALUES, VALUES_SCHEMA = (
+    yaml.safe_load((CHART / name).read_text()) for name in ("values.yaml", "values.schema.json")
+)
 
 SHIM = f"""\
 #!{sys.executable}
@@ -231,6 +236,8 @@ def test_a_yaml_block_is_read(block: Block, world: World, tmp_path: Path) -> Non
                 spec = {"containers": [{**container, **document}]}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}}
             dry_run(world, {**pod, "spec": spec})
+        elif document.keys() <= VALUES.keys():
+            jsonschema.validate({**VALUES, **document}, VALUES_SCHEMA)
         else:
             read_part(document)
 
