@@ -13,7 +13,7 @@ import gzip
 import zlib
 from collections.abc import Mapping
 
-from fleet.cluster.api_client import METADATA_ONLY, Api, Json, expect
+from fleet.cluster.api_client import METADATA_ONLY, Answer, Api, Json, expect
 from fleet.cluster.identity import RUN_NAMESPACE, Permission, is_allowed
 from fleet.cluster.leftovers import Leftover, is_marked, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
@@ -32,24 +32,41 @@ def record_name(run: str, shard: int, began_s: float) -> str:
     return f"fleet-record-{run}-{shard:04d}-{int(began_s):x}"
 
 
-async def keep_record(api: Api, run: str, name: str, files: Mapping[str, bytes]) -> None:
-    """Write the record, in place of what is there. `files` are compressed. Raises SetupError."""
-    body = {
+async def keep_record(
+    api: Api, run: str, name: str, files: Mapping[str, bytes], uid: str = ""
+) -> str:
+    """Write the record, and return the uid of its ConfigMap, with which the next one replaces it.
+
+    `files` are compressed. Raises SetupError, also if a ConfigMap of that name is somebody else's.
+    """
+    path = f"{CONFIG_MAPS}/{name}"
+    metadata: Json = {
+        "name": name,
+        "labels": {RECORD_OF: run},
+        "annotations": {OWNER_ANNOTATION: object_mark(run, RUN_NAMESPACE, name)},
+    }
+    body: Json = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": name,
-            "labels": {RECORD_OF: run},
-            "annotations": {OWNER_ANNOTATION: object_mark(run, RUN_NAMESPACE, name)},
-        },
+        "metadata": metadata,
         "binaryData": {
             f"{file}{SUFFIX}": base64.b64encode(content).decode() for file, content in files.items()
         },
     }
-    answer = await api.request("PUT", f"{CONFIG_MAPS}/{name}", body=body)
-    if answer.code == 404:
+
+    async def replace(uid: str) -> Answer:
+        return await api.request("PUT", path, body=body | {"metadata": metadata | {"uid": uid}})
+
+    # Of an object that is gone, or that is another one by now, the server says 404 or 409.
+    answer = await replace(uid) if uid else None
+    if answer is None or answer.code in (404, 409):
         answer = await api.request("POST", CONFIG_MAPS, body=body)
-    expect(answer, f"cannot keep the record {name}")
+    if answer.code == 409:  # the answer to an earlier POST was lost, if it is ours
+        own = [each for each in await find_records(api, run) if each.path == path]
+        if not own:
+            raise SetupError(f"ConfigMap {RUN_NAMESPACE}/{name} is not one of run {run}: it stays")
+        answer = await replace(own[0].uid)
+    return str(expect(answer, f"cannot keep the record {name}")["metadata"]["uid"])
 
 
 async def find_records(api: Api, run: str = "") -> list[Leftover]:

@@ -30,6 +30,7 @@ class Records:
         self._directory = directory
         self._note = note
         self._problem = ""
+        self._uid = ""  # of the ConfigMap, once it is written
 
     async def run(self, record: Callable[[], Record]) -> None:
         """Write it over again and again, until cancelled."""
@@ -41,8 +42,9 @@ class Records:
         """Write it, or say why that is not possible."""
         run = record.figures.run_id
         name = record_name(run, record.shard, record.began_s)
+        files = bundle(self._directory, record, BYTES_MAX)
         try:
-            await keep_record(self._api, run, name, bundle(self._directory, record, BYTES_MAX))
+            self._uid = await keep_record(self._api, run, name, files, self._uid)
         except SetupError as error:
             problem = f"the record of this shard is not in the cluster: {error}"
             if problem != self._problem:

@@ -134,9 +134,12 @@ class FakeApi(Api):
     def _put(self, path: str, _asked: Json, sent: Json) -> Answer:
         if path not in self.objects:
             return self._refuse(404, f"{path} not found")
+        before = self.objects[path]["metadata"]
+        if sent["metadata"].get("uid", before["uid"]) != before["uid"]:
+            return self._refuse(409, "the UID in the precondition does not match")
         version = sent["metadata"].get("resourceVersion")
         is_unconditional = version is None and "/configmaps/" in path  # as its strategy allows
-        if not is_unconditional and version != self.objects[path]["metadata"]["resourceVersion"]:
+        if not is_unconditional and version != before["resourceVersion"]:
             return self._refuse(409, "the object has been modified")
         return self._answer(200, self.put(path, **sent))
 

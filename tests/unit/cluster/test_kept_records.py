@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+from copy import deepcopy
 from pathlib import Path
 
 import orjson
@@ -31,6 +32,7 @@ from fleet.report.service_levels import Objective
 from fleet.run.clean_command import Choice, clean
 
 RUN = "big"
+NAME = record_name(RUN, 7, 1_800_000_000.5)
 MIB = 1 << 20
 
 
@@ -96,6 +98,45 @@ def test_a_hundred_shards_make_one_verdict_and_one_that_is_lost_is_named(tmp_pat
     lost = judged([each for each in records if each.shard != 41]).judgement()
     assert lost.outcome is Outcome.INCOMPLETE
     assert lost.reasons[0] == "shard 41 of 100 left no record"
+
+
+FOREIGN = [
+    {},
+    {"labels": {RECORD_OF: RUN}},
+    {"annotations": {OWNER_ANNOTATION: f"{RUN}/default/{NAME}"}},
+    {"labels": {RECORD_OF: "other"}, "annotations": {OWNER_ANNOTATION: f"other/default/{NAME}"}},
+    {"labels": {RECORD_OF: RUN}, "annotations": {OWNER_ANNOTATION: f"{RUN}/default/another"}},
+]
+
+
+@pytest.mark.parametrize("metadata", FOREIGN)
+def test_a_config_map_of_somebody_else_with_the_name_of_a_record_stays_as_it_is(
+    metadata: dict[str, object],
+) -> None:
+    api = FakeApi()
+    foreign = deepcopy(api.put(f"{CONFIG_MAPS}/{NAME}", metadata=metadata, data={"a": "b"}))
+    with pytest.raises(SetupError, match=rf"default/{NAME} is not one of run big: it stays"):
+        asyncio.run(keep_record(api, RUN, NAME, {RECORD: packed(b"first")}))
+    assert api.objects == {f"{CONFIG_MAPS}/{NAME}": foreign}
+
+
+def test_who_takes_the_name_of_a_record_that_was_removed_keeps_it() -> None:
+    api = FakeApi()
+    uid = asyncio.run(keep_record(api, RUN, NAME, {RECORD: packed(b"first")}))
+    foreign = deepcopy(api.put(f"{CONFIG_MAPS}/{NAME}", data={"a": "b"}))
+    with pytest.raises(SetupError, match="it stays"):
+        asyncio.run(keep_record(api, RUN, NAME, {RECORD: packed(b"second")}, uid))
+    assert api.objects == {f"{CONFIG_MAPS}/{NAME}": foreign}
+
+
+def test_a_record_is_replaced_by_its_uid_and_written_again_if_it_was_removed() -> None:
+    api = FakeApi()
+    uid = asyncio.run(keep_record(api, RUN, NAME, {RECORD: packed(b"first")}))
+    assert asyncio.run(keep_record(api, RUN, NAME, {RECORD: packed(b"second")}, uid)) == uid
+    assert api.log == [("POST", CONFIG_MAPS), ("PUT", f"{CONFIG_MAPS}/{NAME}")]
+    del api.objects[f"{CONFIG_MAPS}/{NAME}"]
+    assert asyncio.run(keep_record(api, RUN, NAME, {RECORD: packed(b"third")}, uid)) != uid
+    assert asyncio.run(read_records(api, RUN)) == {NAME: {RECORD: b"third"}}
 
 
 def test_what_is_no_record_is_an_error_in_one_line() -> None:
