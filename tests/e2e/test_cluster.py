@@ -32,6 +32,7 @@ from fleet.cluster.identity import (
     probe,
     who_am_i,
 )
+from fleet.cluster.kept_records import CONFIG_MAPS, keep_record, packed, read_records
 from fleet.cluster.ownership import (
     NODES,
     OWNER_ANNOTATION,
@@ -347,6 +348,29 @@ def test_a_prefix_belongs_to_one_living_fleet(run: Run, target: ControlPlaneInfo
         renewed = await old.renew()
         assert old.lost_to == "r2"
         return renewed
+
+    run(scenario())
+
+
+def test_a_record_replaces_itself_and_nothing_else(run: Run, target: ControlPlaneInfo) -> None:
+    async def scenario() -> None:
+        async with connected(target.kubeconfig) as cluster:
+            api = cluster.api("record")
+            name, path = "fleet-record-kept", f"{CONFIG_MAPS}/fleet-record-kept"
+            uid = await keep_record(api, "kept", name, {"a": packed(b"1")})
+            assert await keep_record(api, "kept", name, {"a": packed(b"2")}, uid) == uid
+            assert await keep_record(api, "kept", name, {"a": packed(b"3")}) == uid
+            assert await read_records(api, "kept") == {name: {"a": b"3"}}
+            assert (await api.request("DELETE", path)).ok
+            again = await keep_record(api, "kept", name, {"a": packed(b"4")}, uid)
+            assert again != uid
+            assert (await api.request("DELETE", path)).ok
+            foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+            made = await api.request("POST", CONFIG_MAPS, body=foreign)
+            for known in ("", again):
+                with pytest.raises(SetupError, match="is not one of run kept: it stays"):
+                    await keep_record(api, "kept", name, {"a": packed(b"5")}, known)
+            assert (await api.request("GET", path)).body == made.body
 
     run(scenario())
 
