@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from copy import deepcopy
 
 import pytest
 from world.cluster_fakes import FakeApi, no_sleep
@@ -9,6 +10,8 @@ from world.cluster_fakes import FakeApi, no_sleep
 from fleet.cluster.runs import NODES_ANNOTATION, RUN_LEASES, RunLease, Size
 from fleet.errors import UsageError
 from fleet.run.scaling import rows_of, scale_shards
+
+LONG_AGO = "2026-01-01T00:00:00Z"
 
 
 class Shards:
@@ -73,6 +76,35 @@ def test_a_shard_that_starts_again_has_as_many_nodes_as_it_was_scaled_to() -> No
         asyncio.run(again.acquire())
         assert again.size is not None
         assert again.size.nodes == found
+
+
+def test_a_run_that_takes_the_names_of_a_dead_one_over_has_its_own_number_of_nodes() -> None:
+    shards = Shards(Size(20, 50, 20))
+    shards.scale(7)
+    shards.api.objects[f"{RUN_LEASES}/fleet-run-fleet-0000"]["spec"]["renewTime"] = LONG_AGO
+    later = shards.lease(0, Size(20, 50, 20), run="other")
+    assert asyncio.run(later.acquire()) == "big"
+    assert later.size == Size(20, 50, 20)
+    assert size_in(shards, 0) == "20/50/20"
+
+
+def test_leases_of_other_runs_of_dead_shards_and_copies_are_left_alone() -> None:
+    shards = Shards(Size(20, 50, 20))
+    asyncio.run(shards.lease(1, Size(20, 50, 20), run="other").acquire())
+    leases = shards.api.objects
+    ours = leases[f"{RUN_LEASES}/fleet-run-fleet-0000"]
+    leases[f"{RUN_LEASES}/copied"] = copy = deepcopy(ours)  # with our labels alone
+    copy["metadata"] |= {"name": "copied", "uid": "c"}
+    asyncio.run(shards.lease(2, Size(20, 50, 20)).acquire())
+    leases[f"{RUN_LEASES}/fleet-run-fleet-0002"]["spec"]["renewTime"] = LONG_AGO
+    before = deepcopy(leases)
+    assert (
+        asyncio.run(scale_shards(shards.api, "big", 30))["told"]
+        == "30 nodes for 1 shard, within 10 s"
+    )
+    assert [path for path in leases if leases[path] != before[path]] == [
+        f"{RUN_LEASES}/fleet-run-fleet-0000"
+    ]
 
 
 @pytest.mark.parametrize(
