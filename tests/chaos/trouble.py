@@ -35,6 +35,8 @@ class Blow(NamedTuple):
 
 
 Player = Callable[[Stage, Fleet, Blow], AbstractAsyncContextManager[None]]
+Fault = Callable[[Stage, Fleet, Blow], AsyncIterator[None]]
+"""Breaks something, yields for as long as the fault lasts, and heals it."""
 
 
 class Kind(NamedTuple):
@@ -49,14 +51,12 @@ class Kind(NamedTuple):
 KINDS: dict[str, Kind] = {}
 
 
-def kind(
-    name: str, least_s: float, most_s: float, weight: float = 1.0
-) -> Callable[[Player], Player]:
+def kind(name: str, least_s: float, most_s: float, weight: float = 1.0) -> Callable[[Fault], Fault]:
     """Add a row to the table."""
 
-    def add(player: Player) -> Player:
-        KINDS[name] = Kind(player, (least_s, most_s), weight)
-        return player
+    def add(fault: Fault) -> Fault:
+        KINDS[name] = Kind(contextlib.asynccontextmanager(fault), (least_s, most_s), weight)
+        return fault
 
     return add
 
@@ -91,21 +91,18 @@ async def _stalled(stage: Stage, component: str) -> AsyncIterator[None]:
 
 
 @kind("apiserver-killed", 1, 8)
-@contextlib.asynccontextmanager
 async def _apiserver_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     async with _killed(stage, APISERVER):
         yield
 
 
 @kind("apiserver-stalled", 2, 12)
-@contextlib.asynccontextmanager
 async def _apiserver_stalled(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     async with _stalled(stage, APISERVER):
         yield
 
 
 @kind("apiserver-new-certificate", 1, 3)
-@contextlib.asynccontextmanager
 async def _new_certificate(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Restart it with another certificate of the same authority."""
     certificates = Certificates.within(Layout(stage.plane.info.directory).pki)
@@ -116,21 +113,18 @@ async def _new_certificate(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIte
 
 
 @kind("etcd-killed", 1, 8)
-@contextlib.asynccontextmanager
 async def _etcd_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     async with _killed(stage, ETCD):
         yield
 
 
 @kind("etcd-stalled", 2, 12)
-@contextlib.asynccontextmanager
 async def _etcd_stalled(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     async with _stalled(stage, ETCD):
         yield
 
 
 @kind("etcd-slow", 5, 15)
-@contextlib.asynccontextmanager
 async def _etcd_slow(stage: Stage, _fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
     """Have each request and each answer of etcd take 25 to 250 ms longer, as on a slow disk."""
     stage.disk.delay_s = 0.025 + 0.225 * blow.share
@@ -141,21 +135,18 @@ async def _etcd_slow(stage: Stage, _fleet: Fleet, blow: Blow) -> AsyncIterator[N
 
 
 @kind("controllers-killed", 2, 10)
-@contextlib.asynccontextmanager
 async def _controllers_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     async with _killed(stage, CONTROLLER_MANAGER):
         yield
 
 
 @kind("scheduler-killed", 2, 10)
-@contextlib.asynccontextmanager
 async def _scheduler_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     async with _killed(stage, SCHEDULER):
         yield
 
 
 @kind("429-storm", 3, 12)
-@contextlib.asynccontextmanager
 async def _throttled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Refuse whatever the nodes ask: a priority level that has no seats and no queue."""
     limited = {"nominalConcurrencyShares": 0, "limitResponse": {"type": "Reject"}}
@@ -191,21 +182,18 @@ async def _throttled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[N
 
 
 @kind("network-reset", 0, 0)
-@contextlib.asynccontextmanager
 async def _reset(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     fleet.link.reset()
     yield
 
 
 @kind("network-black-hole", 3, 20)
-@contextlib.asynccontextmanager
 async def _black_hole(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     with fleet.link.dark():
         yield
 
 
 @kind("network-slow", 5, 15)
-@contextlib.asynccontextmanager
 async def _slow(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
     """Delay each piece by 50 to 800 ms."""
     fleet.link.delay_s = 0.05 + 0.75 * blow.share
@@ -216,7 +204,6 @@ async def _slow(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
 
 
 @kind("network-narrow", 5, 15)
-@contextlib.asynccontextmanager
 async def _narrow(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Give the link half of the bandwidth that it has used in the last second."""
     before = fleet.link.passed
@@ -229,7 +216,6 @@ async def _narrow(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[Non
 
 
 @kind("network-cut", 2, 6)
-@contextlib.asynccontextmanager
 async def _cut(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
     """End each connection in the middle of its next piece that is long enough."""
     fleet.link.cut_after = 1 + int(blow.share * 60)
@@ -243,7 +229,6 @@ async def _cut(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
 
 
 @kind("fleet-stopped", 2, 2)
-@contextlib.asynccontextmanager
 async def _stopped(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     process = psutil.Process(fleet.pid)
     process.suspend()
@@ -254,7 +239,6 @@ async def _stopped(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[No
 
 
 @kind("fleet-killed", 0, 5)
-@contextlib.asynccontextmanager
 async def _fleet_killed(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     fleet.kill()
     try:
@@ -265,7 +249,6 @@ async def _fleet_killed(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterato
 
 
 @kind("clock-steps", 5, 10)
-@contextlib.asynccontextmanager
 async def _clock_steps(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
     """Set the wall clock forward or back by up to five minutes, and right again."""
     fleet.step_clock(600 * (blow.share - 0.5))
@@ -276,7 +259,6 @@ async def _clock_steps(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator
 
 
 @kind("disk-full", 5, 10)
-@contextlib.asynccontextmanager
 async def _disk_full(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     if stage.run_disk is None:  # nothing may be mounted here
         yield
@@ -289,7 +271,6 @@ async def _disk_full(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[
 
 
 @kind("descriptors-short", 5, 10)
-@contextlib.asynccontextmanager
 async def _descriptors_short(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Let the process open half of the files that it has, and lose its connections."""
     process = psutil.Process(fleet.pid)
@@ -303,7 +284,6 @@ async def _descriptors_short(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncI
 
 
 @kind("credentials-rotated", 0, 0)
-@contextlib.asynccontextmanager
 async def _rotated(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     await stage.rotate(fleet)
     yield
@@ -313,7 +293,6 @@ async def _rotated(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[Non
 
 
 @kind("node-deleted", 0, 0, 0.5)
-@contextlib.asynccontextmanager
 async def _node_deleted(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Delete a Node: its kubelet goes on, and does not register again until it is restarted."""
     name = await stage.a_node(fleet)
@@ -323,7 +302,6 @@ async def _node_deleted(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterato
 
 
 @kind("node-relabelled", 5, 10)
-@contextlib.asynccontextmanager
 async def _relabelled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     path = f"{NODES}/{await stage.a_node(fleet)}"
     labels = {"chaos": "yes", "kubernetes.io/hostname": "elsewhere"}
@@ -336,7 +314,6 @@ async def _relabelled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[
 
 
 @kind("node-tainted", 5, 10)
-@contextlib.asynccontextmanager
 async def _tainted(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Taint a Node, so that its pods are evicted."""
     path = f"{NODES}/{await stage.a_node(fleet)}"
