@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
+from support.header_tap import copy, until_one_ends
 from support.mutate import mutated
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 HTTP1, HTTP2 = "http/1.1", "h2"
 HEADER_BYTES = 9
-CHUNK = 1 << 16
 STATUSES = (b"\x88", b"\x89", b"\x8b", b"\x8c", b"\x8d", b"\x8e", b"\x08\x03410", b"\x08\x03429")
 """200, 204, 304, 400, 404, 500 of HPACK's static table; 410 and 429 as literals."""
 OTHERS_MAX = 64
@@ -131,24 +131,11 @@ class AnswerProxy:
                 "127.0.0.1", self._server, ssl=self._outer[protocol], server_hostname="127.0.0.1"
             )
             # What fleet asks for itself is HTTP/1.1, by a library.
-            way_back = self._mangle if protocol == HTTP2 else self._pass
-            both = [
-                asyncio.ensure_future(self._pass(reader, requests)),
-                asyncio.ensure_future(way_back(answers, writer)),
-            ]
-            try:
-                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for each in both:
-                    each.cancel()
-                await asyncio.gather(*both, return_exceptions=True)
-                requests.transport.abort()
+            way_back = self._mangle if protocol == HTTP2 else copy
+            await until_one_ends(
+                copy(reader, requests), way_back(answers, writer), to_server=requests
+            )
         writer.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(CHUNK):
-            writer.write(data)
-            await writer.drain()
 
     async def _mangle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         late: list[Frame] = []

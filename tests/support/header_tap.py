@@ -11,7 +11,7 @@ import asyncio
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -241,15 +241,8 @@ class HeaderTap:
             up, down = self._readers(holder.on_asked)
             both = (copy(reader, to_server, up), copy_holding(server, writer, down, holder))
         else:
-            both = (copy(reader, to_server, None), copy(server, writer, None))
-        tasks = [asyncio.ensure_future(each) for each in both]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in tasks:
-                each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            to_server.transport.abort()
+            both = (copy(reader, to_server), copy(server, writer))
+        await until_one_ends(*both, to_server=to_server)
 
     def _readers(
         self, on_asked: Callable[[int, Headers], None]
@@ -270,8 +263,24 @@ class HeaderTap:
         return HeaderReader(asks, preface=PREFACE), HeaderReader(answered)
 
 
+async def until_one_ends(
+    *ways: Coroutine[None, None, None], to_server: asyncio.StreamWriter
+) -> None:
+    """Copy both ways until one of them ends, then end the other and the connection."""
+    tasks = [asyncio.ensure_future(each) for each in ways]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        to_server.transport.abort()
+
+
 async def copy(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, noting: HeaderReader | None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    noting: HeaderReader | None = None,
 ) -> None:
     """Pass bytes on until there are none."""
     while data := await reader.read(CHUNK):
