@@ -152,8 +152,9 @@ class Fleet:
         return code
 
     def step_clock(self, by_s: float) -> None:
+        assert self.process is not None
         self.clock.write_text(str(by_s))
-        os.kill(self.pid, signal.SIGUSR2)
+        self.process.send_signal(signal.SIGUSR2)
 
 
 class Stage:
