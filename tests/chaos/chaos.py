@@ -38,7 +38,7 @@ from chaos.admin import (
     until,
 )
 from chaos.invariants import check, expected, some
-from chaos.stage import Fleet, Stage, staged
+from chaos.stage import RUNS, Fleet, Stage, staged
 from chaos.trouble import KINDS, Blow, draw
 from fleet.controlplane.options import APISERVER
 from fleet.errors import FleetError
@@ -232,7 +232,7 @@ async def cleaned(stage: Stage) -> list[str]:
             await until_none(stage, path)  # some are the garbage collector's
         except TimeoutError as error:
             left.append(str(error))
-    runs = await stage.admin.names("/apis/coordination.k8s.io/v1/namespaces/default/leases")
+    runs = await stage.admin.names(RUNS)
     return left[:5] + [f"run lease {name}" for name in runs if name.startswith("fleet-run")]
 
 

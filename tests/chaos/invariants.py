@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from e2e.e2e_world import condition
+
 from chaos.admin import (
     CSI_NODES,
     DEPLOYMENTS,
@@ -61,11 +63,6 @@ def expected(stage: Stage) -> set[str]:
     return set().union(*(fleet.expected() for fleet in stage.fleets))
 
 
-def ready(item: Json) -> str:
-    found = [each for each in item["status"].get("conditions", ()) if each["type"] == "Ready"]
-    return str(found[0]["status"]) if found else ""
-
-
 def is_over(pod: Json) -> bool:
     return pod["status"].get("phase") in {"Succeeded", "Failed"}
 
@@ -73,7 +70,11 @@ def is_over(pod: Json) -> bool:
 @invariant("every node is Ready")
 async def _nodes_ready(stage: Stage) -> str:
     nodes = {each["metadata"]["name"]: each for each in await stage.admin.items(NODES)}
-    wrong = {name for name in expected(stage) if name not in nodes or ready(nodes[name]) != "True"}
+    wrong = {
+        name
+        for name in expected(stage)
+        if name not in nodes or condition(nodes[name], "Ready") != "True"
+    }
     return some(wrong | {f"{name} is back" for name in nodes.keys() - expected(stage)})
 
 
@@ -97,7 +98,7 @@ async def _pods_placed(stage: Stage) -> str:
     wrong = [
         f"{each['metadata']['name']} on {each['spec'].get('nodeName')} {each['status']['phase']}"
         for each in pods
-        if ready(each) != "True" or each["spec"].get("nodeName") not in nodes
+        if condition(each, "Ready") != "True" or each["spec"].get("nodeName") not in nodes
     ]
     counts = Counter(each["metadata"].get("labels", {}).get("app", "") for each in pods)
     wrong += [
