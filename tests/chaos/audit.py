@@ -68,4 +68,4 @@ class AuditCounter:
 
     def of(self, fleet: Asker) -> Counter[Kind]:
         """Return what a fleet's kubelets have asked, whomever they impersonate."""
-        return self._by_user.get(fleet.user, Counter())
+        return Counter(self._by_user.get(fleet.user, ()))

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ from chaos.admin import (
     Json,
     until,
 )
-from chaos.audit import AuditCounter
+from chaos.audit import AuditCounter, Kind
 from chaos.byte_proxy import Link
 from chaos.stepped_fleet import CLOCK
 from fleet.controlplane.controlplane import ControlPlane
@@ -77,7 +78,7 @@ class Fleet:
     starts: int = 0
     gone: set[str] = field(default_factory=set)
     """Nodes that somebody has deleted since the fleet was started."""
-    audited_before: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    audited_before: Counter[Kind] = field(default_factory=Counter)
     """What the audit log had of this fleet when its process was started."""
     printed: str = ""
 
@@ -257,7 +258,7 @@ class Stage:
         )
         await asyncio.sleep(2)
         self.audit.read()
-        fleet.audited_before = dict(self.audit.of(fleet))
+        fleet.audited_before = self.audit.of(fleet)
         fleet.start()
 
     async def deploy(self, pods: int, token_s: int = 0) -> None:
