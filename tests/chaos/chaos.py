@@ -37,7 +37,7 @@ from chaos.admin import (
     RefusedError,
     until,
 )
-from chaos.invariants import check, expected, some
+from chaos.invariants import check, expected, some, tracebacks
 from chaos.stage import RUNS, Fleet, Stage, staged
 from chaos.trouble import KINDS, Blow, draw
 from fleet.errors import FleetError
@@ -175,8 +175,7 @@ async def ended(stage: Stage) -> dict[str, str]:
         say(f"{fleet.prefix}: {summary['verdict']}: {summary['verdict_reasons']}")
         if summary["verdict"] == "pass" or not summary["verdict_reasons"]:
             wrong[VERDICT].append(f"{fleet.prefix} exits with {code}: {summary['verdict']}")
-        if "Traceback" in fleet.log.read_text():
-            wrong[VERDICT].append(f"{fleet.prefix} has a traceback in its log")
+        wrong[VERDICT] += tracebacks(fleet)
         wrong[COUNTS] += miscounted(stage, fleet, summary)
     wrong[CLEAN] = await cleaned(stage)
     return {name: "; ".join(found) for name, found in wrong.items()}

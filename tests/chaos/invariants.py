@@ -20,7 +20,7 @@ from chaos.admin import (
     SLICES,
     Json,
 )
-from chaos.stage import Stage
+from chaos.stage import Fleet, Stage
 
 RENEWED_S_MAX = 25.0
 """A Lease is renewed each 10 s, and lasts 40."""
@@ -170,11 +170,16 @@ async def _no_event_storm(stage: Stage) -> str:
 
 @invariant("no traceback in the log")
 async def _no_traceback(stage: Stage) -> str:
-    wrong = []
-    for fleet in stage.fleets:
-        text = fleet.log.read_text()
-        wrong += [f"{fleet.prefix}: {each}" for each in re.findall("Traceback|bug in fleet", text)]
-    return some(wrong)
+    return some([each for fleet in stage.fleets for each in tracebacks(fleet)])
+
+
+def tracebacks(fleet: Fleet) -> list[str]:
+    """Return what the logs of all starts of a fleet have of them."""
+    return [
+        f"{log.stem}: {each}"
+        for log in fleet.logs()
+        for each in re.findall("Traceback|bug in fleet", log.read_text())
+    ]
 
 
 async def check(stage: Stage, limit_s: float) -> dict[str, str]:

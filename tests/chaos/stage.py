@@ -88,7 +88,11 @@ class Fleet:
 
     @property
     def log(self) -> Path:
-        return self.root / f"{self.prefix}-{self.starts}.log"
+        return self.logs()[-1]
+
+    def logs(self) -> list[Path]:
+        """Return the log of each start."""
+        return [self.root / f"{self.prefix}-{at}.log" for at in range(1, self.starts + 1)]
 
     @property
     def user(self) -> str:
