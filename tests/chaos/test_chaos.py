@@ -116,23 +116,24 @@ class Asker:
     user = "system:serviceaccount:kube-system:full"
 
 
+def audit_line(verb: str, code: int, stage: str = "ResponseComplete", **about: str) -> bytes:
+    event = {
+        "verb": verb,
+        "stage": stage,
+        "userAgent": "kubelet/v1.36.3",
+        "user": {"username": Asker.user},
+        "objectRef": {"resource": "pods", **about},
+        "responseStatus": {"code": code},
+    }
+    return json.dumps(event).encode() + b"\n"
+
+
 def test_the_audit_log_is_counted_once_and_by_whole_lines(tmp_path: Path) -> None:
     log = tmp_path / "audit"
 
-    def line(verb: str, code: int, stage: str = "ResponseComplete", **about: str) -> bytes:
-        event = {
-            "verb": verb,
-            "stage": stage,
-            "userAgent": "kubelet/v1.36.3",
-            "user": {"username": Asker.user},
-            "objectRef": {"resource": "pods", **about},
-            "responseStatus": {"code": code},
-        }
-        return json.dumps(event).encode() + b"\n"
-
-    watches = line("watch", 200, "ResponseStarted") + line("watch", 200)
-    last = line("patch", 200, subresource="status")
-    log.write_bytes(watches + line("watch", 410) + line("get", 404) + last[:20])
+    watches = audit_line("watch", 200, "ResponseStarted") + audit_line("watch", 200)
+    last = audit_line("patch", 200, subresource="status")
+    log.write_bytes(watches + audit_line("watch", 410) + audit_line("get", 404) + last[:20])
     audit = AuditCounter(log)
     audit.read()
     with log.open("ab") as file:
