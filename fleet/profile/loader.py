@@ -299,12 +299,7 @@ def load_source(source: str) -> tuple[Document, ...]:
 
 def path_of(source: str) -> Path:
     """Return the file of a source. Raises UsageError for a name that is not shipped."""
-    if is_path(source):
-        return Path(source)
-    known = shipped()
-    if source not in known:
-        raise UsageError(f"{unknown_name('profile', source, known)}, or a file ending in .yaml")
-    return known[source]
+    return file_of("profile", source, shipped)
 
 
 def load_file(path: Path) -> tuple[Document, ...]:
@@ -404,6 +399,19 @@ def shipped() -> dict[str, Path]:
 def _read(path: Path) -> str:
     too_long = f"over {DOCUMENT_BYTES_MAX} bytes; is it a profile?"
     return read_text(path, DOCUMENT_BYTES_MAX, too_long)
+
+
+def file_of(what: str, source: str, list_shipped: Callable[[], Mapping[str, Path]]) -> Path:
+    """Return the file of a document that is given by its path, or by the name of a shipped one.
+
+    Raises UsageError.
+    """
+    if is_path(source):
+        return Path(source)
+    known = list_shipped()
+    if source not in known:
+        raise UsageError(f"{unknown_name(what, source, known)}, or a file ending in .yaml")
+    return known[source]
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType
-from fleet.profile.loader import is_path, read_text, schema_of, shipped_directory, unknown_name
+from fleet.profile.loader import file_of, is_path, read_text, schema_of, shipped_directory
 from fleet.profile.schema import DnsLabel, DurationNs, Metadata, Spec, explain
 from fleet.profile.settings import StartMode
 from fleet.profile.yaml_text import YAMLTextError, read_document, read_documents
@@ -382,12 +382,7 @@ def json_schema() -> dict[str, object]:
 
 def find(source: str) -> Path:
     """Return the file of a scenario: a shipped name, or a path. Raises UsageError."""
-    if is_path(source):
-        return Path(source)
-    known = shipped()
-    if source not in known:
-        raise UsageError(f"{unknown_name('scenario', source, known)}, or a file ending in .yaml")
-    return known[source]
+    return file_of("scenario", source, shipped)
 
 
 def load(path: Path) -> Scenario:
