@@ -10,7 +10,7 @@ from fleet.errors import Exit, UsageError
 from fleet.report import run_directory
 from fleet.report.figure import Json
 from fleet.report.html_report import write_report
-from fleet.report.record import Record, judged
+from fleet.report.record import Record, judged, leader_of
 from fleet.report.report import RunFigures
 from fleet.report.report_command import one_run
 from fleet.report.summary_text import summary_text
@@ -66,12 +66,13 @@ def _write(
 
     Raises UsageError for a directory that holds anything else.
     """
-    leader = max(records, key=lambda at: (records[at].is_leader, -records[at].shard))
-    options = dict(cast("Json", records[leader].about.get("options") or {}))
-    about = records[leader].about | {"options": options | ({"title": title} if title else {})}
+    first = leader_of(records.values())
+    leader = next(at for at, each in records.items() if each is first)
+    options = dict(cast("Json", first.about.get("options") or {}))
+    about = first.about | {"options": options | ({"title": title} if title else {})}
     made = run_directory.RunDirectory(figures.run_id, directory, is_merged=True)
     made.describe(about | {run_directory.MERGED: [str(at) for at in records]})
-    for line in run_directory.lines_of({leader: records[leader]} | dict(records)):
+    for line in run_directory.lines_of({leader: first} | dict(records)):
         made.add(line)
     with contextlib.suppress(FileNotFoundError):  # nobody may have read the metrics
         shutil.copyfile(leader / run_directory.CONTROLPLANE, directory / run_directory.CONTROLPLANE)

@@ -84,7 +84,7 @@ def judged(records: Sequence[Record], restarts: int = 0, *, is_whole: bool = Tru
     whole run, nothing is said of shards that are not there.
     """
     assert records, "a run has a process"
-    leader = max(records, key=lambda each: (each.is_leader, each.evidence.steady_s, -each.shard))
+    leader = leader_of(records)
     shards: dict[int, list[Record]] = {}
     for each in sorted(records, key=lambda each: (each.shard, each.began_s)):
         shards.setdefault(each.shard, []).append(each)
@@ -124,9 +124,15 @@ def judged(records: Sequence[Record], restarts: int = 0, *, is_whole: bool = Tru
     return figures
 
 
-def so_far(records: Sequence[Record]) -> Outcome:
+def leader_of(records: Iterable[Record]) -> Record:
+    """Return the record of the process whose look at the control plane is the run's."""
+    return max(records, key=lambda each: (each.is_leader, each.evidence.steady_s, -each.shard))
+
+
+def so_far(records: Sequence[Record], *, is_whole: bool = True) -> Outcome:
     """Return the verdict on a run that goes on, as if it ended now."""
-    return judged([replace(each, is_over=True) for each in records]).judgement().outcome
+    ended = [replace(each, is_over=True) for each in records]
+    return judged(ended, is_whole=is_whole).judgement().outcome
 
 
 def _of_one(starts: Sequence[Record]) -> RunFigures:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pytest
 from run_files import figures_at
 
@@ -11,7 +12,7 @@ from fleet.report.figures import LeaseFigures
 from fleet.report.merge_command import find_records, merge_runs
 from fleet.report.record import Record, judged, merged_lines
 from fleet.report.report import Outcome, Phase, RunFigures
-from fleet.report.run_directory import RunDirectory, read_run
+from fleet.report.run_directory import CONTROLPLANE, RunDirectory, read_run
 from fleet.report.service_levels import DEFAULTS, Evidence, Objective
 
 
@@ -176,6 +177,20 @@ def test_run_directories_become_one_directory_page_and_verdict(tmp_path: Path) -
     assert (run.title, run.verdict) == ("All of it", Outcome.PASS)
     assert len(run.lines) == 1
     assert "fleet-0003" in (out / "report.html").read_text()
+
+
+def test_the_samples_of_a_merged_run_are_those_that_it_is_judged_by(tmp_path: Path) -> None:
+    """The first shard died early; its second start saw the steady part."""
+    killed = replace(record_of(0), is_over=False, evidence=Evidence(steady_s=20.0))
+    again = replace(record_of(0), began_s=1_060.0, ready_s=1_062.0)
+    starts = [leave(tmp_path / f"{at}", each) for at, each in enumerate((killed, again))]
+    for path in starts:
+        sample = {"component": path.name, "took_ms": 1, "bytes": 9, "histograms": {}, "bounds": {}}
+        sample |= {"wall_s": 1, "values": {"x": {"": 1}}}
+        (path / CONTROLPLANE).write_bytes(orjson.dumps(sample) + b"\n")
+    merge_runs(find_records(starts), None, tmp_path / "whole")
+    kept = (tmp_path / "whole" / CONTROLPLANE).read_bytes()
+    assert kept == (starts[1] / CONTROLPLANE).read_bytes()
 
 
 def test_what_is_not_one_run_is_refused(tmp_path: Path) -> None:
