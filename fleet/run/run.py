@@ -582,11 +582,12 @@ class Run:
 
     def _status(self) -> Json:
         live, records = self._observation.latest, read_records(self._directory.path)
+        known = [*(records | {self._directory.path: self._record()}).values()]
         return {
             "nodes": live.nodes_requested,
             "ready": live.nodes_ready,
             "age_s": self._meter.elapsed_s(),
-            "verdict": so_far([*(records | {self._directory.path: self._record()}).values()]),
+            "verdict": so_far(known, is_whole=self._whole.shard is None),
         }
 
     async def _scale(self, nodes: object) -> Json:

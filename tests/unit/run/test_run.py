@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -22,9 +23,13 @@ from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
-from fleet.report.display import Display, ask_on_terminal
-from fleet.report.report import Expectation
+from fleet.report.display import Display, LiveFigures, ask_on_terminal
+from fleet.report.meter import Meter
+from fleet.report.record import Record
+from fleet.report.report import Expectation, Outcome, RunFigures
+from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import DEFAULTS
+from fleet.run.observation import Observation
 from fleet.run.run import Run
 from fleet.run.target import Target
 from fleet.run.user_command import check_command
@@ -245,3 +250,19 @@ def test_only_the_first_shard_is_held_to_the_levels_of_a_file(tmp_path: Path) ->
     for shard, wanted in ((0, ("LeaseLateness",)), (1, tuple(each.sli for each in DEFAULTS))):
         made = Run(Settings.from_options(nodes=2, shard=shard, run_id="r", slo=slo))
         assert tuple(each.sli for each in made._objectives) == wanted
+
+
+@pytest.mark.parametrize(("shard", "verdict"), [(None, Outcome.INCOMPLETE), (1, Outcome.PASS)])
+def test_the_verdict_so_far_of_a_shard_is_of_this_shard(
+    shard: int | None, verdict: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one at its end: others may run on other machines."""
+    options = {} if shard is None else {"shard": shard, "nodes_total": 10, "run_id": "r"}
+    run = make_run(nodes=5, **options)
+    met = Expectation("x", is_met=True)
+    record = Record(shard=1, shards=2, figures=RunFigures(run_id="r"), waited=(met,))
+    run._directory = cast("RunDirectory", SimpleNamespace(path=tmp_path))
+    run._meter = cast("Meter", SimpleNamespace(elapsed_s=lambda: 9.0))
+    run._observation = cast("Observation", SimpleNamespace(latest=LiveFigures()))
+    monkeypatch.setattr(run, "_record", lambda: record)
+    assert run._status()["verdict"] == verdict
