@@ -7,10 +7,15 @@ from copy import deepcopy
 import pytest
 from world.cluster_fakes import FakeApi, no_sleep
 
+from fleet.cluster.kept_records import keep_record, packed
 from fleet.cluster.runs import NODES_ANNOTATION, RUN_LEASES, RunLease, Size
 from fleet.errors import UsageError
+from fleet.report.record import Record, dump
+from fleet.report.report import RunFigures
+from fleet.report.run_directory import RECORD
 from fleet.run.scaling import rows_of, scale_shards
 
+RECORDED = Record(figures=RunFigures(run_id="big"))
 LONG_AGO = "2026-01-01T00:00:00Z"
 
 
@@ -124,3 +129,13 @@ def test_the_runs_of_a_cluster_are_listed() -> None:
     shards = Shards(Size(20, 50, 20))
     [row] = asyncio.run(rows_of(shards.api))
     assert (row["run"], row["nodes"], row["verdict"], row["where"]) == ("big", "0", "-", "cluster")
+
+
+@pytest.mark.parametrize(
+    ("content", "verdict"), [(b"of another version", "-"), (dump(RECORDED), "not-judged")]
+)
+def test_a_record_that_cannot_be_read_hides_no_run(content: bytes, verdict: str) -> None:
+    shards = Shards(Size(20, 50, 20))
+    asyncio.run(keep_record(shards.api, "big", "fleet-record-big", {RECORD: packed(content)}))
+    [row] = asyncio.run(rows_of(shards.api))
+    assert (row["run"], row["verdict"]) == ("big", verdict)
