@@ -301,6 +301,7 @@ def test_twenty_thousand_nodes_are_named_once(bare_helm: Helm) -> None:
         ({"run": {"scenario": {"source": "a"}}, "nodes": 1001}, "one pod plays it"),
         ({"run": {"duration": "soon"}}, "at '/run/duration'"),
         ({"run": {"scenario": {"source": "a", "document": "b"}}}, "at '/run/scenario'"),
+        ({"topologySpreadConstraints": ["x"]}, "at '/topologySpreadConstraints/0'"),
         ({"confirmCluster": ""}, "confirmCluster: name the cluster to load by the UID"),
         ({"confirmCluster": "prod"}, "at '/confirmCluster': 'prod' does not match pattern"),
         ({"nodes": 0}, "at '/nodes': minimum: got 0, want 1"),
