@@ -20,9 +20,12 @@ class Slope(NamedTuple):
     """Standard error of the slope."""
 
     def is_flat(self, share_max: float) -> bool:
-        """Return whether it grows by no more an hour than its noise, or that share of its mean."""
+        """Return whether it grows by no more an hour than its noise, or that share of its mean.
+
+        A slope that is not known is not flat.
+        """
         noise = max(SIGMAS * self.error_per_hour, share_max * abs(self.mean))
-        return self.per_hour <= noise
+        return math.isfinite(noise) and self.per_hour <= noise
 
 
 def slope(at_s: Sequence[float], values: Sequence[float]) -> Slope:

@@ -1,4 +1,7 @@
-"""Each invariant of `make chaos` can fail: one object or figure is wrong, and it says which."""
+"""Each invariant of `make chaos` can fail: one object or figure is wrong, and it says which.
+
+So can each resource of `make soak`.
+"""
 
 import asyncio
 import datetime as dt
@@ -29,6 +32,7 @@ from chaos.byte_proxy import Link
 from chaos.chaos import CLEAN, COUNTS, LOST_MAX, VERDICT, Story, ended
 from chaos.fuzzed import HELD_AFTER
 from chaos.invariants import EVENTS_OF_ONE_MAX, INVARIANTS, check
+from chaos.soak import COLLECTED_MS_MAX, RESOURCES, Sample, judged
 from chaos.stage import RUNS, Fleet, Stage
 from chaos.test_chaos import audit_line
 from fleet.controlplane.controlplane import ControlPlane
@@ -330,3 +334,43 @@ def test_an_end_shows_what_is_wrong(
 
 def test_a_clean_up_that_fails_is_shown(monkeypatch: pytest.MonkeyPatch, over: Stage) -> None:
     assert at_the_end(monkeypatch, over, cleaned=3)[CLEAN] == "not cleaned"
+
+
+SHARE = 0.02
+
+
+def samples(count: int = 1800, **growth_per_hour: float) -> list[Sample]:
+    """Return what an hour of soak writes: noise around 100, and growth."""
+    draws = random.Random(1)
+    return [
+        {
+            "at_s": 2.0 * at,
+            "collected_ms": 1.0,
+            **{
+                name: 100 + draws.uniform(-1, 1) + growth_per_hour.get(name, 0) * at / 1800
+                for name in RESOURCES
+            },
+        }
+        for at in range(count)
+    ]
+
+
+def test_noise_is_flat() -> None:
+    assert judged(samples(), SHARE)[1] == []
+
+
+@pytest.mark.parametrize("name", RESOURCES)
+def test_a_resource_that_grows_is_found(name: str) -> None:
+    assert judged(samples(**{name: 3}), SHARE)[1] == [f"{name} grows"]
+    assert judged(samples(**{name: -3}), SHARE)[1] == []
+
+
+def test_too_few_samples_are_not_flat() -> None:
+    for count in (0, 2):
+        assert judged(samples(count), SHARE)[1] == [f"{name} grows" for name in RESOURCES]
+
+
+def test_a_long_collection_is_found() -> None:
+    found = samples()
+    found[-1]["collected_ms"] = COLLECTED_MS_MAX + 1
+    assert judged(found, SHARE)[1] == ["the garbage collector took 51 ms"]
