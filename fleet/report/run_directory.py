@@ -389,10 +389,13 @@ def bundle(path: Path, record: Record, bytes_max: int) -> dict[str, bytes]:
 
 
 def _fitting(lines: Callable[[int], Iterable[bytes]], bytes_max: int) -> bytes:
-    step = 1
-    while len(content := packed(b"".join(lines(step)))) > bytes_max:
-        step *= 2
-    return content
+    """Return every so many lines, compressed; none of them if not even the first ones fit."""
+    step, before = 1, b""
+    while (content := b"".join(lines(step))) != before:  # it is when only the first ones are left
+        if len(found := packed(content)) <= bytes_max:
+            return found
+        step, before = step * 2, content
+    return packed(b"")
 
 
 def lines_of(records: Mapping[Path, Record]) -> list[Json]:

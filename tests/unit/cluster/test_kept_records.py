@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import gzip
 import os
 from copy import deepcopy
 from pathlib import Path
@@ -182,3 +183,12 @@ def test_a_record_fits_into_a_config_map_however_long_the_run_was(tmp_path: Path
     assert load(back[RECORD]).is_over
     assert back[CONTROLPLANE]
     assert 500 < len(back[TIMESERIES].splitlines()) < 2_000
+
+
+def test_what_cannot_be_thinned_until_it_fits_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / TIMESERIES).write_bytes(b'{"x": "%b"}\n' % os.urandom(9_000).hex().encode() * 9)
+    (tmp_path / CONTROLPLANE).write_bytes(b"")
+    record = Record(figures=RunFigures(run_id=RUN), is_over=True)
+    files = bundle(tmp_path, record, 9_000)
+    assert files[TIMESERIES] == files[CONTROLPLANE] == packed(b"")
+    assert load(gzip.decompress(files[RECORD])).is_over
