@@ -505,8 +505,8 @@ class Settings(BaseModel):
         shard = (self.shard or 0) * self.processes + number
         return self.model_copy(
             update={
-                "nodes": self._part(self.nodes, number),
-                "max_nodes": self._part(self.max_nodes, number),
+                "nodes": self.part(self.nodes, number),
+                "max_nodes": self.part(self.max_nodes, number),
                 "shard": shard,
                 "shard_stride": self.shard_stride or self._stride(least),
                 "rate": self.rate / self.processes,
@@ -519,7 +519,7 @@ class Settings(BaseModel):
             return [self]
         return [self.share(number) for number in range(self.processes)]
 
-    def _part(self, count: int, number: int) -> int:
+    def part(self, count: int, number: int) -> int:
         """Return what one of the processes has of so many."""
         return count // self.processes + (number < count % self.processes)
 

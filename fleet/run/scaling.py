@@ -65,10 +65,10 @@ class Scaling:
 
     async def scale(self, nodes: int, siblings: Siblings | None) -> Json:
         """Have so many nodes from now on. Raises UsageError, and FleetError if a process fails."""
-        most, processes, before = self._settings.most, self._settings.processes, self.nodes
+        settings, most, before = self._settings, self._settings.most, self.nodes
         if nodes > most:
             raise UsageError(f"--nodes {nodes}: this run has room for {most}; see --max-nodes")
-        parts = [nodes // processes + (at < nodes % processes) for at in range(processes)]
+        parts = [settings.part(nodes, number) for number in range(settings.processes)]
         directories = siblings.run_directories() if siblings is not None else []
         for directory, part in zip(directories, parts[1:], strict=True):
             await ask(directory, {"do": "scale", "nodes": part})
