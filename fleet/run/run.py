@@ -627,9 +627,10 @@ class Run:
         """Return how the run stands, all of its processes."""
         live = self._meter.live()
         if self._siblings is not None:
-            live = combined([live, *self._siblings.live()])
-            if not self._settings.is_on_dashboard:  # though some have not begun
-                scaling = self._scaling
+            others, scaling = self._siblings.live(), self._scaling
+            live = combined([live, *others])
+            if len(others) < self._whole.processes - 1 and not self._settings.is_on_dashboard:
+                # Some have not begun, or begin again: they are to have their nodes all the same.
                 live.nodes_requested = scaling.nodes if scaling else self._whole.nodes
         self._observation.tell(live)
         return live

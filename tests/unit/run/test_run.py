@@ -20,6 +20,7 @@ from fleet.cluster.cleanup import is_tenth
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
+from fleet.host.siblings import Siblings
 from fleet.k8s.effects import WatchEvent, WatchKind
 from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
@@ -266,3 +267,16 @@ def test_the_verdict_so_far_of_a_shard_is_of_this_shard(
     run._observation = cast("Observation", SimpleNamespace(latest=LiveFigures()))
     monkeypatch.setattr(run, "_record", lambda: record)
     assert run._status()["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("begun", "wanted"), [([], 60), ([5], 60), ([5, 9], 24)])
+def test_each_process_says_how_many_nodes_it_is_to_have_once_it_has_begun(
+    begun: list[int], wanted: int
+) -> None:
+    """By the Leases of its processes a run may have been scaled without a word to the first one."""
+    run = make_run(nodes=60, processes=3)
+    run._meter = cast("Meter", SimpleNamespace(live=lambda: LiveFigures(nodes_requested=10)))
+    others = [LiveFigures(nodes_requested=nodes) for nodes in begun]
+    run._siblings = cast("Siblings", SimpleNamespace(live=lambda: others))
+    run._observation = cast("Observation", SimpleNamespace(tell=lambda _live: None))
+    assert run._live().nodes_requested == wanted
