@@ -1,5 +1,6 @@
 """What shards leave adds up to one run with one verdict, whoever adds it up."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 from run_files import figures_at
 
 from fleet.errors import Exit, UsageError
+from fleet.metrics import Histogram
+from fleet.report.control_plane import REQUESTS, Exposition
 from fleet.report.figures import LeaseFigures
 from fleet.report.merge_command import find_records, merge_runs
 from fleet.report.record import Record, judged, merged_lines
-from fleet.report.report import Outcome, Phase, RunFigures
+from fleet.report.report import ControlPlaneFigures, Outcome, Phase, RunFigures
 from fleet.report.run_directory import CONTROLPLANE, RunDirectory, read_run
 from fleet.report.service_levels import DEFAULTS, Evidence, Objective
 
@@ -137,6 +140,56 @@ def test_a_shard_that_was_started_again_counts_once_as_nodes_and_twice_as_reques
     assert found.reasons == ["1 times a process of the fleet died and was started again"]
 
 
+def of_ms(*took_ms: int) -> Histogram:
+    made = Histogram()
+    for each in took_ms:
+        made.record(each * 1_000)
+    return made
+
+
+def test_what_every_shard_asked_and_saw_counts() -> None:
+    """The control plane's own figures are the leader's; the other shards did not look."""
+    writes = {(REQUESTS, "PUT|leases||resource"): [50.0, 100.0]}
+    told = Exposition(buckets=writes, bounds={REQUESTS: [0.1, math.inf]})
+    records = []
+    for shard in range(4):
+        record = record_of(shard)
+        record.figures.wall_s = 200.0 + shard
+        record.figures.controlplane = ControlPlaneFigures(asked_by_fleet={"run": 2, f"{shard}": 1})
+        client = [("PUT", "leases", of_ms(*[10 if shard < 2 else 900] * 50))]
+        pods = of_ms(*[100 + 400 * shard] * 25)
+        record.evidence = Evidence(steady_s=180.0, client=client, pod_starts=pods)
+        record.evidence.steady = told if shard == 0 else None
+        records.append(record)
+    figures = judged(records)
+    assert figures.wall_s == 203.0
+    asked = {"run": 8, "0": 1, "1": 1, "2": 1, "3": 1}
+    assert figures.controlplane.asked_by_fleet == asked
+    levels = {each.sli: each for each in figures.slis}
+    assert levels["MutatingApiCallLatency"].client == pytest.approx(0.9, rel=0.05)
+    assert levels["PodStartupLatency"].samples == 100
+    assert levels["PodStartupLatency"].measured == pytest.approx(1.3, rel=0.05)
+
+
+def test_nodes_that_lost_ready_in_both_starts_of_a_shard_count_once() -> None:
+    starts = [record_of(1), replace(record_of(1), began_s=1_100.0)]
+    for record, lost in zip(starts, (3, 2), strict=True):
+        record.figures.nodes.ever_not_ready = lost
+    assert judged([record_of(0), *starts]).nodes.ever_not_ready == 3
+
+
+def test_a_start_that_left_no_record_is_known_by_who_started_it() -> None:
+    decided = judged([*map(record_of, range(4))], 2).judgement()
+    assert decided.outcome is Outcome.INVALID
+    assert decided.reasons == ["2 times a process of the fleet died and was started again"]
+
+
+def test_a_run_has_as_many_shards_as_the_first_of_them_knew() -> None:
+    """A StatefulSet that was scaled up has started the others with a larger total."""
+    larger = replace(record_of(3), shards=9)
+    assert judged([*map(record_of, range(3)), larger]).judgement().outcome is Outcome.PASS
+
+
 def test_the_time_series_of_shards_is_added_up_by_the_second() -> None:
     one = [{"wall_s": at + 0.1, "nodes": {"ready": 2}, "requests_ms": {"p99": 5}} for at in (1, 2)]
     other = [
@@ -153,6 +206,25 @@ def test_the_time_series_of_shards_is_added_up_by_the_second() -> None:
     assert [line["nodes"] for line in lines] == [{"ready": 2}, {"ready": 5}, {"ready": 3}]
     assert lines[1]["requests_ms"] == {"p99": 7}
     assert lines[1]["requests"] == other[0]["requests"]
+    slow = [{"wall_s": at, "lag_ms": {"p50": 2, "p99": 3, "max": 4}, "n": 1} for at in (1.0, 3.0)]
+    lines = merged_lines(
+        [
+            (100.0, slow),
+            (
+                100.0,
+                [
+                    each | {"wall_s": at}
+                    for at, each in zip((1, 2, 3), (*slow, slow[0]), strict=True)
+                ],
+            ),
+        ]
+    )
+    assert [line["n"] for line in lines] == [
+        2,
+        2,
+        2,
+    ]  # a second without a line is as the one before
+    assert lines[0]["lag_ms"] == {"p50": 2, "p99": 3, "max": 4}
 
 
 def leave(path: Path, record: Record) -> Path:
