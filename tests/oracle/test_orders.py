@@ -206,7 +206,7 @@ def test_a_run_of_few_requests_has_a_limit_of_its_own() -> None:
     assert biases(few("real", 20), few("fleet", 21 + int(LEAST)))
 
 
-def test_one_try_more_to_report_a_node_that_is_gone_is_five_reads() -> None:
+def test_one_report_and_one_renewal_more_of_a_node_that_is_gone_are_five_reads() -> None:
     def reading(side: str, count: int) -> Trace:
         log = Log(side)
         for _ in range(count):

@@ -4,7 +4,8 @@
       |no lease yet  |five failures        RENEW --409--> GET --> RENEW, counted as a try
       v              v
      GET --404--> OWNER --uid--> CREATE --ok--> WAIT, after a 409 RENEW
-      |ok: RENEW    |404: WAIT, the next tick tries again
+      |ok: RENEW    |404: WAIT, the next tick tries again;
+                    |     after a 409 UNOWNED, which reads the Node once for each try that is left
 
 Of a Node that others make (`--manage`) a Lease that GET shows with a time that fleet never sent is
 another kubelet's: STOPPED, and the node falls silent.
@@ -48,6 +49,7 @@ class LeaseState(enum.IntEnum):
     CREATE = 3
     RENEW = 4
     STOPPED = 5
+    UNOWNED = 6
 
 
 @dataclass(slots=True, eq=False)
@@ -142,11 +144,7 @@ class NodeLease:
             self._on_created(reply, turn)
         else:
             assert call.op is effects.Op.GET_NODE_LEASE, call
-            if reply.ok:
-                assert isinstance(reply.record, NodeView), reply
-                self._create(reply.record.uid, turn)
-            else:  # without an owner no Lease is made this time
-                self._wait(turn)
+            self._on_owner(reply, turn)
 
     def _on_renewed(self, reply: effects.Reply, turn: Turn) -> None:
         """Source: sync, retryUpdateLease: twice five tries; a conflict needs a newer base first."""
@@ -204,6 +202,27 @@ class NodeLease:
             self._ensure(turn)
         else:
             self._back_off(turn)
+
+    def _on_owner(self, reply: effects.Reply, turn: Turn) -> None:
+        """Without an owner no Lease is made; tries after a conflict each look for it.
+
+        Source: newLease, in ensureLease and in retryUpdateLease. Differs: an owner that comes back
+        between two tries gets a POST; a kubelet's PUT creates as well.
+        """
+        is_try = self._state is LeaseState.UNOWNED
+        if reply.ok:
+            assert isinstance(reply.record, NodeView), reply
+            self._failures = 0 if is_try else self._failures
+            self._create(reply.record.uid, turn)
+            return
+        self._failures += is_try
+        if self._failures % RETRIES_MAX:
+            self._state = LeaseState.UNOWNED
+            turn.call(effects.Op.GET_NODE_LEASE)
+        elif is_try and self._failures == RETRIES_MAX:
+            self._ensure(turn)
+        else:
+            self._wait(turn)
 
     def _take_base(self, reply: effects.Reply) -> None:
         assert isinstance(reply.record, LeaseView), reply

@@ -128,3 +128,31 @@ def test_in_light_renewals_fall_due_together() -> None:
     assert {due_ns % (100 * NS_PER_MS) for due_ns in dues[True]} == {0}
     assert len(set(dues[True])) < 21  # 1.9 s of them
     assert len(set(dues[False])) == 200
+
+
+def test_tries_after_a_conflict_each_look_for_the_node_and_then_for_the_lease() -> None:
+    """As recorded of a kubelet 1.36.3 whose Node and Lease were deleted."""
+    world = World().created()
+    [renew] = world.fire()
+    assert isinstance(renew, ApiCall)
+    assert world.reply(renew, Reply(ReplyKind.CONFLICT)) == [GET]
+    assert world.reply(GET, NOT_FOUND) == [OWNER]
+    for _ in range(4):  # tries left of five
+        assert world.reply(OWNER, NOT_FOUND) == [OWNER]
+    assert world.reply(OWNER, NOT_FOUND) == [GET]
+    assert world.reply(GET, NOT_FOUND) == [OWNER]
+    [timer] = world.reply(OWNER, NOT_FOUND)
+    assert isinstance(timer, SetTimer)
+    assert world.fire() == [GET]
+
+
+def test_a_node_that_comes_back_between_tries_has_its_lease_at_once() -> None:
+    world = World().created()
+    [renew] = world.fire()
+    assert isinstance(renew, ApiCall)
+    world.reply(renew, Reply(ReplyKind.CONFLICT))
+    world.reply(GET, NOT_FOUND)
+    world.reply(OWNER, NOT_FOUND)
+    assert world.reply(OWNER, node_reply()) == [creation(world.now_ns)]
+    [timer] = world.reply(creation(world.now_ns), lease_reply(world.now_ns))
+    assert isinstance(timer, SetTimer)
