@@ -97,7 +97,7 @@ fuzz: setup  ## 10 million broken inputs for the codecs and hostile pods; ARGS='
 
 .PHONY: chaos
 CHAOS = PYTHONPATH=tests $(GUARDED) $(BIN)/python -m chaos.chaos
-chaos: setup  ## ten minutes of trouble on a control plane, then nothing may be lost; SEED=1, MINUTES=2, ARGS='--full 60 --lean 140'
+chaos: setup  ## ten minutes of trouble on a control plane, then nothing may be lost; SEED="1 2 3", MINUTES=2, ARGS='--full 60 --lean 140'
 	$(BIN)/fleet controlplane build
 	$(CHAOS) $(addprefix --seed=,$(SEED)) $(addprefix --minutes=,$(MINUTES)) $(ARGS)
 

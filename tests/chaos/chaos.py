@@ -5,9 +5,11 @@ fault of the table in trouble.py is drawn and begun. After each episode of some 
 healed, and the invariants (invariants.py) must come true. At the end both fleets are ended: what
 they counted is what the audit log has, their verdicts say what happened, and `fleet clean` leaves
 nothing. The faults, their order and their lengths are those of the seed; `--seed` plays them again.
+Each kind is drawn once before any is drawn again.
 
-Prints two tables (faults, and invariants by fault), writes them to --out with the logs of what
-failed, and exits with 1 if an invariant did not hold.
+Several seeds run one after the other. After each, --out has its logs and figures, and tables.md the
+tables (faults, and invariants by fault) of all seeds that are there. Exits with 1 if an invariant
+did not hold.
 """
 
 import argparse
@@ -18,11 +20,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 from e2e.e2e_world import FLEET
 from support.guard import guarded
 
@@ -39,7 +41,8 @@ from chaos.admin import (
 )
 from chaos.invariants import check, expected, some, tracebacks
 from chaos.stage import RUNS, Fleet, Stage, staged
-from chaos.trouble import KINDS, Blow, draw
+from chaos.story import Story, stories, tables
+from chaos.trouble import KINDS, Blow, Deck, possible
 from fleet.errors import FleetError
 from fleet.k8s.times import rfc3339_micro
 
@@ -49,35 +52,12 @@ EPISODE_S = 90.0
 RECOVERY_S_MAX = 300.0
 LOST_MAX = 50
 """Answers of one kind that may have come from API servers that were killed and are in no log."""
+ENDS_EARLY = (AssertionError, FleetError, psutil.Error, subprocess.SubprocessError, *ERRORS)
 COUNTS, VERDICT, CLEAN = (
     "fleet counts what the audit log has",
     "the verdict says what happened",
     "fleet clean leaves nothing",
 )
-
-
-@dataclass
-class Story:
-    """What happened in one run."""
-
-    seed: int
-    recovery_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    counts: Counter[str] = field(default_factory=Counter)
-    held: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """By invariant and fault: how often it held after an episode with the fault."""
-    looks: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """And how often it was looked at."""
-    wrong: list[str] = field(default_factory=list)
-    unasked: list[str] = field(default_factory=list)
-    churned: int = 0
-
-    def note(self, episode: set[str], found: dict[str, str], when: str) -> None:
-        for name, wrong in found.items():
-            for kind in episode:
-                self.held[name][kind] += not wrong
-                self.looks[name][kind] += 1
-            if wrong:
-                self.wrong.append(f"{when}, after {', '.join(sorted(episode))}: {name}: {wrong}")
 
 
 def say(words: str) -> None:
@@ -96,25 +76,31 @@ async def recovered(stage: Stage, story: Story, blow: Blow) -> None:
             continue
         if all(leases.get(name, "") > healed for name in expected(stage)):
             break
-    story.recovery_s[blow.kind].append(loop.time() - begin_s)
+    story.recovery_s.setdefault(blow.kind, []).append(loop.time() - begin_s)
 
 
 async def play(options: argparse.Namespace, seed: int) -> Story:
     """Play one seed; what ends it early is among what is wrong."""
-    story = Story(seed)
-    async with staged(random.Random(seed + 1)) as stage:
-        try:
-            await bring_up(stage, options)
-            story.note({"start"}, await check(stage, options.limit), "before any fault")
-            say(f"seed {seed}: {options.full} + {options.lean} nodes, {options.pods} pods")
-            await go_wrong(stage, story, options)
-            found = await ended(stage)
-            story.note(set(story.counts), found, "at the end")
-        except (AssertionError, FleetError, OSError, RefusedError) as error:
-            story.wrong.append(f"the story ended early: {error!r}")
-        story.churned, story.unasked = stage.churned, stage.unasked
-        keep(stage, options.out / str(seed))
+    size = f"{options.full} + {options.lean} nodes, {options.pods} pods, {options.minutes:g} min"
+    story = Story(seed, size)
+    try:
+        async with staged(random.Random(seed + 1)) as stage:
+            try:
+                await tell(stage, story, options)
+            finally:
+                story.churned, story.unasked = stage.churned, stage.unasked
+                keep(stage, options.out / str(seed))
+    except* ENDS_EARLY as error:
+        story.wrong.append(f"the story ended early: {error!r}")
     return story
+
+
+async def tell(stage: Stage, story: Story, options: argparse.Namespace) -> None:
+    await bring_up(stage, options)
+    story.note({"start"}, await check(stage, options.limit), "before any fault")
+    say(f"seed {story.seed}: {story.size}")
+    await go_wrong(stage, story, options)
+    story.note(set(story.counts), await ended(stage), "at the end")
 
 
 async def bring_up(stage: Stage, options: argparse.Namespace) -> None:
@@ -129,28 +115,29 @@ async def bring_up(stage: Stage, options: argparse.Namespace) -> None:
 async def go_wrong(stage: Stage, story: Story, options: argparse.Namespace) -> None:
     """Play episodes of faults until the time is over, with a calm after each."""
     draws = random.Random(story.seed)
+    deck = Deck(draws, options.only or possible(stage))
     end_s = time.monotonic() + options.minutes * 60
-    watching: set[asyncio.Task[None]] = set()
-    while time.monotonic() < end_s:
-        churning = asyncio.create_task(stage.churn(options.churn))
-        episode = set()
-        calm_s = min(time.monotonic() + EPISODE_S, end_s)
-        while time.monotonic() < calm_s:
-            blow = draw(draws, draws.choice(options.only) if options.only else "")
-            fleet = stage.fleets[int(draws.random() * len(stage.fleets))]
-            gap_s = draws.uniform(*GAP_S)
-            say(f"{blow.kind} for {blow.hold_s:.1f} s, {fleet.prefix}, {blow.share:.2f}")
-            await strike(stage, fleet, blow)
-            episode.add(blow.kind)
-            story.counts[blow.kind] += 1
-            watching.add(asyncio.create_task(recovered(stage, story, blow)))
-            await asyncio.sleep(gap_s)
-        churning.cancel()
-        await stage.revive_all()
-        found = await check(stage, options.limit)
-        story.note(episode, found, f"{datetime.now(tz=UTC):%H:%M:%S}")
-        say(f"calm: {[f'{name}: {wrong}' for name, wrong in found.items() if wrong] or 'well'}")
-    await asyncio.gather(*watching)
+    async with asyncio.TaskGroup() as watching:
+        while time.monotonic() < end_s:
+            churning = watching.create_task(stage.churn(options.churn))
+            episode = set()
+            calm_s = min(time.monotonic() + EPISODE_S, end_s)
+            while time.monotonic() < calm_s:
+                blow = deck.deal()
+                fleet = stage.fleets[int(draws.random() * len(stage.fleets))]
+                gap_s = draws.uniform(*GAP_S)
+                await stage.revive_all()
+                say(f"{blow.kind} for {blow.hold_s:.1f} s, {fleet.prefix}, {blow.share:.2f}")
+                await strike(stage, fleet, blow)
+                episode.add(blow.kind)
+                story.counts[blow.kind] += 1
+                watching.create_task(recovered(stage, story, blow))
+                await asyncio.sleep(gap_s)
+            churning.cancel()
+            await stage.revive_all()
+            found = await check(stage, options.limit)
+            story.note(episode, found, f"{datetime.now(tz=UTC):%H:%M:%S}")
+            say(f"calm: {[f'{name}: {wrong}' for name, wrong in found.items() if wrong] or 'well'}")
 
 
 async def strike(stage: Stage, fleet: Fleet, blow: Blow) -> None:
@@ -240,48 +227,9 @@ def keep(stage: Stage, directory: Path) -> None:
         shutil.copy(path, directory)
 
 
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-def tables(stories: list[Story]) -> str:
-    """Return both tables of all seeds, and what was wrong."""
-    lines = [f"{'fault':<28}{'times':>6}{'recovered p50':>16}{'p99':>8}{'max':>8}"]
-    for kind in KINDS:
-        values = [each for story in stories for each in story.recovery_s[kind]]
-        times = sum(story.counts[kind] for story in stories)
-        shown = "".join(f"{percentile(values, at):>{w}.1f}" for at, w in ((0.5, 16), (0.99, 8)))
-        lines.append(f"{kind:<28}{times:>6}{shown}{max(values, default=0):>8.1f}")
-    held, looks = [story.held for story in stories], [story.looks for story in stories]
-    names = list(dict.fromkeys(name for story in stories for name in story.held))
-    heads = [
-        f"{'held / looked at, after':<28}",
-        *(f"{chr(ord('a') + at):>8}" for at in range(len(names))),
-    ]
-    lines += ["", *(f"{chr(ord('a') + at)}: {name}" for at, name in enumerate(names))]
-    lines += ["", "".join(heads)]
-    for kind in ("start", *KINDS):
-        cells = [
-            "/".join(str(sum(each[name][kind] for each in table)) for table in (held, looks))
-            for name in names
-        ]
-        lines.append(f"{kind:<28}" + "".join(f"{cell:>8}" for cell in cells))
-    lines.append("")
-    for story in stories:
-        lines.append(
-            f"seed {story.seed}: {'RED' if story.wrong else 'green'}, "
-            f"{sum(story.counts.values())} faults, {story.churned} pods deleted"
-            + (f", ended by themselves: {story.unasked}" if story.unasked else "")
-        )
-        lines += [f"  {each}" for each in story.wrong]
-    return "\n".join(lines)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=int(f"{datetime.now(tz=UTC):%Y%m%d}"))
-    parser.add_argument("--seeds", type=int, default=1, help="how many in a row")
+    parser.add_argument("--seed", action="append", type=int, help="once or more; else the day")
     parser.add_argument("--minutes", type=float, default=10.0, help="of faults, for each seed")
     parser.add_argument("--full", type=int, default=300, help="nodes of fidelity kubelet")
     parser.add_argument("--lean", type=int, default=700, help="nodes of fidelity light")
@@ -291,13 +239,16 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=list(KINDS), help="a kind of fault")
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
     options = parser.parse_args()
-    stories = []
+    played = []
     with guarded(f"/chaos/{time.time_ns()}"):
-        for seed in range(options.seed, options.seed + options.seeds):
-            stories.append(asyncio.run(play(options, seed)))
-            (options.out / "tables.txt").write_text(tables(stories) + "\n")
-    print(f"\n{tables(stories)}")
-    return int(any(story.wrong for story in stories))
+        for seed in options.seed or [int(f"{datetime.now(tz=UTC):%Y%m%d}")]:
+            story = asyncio.run(play(options, seed))
+            story.write(options.out / str(seed))
+            (options.out / "tables.md").write_text(tables(stories(options.out)) + "\n")
+            say("\n".join([f"seed {seed}: {'RED' if story.wrong else 'green'}", *story.wrong]))
+            played.append(story)
+    print((options.out / "tables.md").read_text())
+    return int(any(story.wrong for story in played))
 
 
 if __name__ == "__main__":

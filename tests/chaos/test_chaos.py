@@ -1,16 +1,22 @@
 """The parts of `make chaos`: its link does to bytes what it says, its draws repeat, it counts."""
 
+import argparse
 import asyncio
 import json
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import NoReturn
 
+import psutil
 import pytest
 
+from chaos import chaos
 from chaos.audit import AuditCounter
 from chaos.byte_proxy import Link
-from chaos.trouble import KINDS, draw
+from chaos.story import Story, stories, tables
+from chaos.trouble import KINDS, Deck
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Test = Callable[[Link, Ends, Ends], Awaitable[None]]
@@ -102,13 +108,46 @@ def test_a_reset_is_no_end() -> None:
     linked(test)
 
 
-def test_a_seed_draws_the_same_faults_again_and_all_kinds() -> None:
-    one, two = ([draw(draws) for _ in range(400)] for draws in (random.Random(5), random.Random(5)))
+def test_a_seed_draws_the_same_faults_again_and_each_kind_once_a_round() -> None:
+    decks = [Deck(random.Random(5), KINDS) for _ in range(2)]
+    one, two = ([deck.deal() for _ in range(3 * len(KINDS))] for deck in decks)
     assert one == two
-    assert {each.kind for each in one} == set(KINDS)
+    for at in range(0, len(one), len(KINDS)):
+        assert {each.kind for each in one[at : at + len(KINDS)]} == set(KINDS)
     for blow in one:
         least_s, most_s = KINDS[blow.kind].hold_s
         assert least_s <= blow.hold_s <= most_s
+
+
+def test_stories_add_up(tmp_path: Path) -> None:
+    for seed, took_s, wrong in ((2, 30.0, ""), (10, 4.0, "1: full-00001")):
+        story = Story(seed, "small", {"etcd-slow": [took_s]}, Counter({"etcd-slow": 1}))
+        story.note({"etcd-slow"}, {"every node is Ready": wrong}, "calm")
+        story.write(tmp_path / str(seed))
+    lines = tables(stories(tmp_path)).splitlines()
+    for line in (
+        "| etcd-slow | 2 | 30 | 30 | 30 |",
+        "- a: every node is Ready",
+        "| etcd-slow | 1/2 |",
+        "| etcd-killed | 0/0 |",
+        "| 2 | small | green | 1 | 0 |  |",
+        "| 10 | small | RED | 1 | 0 |  |",
+        "- seed 10: calm, after etcd-slow: every node is Ready: 1: full-00001",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize("error", [psutil.NoSuchProcess(1), AssertionError("no"), OSError(5, "no")])
+def test_what_ends_a_story_early_makes_it_red(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: Exception
+) -> None:
+    def fails(_draws: random.Random) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(chaos, "staged", fails)
+    options = argparse.Namespace(full=1, lean=1, pods=1, minutes=1, out=tmp_path)
+    [wrong] = asyncio.run(chaos.play(options, 7)).wrong
+    assert repr(error) in wrong
 
 
 class Asker:

@@ -29,11 +29,12 @@ from chaos.admin import (
     RefusedError,
 )
 from chaos.byte_proxy import Link
-from chaos.chaos import CLEAN, COUNTS, LOST_MAX, VERDICT, Story, ended
+from chaos.chaos import CLEAN, COUNTS, LOST_MAX, VERDICT, ended
 from chaos.fuzzed import HELD_AFTER
 from chaos.invariants import EVENTS_OF_ONE_MAX, INVARIANTS, check
 from chaos.soak import COLLECTED_MS_MAX, RESOURCES, Sample, judged
 from chaos.stage import RUNS, Fleet, Stage
+from chaos.story import Story
 from chaos.test_chaos import audit_line
 from fleet.controlplane.controlplane import ControlPlane
 

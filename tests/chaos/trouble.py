@@ -5,7 +5,7 @@ import contextlib
 import random
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from fleet.controlplane.options import APISERVER, CONTROLLER_MANAGER, ETCD, SCHE
 from fleet.controlplane.pki import API_SERVER_NAMES, Authority
 
 LEVEL = "chaos-refuses"
+DISK_FULL = "disk-full"
 DESCRIPTORS_LEFT = 3
 HALF = 0.5
 RATE_LEAST = 20_000.0
@@ -45,28 +46,39 @@ class Kind(NamedTuple):
     player: Player
     hold_s: tuple[float, float]
     """For how long it lasts, at least and at most; (0, 0): for an instant."""
-    weight: float = 1.0
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def kind(name: str, least_s: float, most_s: float, weight: float = 1.0) -> Callable[[Fault], Fault]:
+def kind(name: str, least_s: float, most_s: float) -> Callable[[Fault], Fault]:
     """Add a row to the table."""
 
     def add(fault: Fault) -> Fault:
-        KINDS[name] = Kind(contextlib.asynccontextmanager(fault), (least_s, most_s), weight)
+        KINDS[name] = Kind(contextlib.asynccontextmanager(fault), (least_s, most_s))
         return fault
 
     return add
 
 
-def draw(draws: random.Random, name: str = "") -> Blow:
-    """Draw a fault of a kind, or of any."""
-    if not name:
-        names = list(KINDS)
-        [name] = draws.choices(names, [KINDS[each].weight for each in names])
-    return Blow(name, draws.uniform(*KINDS[name].hold_s), draws.random())
+def possible(stage: Stage) -> list[str]:
+    """Return the kinds that can happen on a machine: where nothing may be mounted no disk fills."""
+    return [name for name in KINDS if name != DISK_FULL or stage.run_disk is not None]
+
+
+class Deck:
+    """Draws faults: each kind once, in a random order, before any comes again."""
+
+    def __init__(self, draws: random.Random, names: Collection[str]) -> None:
+        self._draws = draws
+        self._names = names
+        self._left: list[str] = []
+
+    def deal(self) -> Blow:
+        if not self._left:
+            self._left = self._draws.sample(sorted(self._names), len(self._names))
+        name = self._left.pop()
+        return Blow(name, self._draws.uniform(*KINDS[name].hold_s), self._draws.random())
 
 
 # ---- the control plane ----
@@ -258,11 +270,9 @@ async def _clock_steps(_stage: Stage, fleet: Fleet, blow: Blow) -> AsyncIterator
         fleet.step_clock(0)
 
 
-@kind("disk-full", 5, 10)
+@kind(DISK_FULL, 5, 10)
 async def _disk_full(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    if stage.run_disk is None:  # nothing may be mounted here
-        yield
-        return
+    assert stage.run_disk is not None
     stage.run_disk.fill()
     try:
         yield
@@ -292,7 +302,7 @@ async def _rotated(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[Non
 # ---- others who write to the cluster ----
 
 
-@kind("node-deleted", 0, 0, 0.5)
+@kind("node-deleted", 0, 0)
 async def _node_deleted(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
     """Delete a Node: its kubelet goes on, and does not register again until it is restarted."""
     name = await stage.a_node(fleet)
