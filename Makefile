@@ -15,7 +15,7 @@ VERSION =
 VERSION_NODES ?= 100
 export FLEET_TEST_MINOR := $(VERSION)
 
-.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence streams parity oracle rights chart chart-rbac \
+.PHONY: fuzz help setup spawn test lint types unit sim programs e2e browser locust silence streams oracle rights chart chart-rbac \
 	conformance bench bench-peers chromium proto proto-cri proto-plugins format clean dist dist-wheel dist-test controlplane-wheel lock image docs
 
 help:  ## list the targets
@@ -59,9 +59,9 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 	@echo "seeds $(SIM_FIRST_SEED) and on, $(SIM_SEEDS) of them; again: make sim-long SIM_FIRST_SEED=$(SIM_FIRST_SEED)"
 	FLEET_SIM_FIRST_SEED=$(SIM_FIRST_SEED) FLEET_SIM_SEEDS=$(SIM_SEEDS) \
 		$(BIN)/pytest --numprocesses 2 -m seeded tests/sim
-e2e: programs chromium  ## the real command line on real control planes, the chart, and kubemark next to fleet
+e2e: programs chromium  ## the real command line on real control planes, and the chart
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'e2e and not slow' -rs \
-		tests/e2e tests/chart tests/parity tests/versions
+		tests/e2e tests/chart tests/versions
 
 .PHONY: versions
 versions: setup  ## what users do first, on each minor of Kubernetes that fleet builds, in one table; VERSION_NODES=1000
@@ -135,9 +135,6 @@ chromium:
 browser: setup chromium  ## steer a run from a real browser; installs Debian's Chromium if there is none
 	$(BIN)/fleet controlplane build
 	$(BIN)/pytest tests/e2e/test_browser.py
-
-parity: programs  ## the requests of a node against those of Kubernetes' own kubelet code
-	$(BIN)/pytest tests/parity
 
 .PHONY: oracle-short
 oracle-short: kubelet  ## the half of it that has no long waits: three minutes

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 PYTEST = (PYTHON, "-m", "pytest", "-rs")
 WORKERS = ("--dist=loadfile", "--no-loadscope-reorder")
-REAL = ("tests/e2e", "tests/chart", "tests/parity")
+REAL = ("tests/e2e", "tests/chart")
 MINUTE_S = 60
 WELL, NO_PROGRAMS, NOTHING_COLLECTED = 0, 3, 5
 

@@ -16,7 +16,6 @@ from e2e.own_control_plane import own_control_plane, standing
 from fleet.controlplane.options import CONTROLLER_MANAGER
 
 LONG = (
-    "test_parity",
     "test_oracle",
     "test_real_kubelet",
     "test_docs",

@@ -19,7 +19,6 @@ from typing import Any
 
 import yaml
 from e2e.e2e_world import DEDICATED, Json, Running, World, condition, eventually
-from parity.recording import ENDED_WELL, Stage
 from support.header_tap import Noted
 
 from fleet.profile.node_import import import_nodes
@@ -31,6 +30,7 @@ from oracle.real_kubelet import (
     running,
     sessions_go_first,
 )
+from oracle.tapped_plane import ENDED_WELL, TappedPlane
 
 REAL, OWN = "real-00000", "oracle-00000"
 OWN_PREFIX = OWN.rpartition("-")[0]
@@ -129,7 +129,7 @@ class Told:
 class BothNodes:
     """Both nodes, Ready."""
 
-    def __init__(self, stage: Stage, real: RealKubelet, own: Running) -> None:
+    def __init__(self, stage: TappedPlane, real: RealKubelet, own: Running) -> None:
         self.stage = stage
         self.real = real
         self.own = own
@@ -210,7 +210,7 @@ def both_nodes(
     if unchanged := raise_limits():
         print(unchanged, flush=True)
     with going_first(), asyncio.Runner() as runner:
-        stage = Stage(root, runner, other=REAL, own=OWN, hold_s=hold_s)
+        stage = TappedPlane(root, runner, other=REAL, own=OWN, hold_s=hold_s)
         sessions_go_first()
         try:
             for namespace in NODES:
@@ -222,7 +222,7 @@ def both_nodes(
 
 
 @contextlib.contextmanager
-def _both(stage: Stage, kubelet: Path, told: Told, limit_s: float) -> Iterator[BothNodes]:
+def _both(stage: TappedPlane, kubelet: Path, told: Told, limit_s: float) -> Iterator[BothNodes]:
     world, root = stage.world, stage.root
     runtime_profile, own_profile = root / "runtime.yaml", root / "own.yaml"
     for name in (REAL, OWN):

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),
     pytest.mark.skipif(
-        bool(REASON), reason=f"{REASON}; what remains is `make parity`, against the hollow kubelet"
+        bool(REASON), reason=f"{REASON}; what remains is `make oracle-recorded`, as was recorded"
     ),
 ]
 STEPS_OF_A_POD = ["Pulled", "Created", "Started"]

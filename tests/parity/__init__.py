@@ -1,1 +1,0 @@
-"""The requests of a node next to those of kubemark."""

@@ -1,9 +1,0 @@
-"""The list of this comparison, and its limits of chance."""
-
-from pathlib import Path
-
-from support.listed_differences import read_limits
-
-PAGE = Path(__file__).with_name("differences.md")
-LIMITS = read_limits(PAGE)
-"""They stand in differences.md and nowhere else; the tests play each from both sides."""
