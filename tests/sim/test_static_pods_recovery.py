@@ -74,3 +74,22 @@ def test_mirrors_converge_after_trouble(seed: int, *, light: bool) -> None:
         [container] = pod["status"]["containerStatuses"]
         assert container["ready"]
         assert container["image"].endswith(f":{version}")
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_a_pod_that_comes_back_reports_to_the_mirror_that_stayed(*, light: bool) -> None:
+    """A manifest is changed, and changed back, while the server does not delete the mirror."""
+    model = model_of(kubeletConfiguration={"staticPodPath": "/m", "fileCheckFrequency": "2s"})
+    sim = Simulation(seed=1, light=light, model=model)
+    put(sim, {"agent": 1})
+    sim.run_for(seconds=30)
+    before = sim.server.get("pods", "agent-n-0", "default")
+    sim.inject(ApiServerAnswers(503), seconds=60)
+    put(sim, {"agent": 2})
+    sim.run_for(seconds=50)
+    put(sim, {"agent": 1})
+    sim.run_for(seconds=SETTLED_S)
+    after = sim.server.get("pods", "agent-n-0", "default")
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    [old], [new] = (each["status"]["containerStatuses"] for each in (before, after))
+    assert new["state"]["running"]["startedAt"] > old["state"]["running"]["startedAt"]
