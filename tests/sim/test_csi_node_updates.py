@@ -7,6 +7,7 @@ from world.sim_faults import ApiServerAnswers
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
+from fleet.kubelet.node.csi_node import NODE_ID_ANNOTATION
 from fleet.profile.release import V1_34, V1_35, Release
 
 pytest_plugins = ("sim_encodings",)
@@ -146,3 +147,85 @@ def test_kubelets_of_1_34_write_their_count_once(release: Release) -> None:
     sim.server.create(("csidrivers", "", DRIVER), {"spec": {PERIOD: 60}})
     sim.run_for(seconds=900)
     assert count(sim) == (26 if release is V1_34 else 24)
+
+
+def sim_of(release: Release, **driver: object) -> Simulation:
+    """Return a node of a minor whose CSINode is there, and whose driver is not yet."""
+    model = model_of(csiDrivers=[{"name": DRIVER, "allocatableCount": 26, **driver}])
+    sim = Simulation(model=model.on_server(release.newest).adapted(zone_labels=True))
+    while sim.server.find("csinodes", "n-0") is None:
+        sim.run_for(seconds=0.1)
+    return sim
+
+
+def owned_by_another(sim: Simulation) -> None:
+    owners = [{"apiVersion": "v1", "kind": "Node", "name": "n-0", "uid": "of-another"}]
+    sim.server.update("csinodes", "n-0", {"metadata": {"ownerReferences": owners}})
+
+
+def owner(sim: Simulation) -> str:
+    [found] = sim.server.get("csinodes", "n-0")["metadata"]["ownerReferences"]
+    return (
+        "ours" if found["uid"] == sim.server.get("nodes", "n-0")["metadata"]["uid"] else "another"
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "expected", "whose"),
+    [
+        (V1_34, ["GET", "PUT"], "another"),
+        (V1_35, ["GET", "DELETE", "GET", "POST", "GET", "PUT"], "ours"),
+    ],
+    ids=["1.34", "1.35"],
+)
+def test_a_driver_that_registers_replaces_the_csinode_of_another_node(
+    release: Release, expected: list[str], whose: str
+) -> None:
+    sim = sim_of(release)
+    owned_by_another(sim)
+    since_s = sim.now_s
+    sim.run_for(seconds=10)
+    assert verbs(sim, since_s) == expected
+    assert owner(sim) == whose
+    assert count(sim) == 26
+
+
+def test_a_count_that_changes_replaces_the_csinode_of_another_node() -> None:
+    sim = sim_with(60)
+    owned_by_another(sim)
+    since_s = sim.now_s
+    sim.run_for(seconds=61)
+    assert verbs(sim, since_s) == ["GET", "DELETE", "GET", "POST", "GET", "PUT"]
+    assert owner(sim) == "ours"
+
+
+@pytest.mark.parametrize(
+    ("release", "reads_of_the_node"), [(V1_34, 2), (V1_35, 1)], ids=["1.34", "1.35"]
+)
+def test_a_driver_that_registers_creates_a_csinode_that_is_gone(
+    release: Release, reads_of_the_node: int
+) -> None:
+    sim = sim_of(release)
+    sim.server.remove(("csinodes", "", "n-0"))
+    since_s = sim.now_s
+    sim.run_for(seconds=5)
+    assert verbs(sim, since_s) == ["GET", "POST", "GET", "PUT"]
+    reads = [each for each in sim.calls(path="/nodes/n-0", since_s=since_s) if each.verb == "GET"]
+    assert len(reads) == reads_of_the_node
+    assert owner(sim) == "ours"
+
+
+def test_a_csinode_that_is_refused_is_asked_for_again_and_the_node_is_not() -> None:
+    """Source: nodeinfomanager.go, InstallCSIDriver: updateNode, then updateCSINode."""
+    sim = sim_of(V1_35)
+    while NODE_ID_ANNOTATION not in str(sim.server.get("nodes", "n-0")):
+        sim.run_for(seconds=0.001)
+    since_s = sim.now_s
+    fault = ApiServerAnswers(500)
+    fault.inject(sim.transport)
+    sim.run_for(seconds=0.1)
+    fault.heal(sim.transport)
+    sim.run_for(seconds=0.5)
+    assert verbs(sim, since_s) == ["GET", "GET", "GET", "GET", "PUT"]
+    assert not sim.calls(path="/nodes/n-0", since_s=since_s)
+    assert count(sim) == 26

@@ -6,13 +6,13 @@
                           back-off: 4 tries 10 ms x5, then 30 ms x8 between six such rounds
              before 1.35: PROBE --any answer--> GET --404--> NODE --uid--> CREATE, of any owner
 
-    CSIRegistration: WAIT --> NODE --GET--> LABELS --PATCH status--> CSINODE --GET--> DRIVER --PUT
-                       ^ 10 ms x5, four tries                                  | refused     |
-                       +-------------------------------------------------------+-- next driver
+    CSIDrivers: WAIT --> NODE --GET--> LABELS --PATCH status--> CSINODE --GET--> DRIVER --PUT
+                   ^ 10 ms x5, four tries of the Node, four     | 404: CREATE   | other owner:
+                   | of the CSINode, then NODE again            |               | DELETE, next try
+                   +------------------------------------------- next driver <---+
       Node and CSINode that name a driver already, as before a restart, are not written.
-
-    CSINodeUpdater: sync --nodeAllocatableUpdatePeriodSeconds--> due --GET CSINode--> as it was, or
-                      PUT; at once when a pod finds the node full; 10 ms x5, four tries
+      When all are registered: sync --nodeAllocatableUpdatePeriodSeconds--> due --> CSINODE, which
+      is done at once when a pod finds the node full; after four tries the next period is awaited.
 
 Without a CSINode the node does not become Ready. Once its drivers have registered, a kubelet asks
 each whose CSIDriver names a period for its NodeGetInfo.
@@ -105,20 +105,14 @@ class CSINode:
             self.create(self._node_uid, turn)
 
     def _on_got(self, reply: Reply, turn: Turn) -> None:
-        owns = turn.env.model.release.owns_csinode
         if reply.kind is ReplyKind.NOT_FOUND:
-            if owns:
-                self.create(self._node_uid, turn)
-            else:
-                turn.call(Op.GET_NODE_CSI)
+            create_missing(self._node_uid, turn)
         elif not reply.ok:
             self._back_off(turn)
+        elif is_owned(reply.record, self._node_uid, turn):
+            self.is_initialized = True
         else:
-            assert isinstance(reply.record, CSINodeView), reply
-            if not owns or reply.record.owner_uid == self._node_uid:
-                self.is_initialized = True
-            else:
-                turn.call(Op.DELETE_CSINODE)
+            turn.call(Op.DELETE_CSINODE)
 
     def _first(self, turn: Turn) -> Op:
         """Return what a try begins with."""
@@ -145,48 +139,84 @@ RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration
 
 
 @dataclass(slots=True, eq=False)
-class CSIRegistration:
-    """Publish the CSI drivers of one node's profile."""
+class CSIDrivers:
+    """Publish the CSI drivers of one node's profile, then keep their counts up to date."""
 
-    _index: int = 0  # of the driver
-    _tries: int = 0
+    is_registered: bool = False  # every driver was published once
+    _is_in_node: bool = False  # the Node names the driver: its CSINode is next
+    _node_uid: str = ""  # of the Node, as it was read for the driver
+    _queue: tuple[str, ...] = ()  # of the first driver an answer or the next try is awaited
+    _tries: int = 0  # of the Node, then of the CSINode
     _due_ns: int = 0  # of the next try, 0 while an answer is awaited
-    is_done: bool = False  # every driver is published
+    # by driver: the period of its updates, and when it is over
+    _periods: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     is_initialized = True  # the CSINode is there: the node may be Ready
 
+    def __bool__(self) -> bool:
+        """Return whether there is anything to do, now or later."""
+        return bool(self._periods or self._queue)
+
     def start(self, turn: Turn) -> None:
         """Begin when the plug-in watcher finds the first socket."""
-        self._wait(turn.now_ns + RECONCILE_NS, turn)
+        self._queue = turn.env.model.csi_driver_names
+        self._wait(RECONCILE_NS, turn)
+
+    def sync(self, turn: Turn) -> None:
+        """Follow what the CSIDrivers say. Source: onDriverUpdate, syncDriverUpdater."""
+        for driver in turn.env.model.csi_drivers if self.is_registered else ():
+            found = turn.env.csi_drivers.get(driver.name)
+            is_asked = found is not None and turn.env.model.release.updates_volume_limits
+            period_ns = found.allocatable_period_s * NS_PER_S if found and is_asked else 0
+            known_ns, _ = self._periods.get(driver.name, (0, 0))
+            if period_ns == known_ns:
+                continue
+            self._periods.pop(driver.name, None)
+            if period_ns:
+                self._periods[driver.name] = (period_ns, turn.now_ns + period_ns)
+                turn.arm(turn.now_ns + period_ns, Timer.CSI_NODE)
 
     def on_timer(self, turn: Turn, key: str = "") -> None:
-        """Try again once the back-off is over; a `key` is not for us."""
-        del key
+        """Try again, or ask what is due, or the driver `key`: a volume of it was refused."""
         if self._due_ns and turn.now_ns >= self._due_ns:
             self._due_ns = 0
-            turn.call(Op.GET_NODE_DRIVERS)
+            self._ask(turn)
+        for name, (period_ns, due_ns) in self._periods.items():
+            if turn.now_ns >= due_ns:
+                self._periods[name] = (period_ns, due_ns + period_ns)
+                turn.arm(due_ns + period_ns, Timer.CSI_NODE)
+                self._update(name, turn)
+        if self.is_registered and key in turn.env.model.csi_driver_names:
+            self._update(key, turn)
+
+    def _update(self, name: str, turn: Turn) -> None:
+        if name not in self._queue:
+            self._queue += (name,)
+            if len(self._queue) == 1:
+                self._ask(turn)
+
+    def _ask(self, turn: Turn) -> None:
+        turn.call(Op.GET_CSINODE if self._is_in_node else Op.GET_NODE_DRIVERS)
 
     def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
         """Take the answer to one of our calls."""
-        driver = turn.env.model.csi_drivers[self._index]
-        if not reply.ok:
+        if not self._queue:
+            return
+        driver = turn.env.model.csi_driver(self._queue[0])
+        assert driver is not None, self._queue
+        if self._is_in_node:
+            self._on_csinode(driver, call, reply, turn)
+        elif not reply.ok:
             self._back_off(turn)
         elif call.op is Op.GET_NODE_DRIVERS and isinstance(reply.record, NodeView):
             self._on_node(reply.record, driver, turn)
         elif call.op is Op.PATCH_NODE_CSI:
-            turn.call(Op.GET_CSINODE)
-        elif call.op is Op.GET_CSINODE and isinstance(reply.record, CSINodeView):
-            update = update_of(driver, reply.record, turn)
-            if update is None:
-                self._next(turn)
-            else:
-                turn.call(Op.UPDATE_CSINODE, "", update)
-        elif call.op is Op.UPDATE_CSINODE:
-            self._next(turn)
+            self._on_named(turn)
 
     def _on_node(self, node: NodeView, driver: CSIDriver, turn: Turn) -> None:
         """Write the node's ID and labels unless they are there. Source: tryUpdateNode."""
         assert node.details is not None, node.name
+        self._node_uid = node.uid  # the informer may not have it yet
         missing = tuple(
             (key, turn.facts.name) for key in driver.topology_keys if key not in node.labels
         )
@@ -197,126 +227,86 @@ class CSIRegistration:
             return
         ids = known | {driver.name: turn.facts.name}
         if ids == known and not missing:
-            turn.call(Op.GET_CSINODE)
+            self._on_named(turn)
             return
         text = orjson.dumps(ids, option=orjson.OPT_SORT_KEYS).decode()
         patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, text),))
         turn.call(Op.PATCH_NODE_CSI, "", patch)
 
-    def _next(self, turn: Turn) -> None:
-        self._index += 1
-        self._tries = 0
-        self.is_done = self._index == len(turn.env.model.csi_drivers)
-        if not self.is_done:
-            turn.call(Op.GET_NODE_DRIVERS)
+    def _on_named(self, turn: Turn) -> None:
+        self._is_in_node, self._tries = True, 0
+        self._ask(turn)
 
-    def _back_off(self, turn: Turn) -> None:
-        """Wait as wait.ExponentialBackoff does; after four tries the plug-in manager does."""
-        step = self._tries % TRIES_PER_ROUND
-        self._tries += 1
-        delay_ns = TRY_FIRST_NS * TRY_FACTOR**step if step < TRIES_PER_ROUND - 1 else RECONCILE_NS
-        self._wait(turn.now_ns + delay_ns, turn)
+    def _on_csinode(self, driver: CSIDriver, call: ApiCall, reply: Reply, turn: Turn) -> None:
+        """Put the driver into the CSINode unless it is there as it should be.
 
-    def _wait(self, due_ns: int, turn: Turn) -> None:
-        self._due_ns = due_ns
-        turn.arm(due_ns, Timer.CSI_NODE)
-
-
-@dataclass(slots=True, eq=False)
-class CSINodeUpdater:
-    """Keep the counts of one node's CSINode up to date."""
-
-    # by driver: its period, and when it is over
-    _due: dict[str, tuple[int, int]] = field(default_factory=dict)
-    _queue: tuple[str, ...] = ()  # drivers to be asked; of the first an answer is awaited
-    _tries: int = 0
-    _retry_ns: int = 0
-
-    is_initialized = True  # the CSINode is there: the node may be Ready
-
-    def __bool__(self) -> bool:
-        """Return whether there is anything to do, now or later."""
-        return bool(self._due or self._queue)
-
-    def sync(self, turn: Turn) -> None:
-        """Follow what the CSIDrivers say. Source: onDriverUpdate, syncDriverUpdater."""
-        for driver in turn.env.model.csi_drivers:
-            found = turn.env.csi_drivers.get(driver.name)
-            is_asked = found is not None and turn.env.model.release.updates_volume_limits
-            period_ns = found.allocatable_period_s * NS_PER_S if found and is_asked else 0
-            known_ns, _ = self._due.get(driver.name, (0, 0))
-            if period_ns == known_ns:
-                continue
-            self._due.pop(driver.name, None)
-            if period_ns:
-                self._due[driver.name] = (period_ns, turn.now_ns + period_ns)
-                turn.arm(turn.now_ns + period_ns, Timer.CSI_NODE)
-
-    def on_timer(self, turn: Turn, key: str = "") -> None:
-        """Ask what is due, or the driver `key`: a volume of it was refused."""
-        if self._retry_ns and turn.now_ns >= self._retry_ns:
-            self._retry_ns = 0
-            turn.call(Op.GET_CSINODE)
-        for name, (period_ns, due_ns) in self._due.items():
-            if turn.now_ns >= due_ns:
-                self._due[name] = (period_ns, due_ns + period_ns)
-                turn.arm(due_ns + period_ns, Timer.CSI_NODE)
-                self._ask(name, turn)
-        if key in turn.env.model.csi_driver_names:
-            self._ask(key, turn)
-
-    def _ask(self, name: str, turn: Turn) -> None:
-        if name not in self._queue:
-            self._queue += (name,)
-            if len(self._queue) == 1:
-                turn.call(Op.GET_CSINODE)
-
-    def on_reply(self, call: ApiCall, reply: Reply, turn: Turn) -> None:
-        """Take the answer to one of our calls. Source: tryUpdateCSINode."""
-        if not self._queue:
-            return
-        view = reply.record
-        if call.op is Op.GET_CSINODE and isinstance(view, CSINodeView):
-            self._compare(view, turn)
+        A CSINode of another Node is deleted, which ends the try: the next one creates it.
+        Source: tryUpdateCSINode, ensureNodeOwnsCSINode, installDriverToCSINode.
+        """
+        record, uid = reply.record, turn.facts.uid if self.is_registered else self._node_uid
+        if not uid:  # a Node that is gone takes its CSINode along
+            self._next(turn)
         elif call.op is Op.GET_CSINODE and reply.kind is ReplyKind.NOT_FOUND:
-            turn.call(Op.CREATE_CSINODE, "", CSINodeObject(turn.facts.uid))
-        elif call.op is Op.CREATE_CSINODE and reply.ok:
-            turn.call(Op.GET_CSINODE)
-        elif call.op is Op.UPDATE_CSINODE and reply.ok:
-            self._next(turn)
-        else:
+            create_missing(uid, turn)
+        elif not reply.ok or call.op is Op.DELETE_CSINODE:
             self._back_off(turn)
-
-    def _compare(self, view: CSINodeView, turn: Turn) -> None:
-        """Write what differs. Source: ensureNodeOwnsCSINode, installDriverToCSINode."""
-        if not turn.facts.uid:  # a Node that is gone takes its CSINode along
+        elif call.op is Op.GET_NODE_CSI and isinstance(record, NodeView):
+            turn.call(Op.CREATE_CSINODE, "", CSINodeObject(record.uid))
+        elif call.op is Op.CREATE_CSINODE:
+            self._ask(turn)
+        elif call.op is Op.UPDATE_CSINODE:
             self._next(turn)
-            return
-        if view.owner_uid != turn.facts.uid:
+        elif not is_owned(record, uid, turn):
             turn.call(Op.DELETE_CSINODE)
-            return
-        driver = turn.env.model.csi_driver(self._queue[0])
-        assert driver is not None, self._queue
-        update = update_of(driver, view, turn)
-        if update is None:
-            self._next(turn)
         else:
-            turn.call(Op.UPDATE_CSINODE, "", update)
+            assert isinstance(record, CSINodeView), reply
+            update = update_of(driver, record, turn)
+            if update is None:
+                self._next(turn)
+            else:
+                turn.call(Op.UPDATE_CSINODE, "", update)
 
     def _next(self, turn: Turn) -> None:
         self._queue = self._queue[1:]
-        self._tries = 0
+        if not self._queue and not self.is_registered:
+            self.is_registered = True
+            self.sync(turn)
+        self._is_in_node, self._tries = self.is_registered, 0
         if self._queue:
-            turn.call(Op.GET_CSINODE)
+            self._ask(turn)
 
     def _back_off(self, turn: Turn) -> None:
-        """Wait as wait.ExponentialBackoff does; after four tries it is left for the next period."""
+        """Wait as wait.ExponentialBackoff does.
+
+        After four tries the plug-in manager registers the driver again, and an update is left for
+        the next period. Source: updateNode, updateCSINode.
+        """
         self._tries += 1
-        if self._tries == TRIES_PER_ROUND:
+        if self._tries < TRIES_PER_ROUND:
+            self._wait(TRY_FIRST_NS * TRY_FACTOR ** (self._tries - 1), turn)
+        elif self.is_registered:
             self._next(turn)
-            return
-        self._retry_ns = turn.now_ns + TRY_FIRST_NS * TRY_FACTOR ** (self._tries - 1)
-        turn.arm(self._retry_ns, Timer.CSI_NODE)
+        else:
+            self._is_in_node, self._tries = False, 0
+            self._wait(RECONCILE_NS, turn)
+
+    def _wait(self, delay_ns: int, turn: Turn) -> None:
+        self._due_ns = turn.now_ns + delay_ns
+        turn.arm(self._due_ns, Timer.CSI_NODE)
+
+
+def create_missing(node_uid: str, turn: Turn) -> None:
+    """Create a CSINode that is gone; before 1.35 its Node is read first. Source: CreateCSINode."""
+    if turn.env.model.release.owns_csinode:
+        turn.call(Op.CREATE_CSINODE, "", CSINodeObject(node_uid))
+    else:
+        turn.call(Op.GET_NODE_CSI)
+
+
+def is_owned(record: object, node_uid: str, turn: Turn) -> bool:
+    """Return whether a CSINode is of our Node; before 1.35 any is. Source: nodeOwnsCSINode."""
+    assert isinstance(record, CSINodeView), record
+    return record.owner_uid == node_uid or not turn.env.model.release.owns_csinode
 
 
 def update_of(driver: CSIDriver, view: CSINodeView, turn: Turn) -> CSINodeUpdate | None:
@@ -331,31 +321,28 @@ def update_of(driver: CSIDriver, view: CSINodeView, turn: Turn) -> CSINodeUpdate
     return CSINodeUpdate(view.body, driver.name, name, keys, count)
 
 
-CSIStage = CSINode | CSIRegistration | CSINodeUpdater
-"""What a kubelet does about its CSINode: make it, publish drivers, keep them up to date."""
+CSIStage = CSINode | CSIDrivers
+"""What a kubelet does about its CSINode: make it, then publish drivers and keep them up to date."""
 
 
 def next_stage(stage: CSIStage, turn: Turn) -> CSIStage | None:
     """Return what follows once a stage is over; None when there is nothing more to do."""
-    if isinstance(stage, CSINode):
-        if not stage.is_initialized:
-            return stage
-        if not turn.env.model.csi_drivers:
-            return None
-        registration = CSIRegistration()
-        registration.start(turn)
-        return registration
-    if isinstance(stage, CSIRegistration):
-        return on_drivers_changed(None, turn) if stage.is_done else stage
-    return stage or None
+    if isinstance(stage, CSIDrivers):
+        return stage or None
+    if not stage.is_initialized:
+        return stage
+    if not turn.env.model.csi_drivers:
+        return None
+    drivers = CSIDrivers()
+    drivers.start(turn)
+    return drivers
 
 
 def on_drivers_changed(stage: CSIStage | None, turn: Turn) -> CSIStage | None:
     """Learn that the CSIDrivers of the cluster have changed."""
-    if not (turn.env.fidelity.has_csi_node and turn.env.model.csi_drivers):
+    has_drivers = turn.env.fidelity.has_csi_node and turn.env.model.csi_drivers
+    if not has_drivers or isinstance(stage, CSINode):  # it looks at them once that is over
         return stage
-    if isinstance(stage, CSINode | CSIRegistration):  # it looks at them once that is over
-        return stage
-    updater = stage or CSINodeUpdater()
-    updater.sync(turn)
-    return updater or None
+    drivers = stage or CSIDrivers(is_registered=True, _is_in_node=True)
+    drivers.sync(turn)
+    return drivers or None
