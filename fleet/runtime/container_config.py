@@ -20,7 +20,7 @@ from fleet.k8s.pods import ContainerSpec, EnvRef, Pod, ScriptSpec, UserSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine import real_path
 from fleet.quantity import parse_quantity
-from fleet.runtime.files import HOST, Mounted
+from fleet.runtime.files import DIRECTORY, HOST, Mounted
 from fleet.runtime.program import Process
 
 ARGUMENT_MAX = 128 << 10
@@ -230,7 +230,9 @@ def _env_file(process: Process, source: EnvRef) -> str | None:
     if process.files is None:
         return None
     key = (process.pod.uid, source.name)
-    return process.files.text(key, posixpath.normpath(f"/{source.path}"), process.start_ns)
+    path = posixpath.normpath(f"/{source.path}")
+    found = process.files.version(key, path, process.start_ns)
+    return None if found is None or found.text == DIRECTORY else found.text
 
 
 def _may_be_written(
@@ -305,7 +307,7 @@ def mounts_of(process: Process, variables: Mapping[str, str]) -> tuple[Mounted, 
             key = (f"claims of {pod.namespace}", volume.claim)
         root += f"/{inner.strip('/')}" if inner.strip("/") else ""
         path = posixpath.normpath(f"/{mount.path}").replace("//", "/").rstrip("/")
-        found.append(Mounted(path, key, root, mount.read_only))
+        found.append(Mounted(path, key, root))
     return tuple(sorted(found, key=lambda each: -len(each.path)))
 
 

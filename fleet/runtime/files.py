@@ -1,36 +1,28 @@
 """The files of a node that somebody wrote: programs of containers, hooks, `kubectl exec`.
 
-A file is a short history of (instant, writer, text), so that a program which is known in advance
-writes when its time comes, and what others write in the meantime is seen when it is run again. An
-emptyDir is kept while its pod is there, a container's own layer while that container is, a host's
-directory or a claim as long as the node. All of it is bounded, and nothing is made before something
-is written.
-Differs: what images, and claims of other nodes, hold is unknown.
+What was written is kept as changes, each with its instant and its writer, so that a program which
+is known in advance writes when its time comes, and what others write in the meantime is seen when
+it is run again. An emptyDir is kept while its pod is there, a container's own layer while that
+container is, a host's directory or a claim as long as the node.
+Differs: what images, and claims of other nodes, hold is unknown, and every volume can be written.
 """
 
-import contextlib
 import posixpath
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-FILES_MAX = 1024  # files that are kept of one volume, one container's layer, or the host
+CHANGES_MAX = 1024  # that are kept of one volume, one container's layer, or the host
 BYTES_MAX = 16 << 20  # how long all their texts together may be
-VERSIONS_MAX = 64
 DIRECTORY = "/"  # the text of a directory
 ANY_FILE = ""  # the path of a change that an unknown command may have made
 HOST = ("host", "")
-KUBELET = "kubelet"  # who makes what volumes need
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/var/run", "/dev/shm")  # noqa: S108 - in a container
 _TERMINATION_LOG = "/dev/termination-log"
 
 
 class UnknownFileError(Exception):
     """Nobody knows whether a file is there: its image may have it."""
-
-
-class NoSpaceError(Exception):
-    """A volume is full."""
 
 
 class FileChange(NamedTuple):
@@ -42,10 +34,11 @@ class FileChange(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What a file became: when, by whom; None: it was removed."""
+    """What a file became: when, by whom; None: it was removed, with all that was below it."""
 
     at_ns: int
     writer: str
+    path: str
     text: str | None
 
 
@@ -59,7 +52,6 @@ class Mounted(NamedTuple):
     path: str  # in the container
     key: tuple[str, str] | None  # whose files they are, and their volume; None: nothing is known
     root: str = ""  # the path in that volume
-    read_only: bool = False
 
 
 def layer_of(uid: str, container: str) -> tuple[str, str]:
@@ -75,10 +67,10 @@ def writer_of(layer: tuple[str, str]) -> str:
 class FileStore:
     """The files of one volume, one container's layer, or the host."""
 
-    __slots__ = ("_size", "versions")
+    __slots__ = ("_size", "changes")
 
     def __init__(self) -> None:
-        self.versions: dict[str, list[Version]] = {}
+        self.changes: list[Version] = []  # by time
         self._size = 0
 
     def read(self, path: str, at_ns: int, without: Writing = NOBODY) -> Version | None:
@@ -86,69 +78,34 @@ class FileStore:
 
         `without` is whose writing, and from when on, is not seen.
         """
-        found = _at(self.versions.get(path, ()), at_ns, without)
-        if found is not None and found.text is not None:
-            return found
-        start = f"{path}/"
-        for name, versions in self.versions.items():
-            if name.startswith(start):
-                inner = _at(versions, at_ns, without)
-                if inner is not None and inner.text is not None:
-                    return Version(inner.at_ns, inner.writer, DIRECTORY)
-        return found
+        writer, from_ns = without
+        removed = set[str]()
+        for each in reversed(self.changes):
+            if each.at_ns > at_ns or (each.writer == writer and each.at_ns >= from_ns):
+                continue
+            if each.path == path or (each.text is None and path.startswith(f"{each.path}/")):
+                return each
+            if each.path.startswith(f"{path}/"):
+                if each.text is not None and each.path not in removed:
+                    return each._replace(path=path, text=DIRECTORY)
+                removed.add(each.path)
+        return None
 
     def write(self, path: str, text: str | None, at_ns: int, writer: str) -> None:
         """Make or replace a file at an instant; None removes it, and what is below it.
 
-        Raises NoSpaceError.
+        Of more than fits, the oldest is forgotten.
         """
-        if text is None:
-            below = [n for n in self.versions if n == path or n.startswith(f"{path}/")]
-            for name in below or (path,):
-                self._add(name, Version(at_ns, writer, None))
-            return
-        is_full = path not in self.versions and len(self.versions) >= FILES_MAX
-        if is_full or self._size + len(text) > BYTES_MAX:
-            raise NoSpaceError(path)
-        self._add(path, Version(at_ns, writer, text))
-
-    def _add(self, path: str, version: Version) -> None:
-        versions = self.versions.setdefault(path, [])
-        at = bisect_right(versions, version.at_ns, key=lambda each: each.at_ns)
-        if at and versions[at - 1].at_ns == version.at_ns:
-            at -= 1
-            self._size -= len(versions.pop(at).text or "")
-        versions.insert(at, version)
-        self._size += len(version.text or "")
-        if len(versions) > VERSIONS_MAX:
-            self._size -= len(versions.pop(0).text or "")
-
-    def instants(self) -> set[int]:
-        """Return when files changed, or will."""
-        return {each.at_ns for versions in self.versions.values() for each in versions}
+        at = bisect_right(self.changes, at_ns, key=lambda each: each.at_ns)
+        self.changes.insert(at, Version(at_ns, writer, path, text))
+        self._size += len(text or "")
+        while len(self.changes) > CHANGES_MAX or self._size > BYTES_MAX:
+            self._size -= len(self.changes.pop(0).text or "")
 
     def undo(self, writer: str, after_ns: int) -> None:
         """Forget what somebody would have written after an instant."""
-        for path, versions in list(self.versions.items()):
-            kept = [v for v in versions if v.writer != writer or v.at_ns <= after_ns]
-            if len(kept) == len(versions):
-                continue
-            self._size -= sum(len(v.text or "") for v in versions if v not in kept)
-            if kept:
-                self.versions[path] = kept
-            else:
-                del self.versions[path]
-
-
-def _at(versions: Iterable[Version], at_ns: int, without: Writing = NOBODY) -> Version | None:
-    found = None
-    writer, from_ns = without
-    for version in versions:
-        if version.at_ns > at_ns:
-            break
-        if version.writer != writer or version.at_ns < from_ns:
-            found = version
-    return found
+        self.changes = [v for v in self.changes if v.writer != writer or v.at_ns <= after_ns]
+        self._size = sum(len(each.text or "") for each in self.changes)
 
 
 class NodeFiles:
@@ -167,20 +124,18 @@ class NodeFiles:
         changes: Iterable[FileChange],
         writer: str,
     ) -> None:
-        """Keep what a program changed that started at an instant; what does not fit is lost."""
+        """Keep what a program changed that started at an instant."""
         for change in changes:
             place = locate(mounts, layer, posixpath.normpath(change.path or "/"))
-            if change.path == ANY_FILE or place.key is None:
-                continue
-            at_ns = start_ns + change.after_ns
-            with contextlib.suppress(NoSpaceError):
-                store = self.stores.setdefault(place.key, FileStore())
-                store.write(place.root, change.text, at_ns, writer)
+            if change.path != ANY_FILE and place.key is not None:
+                at_ns = start_ns + change.after_ns
+                self.write(place.key, place.root, change.text, at_ns, writer)
 
-    def text(self, key: tuple[str, str], path: str, at_ns: int) -> str | None:
-        """Return the text of a file of a volume at an instant, None if there is none."""
-        found = self.version(key, path, at_ns)
-        return None if found is None or found.text == DIRECTORY else found.text
+    def write(
+        self, key: tuple[str, str], path: str, text: str | None, at_ns: int, writer: str
+    ) -> None:
+        """Make, replace or remove a file of a volume at an instant."""
+        self.stores.setdefault(key, FileStore()).write(path, text, at_ns, writer)
 
     def version(
         self, key: tuple[str, str], path: str, at_ns: int, without: Writing = NOBODY
@@ -189,14 +144,10 @@ class NodeFiles:
         store = self.stores.get(key)
         return None if store is None else store.read(path, at_ns, without)
 
-    def instants(self, owner: str, after_ns: int) -> list[int]:
+    def instants(self, owner: str, after_ns: int) -> set[int]:
         """Return when programs that are known in advance change files of a pod after an instant."""
         stores = [store for key, store in self.stores.items() if key[0] == owner]
-        return sorted({at for store in stores for at in store.instants() if at > after_ns})
-
-    def write_host(self, path: str, text: str, at_ns: int) -> None:
-        """Make a file or a directory of the machine, as a volume may. Raises NoSpaceError."""
-        self.stores.setdefault(HOST, FileStore()).write(path, text, at_ns, KUBELET)
+        return {v.at_ns for store in stores for v in store.changes if v.at_ns > after_ns}
 
     def undo(self, layer: tuple[str, str], after_ns: int) -> None:
         """Forget what a container would have written after an instant."""
@@ -220,7 +171,7 @@ def locate(mounts: Iterable[Mounted], layer: tuple[str, str], path: str) -> Moun
 class ProcessFiles:
     """The files that one process of a container sees; what it writes only it sees.
 
-    It finds nothing of what its program wrote when it ran before: it writes that again.
+    A program that `is_own` to the container finds nothing of what it wrote when it ran before.
     """
 
     def __init__(
@@ -230,14 +181,12 @@ class ProcessFiles:
         layer: tuple[str, str],
         start_ns: int,
         *,
-        is_locked: bool,
         is_own: bool,
     ) -> None:
         self._files = files
         self._mounts = mounts
         self._layer = layer
         self._start_ns = start_ns
-        self._is_locked = is_locked  # its root file system is read-only
         self._own = (writer_of(layer), start_ns) if is_own else NOBODY
         self._written: dict[str, str | None] = {}
 
@@ -253,21 +202,15 @@ class ProcessFiles:
             found = self._files.version(place.key, place.root, at_ns, self._own)
             if found is not None:
                 return found.text
-        if any(f"{each.path}/".startswith(f"{path.rstrip('/')}/") for each in self._mounts):
+        mounts = (f"{each.path}/" for each in self._mounts)
+        if path in _SCRATCH or any(each.startswith(f"{path.rstrip('/')}/") for each in mounts):
             return DIRECTORY
         if place.key != self._layer or path.startswith(tuple(f"{each}/" for each in _SCRATCH)):
             return None
-        if path in _SCRATCH:
-            return DIRECTORY
         if path == _TERMINATION_LOG:
             return ""
         raise UnknownFileError(path)
 
-    def write(self, path: str, text: str | None) -> bool:
-        """Make or replace a file, None removes it; return whether it can be written."""
-        place = locate(self._mounts, self._layer, path)
-        is_of_image = place.key == self._layer and not path.startswith("/dev/")
-        if place.read_only or (self._is_locked and is_of_image):
-            return False
+    def write(self, path: str, text: str | None) -> None:
+        """Make or replace a file, for this process; None removes it."""
         self._written[path] = text
-        return True

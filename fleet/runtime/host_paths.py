@@ -5,13 +5,12 @@ Source: pkg/volume/hostpath/host_path.go, checkTypeInternal, makeDir, makeFile.
 Differs: a path of no type is made with its volume; upstream's runtime makes it with the container.
 """
 
-import contextlib
 import posixpath
 from collections.abc import Mapping
 
 from fleet.profile.machine import DIRECTORY, real_path
 from fleet.runtime import files
-from fleet.runtime.files import HOST, NodeFiles, NoSpaceError
+from fleet.runtime.files import HOST, NodeFiles
 
 OR_CREATE = "OrCreate"
 _NAMES = {
@@ -60,10 +59,3 @@ class HostPaths:
         while not self.type_of(parent):
             parent = posixpath.dirname(parent)
         return "" if self.type_of(parent) == DIRECTORY else f"mkdir {parent}: not a directory"
-
-
-def make_host_path(node_files: NodeFiles, path: str, kind: str, now_ns: int) -> None:
-    """Make a path that a volume may make."""
-    text = "" if kind.startswith("File") else files.DIRECTORY
-    with contextlib.suppress(NoSpaceError):  # it is full
-        node_files.write_host(real_path(path), text, now_ns)

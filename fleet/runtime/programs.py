@@ -103,9 +103,7 @@ class CommandProgram(Program):
         """Return what an exec probe finds: its command is run on the files of the container's."""
         if probe.handler != "exec":
             return None
-        size = sum(map(len, (*probe.command, *self.words)))
-        find = _phases if size <= commands.KEPT_CHARACTERS_MAX else _phases.__wrapped__
-        return find(probe.command, self.words)
+        return _phases(probe.command, self.words if _is_short(self.words) else ())
 
 
 def _script(
@@ -118,13 +116,11 @@ def _script(
 ) -> Script:
     """Return a command at its start. Raises OverBudgetError."""
     variables = own_variables(process)
-    layer = layer_of(process.pod.uid, process.spec.name)
     files = ProcessFiles(
         process.files,
         mounts_of(process, variables),
-        layer,
+        layer_of(process.pod.uid, process.spec.name),
         process.start_ns,
-        is_locked=process.spec.user.read_only_root,
         is_own=is_own,
     )
     return Script(expanded(words, variables), files, term_ns, is_asked=is_asked)
@@ -140,26 +136,28 @@ class _Unseen:
     def read(self, path: str, _after_ns: int) -> str | None:
         raise _Looked(path)
 
-    def write(self, path: str, _text: str | None) -> bool:
+    def write(self, path: str, _text: str | None) -> None:
         raise _Looked(path)
+
+
+def _is_short(words: tuple[str, ...]) -> bool:
+    """Return whether a command may be kept; a hostile pod's may have a megabyte."""
+    return sum(map(len, words)) <= commands.TEXT_MAX
 
 
 def _universal(words: tuple[str, ...]) -> Run | None:
     """Return what a command does wherever it runs, None if that depends on where."""
-    if any("$(" in word for word in words):
+    if not _is_short(words) or any("$(" in word for word in words):
         return None
-    is_short = sum(map(len, words)) <= commands.KEPT_CHARACTERS_MAX
-    return _universal_short(words) if is_short else _run_unseen(words)
+    return _run_unseen(words)
 
 
+@lru_cache(maxsize=256)
 def _run_unseen(words: tuple[str, ...]) -> Run | None:
     try:
         return Script(words, _Unseen()).run()
     except _Looked:
         return None
-
-
-_universal_short = lru_cache(maxsize=256)(_run_unseen)
 
 
 # ---- what is asked of a container ----

@@ -16,6 +16,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Draws
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, VolumeSpec
 from fleet.k8s.well_known import START_ERROR
 from fleet.profile.container_behavior import Stop
+from fleet.profile.machine import real_path
 from fleet.profile.pod_behavior import USUAL_RUN_TIMES, PodBehavior, RunTimes
 from fleet.runtime.container_log import Lines, log_lines
 from fleet.runtime.container_usage import (
@@ -34,8 +35,8 @@ from fleet.runtime.containers import (
     container_id,
     last_words,
 )
-from fleet.runtime.files import NodeFiles, layer_of, writer_of
-from fleet.runtime.host_paths import OR_CREATE, HostPaths, make_host_path
+from fleet.runtime.files import DIRECTORY, HOST, NodeFiles, layer_of, writer_of
+from fleet.runtime.host_paths import OR_CREATE, HostPaths
 from fleet.runtime.pod_addresses import no_address, pool_of, set_up_failed
 from fleet.runtime.program import (
     NO_SOURCES,
@@ -408,7 +409,8 @@ class Runtime:
         error = host.problem(path, kind)
         is_made = not kind or kind.endswith(OR_CREATE)
         if is_made and not error and not host.type_of(path):
-            make_host_path(self.files, path, kind, now_ns)
+            text = "" if kind.startswith("File") else DIRECTORY
+            self.files.write(HOST, real_path(path), text, now_ns, "kubelet")
         return error
 
     def replan(

@@ -15,7 +15,6 @@ from fleet.runtime.files import (
     NOBODY,
     FileStore,
     NodeFiles,
-    NoSpaceError,
     Version,
     writer_of,
 )
@@ -268,11 +267,8 @@ class ContainerFiles:
             raise UnknownScriptError(path)
         if place.read_only or place.is_locked or (self._is_locked and self._is_of_image(path)):
             raise ReadOnlyFileSystemError(path)
-        try:
-            store = self._overlay.setdefault(place.key, FileStore())
-            store.write(inner, text, self._now_ns, WRITER)
-        except NoSpaceError:
-            raise UnknownScriptError("No space left on device") from None
+        store = self._overlay.setdefault(place.key, FileStore())
+        store.write(inner, text, self._now_ns, WRITER)
 
     def names(self, path: str) -> list[str]:
         """Return what is in a directory, sorted."""
@@ -304,7 +300,7 @@ class ContainerFiles:
 def _names(store: FileStore, path: str, at_ns: int) -> set[str]:
     """Return the names in a directory at an instant."""
     start = f"{path}/"
-    found = (name for name in store.versions if name.startswith(start))
+    found = (each.path for each in store.changes if each.path.startswith(start))
     names = {name[len(start) :].partition("/")[0] for name in found} - {""}
     versions = ((name, store.read(start + name, at_ns)) for name in names)
     return {name for name, version in versions if version is not None and version.text is not None}

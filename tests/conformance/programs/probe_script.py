@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.profile.distribution import constant
-from fleet.runtime.commands import KEPT_CHARACTERS_MAX
+from fleet.runtime.commands import TEXT_MAX
 
 from .budget import Budget
 from .process import run_words
@@ -74,7 +74,7 @@ class _NewFiles(_Files):
 def behavior_of_script(probe: tuple[str, ...], container: tuple[str, ...]) -> ProbeBehavior:
     """Return what an exec probe finds over the life of a container with this command line."""
     size = sum(map(len, (*probe, *container)))
-    find = _behavior_of if size <= KEPT_CHARACTERS_MAX else _behavior_of.__wrapped__
+    find = _behavior_of if size <= TEXT_MAX else _behavior_of.__wrapped__
     return find(probe, container)
 
 

@@ -5,6 +5,7 @@ import pytest
 from fleet.clock import Draws
 from fleet.k8s.pods import VolumeSpec
 from fleet.profile.machine import MachinePath, real_path, types_by_path
+from fleet.runtime.files import CHANGES_MAX
 from fleet.runtime.runtime import Runtime
 
 DISK = MachinePath(path="/mnt/disks/ssd0/", type="BlockDevice")
@@ -85,12 +86,12 @@ def test_what_one_volume_makes_the_next_one_finds() -> None:
     assert set_up(runtime(), "/data/a/b", "Directory", 2)  # another machine has none of it
 
 
-def test_a_full_machine_makes_nothing_more() -> None:
+def test_a_full_machine_forgets_what_is_oldest() -> None:
     on = runtime()
-    for index in range(1100):
+    for index in range(CHANGES_MAX + 1):
         assert set_up(on, f"/data/{index}", "DirectoryOrCreate") == ""
-    assert set_up(on, "/data/1", "Directory") == ""
-    assert set_up(on, "/data/1099", "Directory")
+    assert set_up(on, "/data/0", "Directory")
+    assert set_up(on, f"/data/{CHANGES_MAX}", "Directory") == ""
 
 
 def test_links_near_the_root() -> None:
