@@ -14,9 +14,10 @@ from support.listed_differences import unlisted
 from fleet.profile.node_model import NodeModel
 from fleet.profile.release import RELEASES
 from oracle.exchange import NODE_SCOPE
-from oracle.recorded_scenes import DIRECTORY, recorded
+from oracle.halves import TOLD, node_name
+from oracle.recorded_scenes import DIRECTORY, path_of, recorded
 from oracle.replay import beyond_chance, model_of, replayed, started
-from oracle.test_recorded import LISTED, SCENES, lines
+from oracle.test_recorded import LISTED, NODES, SCENES, TOLD_OF, lines
 from oracle.value_comparison import Comparison
 
 NEWEST = {each.name: each.newest for each in RELEASES}
@@ -29,30 +30,30 @@ IDS = [f"{directory.name}-{name}" for directory, name in OTHERS]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], NodeModel]:
-    """Return what gives the node that all scenes of a minor are played on."""
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], NodeModel]:
+    """Return what gives the node of a minor that a scene, or a start, is played on."""
 
     @cache
-    def of_minor(directory: Path) -> NodeModel:
-        real = directory / f"{NODE_SCOPE}.json.gz"
-        return model_of(tmp_path_factory.mktemp("node"), real, version=NEWEST[directory.name])
+    def of_node(directory: Path, node: str) -> NodeModel:
+        told = TOLD_OF.get(node, TOLD)
+        root = tmp_path_factory.mktemp("node")
+        return model_of(root, path_of(node, directory), told, NEWEST[directory.name])
 
-    return of_minor
+    return lambda directory, name: of_node(directory, node_name(TOLD_OF.get(name, TOLD)))
 
 
 @pytest.mark.parametrize(("directory", "name"), OTHERS, ids=IDS)
 def test_a_node_of_each_minor_does_what_its_kubelet_did(
-    directory: Path, name: str, model: Callable[[Path], NodeModel]
+    directory: Path, name: str, models: Callable[[Path, str], NodeModel]
 ) -> None:
-    recording = recorded(name, directory)
-    if name == NODE_SCOPE:
-        traces = started(recording, model(directory), "protobuf").traces()
+    recording, model = recorded(name, directory), models(directory, name)
+    if name in NODES:
+        traces = started(recording, model, "protobuf").traces()
         found = unlisted(Comparison(*traces).run([NODE_SCOPE]).lines, LISTED)
     else:
 
         def found_with(seed: int) -> list[str]:
-            played = replayed(recording, SCENES[name], model(directory), "protobuf", seed=seed)
-            return lines(played, name)
+            return lines(replayed(recording, SCENES[name], model, "protobuf", seed=seed), name)
 
         found = beyond_chance(found_with)
     assert not found, "\n".join(found)
