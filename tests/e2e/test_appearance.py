@@ -5,6 +5,7 @@ import re
 from collections import Counter
 
 import pytest
+from support.go_program import TESTED
 
 from e2e.audit_requests import assert_refusals_end
 from e2e.e2e_world import Json, World, condition, eventually, workload
@@ -206,11 +207,11 @@ def test_each_profile_has_its_user_agent(world: World) -> None:
             for name, node in world.nodes(prefix).items()
         }
         run.end_well_or_late()
-    assert sorted(versions.values()) == ["v1.35.4-eks-1"] * 2 + ["v1.36.3"] * 2
+    assert sorted(versions.values()) == ["v1.35.4-eks-1"] * 2 + [TESTED] * 2
     for name, events in requests.items():
         [agent] = {event["userAgent"] for event in events}
-        if versions[name] == "v1.36.3":
-            assert agent == "kubelet/v1.36.3 (linux/amd64) kubernetes/f1ee700"
+        if versions[name] == TESTED:
+            assert agent == f"kubelet/{TESTED} (linux/amd64) kubernetes/f1ee700"
         else:
             assert agent == "kubelet/v1.35.4 (linux/amd64) kubernetes/a1b2c3d"
     assert set(requests) == set(versions)
@@ -232,7 +233,7 @@ def test_each_node_is_itself_and_none_is_exempt(world: World) -> None:
     for name, events in requests.items():
         for event in events:
             assert "system:nodes" in event["impersonatedUser"]["groups"]
-            assert event["userAgent"].startswith("kubelet/v1.36.3 (linux/amd64) kubernetes/")
+            assert event["userAgent"].startswith(f"kubelet/{TESTED} (linux/amd64) kubernetes/")
             if event["objectRef"]["resource"] in ("nodes", "csinodes"):
                 assert event["objectRef"].get("name", name) == name
         assert_refusals_end(events)
@@ -284,7 +285,7 @@ def test_light_nodes_are_themselves_too(world: World) -> None:
     assert "watch" not in verbs
     assert "create" in verbs
     assert {event["userAgent"] for events in requests.values() for event in events} == {
-        "kubelet/v1.36.3 (linux/amd64) kubernetes/f1ee700"
+        f"kubelet/{TESTED} (linux/amd64) kubernetes/f1ee700"
     }
     world.assert_nothing_left("few")
 
@@ -298,7 +299,7 @@ def test_kubectl_shows_a_node_like_a_real_one(world: World) -> None:
     leases = ("leases", "-n", "kube-node-lease", "--field-selector=metadata.name=stage-00002")
     eventually(lambda: world.items(*leases), "the node's Lease")
     [lease] = world.items(*leases)
-    # A kubelet of 1.36 names no uid in its node's events, so that describe does not find them.
+    # A kubelet of 1.35 or 1.36 names no uid in its node's events: describe does not find them.
     eventually(lambda: told(world, "stage-00001") >= TOLD, "the kubelet's events")
     eventually(
         lambda: "RegisteredNode" in world.kubectl("describe", "node", "stage-00001"),

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from e2e.own_control_plane import restart_apiserver
+from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import find_binaries
 from fleet.controlplane.controlplane import ControlPlane
 from fleet.controlplane.kubeconfig import render_kubeconfig
@@ -133,7 +134,7 @@ def test_it_comes_up_and_everyone_is_who_they_should_be(tmp_path: Path) -> None:
 
 def look_at(info: ControlPlaneInfo, out: Path) -> None:
     assert set(info.pids) == set(COMPONENTS)
-    assert info.server_version == "v1.36.3"
+    assert info.server_version == KUBERNETES_VERSION
     assert not info.warnings
     assert kubectl(info, "get", "--raw", "/readyz") == "ok"
     assert kubectl(info, "get", "--raw", "/readyz", kubeconfig=out) == "ok"
@@ -245,7 +246,7 @@ def test_etcd_and_an_apiserver_alone_are_enough(tmp_path: Path) -> None:
 
     info = uvloop.run(run())
     assert set(info.pids) == {ETCD, APISERVER}
-    assert info.server_version == "v1.36.3"
+    assert info.server_version == KUBERNETES_VERSION
     assert "no kube-scheduler and no kube-controller-manager" in info.warnings[0]
 
 

@@ -1,14 +1,12 @@
 """Kubelets whose processes restart, in virtual time: start-up against what is there already."""
 
 import pytest
-from world.simulation import Simulation
+from world.simulation import EVERY_WATCH, WATCHES, Simulation
 from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
 
 pytest_plugins = ("sim_encodings",)
-
-EVERY_WATCH = ("nodes", "services", "csidrivers", "runtimeclasses", "pods")
 
 
 def settled(nodes: int = 1, *, light: bool = False, seed: int = 5) -> Simulation:
@@ -54,15 +52,11 @@ def test_the_requests_of_a_kubelet_that_restarts() -> None:
         "GET /nodes/n-0 200": 2,
         "POST /nodes 409": 1,
         f"PUT {lease} 200": 1,
-        "WATCH /csidrivers 200": 1,
-        "WATCH /nodes 200": 1,
-        "WATCH /pods 200": 1,
-        "WATCH /runtimeclasses 200": 1,
-        "WATCH /services 200": 1,
+        **{f"WATCH /{each} 200": 1 for each in EVERY_WATCH},
     }
     assert sim.transport.hung_up == [0]
-    assert sim.server.open_watches == len(EVERY_WATCH)
-    assert sim.reactor.counts.watches_open == len(EVERY_WATCH)
+    assert sim.server.open_watches == WATCHES
+    assert sim.reactor.counts.watches_open == WATCHES
 
 
 def test_the_start_is_told_again_and_the_node_stays_ready() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from world.pod_world import model_of
 from world.sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
-from world.simulation import Simulation
+from world.simulation import WATCHES, Simulation
 from world.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
@@ -171,7 +171,7 @@ def test_the_requests_of_a_pods_stop() -> None:
     assert reasons(sim, "web")[-1] == "Killing"
     assert sim.server.deleted == [(("pods", "default", "web"), uid)]
     assert sim.server.phases[uid] == ["Pending", "Running", "Succeeded"]
-    assert sim.server.open_watches == 5
+    assert sim.server.open_watches == WATCHES
 
 
 def test_a_pod_deleted_while_the_server_is_away_is_deleted_after() -> None:

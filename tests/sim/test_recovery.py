@@ -23,7 +23,7 @@ from world.sim_faults import (
     VersionsExpired,
     WatchesEnded,
 )
-from world.simulation import LEASE_DURATION_S, Simulation, seeded
+from world.simulation import LEASE_DURATION_S, WATCHES, Simulation, seeded
 from world.strategic_merge import Object
 from world.transport import Pools
 
@@ -215,7 +215,7 @@ class Trouble:
             assert kept == bound
         if not light:
             assert len(sim.server.all("csinodes")) == NODES
-        assert sim.server.open_watches >= (2 if light else 5 * NODES)
+        assert sim.server.open_watches >= (2 if light else WATCHES * NODES)
 
     def _check_ready(self, name: str) -> None:
         """Every container of a pod that serves runs and is ready, and the pod says the same."""

@@ -8,7 +8,7 @@ import pytest
 from world.api_server import SimApiServer
 from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, ConnectionsRefused
-from world.simulation import Simulation, default_model, pod_json
+from world.simulation import WATCHES, Simulation, default_model, pod_json
 from world.transport import Sent
 
 from fleet.k8s.effects import NodeId
@@ -227,7 +227,7 @@ def test_nodes_that_start_while_nothing_listens_come_up_later() -> None:
     sim.run_for(seconds=30)
     assert sim.ready() == 5
     sim.run_for(seconds=60)  # the longest back-off of a reflector: 30 s, doubled by its jitter
-    assert sim.server.open_watches == 25
+    assert sim.server.open_watches == 5 * WATCHES
 
 
 def test_a_node_has_its_images_from_its_creation_on_and_the_first_patch_nothing() -> None:

@@ -1,9 +1,11 @@
-"""What a kubelet says, or does, at each sync of a pod that runs: once in 60 to 90 s."""
+"""What a kubelet until 1.36 says, or does, at each sync of a pod that runs: once in 60 to 90 s."""
 
 import pytest
 from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
+
+from fleet.profile.release import V1_36
 
 pytest_plugins = ("sim_encodings",)
 
@@ -32,7 +34,9 @@ def messages(sim: Simulation, about: str, reason: str) -> list[str]:
 
 
 def started(**kubelet: object) -> Simulation:
-    sim = Simulation(seed=1, model=model_of(kubeletConfiguration=kubelet))
+    sim = Simulation(
+        seed=1, model=model_of(kubeletVersion=V1_36.newest, kubeletConfiguration=kubelet)
+    )
     sim.run_for(seconds=60)
     return sim
 

@@ -1,7 +1,7 @@
 """Whose watches serve the kubelets: `--watches per-node` and `shared` in both fidelities."""
 
 import pytest
-from world.simulation import Simulation, pod_json
+from world.simulation import EVERY_WATCH, WATCHES, Simulation, pod_json
 
 from fleet.k8s.effects import NodeId
 
@@ -35,11 +35,12 @@ def test_kubelets_without_watches_of_their_own_send_all_else() -> None:
         sim.run_for(60)
         assert all(sim.phase(f"web-{number}") == "Running" for number in range(12))
         assert sim.ready() == NODES
-    assert opened(own, by_nodes=True) == {**dict.fromkeys(SHARED, NODES), "configmaps": NODES}
+    each = dict.fromkeys(EVERY_WATCH, NODES)
+    assert opened(own, by_nodes=True) == {**each, "configmaps": NODES}
     assert opened(shared, by_nodes=True) == {}
     assert opened(shared, by_nodes=False) == {**SHARED, "configmaps": 1}
     assert shared.server.open_watches == 6
-    assert own.server.open_watches == 6 * NODES
+    assert own.server.open_watches == (WATCHES + 1) * NODES
 
     def posts(sim: Simulation, verb: str, path: str) -> int:
         return len(sim.calls(verb=verb, path=path))

@@ -10,11 +10,9 @@ from world.sim_faults import (
     VersionsExpired,
     WatchesEnded,
 )
-from world.simulation import Simulation
+from world.simulation import WATCHES, Simulation
 
 pytest_plugins = ("sim_encodings",)
-
-WATCHES = 5
 
 
 def test_a_watch_that_times_out_goes_on_from_its_version() -> None:

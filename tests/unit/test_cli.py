@@ -556,4 +556,4 @@ def test_help_and_version_need_no_library(
     for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--manage"):
         assert option in shown
     assert call(monkeypatch, "--version") == Exit.OK
-    assert "kubelet v1.36.3" in capsys.readouterr().out
+    assert f"kubelet {KUBERNETES_VERSION}" in capsys.readouterr().out

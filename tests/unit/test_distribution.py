@@ -130,8 +130,10 @@ def test_the_bill_of_materials_has_both_locks(tmp_path: Path) -> None:
     found = {each["purl"] for each in made["components"]}
     packages = lock.pins(lock.LOCK.read_text())
     assert {f"pkg:pypi/{pin.name}@{pin.version}" for pin in packages.values()} < found
-    assert "pkg:golang/k8s.io/kubernetes@v1.36.3" in found
-    assert "pkg:golang/k8s.io/client-go@v0.36.3" in found  # what go.mod has instead of v0.0.0
+    release = fleet.KUBERNETES_VERSION
+    assert f"pkg:golang/k8s.io/kubernetes@{release}" in found
+    staging = release.replace("v1.", "v0.", 1)  # what go.mod has instead of v0.0.0
+    assert f"pkg:golang/k8s.io/client-go@{staging}" in found
     required = re.findall(r"^\t\S+ v\S+", sbom.GO_MOD.read_text(), re.MULTILINE)
     assert any(each.startswith("pkg:npm/uplot@1.") for each in found)  # a file of the package
     assert len(found) == len(made["components"]) == len(packages) + len(required) + 1
@@ -211,7 +213,7 @@ def test_the_programs_of_the_control_plane_survive_a_wheel(
     monkeypatch.syspath_prepend(target)
     found = packaged_binaries()
     assert found is not None
-    assert (found.source, found.version) == (f"package {PACKAGE}", "v1.36.3")
+    assert (found.source, found.version) == (f"package {PACKAGE}", fleet.KUBERNETES_VERSION)
     assert set(found.commands) == {*COMPONENTS, KUBECTL}
     for name, installed in found.commands.items():
         assert Path(installed[0]).stat().st_mode & stat.S_IXUSR

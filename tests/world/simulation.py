@@ -52,6 +52,14 @@ def default_model() -> NodeModel:
     return load_mix().model_of(0)
 
 
+EVERY_WATCH = (
+    *("nodes", "services", "csidrivers", "runtimeclasses", "pods"),
+    *(("podcertificaterequests",) * default_model().release.watches_certificate_requests),
+)
+"""What a kubelet of the default model watches itself, without pods."""
+WATCHES = len(EVERY_WATCH)
+
+
 def seeds(count: int) -> list[int]:
     """Return the seeds to try: one if the environment names it, more or others if it asks."""
     if SEED in os.environ:

@@ -250,7 +250,8 @@ def test_a_node_of_windows_is_as_its_kubelet_makes_it() -> None:
     assert not model.app_armor
     assert not model.supplemental_groups_policy
     assert not any(each.recursive_read_only_mounts for each in model.runtime_handlers)
-    assert model.filled(model.user_agent).startswith(b"kubelet.exe/v1.36.3 (windows/amd64)")
+    agent = model.filled(model.user_agent).decode()
+    assert agent.startswith(f"kubelet.exe/{KUBERNETES_VERSION} (windows/amd64)")
     by_label = profile(template={"metadata": {"labels": {"kubernetes.io/os": "windows"}}})
     assert by_label.node_info["operatingSystem"] == "windows"
     assert by_label.labels["node.kubernetes.io/windows-build"] == "10.0.20348"
@@ -626,7 +627,7 @@ def test_shipped_nodes_look_like_the_machines_they_are() -> None:
     assert models["arm64"].arch == models["edge"].arch == "arm64"
     assert models["edge"].capacity["pods"] == "30"
     for model in models.values():
-        assert model.kubelet_version == "v1.36.3"
+        assert model.kubelet_version == KUBERNETES_VERSION
 
 
 PAUSES = ("3.10", "3.10.1", "3.10.2")

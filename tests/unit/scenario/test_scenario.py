@@ -345,6 +345,7 @@ def test_the_forecast_counts_nodes_objects_and_pods() -> None:
     told = forecast(churn, find("pod-churn"), 100, mix, light=True).splitlines()
     assert "            100 Pod at a time (churn)" in told
     assert told[-1].endswith("POST Pod and DELETE Pod 5/s of fleet's own")
+    mix.choose_version("", V1_36.newest)
     herd = load(find("thundering-herd"))
     told = forecast(herd, find("thundering-herd"), 100, mix, light=False).splitlines()
     assert "  open      100 connections, 500 watches" in told
