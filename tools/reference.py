@@ -6,6 +6,7 @@ tables of summary.md and metrics.md from what `fleet.report` declares, that of f
 """
 
 import html
+import itertools
 import json
 import re
 import textwrap
@@ -57,9 +58,7 @@ def pages() -> dict[Path, str]:
         "fleet.1": man_page(),
         "configuration.md": configuration_page(),
         "summary.md": _with_table("summary.md", "| key | |", summary_rows()),
-        "metrics.md": _with_table(
-            "metrics.md", "| metric | type | unit | |", map(_metric, metrics())
-        ),
+        "metrics.md": _with_table("metrics.md", "| metric | type | |", map(_metric, metrics())),
         "faults.md": _with_table(
             "faults.md", "| fault | takes | what it does |", map(_fault, FAULTS.items())
         ),
@@ -94,8 +93,8 @@ def _fault(row: tuple[FaultType, FaultKind]) -> tuple[str, ...]:
 
 def cli_page() -> str:
     """Return every command as its own `--help` describes it, a shared option once."""
-    lines = ["# Command line", "", "Made by `make docs` of what `fleet COMMAND --help` prints.", ""]
-    lines += ["[Exit codes](summary.md#exit-codes).", ""]
+    lines = ["# Command line", ""]
+    lines += ["What `fleet COMMAND --help` prints. [Exit codes](summary.md#exit-codes).", ""]
     spawn = _rows(cli.commands["spawn"])
     others = [_rows(each) for _, each in _commands("fleet", cli) if each.name != "spawn"]
     uses = Counter(row for rows in others for row in {*rows} - {*spawn})
@@ -199,8 +198,6 @@ def _commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Co
         usage = command.collect_usage_pieces(click.Context(command))
         yield " ".join((path, *(piece for piece in usage if piece != "[OPTIONS]"))), command
         return
-    if path != "fleet":
-        yield path, command
     for name, each in command.commands.items():
         yield from _commands(f"{path} {name}", each)
 
@@ -216,7 +213,7 @@ def _option(option: click.Option) -> str:
     value = "" if option.is_flag else f" {option.make_metavar(click.Context(cli))}"
     words = [option.help or ""]
     if option.multiple:
-        words.append("May be repeated.")
+        words.append("Repeatable.")
     if option.envvar:
         words.append(f"Also `${option.envvar}`.")
     *short, long = option.opts
@@ -348,9 +345,10 @@ def _with_table(page: str, header: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def summary_rows() -> Iterator[tuple[str, str]]:
-    """Yield the keys of summary.json with what they mean."""
-    yield from _keys(Judgement)
-    yield from _keys(RunFigures)
+    """Yield the keys of summary.json with what they mean, in one row those that mean the same."""
+    rows = itertools.chain(_keys(Judgement), _keys(RunFigures))
+    for words, keys in itertools.groupby(rows, lambda row: row[1]):
+        yield ", ".join(key for key, _ in keys), words
 
 
 def summary_schema() -> Json:
@@ -422,17 +420,15 @@ def _keys(record: type["DataclassInstance"], prefix: str = "") -> Iterator[tuple
             shares = ("p50", "p99", "max")[: 2 + figure.has_max]
             keys = [f"{key}.p50", *(f".{each}" for each in shares[1:])]
             cell = ", ".join(f"`{each}`" for each in (keys if hint is Histogram else [key]))
-            unit = {"ms": "milliseconds", "s": "seconds"}.get(re.split(r"[._]", key)[-1], "")
-            colon = ":" * (bool(unit) and not figure.words.startswith(("from ", "of ")))
-            yield cell, f"{unit}{colon} {figure.words}".strip()
+            is_of_agent = key.startswith("agents.NAME.requests[]")
+            yield cell, "as in `requests[]`" if is_of_agent else figure.words
 
 
-def _metric(figure: Figure) -> tuple[str, str, str, str]:
+def _metric(figure: Figure) -> tuple[str, str, str]:
     name = f"fleet_{figure.metric}" + ("_total" if figure.kind is Kind.COUNTER else "")
     labels = f"{{{','.join(figure.labels)}}}" if figure.labels else ""
     kind = {Kind.COUNTER: "counter", Kind.HISTOGRAM: "histogram"}.get(figure.kind, "gauge")
-    unit = next((each for each in ("seconds", "bytes") if each in figure.metric), "")
-    return f"`{name}{labels}`", kind, unit, figure.words
+    return f"`{name}{labels}`", kind, figure.words
 
 
 def main() -> None:

@@ -267,8 +267,8 @@ ByName = Mapping[str, AgentFigures]
 class ProcessFigures:
     """Fleet itself."""
 
-    cpu_s: float = figure(0.0, "of CPU of fleet, all its processes")
-    rss_bytes: int = figure(0, "bytes of memory of fleet at the end", kind=Kind.STATE)
+    cpu_s: float = figure(0.0, "CPU of fleet, all its processes")
+    rss_bytes: int = figure(0, "memory of fleet at the end", kind=Kind.STATE)
     rss_bytes_per_node: int | None = figure(
         None, "the same by registered node, the process itself included", kind=Kind.DERIVED
     )

@@ -120,8 +120,8 @@ class Phase:
 
     name: str = figure("", "`bring-up`, `steady`, ..., or the name of a fault")
     kind: str = figure("phase", "`phase` or `fault`")
-    from_s: float = figure(0.0, "after the start")
-    until_s: float | None = figure(None, "after the start; `null`: it did not end")
+    from_s: float = figure(0.0, "when it began, from the start of the run")
+    until_s: float | None = figure(None, "when it ended; `null`: it did not")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,8 +130,8 @@ class ControlPlaneFigures:
 
     samples: int = figure(0, "answers of all components")
     lost: int = figure(0, "how often one did not answer")
-    bytes: int = figure(0, "what one answer of the API server has, the last one")
-    took_ms: float | None = figure(None, "that the API server took for it")
+    bytes: int = figure(0, "size of the API server's last answer")
+    took_ms: float | None = figure(None, "how long the API server took for it")
     problem: str = figure("", "why there is none")
     asked_by_fleet: Mapping[str, int] = made(
         dict[str, int],
@@ -172,11 +172,11 @@ class ShardFigures:
     time_to_ready_s: float | None = figure(None, "from its start until all of them were")
     pods_started: int = figure(0, "pods that started on its nodes")
     requests: int = figure(0, "requests of its nodes")
-    request_p99_ms: float | None = figure(None, "of their latency, without watches")
-    pod_start_p99_ms: float | None = figure(None, "of the start of its pods")
-    lease_late_p99_ms: float | None = figure(None, "of the lateness of its Leases")
-    timer_lag_p99_ms: float | None = figure(None, "of its own error")
-    cpu_s: float = figure(0.0, "of CPU that it used")
+    request_p99_ms: float | None = figure(None, "their latency, without watches")
+    pod_start_p99_ms: float | None = figure(None, "the start of its pods")
+    lease_late_p99_ms: float | None = figure(None, "the lateness of its Leases")
+    timer_lag_p99_ms: float | None = figure(None, "its own error")
+    cpu_s: float = figure(0.0, "CPU that it used")
 
 
 AS_MADE = "as the run was made"
