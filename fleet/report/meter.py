@@ -1,5 +1,6 @@
 """What a run measured, from its counters: for the summary, the time series, the display."""
 
+import contextlib
 import gc
 import resource
 import time
@@ -45,6 +46,7 @@ class Meter:
         self._clock_ns = clock_ns
         self._started_ns = clock_ns()
         self._cpu_before_s = _cpu_s()
+        self._rss_bytes = 0
         self._last = self._sample(state())
         self._burst = 0.0, 0, 0.0  # when it was looked at, pods started by then, the most a second
 
@@ -58,10 +60,16 @@ class Meter:
         for process in self._processes:
             try:
                 times = process.cpu_times()
-            except psutil.Error:  # it was restarted, or is gone
+            except (psutil.Error, OSError):  # it was restarted, is gone, or no file can be opened
                 continue
             total += times.user + times.system
         return total
+
+    def _rss(self) -> int:
+        """Return the resident memory of this process, the last known if no file can be opened."""
+        with contextlib.suppress(OSError):
+            self._rss_bytes = int(psutil.Process().memory_info().rss)
+        return self._rss_bytes
 
     def figures(self) -> RunFigures:
         """Bring the run's figures up to date and return them."""
@@ -87,7 +95,7 @@ class Meter:
         run.own_limits = state.own_limits
         run.process = filled(ProcessFigures, counts)
         run.process.cpu_s = _cpu_s() - self._cpu_before_s
-        run.process.rss_bytes = rss_bytes()
+        run.process.rss_bytes = self._rss()
         run.process.gc_collections = sum(each["collections"] for each in gc.get_stats())
         run.wall_s = self.elapsed_s()
         return run
@@ -127,7 +135,7 @@ class Meter:
             controlplane_cpu=(now.controlplane_cpu_s - before.controlplane_cpu_s) / span_s
             if self._processes
             else None,
-            rss_bytes=rss_bytes(),
+            rss_bytes=self._rss(),
         )
 
     def _sample(self, state: HostState) -> "_Sample":
@@ -194,8 +202,3 @@ def _answered(counts: FleetCounts, row: tuple[str, str]) -> int:
 def _cpu_s() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
-
-
-def rss_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)

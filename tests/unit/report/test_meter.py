@@ -1,5 +1,7 @@
 """What the meter and a scrape make of counters and of how the nodes of a host stand."""
 
+import os
+import resource
 from collections import Counter
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -42,6 +44,18 @@ def test_figures_are_the_counters_and_the_state_of_the_host() -> None:
     assert run.rejected == {"a LIST that cannot be read": 2}
     assert run.own_limits == {"open files": 3}
     assert run.process.rss_bytes > 1 << 20
+
+
+def test_figures_come_when_no_file_can_be_opened() -> None:
+    meter = Meter(RunFigures(run_id="r"), FleetCounts(), lambda: STATE, {"etcd": os.getpid()})
+    before = meter.live().rss_bytes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        live, figures = meter.live(), meter.figures()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert live.rss_bytes == figures.process.rss_bytes == before
 
 
 def test_live_figures_have_rates_since_the_last_look() -> None:
