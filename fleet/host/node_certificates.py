@@ -70,7 +70,6 @@ from fleet.profile.node_model import NodeModel
 from fleet.profile.secret_variables import BOOTSTRAP_TOKEN_VARIABLE
 from fleet.profile.settings import IdentityMode, Settings
 from fleet.reactor.calls import Errand
-from fleet.reactor.process import NO_DURATION
 from fleet.reactor.reactor import Reactor
 from fleet.wire.api.decode_json import decode_status
 from fleet.wire.api.requests import (
@@ -638,6 +637,3 @@ class NodeCertificates:
             return  # the transport has counted it
         took_us = (message.arrived_ns - message.sent_ns) // 1000
         self._reactor.counts.requests.record((errand.step.value, RESOURCE), code, took_us)
-        counts = self._reactor.entries[errand.certificate.manager.node].client
-        own_us = NO_DURATION if errand.step is Step.WATCH else took_us
-        self._reactor.clients.count(counts, errand.step.value, code, own_us)

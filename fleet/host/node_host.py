@@ -135,7 +135,6 @@ class NodeHost:
             self.transport = self.transports.anonymous(self._user_agent_of, accept)
             self.certificates = self._node_certificates(bootstrap)
         self.reactor.wires.connect(nodes=self.transport, observer=self.observer)
-        self.reactor.wires.authority = self.transports.authority
         self.reactor.run_agents(
             agents_of(mix.models),
             self.transports.of_agents,

@@ -130,11 +130,6 @@ class Transports:
         self._agents: dict[str, Transport] = {}  # by the name of the agent
         self._endpoint = endpoint_of(credentials)
 
-    @property
-    def authority(self) -> str:
-        """Host and port of the API server."""
-        return self._endpoint.authority().decode()
-
     def own(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
         """Make one with fleet's own credentials, to act as nodes or as fleet itself."""
         context, authorization = self._credentials.ssl_context(), self._credentials.authorization()

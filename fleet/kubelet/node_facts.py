@@ -8,33 +8,20 @@ Source: pkg/kubelet/metrics/metrics.go.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import NO_STATE, NodeState
 from fleet.k8s.effects import NodeId
-from fleet.k8s.pods import VolumeSpec
 from fleet.runtime.container_usage import NOTHING_SPENT, Spent
 
-DEFAULT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-"""prometheus.DefBuckets, in seconds."""
 START_BOUNDS = (
     *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
     *(900, 1200, 1800, 2700, 3600),
 )
 """podStartupDurationBuckets."""
 CONTAINER_TYPES = ("container", "init_container", "ephemeral_container")
-VERIFIED, MOUNTED, UNMOUNTED = (
-    "verify_controller_attached_volume",
-    "volume_mount",
-    "volume_unmount",
-)
-"""Of volumes. Source: pkg/volume/util/operationexecutor/operation_generator.go."""
-UNMOUNT_FAILED = f"{UNMOUNTED}/fail-unknown"
-"""An operation, and how it ended if not well. Source: pkg/volume/util/metrics.go, getStatus."""
-REMOUNTED = frozenset(("configMap", "downwardAPI", "projected", "secret"))
 
 
 class Durations:
@@ -54,7 +41,6 @@ class Durations:
 
 
 _START = partial(Durations, START_BOUNDS)
-_DEFAULT = partial(Durations, DEFAULT_BOUNDS)
 
 
 @dataclass(slots=True, eq=False)
@@ -67,36 +53,13 @@ class NodeCounts:
     pod_start: Durations = field(default_factory=_START)
     pod_start_sli: Durations = field(default_factory=_START)
     pod_start_total: Durations = field(default_factory=_START)
-    sandbox: Durations = field(default_factory=_DEFAULT)
-    syncs: dict[str, Durations] = field(default_factory=dict)  # by the type of the operation
     rejections: dict[str, int] = field(default_factory=dict)  # by reason
-    volumes: dict[tuple[str, str], int] = field(default_factory=dict)  # by operation and kind
 
     def on_pod_running(self, seen_ns: int, total_ns: int, pull_ns: int) -> None:
         """Count a start: since the kubelet saw the pod, since it was created, and its pulls."""
         self.pod_start.add(seen_ns)
         self.pod_start_total.add(total_ns)
         self.pod_start_sli.add(max(total_ns - pull_ns, 0))
-
-    def on_volumes(self, volumes: Iterable[VolumeSpec], *operations: str) -> None:
-        """Count what was done with each volume of a pod."""
-        for volume in volumes:
-            for operation in operations if volume.mounted else ():
-                key = operation, volume.kind
-                self.volumes[key] = self.volumes.get(key, 0) + 1
-
-    def on_resync(self, volumes: Iterable[VolumeSpec]) -> None:
-        """Count what a sync mounts again: what is written from an object. Source: RequiresRemount.
-
-        hostPath and emptyDir are left as they are.
-        """
-        self.on_volumes((each for each in volumes if each.kind in REMOUNTED), MOUNTED)
-
-    def on_sync(self, operation: str, took_ns: int) -> None:
-        """Count a sync of a pod."""
-        if operation not in self.syncs:
-            self.syncs[operation] = _DEFAULT()
-        self.syncs[operation].add(took_ns)
 
     def on_rejection(self, reason: str) -> None:
         """Count a pod that was not admitted."""

@@ -167,7 +167,7 @@ class Calls:
         counts = self._process.counts
         entry = self._process.kubelets.entries[call.node]
         if response.failure is not Failure.OWN_LIMIT:  # the transport has counted it
-            count_answer(self._process, entry, row, response)
+            count_answer(self._process, row, response)
         if entry.kubelet is None:  # silenced since; what the server did is counted all the same
             return False
         if response.failure is Failure.OVERSIZED:
@@ -293,13 +293,12 @@ class Calls:
         self._process.wheel.set(due_ns, self._numbers, Timer.CALL_RETRY)
 
 
-def count_answer(process: Process, entry: Entry, row: Operation, response: Response) -> None:
+def count_answer(process: Process, row: Operation, response: Response) -> None:
     """Count an answer, whatever it says, and how long it took."""
     route = row.verb, row.resource
     code, took_us = response.code, response.took_us
     timed = process.idle.is_timed(response.sent_ns)
     process.counts.requests.record(route, code, took_us, len(response.body), timed=timed)
-    process.clients.count(entry.client, row.verb, code, took_us)
 
 
 def count_renewal(

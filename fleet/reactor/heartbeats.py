@@ -63,7 +63,7 @@ class Heartbeats:
         if type(lease) is not LeaseView or not kubelet.lease.is_renewing:
             return False
         process = self._process
-        count_answer(process, entry, self._row, response)
+        count_answer(process, self._row, response)
         count_renewal(process.counts, kubelet, response, is_first=True)
         due_ns = kubelet.renewed(lease.body, response.arrived_ns, now_ns)
         process.wheel.set(due_ns, call.node, Timer.RENEW_LEASE)

@@ -1,12 +1,5 @@
 """What the parts of the reactor share: kubelets, connections, time and counters of one process.
 
-RequestCounts holds what the API client of each kubelet asked, as its own /metrics shows it:
-    answer -> count(counts, method, code, took) -> a number in the node's array, by column
-                                                -> a histogram by method, once somebody has asked
-Columns are the process's: a node holds 4 bytes for each pair of method and code that it, or a node
-before it, has seen. Histograms would be a kilobyte a node: they are begun when its /metrics is
-asked for the first time.
-
 IdleDetector says whether a process may rest from one edge to the next:
     BUSY --a second with nothing but heartbeats--> IDLE --anything else--> BUSY
     IDLE: prompt in the first tenth of each second, else resting
@@ -16,11 +9,8 @@ what its watches brought take one wake-up together. Nobody waits for that: a ren
 ten seconds, and a pod that comes is seen at the next edge, from which on the process is busy.
 How long an answer took is then known to 20 ms only. So a tenth of each second is prompt, and the
 quick answers of the rest are counted as taking what the last one took that was timed there.
-
-Source: client-go/tools/metrics/metrics.go; component-base/metrics/prometheus/restclient/metrics.go.
 """
 
-from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -29,7 +19,6 @@ from fleet.clock import NS_PER_MS, NS_PER_S, Clock, Draws, TimerWheel
 from fleet.k8s.effects import Milestone, NodeId, Op, Report
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_status import RegistrationPhase
-from fleet.kubelet.node_facts import Durations
 from fleet.metrics import FleetCounts
 from fleet.wire.api.codec import Codec
 from fleet.wire.api.requests import Caller
@@ -61,59 +50,6 @@ class IdleDetector:
         return sent_ns < self._busy_until_ns or sent_ns % NS_PER_S < TIMED_NS
 
 
-DURATION_BOUNDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
-NO_ANSWER = "<error>"  # the code of a request that has none
-NO_DURATION = -1  # of a watch: client-go measures requests that end
-_METHODS = {"DELETECOLLECTION": "DELETE", "LIST": "GET", "WATCH": "GET"}
-"""By the verbs that the API server's metrics name."""
-
-
-class RequestCounts:
-    """The requests of one kubelet since it was started."""
-
-    __slots__ = ("asked", "took")
-
-    def __init__(self) -> None:
-        self.asked = array("I")  # by column
-        self.took: dict[str, Durations] | None = None  # by method, since somebody asked
-
-
-class RequestColumns:
-    """What the numbers of all nodes of a process stand for."""
-
-    def __init__(self) -> None:
-        self._columns: dict[tuple[str, int], int] = {}
-
-    def count(
-        self, counts: RequestCounts, verb: str, code: int, took_us: int = NO_DURATION
-    ) -> None:
-        """Count one answer; code 0 is none."""
-        column = self._columns.get((verb, code))
-        if column is None:
-            column = self._columns[verb, code] = len(self._columns)
-        try:
-            counts.asked[column] += 1
-        except IndexError:  # the node's first one: as a rule none of its heartbeats
-            counts.asked.extend((0,) * (column - len(counts.asked)))
-            counts.asked.append(1)
-        if counts.took is not None and took_us != NO_DURATION:
-            method = _METHODS.get(verb, verb)
-            if method not in counts.took:
-                counts.took[method] = Durations(DURATION_BOUNDS)
-            counts.took[method].add(took_us * 1_000)
-
-    def rows(self, counts: RequestCounts) -> Iterator[tuple[str, str, int]]:
-        """Yield code, method and how often, of what a node asked."""
-        found: dict[tuple[str, str], int] = {}
-        for (verb, code), column in self._columns.items():
-            count = counts.asked[column] if column < len(counts.asked) else 0
-            if count:
-                key = str(code) if code else NO_ANSWER, _METHODS.get(verb, verb)
-                found[key] = found.get(key, 0) + count
-        for (code_shown, method), count in found.items():
-            yield code_shown, method, count
-
-
 NOBODY = NodeId(-1)  # the owner of watches and timers that belong to no single kubelet
 STORY_MAX = 1_000
 
@@ -127,7 +63,6 @@ class Entry:
     pool: int
     reflectors: tuple[Reflector, ...] = ()
     story: deque[str] | None = None
-    client: RequestCounts = field(default_factory=RequestCounts)  # since the kubelet was started
     watch_pool: int = -1
     """Of its list-watches, where many nodes share connections: they take no stream of a call's."""
 
@@ -171,7 +106,6 @@ class Wires:
     """The connections of a process. They are set before the first kubelet starts."""
 
     def __init__(self) -> None:
-        self.authority = ""  # the server's host and port
         self._nodes: Wire | None = None
         self._observer: Wire | None = None
         self.all: list[Wire] = []  # those two, and what others add: each turn flushes them
@@ -217,7 +151,6 @@ class Process:
         self.kubelets = KubeletRegistry()
         self.wires = Wires()
         self.counts = FleetCounts()
-        self.clients = RequestColumns()
         self.idle = IdleDetector()
         self.unregistered: dict[NodeId, str] = {}  # why, of those that tried and were refused
 

@@ -138,7 +138,6 @@ class Reactor:
         process = Process(clock, draws, codec)
         self.clock = clock
         self.codec = codec
-        self.clients = process.clients
         self.counts = process.counts
         self.kubelets = process.kubelets
         self.entries = process.kubelets.entries  # looked up for each input

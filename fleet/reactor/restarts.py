@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import NodeId, Outbox, Timer
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.reactor.process import Entry, Process, RequestCounts, uncount_reports
+from fleet.reactor.process import Entry, Process, uncount_reports
 
 RESTART_NS_MAX = 1 * NS_PER_S
 """A process is back within a second: each at its own moment, else all would tick in step."""
@@ -102,7 +102,6 @@ class Restarts:
             kubelet.env.boot(node, down_ns, now_ns)
         entry = self._process.kubelets.entries[node]
         entry.kubelet = kubelet
-        entry.client = RequestCounts()  # it counts from zero
         self._process.counts.restarts += 1
         kubelet.start(now_ns, out)
         return down_ns is not None

@@ -254,7 +254,6 @@ class Watches:
             if type(message) is bytes:
                 return self._on_chunk(reflector, message, now_ns)
             assert isinstance(message, (StreamOpened, Response)), message
-            self._count_own(reflector, message)
             step = watch.on_message(reflector, self._lane(reflector), message, now_ns)
             if step.page is not None:
                 events = reflector.on_page(step.page, codec.decode_list)
@@ -274,21 +273,6 @@ class Watches:
         if is_between and reflector.is_between_events and events == _ONE_BOOKMARK:
             self._bookmarks.learn(chunk, kind, reflector.version)
         return self._deliver(reflector, events, now_ns)
-
-    def _count_own(self, reflector: watch.Reflector, message: StreamOpened | Response) -> None:
-        """Count an answer to a kubelet's own list-watch; the end of a stream is none."""
-        if reflector.node == NOBODY:
-            return
-        clients, counts = (
-            self._process.clients,
-            self._process.kubelets.entries[reflector.node].client,
-        )
-        if isinstance(message, StreamOpened):
-            clients.count(counts, "WATCH", 200)
-        elif reflector.phase is watch.WatchPhase.LIST:
-            clients.count(counts, "LIST", message.code, message.took_us)
-        elif message.code != 200:
-            clients.count(counts, "WATCH", message.code)
 
     def on_due(self, number: int) -> Deliveries:
         """Open what had to wait, unless it has been stopped or begun again."""

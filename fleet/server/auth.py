@@ -192,8 +192,6 @@ class Review(Errand):
             took_us = max((message.arrived_ns - message.sent_ns) // 1000, 0)
             route = "POST", self._resource
             self._reactor.counts.requests.record(route, message.code, took_us)
-            counts = self._reactor.entries[self._node].client
-            self._reactor.clients.count(counts, "POST", message.code, took_us)
             self._done(message)
 
 

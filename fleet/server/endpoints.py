@@ -19,7 +19,6 @@ from typing import NamedTuple, TypeVar
 from aiohttp import web
 
 from fleet.clock import NS_PER_S
-from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
 from fleet.k8s.streams import LogOptions, Refusal
@@ -29,12 +28,10 @@ from fleet.profile.kubelet_configuration import KubeletConfiguration
 from fleet.reactor.process import Entry
 from fleet.runtime.container_log import LogReader
 from fleet.server.configz import configz
-from fleet.server.exposition import Rows
 from fleet.server.host_interface import container_logs
 from fleet.server.http import json, text
 from fleet.server.node_metrics import (
     cadvisor_metrics,
-    certificate_rows,
     kubelet_metrics,
     probe_metrics,
     resource_metrics,
@@ -188,20 +185,16 @@ class Endpoints:
     def __init__(
         self,
         reactor_thread: ReactorThread,
-        client: Callable[[NodeId], Rows],
         entries: list[Entry],
-        store: CertificateStore | None = None,
     ) -> None:
         self._reactor_thread = reactor_thread
-        self._client = client  # what a node's own requests show, on the reactor's loop
         self._entries = entries
-        self._store = store  # of nodes with certificates of their own
         self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
             Endpoint.PODS: self._pods,
             Endpoint.STATS: self._stats,
-            Endpoint.METRICS: self._own_metrics,
+            Endpoint.METRICS: partial(self._metrics, act=kubelet_metrics),
             Endpoint.METRICS_CADVISOR: partial(self._metrics, act=cadvisor_metrics),
             Endpoint.METRICS_RESOURCE: partial(self._metrics, act=resource_metrics),
             Endpoint.METRICS_PROBES: partial(self._metrics, act=probe_metrics),
@@ -224,17 +217,6 @@ class Endpoints:
         self, asked: Asked, act: Callable[[VirtualKubelet, int], bytes]
     ) -> web.StreamResponse:
         return text(200, await self._reactor_thread.call(asked.node, act), METRICS_TYPE)
-
-    async def _own_metrics(self, asked: Asked) -> web.StreamResponse:
-        certificates: Rows = {}
-        if self._store is not None:
-            name, configuration = asked.node_name, asked.configuration
-            certificates = certificate_rows(self._store, name, configuration, time.time())
-
-        def act(kubelet: VirtualKubelet, now_ns: int) -> bytes:
-            return kubelet_metrics(kubelet, now_ns, {**certificates, **self._client(asked.node)})
-
-        return await self._metrics(asked, act)
 
     async def _stats(self, asked: Asked) -> web.StreamResponse:
         """Source: pkg/kubelet/server/stats/handler.go, handleSummary."""

@@ -13,7 +13,6 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -34,7 +33,6 @@ from fleet.server.auth import AccessControl
 from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.http import NodeHttp, NodeProtocol, text
 from fleet.server.listener import Listener, open_address, open_loopback
-from fleet.server.node_metrics import client_rows
 from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
 from fleet.server.routes import NOT_FOUND, Answer, route, split_path
 from fleet.server.serving_tls import Chain, ClientAuthorities, ServingContext
@@ -186,8 +184,7 @@ class KubeletServers:
         reactor = self._reactor
         self._reactor_thread = reactor_thread
         self._access = access = AccessControl(reactor, reactor_thread)
-        client = partial(client_rows, reactor)
-        endpoints = Endpoints(reactor_thread, client, reactor.entries, self._store)
+        endpoints = Endpoints(reactor_thread, reactor.entries)
         self._answers = endpoints.answers | Streaming(reactor_thread).answers
         http = NodeHttp(self.handle)
         listener = Listener(

@@ -5,13 +5,11 @@ import datetime as dt
 import gc
 import http.client
 import json
-import re
 import socket
 import ssl
 import time
 import urllib.parse
 import warnings
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -196,46 +194,6 @@ def test_whoever_is_nobody_is_refused(served: Served) -> None:
 def test_the_api_servers_certificate_is_enough(served: Served) -> None:
     own = of_component(served, "kubelet-client")
     assert ask(served, "/healthz", context=own) == Answer(200, "ok")
-
-
-METHODS = {
-    "create": "POST",
-    "patch": "PATCH",
-    "update": "PUT",
-    "delete": "DELETE",
-    "deletecollection": "DELETE",
-}
-"""Of the verbs that change something: each is one request, and none of them a watch."""
-
-
-def test_a_node_counts_what_it_asked_as_the_server_did(served: Served) -> None:
-    name = "rest_client_requests_total"
-    host = served.world.info.url.rpartition("/")[2]
-
-    def of_node() -> dict[str, int]:
-        text = ask(served, "/metrics", token=served.allowed).text
-        found = re.findall(
-            rf'^{name}{{code="(.*)",host="{host}",method="(.*)"}} (.*)$', text, re.MULTILINE
-        )
-        return {f"{method} {code}": int(n) for code, method, n in found if method != "GET"}
-
-    def of_server() -> dict[str, int]:
-        return Counter(
-            f"{METHODS[each['verb']]} {each['responseStatus']['code']}"
-            for each in served.world.audit()
-            if each.get("impersonatedUser", {}).get("username") == f"system:node:{served.node}"
-            and each["verb"] in METHODS
-            and not each["userAgent"].startswith("fleet/")  # which tried what nodes may
-        )
-
-    eventually(
-        lambda: of_node() == of_server() != {}, "both agree", seen=lambda: (of_node(), of_server())
-    )
-    measured = f'rest_client_request_duration_seconds_count{{host="{host}",verb="PUT"}}'
-    eventually(
-        lambda: measured in ask(served, "/metrics", token=served.allowed).text,
-        "the next renewal is measured",
-    )
 
 
 def test_reviews_are_the_nodes_own_requests_and_kept(served: Served) -> None:

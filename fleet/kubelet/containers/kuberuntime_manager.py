@@ -131,7 +131,6 @@ class KubeRuntimeManager:
             return SyncStage.COMPLETE
         worker.had_actions = True
         counts.sandboxes += 1
-        counts.sandbox.add(self._runtime.sandbox_delay_ns(pod, turn.behavior(pod)))
         return SyncStage.SANDBOX_READY
 
     def plan(self, worker: PodWorker, turn: Turn) -> SyncStage | None:

@@ -12,10 +12,9 @@ triggered attempt and the status that called for it race upstream, the status co
 one patch says it all.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
@@ -31,7 +30,7 @@ from fleet.kubelet.containers.probe_worker import (
     View,
     was_started_before,
 )
-from fleet.kubelet.containers.prober import CANCELLED, KIND_TEXTS, behavior_of, probe_event
+from fleet.kubelet.containers.prober import CANCELLED, behavior_of, probe_event
 from fleet.kubelet.pod_worker import TERMINAL_PHASES, KillReason
 from fleet.kubelet.turn import Turn
 from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeKind
@@ -54,14 +53,6 @@ class _Probes:
     def find(self, kind: ProbeKind, name: str) -> ProbeWorker | None:
         found = (each for each in self.workers if each.kind is kind and each.spec.name == name)
         return next(found, None)
-
-
-class ProbeCount(NamedTuple):
-    """How the probe of one container ended so far, by result."""
-
-    container: str
-    kind: str
-    results: tuple[tuple[str, int], ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -128,14 +119,6 @@ class ProbeManager:
             worker.follow(pod.uid, found, turn)
             worker.usual = usual
         self._plan(pod, probes, status, turn)
-
-    def counts(self, wall_offset_ns: int, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
-        """Yield how each probe of the containers that run ended so far."""
-        for uid, probes in self._pods.items():
-            for worker in probes.workers:
-                good, bad = worker.counts(wall_offset_ns, now_ns)
-                results = (("successful", good), ("failed", bad))
-                yield uid, ProbeCount(worker.spec.name, KIND_TEXTS[worker.kind], results)
 
     def stop_liveness_and_startup(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
         """Stop what could kill a container that is being stopped anyway; cancel commands.

@@ -247,31 +247,6 @@ class ProbeWorker:
             tick_ns = self.after(tick_ns, due_ns)
         return Look(tick_ns, tick_ns, last, run)
 
-    def counts(self, wall_offset_ns: int, now_ns: int) -> tuple[int, int]:
-        """Return how often the probe of this container succeeded and failed so far."""
-        if not self.container_id:
-            return 0, 0
-        started_ns = self.started_s * NS_PER_S - wall_offset_ns
-        first_ns = max(started_ns + self.probe.initial_delay_s * NS_PER_S, self.anchor_ns)
-        tick_ns = self._next_tick_ns(first_ns)
-        period_ns = self.probe.period_s * NS_PER_S
-        good = bad = 0
-        for _ in range(LOOK_AHEAD_MAX):
-            if tick_ns > now_ns:
-                break
-            phase, end_ns = self.behavior.at(tick_ns - started_ns)
-            last_ns = now_ns if end_ns == FOREVER else min(now_ns, started_ns + end_ns - 1)
-            ticks = max((last_ns - tick_ns) // period_ns, 0) + 1
-            if phase.answer.is_good and self.kind is ProbeKind.STARTUP:
-                return good + 1, bad
-            if phase.answer.is_good:
-                bad += round(ticks * phase.failure_rate)
-                good += ticks - round(ticks * phase.failure_rate)
-            elif phase.answer is not ProbeAnswer.ERROR:
-                bad += ticks
-            tick_ns += ticks * period_ns
-        return good, bad
-
     def attempt(self, uid: PodUid, tick_ns: int, turn: Turn) -> ProbeAttempt:
         """Return how the attempt of one tick ends."""
         age_ns = tick_ns + turn.env.wall_offset_ns - self.started_s * NS_PER_S

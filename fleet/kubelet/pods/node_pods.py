@@ -17,7 +17,6 @@ from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, P
 from fleet.k8s.static_pods import StaticPod
 from fleet.k8s.volumes import ObjectTarget
 from fleet.kubelet.containers.image_manager import on_lookup_reply
-from fleet.kubelet.containers.probe_manager import ProbeCount
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import registered_drivers
 from fleet.kubelet.environment import Environment
@@ -367,12 +366,6 @@ class NodePods:
         at_ns = start_ns + age_ns
         at = (attempt, at_ns, env.wall_ns(at_ns))
         return self.runtime.process_at(pod, spec, *at, self.sources(env))
-
-    def probe_counts(self, env: Environment, now_ns: int) -> Iterator[tuple[PodUid, ProbeCount]]:
-        """Yield how often each probe was run, by the pods that have workers."""
-        for uid, count in self._syncer.probes.counts(env.wall_offset_ns, now_ns):
-            if uid in self.workers:
-                yield uid, count
 
     def prepared_claims(self) -> dict[PodUid, PreparedClaims]:
         """Return the claims that the kubelet finds when it restarts."""

@@ -39,7 +39,7 @@ from fleet.kubelet.devices.dra import DRAManager
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import OpenReason, Reason
 from fleet.kubelet.node.runtime_state import RuntimeState
-from fleet.kubelet.node_facts import MOUNTED, UNMOUNTED, VERIFIED, NodeFacts
+from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import (
     RUNTIME_STAGES,
     TERMINAL_PHASES,
@@ -377,7 +377,6 @@ class PodSyncer:
             self.volumes.register_pod(pod, turn)
         if pod.spec.volumes and not worker.volumes_ready:
             return SyncStage.MOUNT
-        turn.facts.counts().on_resync(pod.spec.volumes)
         self.volumes.reprocess(pod, turn)
         return SyncStage.SECRETS
 
@@ -395,9 +394,8 @@ class PodSyncer:
         worker.end_sync(turn.now_ns, relisted=False)
         self._requeue(worker, 0, turn)
 
-    def _take_volumes(self, worker: PodWorker, turn: Turn) -> SyncStage:
+    def _take_volumes(self, worker: PodWorker, _turn: Turn) -> SyncStage:
         worker.volumes_ready = True
-        turn.facts.counts().on_volumes(worker.pod.spec.volumes, VERIFIED, MOUNTED)
         return SyncStage.SECRETS
 
     def _begin_secrets(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
@@ -504,8 +502,6 @@ class PodSyncer:
         has_acted = worker.had_actions and not worker.retry_ns
         at_once = release.relists_on_demand or not turn.env.fidelity.waits_for_relist
         relisted = has_acted and at_once
-        operation = "create" if worker.had_actions and worker.seen_ns >= 0 else "sync"
-        turn.facts.counts().on_sync(operation, turn.now_ns - worker.began_ns)
         sandbox = self.runtime.sandbox(worker.pod.uid)
         if worker.retry_ns and sandbox is not None and turn.env.fidelity.waits_for_relist:
             worker.pending = worker.pending or self.pleg.has_reported(
@@ -673,8 +669,6 @@ class PodSyncer:
         if worker.registered:
             worker.registered = False
             self.volumes.unregister_pod(pod, turn)
-        if worker.volumes_ready:
-            turn.facts.counts().on_volumes(pod.spec.volumes, UNMOUNTED)
         status = self.statuses.last_status(pod)
         if _tells_end(worker, turn):
             status = terminate_pod_status(pod, status, worker.told or pod.status)

@@ -27,7 +27,6 @@ from fleet.k8s.effects import ApiCall, Op, Reply, Timer, TokenRequest, WatchEven
 from fleet.k8s.pods import Pod, PodUid, VolumeSpec
 from fleet.k8s.volumes import ClaimStatusPatch, ClaimTarget, ObjectTarget
 from fleet.kubelet.events import Reason
-from fleet.kubelet.node_facts import UNMOUNT_FAILED
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes import pod_volume, watched_objects
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
@@ -546,7 +545,6 @@ def _tear_down(pod: Pod, mounted: _Mounted, turn: Turn) -> bool:
         return False
     if not _is_stuck(pod, mounted.spec, turn):
         return True
-    turn.facts.counts().on_volumes((mounted.spec,), UNMOUNT_FAILED)
     loop_ns = int(pod_volume.LOOP_NS * turn.draw(_STREAM_UNMOUNT, f"{pod.uid}/{mounted.spec.name}"))
     mounted.due_ns = turn.now_ns + pod_volume.back_off_ns(mounted.tries) + loop_ns
     mounted.tries += 1
