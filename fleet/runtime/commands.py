@@ -219,8 +219,11 @@ class Script:
             next(self._steps)
         except (StopIteration, _Exit):
             self.end_ns = self.clock_ns
-        except _EndlessError:
+        except _EndlessError as error:
             self.is_lost = True
+            if self._is_asked and str(error):
+                self._complain(f"sh: {error}")
+                self.end_ns, self.status = self.clock_ns, 2
         except (UnreadError, UnknownFileError) as error:
             self._lose(str(error))
 
@@ -259,7 +262,7 @@ class Script:
     def _pay(self, units: int = COMMAND_UNITS) -> None:
         self._left -= units
         if self._left < 0 and not self._skip_to_signal():
-            raise _EndlessError
+            raise _EndlessError("it reads or prints too much")
 
     def _alone(self, words: tuple[str, ...]) -> Iterator[None]:
         """Run a command that no shell runs."""
