@@ -10,7 +10,6 @@ starts, the first one cancels whatever is being prepared, a question too.
 
 import asyncio
 import contextlib
-import gc
 import itertools
 import os
 import platform
@@ -49,6 +48,7 @@ from fleet.report.report import RunFigures
 from fleet.report.run_directory import RunDirectory, read_records
 from fleet.report.service_levels import load_objectives
 from fleet.report.summary_text import size
+from fleet.run import garbage
 from fleet.run.adoption import adopt_nodes, clear_lost_shards, remove_applied
 from fleet.run.applied import Applied
 from fleet.run.bring_up import bring_up, find_preset, tell_unregistered
@@ -74,9 +74,6 @@ RECORD_EVERY = 2
 """Frames between two records of a process that may be killed: what it loses."""
 LEASE_TRIES_MAX = 4
 """Within seven seconds: a fleet that cannot renew its Lease must end before another takes it."""
-GC_THRESHOLD = (
-    50_000  # a fleet makes few cycles: 700 would look at every node's objects for nothing
-)
 
 
 class Run:
@@ -382,7 +379,7 @@ class Run:
         )
         self._background.keep("the time series", self._sample)
         self._start_background_tasks()
-        gc.set_threshold(GC_THRESHOLD, 20, 50)
+        garbage.begin()
         self._interrupts.is_preparing = False
         node_host.start()
         try:
@@ -416,7 +413,7 @@ class Run:
             await self._background.stop()
             self._ending.judge(node_host, cluster, self._background.reasons())
             await node_host.close()
-            gc.unfreeze()
+            garbage.end()
 
     def _sampler(self) -> ControlPlaneSampler | None:
         """Look at the control plane, in the first process of a run: the others would ask again."""
