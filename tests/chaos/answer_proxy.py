@@ -3,8 +3,8 @@
     fleet --TLS--> proxy --TLS--> kube-apiserver
 
 What the client sends passes as it is. Of what the server sends, a share of the frames is changed:
-bodies and header blocks, codes, types, flags, streams, lengths; some are doubled, lost, put off, or
-cut off with their connection; some come that nobody has sent.
+JSON, protobuf and header blocks, codes, types, flags, streams, lengths; some are doubled, lost, put
+off, or cut off with their connection; some come that nobody has sent.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
+import orjson
 from support.header_tap import copy, until_one_ends
-from support.mutate import mutated
+from support.mutate import misshapen, mutated
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 HTTP1, HTTP2 = "http/1.1", "h2"
@@ -24,6 +25,19 @@ HEADER_BYTES = 9
 STATUSES = (b"\x88", b"\x89", b"\x8b", b"\x8c", b"\x8d", b"\x8e", b"\x08\x03410", b"\x08\x03429")
 """200, 204, 304, 400, 404, 500 of HPACK's static table; 410 and 429 as literals."""
 OTHERS_MAX = 64
+HOW = {
+    "bytes": 30,
+    "shape": 30,
+    "code": 12,
+    "double": 8,
+    "lose": 4,
+    "put off": 6,
+    "insert": 5,
+    "head": 3,
+    "cut off": 2,
+}
+"""How a frame is changed, and how often; what ends a connection is rare, as it hides the rest."""
+NAMES = {DATA: "DATA", HEADERS: "HEADERS"}
 
 
 class Frame(NamedTuple):
@@ -42,6 +56,8 @@ class Mangler:
 
     def __init__(self, random: Random) -> None:
         self.share = 0.0
+        self.passed = 0
+        """Frames that came, changed or not, since some are changed."""
         self.counts: Counter[str] = Counter()
         self._random = random
         self._others: list[bytes] = [b"{}"]
@@ -49,26 +65,30 @@ class Mangler:
     def mangle(self, frame: Frame, late: list[Frame]) -> tuple[list[Frame], bytes]:
         """Return the frames in place of one, and the begin of one that is cut off."""
         draws = self._random
+        self.passed += bool(self.share)
         if frame.kind == DATA and (len(self._others) < OTHERS_MAX or not draws.randrange(50)):
             self._others = [*self._others[-OTHERS_MAX:], frame.payload]
         if draws.random() >= self.share:
             held, late[:] = list(late), []
             return [frame, *held], b""
-        how = draws.choices(
-            ("payload", "head", "code", "double", "lose", "put off", "insert", "cut off"),
-            (40, 5, 15, 10, 8, 10, 6, 6),
-        )[0]
-        self.counts[how] += 1
+        how = draws.choices(list(HOW), list(HOW.values()))[0]
         if how == "cut off":
             whole = frame.encoded()
-            return [], whole[: draws.randrange(len(whole))]
-        return self._instead(frame, how, late), b""
+            frames, begun = [], whole[: draws.randrange(len(whole))]
+        else:
+            frames, begun = self._instead(frame, how, late), b""
+        if frames != [frame]:
+            self.counts[f"{NAMES.get(frame.kind, 'other')}: {how}"] += 1
+        return frames, begun
 
     def _instead(self, frame: Frame, how: str, late: list[Frame]) -> list[Frame]:
         draws, frames = self._random, [frame]
         match how:
-            case "payload":
+            case "bytes":
                 frames = [frame._replace(payload=mutated(frame.payload, draws, self._others))]
+            case "shape" if frame.kind == DATA:
+                with contextlib.suppress(orjson.JSONDecodeError):  # protobuf, or a part
+                    frames = [frame._replace(payload=misshapen(frame.payload, draws))]
             case "head":
                 other = draws.randrange(256)
                 heads = (
