@@ -236,10 +236,10 @@ def configuration_page() -> str:
     shared = {name: each for name, each in objects.items() if uses[name] > 1}
     lines = ["# Keys of the YAML files", ""]
     lines += [
-        "Made by `make docs` of the JSON schema that `fleet profiles schema` prints. `=` precedes",
-        "a default. A time is a duration such as `10s`, or a Distribution. Names with a capital",
-        "letter are [shared types](#shared-types). With examples: [profiles](profiles.md),",
-        "[agents](../how-to/agents.md).",
+        "What the keys mean, with examples: [profiles](profiles.md), [agents](../how-to/agents.md).",
+        "`=` precedes a default. A time is a duration such as `10s`, or a Distribution. Names with",
+        "a capital letter are [shared types](#shared-types). `fleet profiles schema` prints the",
+        "same as JSON schema.",
         "",
     ]
     for name in ("NodeProfile", "PodBehaviorManifest", "NodeAgent"):
@@ -279,8 +279,7 @@ def _tree(found: Json, definitions: dict[str, Json], shared: Container[str]) -> 
             words += ", required" * (key in required and "const" not in each)
             yield f"{key}: {_type(each, definitions)}{words}"
             continue
-        about = _about(inside)
-        yield f"{key}:  # {about}" if about else f"{key}:"
+        yield f"{key}:"
         for number, line in enumerate(_tree(inside, definitions, shared)):
             yield f"{'- ' if is_list and not number else '  '}{line}"
 
