@@ -240,8 +240,8 @@ site: setup  ## build the documentation as a site in site/, with its links check
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: picture
-picture: setup chromium  ## make the pictures of the pages, in a quarter of an hour, or one of ARGS=RUN_DIR (a run or a search)
-	$(BIN)/python tools/picture.py $(ARGS)
+picture: setup chromium  ## make the pictures of the pages, in a quarter of an hour; ONLY=report, dashboard, capacity or a RUN_DIR makes one
+	$(BIN)/python tools/picture.py $(ONLY)
 
 .PHONY: report-outage
 REPORT_NODES ?= 2000

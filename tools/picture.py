@@ -1,8 +1,9 @@
 """Makes the pictures of the documentation (`make picture`): a report, the dashboard, a search.
 
 Each of a run of its own on a local control plane, as a browser of 1280 pixels shows it on light
-paper. With RUN_DIR only the picture of that run's report is made, or of that search's page. On a
-machine that does something else besides, the runs are slow, and the pages say INVALID.
+paper. `report`, `dashboard` or `capacity` makes that one alone; RUN_DIR makes the picture of that
+run's report, or of that search's page. On a machine that does something else, the runs are slow,
+and the pages say INVALID.
 """
 
 import contextlib
@@ -56,30 +57,37 @@ def main() -> None:
     if browser is None:
         sys.exit("no Chromium: make chromium")
     IMAGES.mkdir(exist_ok=True)
+    asked = sys.argv[1:] or ["report", "dashboard", "capacity"]
     with tempfile.TemporaryDirectory() as folder:
-        if len(sys.argv) > 1:
-            page = Path(sys.argv[1]) / CAPACITY_REPORT
-            if page.exists():
-                shoot(browser, page.resolve().as_uri(), CAPACITY, CAPACITY_SIZE)
+        for what in asked:
+            made = Path(folder) / what
+            if what == "report":
+                environment = {**os.environ, "FLEET": " ".join(FLEET), "RUN": str(made)}
+                spawn = ("spawn", f"--nodes={NODES}", f"--run-dir={made}", "--", "sh", "-c", LOAD)
+                subprocess.run([*FLEET, *spawn], check=False, env=environment)  # may break a level
+                of_report(made, browser)
+            elif what == "dashboard":
+                of_dashboard(made, browser)
+            elif what == "capacity":
+                subprocess.run([*FLEET, *SEARCH, f"--run-dir={made}"], check=False)
+                of_search(made, browser)
+            elif (Path(what) / CAPACITY_REPORT).exists():
+                of_search(Path(what), browser)
             else:
-                of_report(Path(sys.argv[1]), Path(folder), browser)
-            return
-        run = Path(folder) / "run"
-        environment = {**os.environ, "FLEET": " ".join(FLEET), "RUN": str(run)}
-        spawn = ("spawn", f"--nodes={NODES}", f"--run-dir={run}", "--", "sh", "-c", LOAD)
-        subprocess.run([*FLEET, *spawn], check=False, env=environment)  # it may break a level
-        of_report(run, Path(folder), browser)
-        of_dashboard(Path(folder) / "steered", browser)
-        search = Path(folder) / "capacity"
-        subprocess.run([*FLEET, *SEARCH, f"--run-dir={search}"], check=False)
-        shoot(browser, (search / CAPACITY_REPORT).as_uri(), CAPACITY, CAPACITY_SIZE)
+                of_report(Path(what), browser)
 
 
-def of_report(run: Path, folder: Path, browser: str) -> None:
+def of_report(run: Path, browser: str) -> None:
     """Take the picture of a run's report."""
-    page = folder / "report.html"
-    subprocess.run([*FLEET, "report", str(run), f"--out={page}"], check=True)
-    shoot(browser, page.as_uri(), REPORT, REPORT_SIZE)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        subprocess.run([*FLEET, "report", str(run), f"--out={page}"], check=True)
+        shoot(browser, page.as_uri(), REPORT, REPORT_SIZE)
+
+
+def of_search(search: Path, browser: str) -> None:
+    """Take the picture of the page of a search."""
+    shoot(browser, (search / CAPACITY_REPORT).resolve().as_uri(), CAPACITY, CAPACITY_SIZE)
 
 
 def of_dashboard(run: Path, browser: str) -> None:
