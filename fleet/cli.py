@@ -551,7 +551,7 @@ def heal(fault: str, run_dir: Path | None, output: str, *, all_faults: bool) -> 
 @cli.command("status", **BY_SETTINGS, fields=cli_options.CLUSTER)
 @cli_options.output_option
 def status_of_runs(output: str, **named: Any) -> None:
-    """List the runs of this machine, and those of a cluster if you name one.
+    """List the runs of this machine, and of a cluster that you name.
 
     The verdict is that of the run so far. In a cluster it comes from the records of its shards.
 
@@ -571,7 +571,7 @@ def status_of_runs(output: str, **named: Any) -> None:
 @cli_options.scale_options
 @cli_options.output_option
 def scale(run: str, nodes: int, output: str, **named: Any) -> None:
-    """Change the number of nodes of a run that goes on.
+    """Change the number of nodes of a running fleet.
 
     RUN is an id from `fleet status` (default: your only run on this machine). A run has room for
     its --max-nodes. With --context and the like, all shards of the run share the nodes.

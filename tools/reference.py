@@ -236,7 +236,7 @@ def configuration_page() -> str:
     shared = {name: each for name, each in objects.items() if uses[name] > 1}
     lines = ["# Keys of the YAML files", ""]
     lines += [
-        "What the keys mean, with examples: [profiles](profiles.md), [agents](../how-to/agents.md).",
+        "What the keys mean: [profiles](profiles.md), [agents](../how-to/agents.md).",
         "`=` precedes a default. A time is a duration such as `10s`, or a Distribution. Names with",
         "a capital letter are [shared types](#shared-types). `fleet profiles schema` prints the",
         "same as JSON schema.",

@@ -155,14 +155,14 @@ class Settings(BaseModel):
     )
 
     nodes: Annotated[int, Field(ge=1, le=NODES_MAX)] = 100
-    """Number of virtual kubelets (default 100)."""
+    """Number of virtual kubelets (default 100, or what the scenario says)."""
     name_prefix: DnsLabel = "fleet"
     """Prefix of the node names: PREFIX-00000, PREFIX-00001 ... (default fleet)."""
     profiles: Annotated[Profiles, Shown("NAME|FILE[=WEIGHT]")] = Field(
         default=DEFAULT_PROFILES, alias="profile"
     )
-    """Profile of the nodes: a name from `fleet profiles list`, or a file (default default). Repeat
-    it with weights for a mix: default=9, gpu=1."""
+    """Profile of the nodes: a name from `fleet profiles list` (default: the one named default), or
+    a file. Repeat it with weights for a mix: default=9, gpu=1."""
     programs: Annotated[tuple[Path, ...], Shown("FILE")] = ()
     """Python plug-in that defines what programs in containers do."""
     fidelity: Fidelity = Fidelity.KUBELET

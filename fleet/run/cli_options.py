@@ -257,6 +257,7 @@ def options(group: str, *rows: tuple[object, ...]) -> Callable[[F], F]:
             how = {"help": words, "required": True}
         [of] = kind if isinstance(kind, list) else [kind]
         how |= {"metavar": of} if isinstance(of, str) else {"type": of}
+        how |= {"metavar": "INTEGER"} if isinstance(of, click.IntRange) else {}
         how |= {"multiple": True} if isinstance(kind, list) else {}
         if kind is bool:
             how = {"help": words, "is_flag": True}
@@ -330,19 +331,15 @@ rbac_options = options(
     ("--name", "TEXT", "Name of the roles (default fleet).", "fleet"),
 )
 REPORTS = click.Choice(["html", "markdown", "junit", "openmetrics", *FORMATS])
-scale_options = options("", ("-n --nodes", click.IntRange(0), "Number of nodes to have.", ...))
+scale_options = options("", ("-n --nodes", click.IntRange(0), "New number of nodes.", ...))
 report_options = options(
     "",
     ("--merge is_merged", bool, "Make one report of the shards of a run."),
-    ("--run", "ID", "Make it of the shards of this run in a cluster.", ""),
+    ("--run", "ID", "Make one report of what the shards of this run left in the cluster.", ""),
     ("--baseline", PATH, "Compare with this run; exit with 1 if worse."),
     ("--tolerance", "SHARE", "How much worse a figure may be (default 10%).", "10%"),
-    ("-o --output --format form", REPORTS, "Format (default html; text, Markdown, for several)."),
-    (
-        "--out",
-        PATH,
-        "Write to this file (default stdout); with --merge or --run, to this directory.",
-    ),
+    ("-o --output --format form", REPORTS, "Format (default html; markdown for several)."),
+    ("--out", PATH, "Write to this file, or with --merge or --run to this directory."),
     ("--title", "TEXT", "Title of the page of a run (default: the run's own).", ""),
 )
 capacity_options = options(
@@ -353,11 +350,11 @@ capacity_options = options(
     ("--ready-within", "DURATION", "Time to become Ready in (default 10m).", "10m"),
     ("--precision", "SHARE", "Stop at this gap to a failed size (default 10%).", "10%"),
     ("--tries", int, "Failed runs that fail a size (default 2).", 2),
-    ("--pods-per-node", int, "Run so many pods on each node (default none: idle nodes)."),
+    ("--pods-per-node", int, "Pods to run on each node (default none: idle nodes)."),
     (
         "--pod-churn",
         float,
-        "Pods to replace per second and node (default 0.004 with --pods-per-node).",
+        "Pods to replace per second and node (default 0.004 if there are pods).",
     ),
     ("--scenario", "FILE", "Play this scenario with each size."),
     ("--run-dir", PATH, "Directory of all runs (default runs/capacity-<time>)."),
