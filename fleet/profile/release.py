@@ -52,6 +52,7 @@ class Release:
 
     # Pods
     keeps_started: bool = False  # a restarted kubelet goes by the status that stands there
+    heeds_unadmitted: bool = True  # syncs for a change of a refused pod, or of a mirror
     reports_ready_sandbox: bool = False  # before images are pulled, with a status of its own
     explains_sandbox: bool = False  # why PodReadyToStartContainers is False
     has_pod_resources: bool = True

@@ -300,3 +300,16 @@ def test_no_limit_of_events_is_the_client_s_or_none(release: Release) -> None:
     sim.run_for(4)
     sent = len(sim.calls("n-0", "POST", "/events", since_s=since_s))
     assert (sent > 40) == (release is V1_37)
+
+
+@of_each
+def test_a_change_of_a_refused_pod_is_acted_on_or_ignored(release: Release) -> None:
+    sim = started(release)
+    much = {"requests": {"cpu": "99"}}
+    sim.create_pod("big", containers=[{"name": "c", "image": "nginx:1", "resources": much}])
+    sim.run_for(20)
+    assert sim.phase("big") == "Failed"
+    since_s = sim.now_s
+    sim.server.update("pods", "big", {"metadata": {"labels": {"a": "b"}}}, "default")
+    sim.run_for(20)
+    assert bool(sim.calls("n-0", path="/pods/big", since_s=since_s)) == (release is not V1_37)

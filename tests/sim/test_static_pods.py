@@ -10,11 +10,15 @@ from world.strategic_merge import Object
 
 from fleet.clock import NS_PER_S
 from fleet.host.static_pods import parse_manifest
+from fleet.profile.node_model import NodeModel
+from fleet.profile.release import V1_36, V1_37
 
 pytest_plugins = ("sim_encodings",)
 
 PATH = "/etc/kubernetes/manifests/proxy.yaml"
-MODEL = model_of(kubeletConfiguration={"staticPodPath": "/etc/kubernetes/manifests"})
+STATIC = {"staticPodPath": "/etc/kubernetes/manifests"}
+MODEL = model_of(kubeletVersion=V1_36.newest, kubeletConfiguration=STATIC)
+"""Kubelets until 1.36 sync a pod at once when its mirror is being deleted."""
 
 
 def manifest(name: str = "proxy", image: str = "proxy:1", **spec: object) -> bytes:
@@ -37,8 +41,14 @@ def put(sim: Simulation, *manifests: bytes) -> None:
     sim.reactor.static_pods_changed(sim.env)
 
 
-def started(seed: int = 1, *manifests: bytes, light: bool = False, nodes: int = 1) -> Simulation:
-    sim = Simulation(nodes=nodes, seed=seed, light=light, model=MODEL)
+def started(
+    seed: int = 1,
+    *manifests: bytes,
+    light: bool = False,
+    nodes: int = 1,
+    model: NodeModel = MODEL,
+) -> Simulation:
+    sim = Simulation(nodes=nodes, seed=seed, light=light, model=model)
     put(sim, *(manifests or (manifest(),)))
     sim.run_for(seconds=40)
     return sim
@@ -102,6 +112,17 @@ def requests(sim: Simulation, since_s: float) -> list[tuple[str, int, float]]:
     ]
     found.sort(key=lambda each: each.t_ns)
     return [(each.verb, each.code, each.t_ns / NS_PER_S - since_s) for each in found]
+
+
+def test_a_mirror_that_is_being_deleted_waits_for_a_sync_of_its_pod_since_1_37() -> None:
+    sim = started(model=model_of(kubeletVersion=V1_37.newest, kubeletConfiguration=STATIC))
+    since_s = sim.now_s
+    sim.server.delete_pod("proxy-n-0", "kube-system")
+    sim.run_for(seconds=100)
+    deleted, made = requests(sim, since_s)
+    assert [deleted[:2], made[:2]] == [("DELETE", 200), ("POST", 201)]
+    assert 10 < deleted[2] <= 91
+    assert mirror(sim)["status"]["phase"] == "Running"
 
 
 def test_a_mirror_that_is_deleted_at_once_is_deleted_twice_in_vain_and_made_by_a_resync() -> None:

@@ -441,8 +441,9 @@ class NodePods:
         if is_ending:
             self._syncer.interrupt(worker, turn)
         elif worker.was_refused and not is_reconcile and turn.env.fidelity.reports_each_step:
-            worker.terminate_refused()
-            self._syncer.sync(worker, turn)
+            if turn.env.model.release.heeds_unadmitted:
+                worker.terminate_refused()
+                self._syncer.sync(worker, turn)
         elif self.admission.holds(worker):
             return
         elif update.op is PodOp.UPDATE or (

@@ -151,7 +151,9 @@ class PodManager:
         elif entry.mirror is not None and entry.mirror.uid == mirror.uid:
             entry.mirror = None
         if static is not None:
-            self._arm_resync(mirror.full_name, entry, turn, is_needed=gone)
+            waits = not (turn.env.model.release.heeds_unadmitted or entry.retry_ns)
+            is_needed = gone or (waits and _captured(entry.mirror, static) is not None)
+            self._arm_resync(mirror.full_name, entry, turn, is_needed=is_needed)
             return
         entry.posted = False
         if entry.mirror is not None:

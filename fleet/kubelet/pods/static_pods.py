@@ -24,6 +24,8 @@ from fleet.kubelet.turn import Turn
 
 _STREAM_LOOK = 0x57A71C
 _NO_MIRROR = PodUid("")
+_CAME_OR_WENT = (PodOp.ADD, PodOp.REMOVE)
+_CHANGED = (*_CAME_OR_WENT, PodOp.UPDATE, PodOp.DELETE)
 
 Update = Callable[[PodUpdate], None]
 
@@ -72,7 +74,10 @@ class StaticPodSync:
             manager.arm(turn)
 
     def on_mirror(self, update: PodUpdate, turn: Turn) -> None:
-        """Take a mirror pod as the watch shows it."""
+        """Take a mirror pod as the watch shows it.
+
+        Source: kubelet.go, HandlePodUpdates: it skips what was not admitted since 1.37.
+        """
         mirror, is_gone = update.pod, update.op is PodOp.REMOVE
         statuses = self._syncer.statuses
         self.manager.on_mirror(mirror, turn, gone=is_gone)
@@ -80,8 +85,8 @@ class StaticPodSync:
         if static is None:
             return
         worker = self._workers.get(static.uid)
-        is_reconcile = update.op is PodOp.RECONCILE
-        if worker is not None and not is_reconcile and self.manager.ask_about(static, mirror):
+        heeded = _CHANGED if turn.env.model.release.heeds_unadmitted else _CAME_OR_WENT
+        if worker is not None and update.op in heeded and self.manager.ask_about(static, mirror):
             self._syncer.advance(worker, Happened.ASKED, turn)
         if not is_mirror_of(mirror, static):
             return

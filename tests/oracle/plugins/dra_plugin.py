@@ -18,7 +18,7 @@ class DraPlugin(Plugin):
 
     kind = "DRAPlugin"
     services = (DRA_PLUGIN, DRA_HEALTH)
-    versions = ("v1.DRAPlugin",)
+    versions = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")  # 1.37 asks only for what is named
 
     def __init__(
         self, driver: str, pool: str, devices: Mapping[str, str], *, error: str = ""
