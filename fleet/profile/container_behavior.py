@@ -257,9 +257,7 @@ class LogBehavior(Spec):
 
     lines_per_second: Annotated[float, Field(gt=0, le=RATE_MAX)] = 1.0
     size: Annotated[int, Field(ge=0, le=LINE_MAX)] = 0  # bytes, filled up to; 0: as it comes
-    format: Literal["Text", "Json"] = "Text"
     template: Annotated[str, Field(min_length=1, max_length=LINE_MAX)] = DEFAULT_TEMPLATE
-    stderr_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     max_lines: Annotated[int, Field(ge=1)] | None = None
 
     @field_validator("size", mode="before")

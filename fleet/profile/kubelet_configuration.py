@@ -44,24 +44,6 @@ EVICTION_HARD_DEFAULT = {
     "imagefs.inodesFree": "5%",
 }
 
-CPU_OPTIONS = {
-    "full-pcpus-only": "",
-    "strict-cpu-reservation": "",
-    "prefer-align-cpus-by-uncorecache": "",
-    "distribute-cpus-across-numa": "CPUManagerPolicyBetaOptions",
-    "align-by-socket": "CPUManagerPolicyAlphaOptions",
-    "distribute-cpus-across-cores": "CPUManagerPolicyAlphaOptions",
-}
-"""Of the static CPU policy, each with its feature gate. Source: cpumanager/policy_options.go."""
-CPU_OPTIONS_APART = (
-    ("full-pcpus-only", "distribute-cpus-across-cores"),
-    ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
-    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
-    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
-)
-GATES_OFF = frozenset(("CPUManagerPolicyAlphaOptions",))
-"""Of those gates the ones that are off unless a profile says otherwise."""
-
 _OTHER_KEYS = """
     address cgroupDriver cgroupRoot cgroupsPerQOS containerLogMaxFiles containerLogMaxSize
     containerLogMaxWorkers containerLogMonitorInterval containerRuntimeEndpoint contentType
@@ -371,8 +353,11 @@ class KubeletConfiguration(Spec):
         if self.image_gc_low_threshold_percent >= self.image_gc_high_threshold_percent:
             raise ValueError("imageGCLowThresholdPercent must be below imageGCHighThresholdPercent")
         self._check_shutdown()
-        self._check_enforcement()
-        self._check_resource_managers()
+        if self.cpu_manager_policy == "static" and not self.reserved_cpu_milli:
+            raise ValueError(
+                "cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
+                "or reservedSystemCPUs"
+            )
         if not self.enable_controller_attach_detach:
             raise ValueError(
                 "enableControllerAttachDetach: false is not supported: "
@@ -380,45 +365,9 @@ class KubeletConfiguration(Spec):
             )
         return self
 
-    def _check_resource_managers(self) -> None:
-        """Source: apis/config/validation/validation.go; cpumanager/cpu_manager.go, NewManager."""
-        cgroups = [f"{what}ReservedCgroup" for what in ("system", "kube")]
-        if self.reserved_system_cpus and any(each in self.without_effect for each in cgroups):
-            raise ValueError(f"reservedSystemCPUs excludes {' and '.join(cgroups)}")
-        if self.cpu_manager_policy == "static" and not self.reserved_cpu_milli:
-            raise ValueError(
-                "cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
-                "or reservedSystemCPUs"
-            )
-        self._check_cpu_options()
-
-    def _check_cpu_options(self) -> None:
-        """Source: cpumanager/policy_options.go, NewStaticPolicyOptions; policy_none.go."""
-        for option in self.cpu_manager_policy_options:
-            gate = CPU_OPTIONS.get(option)
-            if gate is None:
-                key = unknown_key(option, list(CPU_OPTIONS))
-                raise ValueError(f"cpuManagerPolicyOptions: {key}")
-            if self.cpu_manager_policy != "static":
-                raise ValueError("cpuManagerPolicyOptions needs cpuManagerPolicy: static")
-            if gate and not self.feature_gates.get(gate, gate not in GATES_OFF):
-                raise ValueError(f"cpuManagerPolicyOptions: {option} needs the gate {gate}")
-        for one, other in CPU_OPTIONS_APART:
-            if self.has_cpu_option(one) and self.has_cpu_option(other):
-                raise ValueError(f"cpuManagerPolicyOptions: {one} excludes {other}")
-
     def has_cpu_option(self, name: str) -> bool:
         """Return whether an option of the static CPU policy is on."""
         return self.cpu_manager_policy_options.get(name, "0") in TRUE_TEXTS
-
-    def _check_enforcement(self) -> None:
-        """Source: pkg/kubelet/apis/config/validation/validation.go."""
-        given = self.enforce_node_allocatable
-        if len(set(given)) < len(given) or ("none" in given and len(given) > 1):
-            raise ValueError("enforceNodeAllocatable names one twice, or none next to others")
-        for what, key in (("system", "systemReservedCgroup"), ("kube", "kubeReservedCgroup")):
-            if any(each.startswith(what) for each in given) and key not in self.without_effect:
-                raise ValueError(f"enforceNodeAllocatable: {what}-reserved needs {key}")
 
     def _check_shutdown(self) -> None:
         """Source: pkg/kubelet/apis/config/validation/validation.go."""

@@ -8,7 +8,6 @@ where a sum of curves crosses a limit is computed piece by piece.
 import enum
 import itertools
 import json
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -16,7 +15,6 @@ from typing import Annotated, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from fleet.clock import NS_PER_S, mix
 from fleet.profile.schema import CompiledFrom, DurationNs, QuantityField, Spec
 from fleet.quantity import NANO, Quantity, parse_quantity
 
@@ -26,10 +24,6 @@ PIECES_MIN = 4
 """How many linear pieces, of all curves together, and how many stretches at least one search looks
 at; then it says where to look on."""
 POINTS_MAX = 1000
-DAY_NS = 24 * 3600 * NS_PER_S
-DIURNAL_STEPS = 48
-NOISE_NS = 10 * NS_PER_S
-NOISE_STEPS = 64
 
 
 class CurveShape(enum.Enum):
@@ -39,9 +33,6 @@ class CurveShape(enum.Enum):
     RAMP = "Ramp"
     STEP = "Step"
     SAWTOOTH = "Sawtooth"
-    DIURNAL = "Diurnal"
-    SPIKE = "Spike"
-    NOISE = "Noise"
     POINTS = "Points"
 
 
@@ -187,7 +178,6 @@ class CurveSpec(Spec):
     duration: DurationNs | None = None
     after: DurationNs | None = None
     period: DurationNs | None = None
-    seed: int | None = None
     points: Annotated[tuple["CurvePoint", ...], Field(max_length=POINTS_MAX)] = ()
 
     @model_validator(mode="after")
@@ -204,11 +194,6 @@ class CurveSpec(Spec):
             raise ValueError("points must not be empty")
         if self.period == 0:
             raise ValueError("period must be above 0s")
-        if self.curve is CurveShape.NOISE and _units(self.from_, NANO) > _units(self.to, NANO):
-            raise ValueError("from must not be above to")
-        spike_ns = (self.after or 0) + (self.duration or 0)
-        if self.curve is CurveShape.SPIKE and self.period and spike_ns > self.period:
-            raise ValueError("the spike ends behind the period")
         instants = [point.at for point in self.points]
         if instants != sorted(instants):
             raise ValueError("points must be in the order of their times")
@@ -226,40 +211,10 @@ class CurveSpec(Spec):
             return Curve(points, self.period or 0)
         first, last = _units(self.from_, scale), _units(self.to, scale)
         at_ns, period_ns = self.after or 0, self.period or 0
-        end_ns = at_ns + (self.duration or 0)
-        head = ((0, first),) if at_ns else ()
-        if shape is CurveShape.DIURNAL:
-            return _diurnal(first, last, at_ns, period_ns or DAY_NS)
-        if shape is CurveShape.NOISE:
-            return _noise(first, last, self.seed or 0, period_ns or NOISE_NS)
-        corners: dict[CurveShape, tuple[tuple[int, int], ...]] = {
-            CurveShape.RAMP: (*head, (at_ns, first), (end_ns, last)),
-            CurveShape.STEP: ((0, first), (at_ns, first), (at_ns, last)),
-            CurveShape.SAWTOOTH: ((0, first), (period_ns, last)),
-            CurveShape.SPIKE: (
-                *(*head, (at_ns, first), (at_ns, last)),
-                *((end_ns, last), (end_ns, first)),
-            ),
-        }
-        return Curve(corners[shape], period_ns)
-
-
-def _diurnal(low: int, high: int, after_ns: int, period_ns: int) -> Curve:
-    """Return a day: lowest `after_ns` from the start on, highest half a period later."""
-    shift = after_ns % period_ns / period_ns
-    points = []
-    for step in range(DIURNAL_STEPS + 1):
-        turn = step / DIURNAL_STEPS - shift
-        share = (1 - math.cos(2 * math.pi * turn)) / 2
-        points.append((period_ns * step // DIURNAL_STEPS, low + round((high - low) * share)))
-    return Curve(tuple(points), period_ns)
-
-
-def _noise(low: int, high: int, seed: int, step_ns: int) -> Curve:
-    """Return amounts drawn again each step, with lines between them; they repeat after all."""
-    drawn = [low + mix(seed, at) % (high - low + 1) for at in range(NOISE_STEPS)]
-    points = tuple((at * step_ns, amount) for at, amount in enumerate([*drawn, drawn[0]]))
-    return Curve(points, NOISE_STEPS * step_ns)
+        if shape is CurveShape.SAWTOOTH:
+            return Curve(((0, first), (period_ns, last)), period_ns)
+        head = ((0, first),) if at_ns or shape is CurveShape.STEP else ()
+        return Curve((*head, (at_ns, first), (at_ns + (self.duration or 0), last)))
 
 
 def _listed(names: set[str] | frozenset[str]) -> str:
@@ -284,9 +239,6 @@ _NEEDS: dict[CurveShape, tuple[frozenset[str], frozenset[str]]] = {
     CurveShape.RAMP: (frozenset({"from", "to", "duration"}), frozenset({"after"})),
     CurveShape.STEP: (frozenset({"from", "to", "after"}), frozenset()),
     CurveShape.SAWTOOTH: (frozenset({"from", "to", "period"}), frozenset()),
-    CurveShape.DIURNAL: (frozenset({"from", "to"}), frozenset({"after", "period"})),
-    CurveShape.SPIKE: (frozenset({"from", "to", "duration"}), frozenset({"after", "period"})),
-    CurveShape.NOISE: (frozenset({"from", "to"}), frozenset({"period", "seed"})),
     CurveShape.POINTS: (frozenset({"points"}), frozenset({"period"})),
 }
 CurveSpec.model_rebuild()

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol, cast
 
-import orjson
-
 from fleet.clock import NS_PER_S, mix
 from fleet.k8s.streams import LogChunk, LogOptions
 from fleet.k8s.times import rfc3339_micro, rfc3339_nano
@@ -107,29 +105,18 @@ class DeclaredLines:
         behavior = self._behavior
         after_ns = self._after_ns(index)
         drawn = mix(self._seed, index)
-        wall_ns = self._start_wall_ns + after_ns
-        level = LEVELS[drawn % len(LEVELS)]
         values = {
             **self._values,
             "index": str(index),
-            "time": rfc3339_micro(wall_ns).decode(),
-            "level": level,
+            "time": rfc3339_micro(self._start_wall_ns + after_ns).decode(),
+            "level": LEVELS[drawn % len(LEVELS)],
             "random": str(drawn >> 16 & 0xFFFF),
         }
         text = behavior.text(values)
-        if behavior.format == "Json":
-            shown = {"time": values["time"], "level": level.lower(), "msg": text}
-            missing = behavior.size - len(orjson.dumps(shown)) - len(',"pad":""')
-            line = orjson.dumps({**shown, "pad": _filler(missing)} if missing > 0 else shown)
-        else:
-            missing = behavior.size - len(text.encode()) - 1
-            line = (f"{text} {_filler(missing)}" if missing > 0 else text).encode()
-        is_error = (drawn >> 32 & 0xFFFF) < behavior.stderr_share * 0x10000
-        return LogLine(after_ns, is_error, line)
-
-
-def _filler(size: int) -> str:
-    return (FILLER * (size // len(FILLER) + 1))[:size]
+        missing = behavior.size - len(text.encode()) - 1
+        filler = (FILLER * (max(missing, 0) // len(FILLER) + 1))[: max(missing, 0)]
+        line = f"{text} {filler}" if filler else text
+        return LogLine(after_ns, is_error=False, text=line.encode())
 
 
 class ScriptLines:

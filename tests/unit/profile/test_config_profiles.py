@@ -348,14 +348,6 @@ PINNING = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
     [
         ({"enforceNodeAllocatable": "pods"}, ".enforceNodeAllocatable: 'pods' is not a list"),
         (
-            {"enforceNodeAllocatable": ["pods", "none"]},
-            ": enforceNodeAllocatable names one twice, or none next to others",
-        ),
-        (
-            {"enforceNodeAllocatable": ["pods", "kube-reserved"]},
-            ": enforceNodeAllocatable: kube-reserved needs kubeReservedCgroup",
-        ),
-        (
             {"topologyManagerPolicy": "single"},
             (
                 ".topologyManagerPolicy: 'single' is not one of "
@@ -371,36 +363,8 @@ PINNING = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
             ),
         ),
         (
-            {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}},
-            ": cpuManagerPolicyOptions needs cpuManagerPolicy: static",
-        ),
-        (
-            {**PINNING, "cpuManagerPolicyOptions": {"align-by-socket": "true"}},
-            (
-                ": cpuManagerPolicyOptions: align-by-socket needs the gate "
-                "CPUManagerPolicyAlphaOptions"
-            ),
-        ),
-        (
-            {
-                **PINNING,
-                "cpuManagerPolicyOptions": {
-                    "prefer-align-cpus-by-uncorecache": "1",
-                    "distribute-cpus-across-numa": "true",
-                },
-            },
-            (
-                ": cpuManagerPolicyOptions: prefer-align-cpus-by-uncorecache excludes "
-                "distribute-cpus-across-numa"
-            ),
-        ),
-        (
             {"reservedSystemCPUs": "3-1"},
             ".reservedSystemCPUs: '3-1' is not a list of CPUs such as 0-3,8",
-        ),
-        (
-            {"reservedSystemCPUs": "0", "kubeReservedCgroup": "/kube"},
-            ": reservedSystemCPUs excludes systemReservedCgroup and kubeReservedCgroup",
         ),
         (
             {"enableControllerAttachDetach": False},

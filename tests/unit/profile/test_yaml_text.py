@@ -101,10 +101,10 @@ def test_an_annotation_has_no_anchors_aliases_or_merge_keys(text: str) -> None:
 
 
 def test_an_annotation_may_be_json_or_plain_yaml() -> None:
-    for text in ('{"linesPerSecond": 2, "format": "Json"}', "{linesPerSecond: 2, format: Json}"):
+    for text in ('{"linesPerSecond": 2, "maxLines": 3}', "{linesPerSecond: 2, maxLines: 3}"):
         logs = select_behavior((), {}, "d", {"fleet.emulator/logs": text}).container("c").logs
         assert logs is not None
-        assert (logs.lines_per_second, logs.format) == (2, "Json")
+        assert (logs.lines_per_second, logs.max_lines) == (2, 3)
 
 
 @pytest.mark.parametrize(
