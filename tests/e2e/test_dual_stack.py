@@ -167,19 +167,6 @@ def test_a_service_of_both_families_leads_to_all_pods_also_after_a_restart(dual:
     dual.assert_nothing_left(name)
 
 
-@pytest.mark.slow
-def test_pods_have_the_family_of_their_node_first(dual: World) -> None:
-    name = "sixes"
-    six, four = reversed(POOLS.split(","))
-    with dual.spawn(name, 2, profile(dual, f"{six},{four}")) as run:
-        run.until_ready()
-        run_app(dual, name)
-        assert_addresses(dual, name, name, ["IPv6", "IPv4"])
-        delete_app(dual, name)
-        run.end_well_or_late()
-    dual.assert_nothing_left(name)
-
-
 def small(name: str) -> Json:
     """Return a Node of others, whose range of IPv6 has two addresses for pods."""
     cidrs = ["10.200.0.0/24", "fd00:10:128:c8::/126"]

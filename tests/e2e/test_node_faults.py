@@ -8,59 +8,6 @@ from e2e.fault_world import lively, order
 pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
 
-GPU = "nvidia.com/gpu"
-DEVICES: list[Json] = [{"resource": GPU, "count": 2, "registrationDelay": "1s"}]
-
-
-def gpu_pod(name: str, node: str) -> Json:
-    resources = {"requests": {GPU: "1"}, "limits": {GPU: "1"}}
-    container = {"name": "c", "image": "nginx", "resources": resources}
-    spec = {"nodeName": node, "containers": [container], "terminationGracePeriodSeconds": 0}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-
-def gpus(world: World, node: str) -> tuple[str, str]:
-    status = world.get("node", node)["status"]
-    return status["capacity"].get(GPU, ""), status["allocatable"].get(GPU, "")
-
-
-def gpu_health(world: World, pod: str) -> str:
-    [status] = world.get("pod", pod)["status"]["containerStatuses"]
-    [told] = status["allocatedResourcesStatus"]
-    return str(told["resources"][0]["health"])
-
-
-def test_devices_fail_under_their_pods_and_are_well_again(eager: World) -> None:
-    world, prefix = eager, "devices"
-    profile = lively(world, "lively-gpu", devices=DEVICES)
-    named = (f"--kubeconfig={world.info.kubeconfig}", *DEDICATED)
-    hit, spared = f"{prefix}-00001", f"{prefix}-00000"
-    with world.spawn(prefix, 2, profile, *named) as run:
-        run.until_ready()
-        at = f"--run-dir={run.directory}"
-        eventually(lambda: gpus(world, hit) == ("2", "2"), "the device plugin has registered")
-        world.apply(gpu_pod("trains", hit), gpu_pod("calm", spared))
-        world.kubectl("wait", "--for=condition=Ready", "pod/trains", "pod/calm", "--timeout=120s")
-        told = world.fleet("inject", "DeviceFailure", f"--nodes={hit}", f"--resource={GPU}", at)
-        assert told.stdout == f"fault 1: DeviceFailure {GPU} on 1 of 2 nodes\n", told.stderr
-        eventually(lambda: gpu_health(world, "trains") == "Unhealthy", "the pod tells")
-        eventually(lambda: gpus(world, hit) == ("2", "0"), "the node tells")
-        world.apply(gpu_pod("late", hit))
-        eventually(lambda: world.get("pod", "late")["status"]["phase"] == "Failed", "it is refused")
-        assert world.get("pod", "late")["status"]["reason"] == "UnexpectedAdmissionError"
-        assert (gpus(world, spared), gpu_health(world, "calm")) == (("2", "2"), "Healthy")
-        assert condition(world.get("node", hit), "Ready") == "True"
-        refused = world.fleet("inject", "DeviceFailure", "--resource=example.com/nic", at)
-        assert refused.returncode == 2
-        assert "no device plugin for example.com/nic; it has: nvidia.com/gpu" in refused.stderr
-        assert len(order(run, do="heal", what="DeviceFailure")["healed"]) == 1
-        eventually(lambda: gpus(world, hit) == ("2", "2"), "the devices are well")
-        eventually(lambda: gpu_health(world, "trains") == "Healthy", "the pod tells so")
-        world.kubectl("delete", "pod", "trains", "calm", "late", "--wait=false")
-        run.end_well_or_late()
-    assert "bug in fleet" not in run.log
-    world.assert_nothing_left(prefix)
-
 
 def refused_logins(world: World) -> int:
     """Return how often the API server could not tell who somebody is."""

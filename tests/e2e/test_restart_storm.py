@@ -81,30 +81,3 @@ def test_a_share_of_the_kubelets_begins_anew(world: World) -> None:
         eventually(lambda: not world.pods(PREFIX), "pods end")
         run.end_well_or_late()
     world.assert_nothing_left(PREFIX)
-
-
-def test_a_restart_reaches_every_process(world: World) -> None:
-    arguments = ("--processes=2", "--fidelity=light")
-    with world.spawn(f"{PREFIX}-p", 4, *arguments) as run:
-        run.until("all 4 nodes are Ready")
-        world.apply(workload("Deployment", f"{PREFIX}-p", 8))
-        eventually(lambda: len(world.ready_pods(f"{PREFIX}-p")) == 8, "pods are Ready")
-        before = containers(world, f"{PREFIX}-p")
-        began = restart(run, 4)
-        names = world.nodes(f"{PREFIX}-p")
-
-        def all_asked() -> bool:
-            return all(
-                any(
-                    seconds(each) > began and each["verb"] == "create"
-                    for each in requests_of(world, node)
-                )
-                for node in names
-            )
-
-        eventually(all_asked, "every node registers anew")
-        assert containers(world, f"{PREFIX}-p") == before
-        world.kubectl("delete", "deployment", f"{PREFIX}-p")
-        eventually(lambda: not world.pods(f"{PREFIX}-p"), "pods end")
-        run.end_well_or_late()
-    world.assert_nothing_left(f"{PREFIX}-p")

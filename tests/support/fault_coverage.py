@@ -130,7 +130,7 @@ BY_FAULT = {
     ),
     FaultType.DEVICE_FAILURE: _injected(
         "test_devices_that_fail_are_told_and_not_given_out",
-        f"{NODE}test_devices_fail_under_their_pods_and_are_well_again",
+        "tests/e2e/test_devices.py::test_a_gpu_fails_under_its_pod",
     ),
     FaultType.NODE_CONDITION: _injected(
         "test_a_condition_that_a_daemon_says_stays_until_it_is_healed", _DAEMONS
