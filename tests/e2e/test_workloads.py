@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from world import everyday_pods
+from world.everyday_pods import objects_of
 
 from e2e.e2e_world import Json, World, condition, eventually, workload
 
@@ -71,14 +71,13 @@ KEPT = "fleet.example/kept"
 @pytest.mark.usefixtures("stage")
 def test_everyday_pods_come_up_complete_and_are_stopped(world: World) -> None:
     """Probes of any port, unknown init containers and Jobs, disruption, hooks, SIGTERM."""
-    files = everyday_pods
     servers, jobs, disrupted, stopped = (
-        [each for text in texts for each in files.objects_of(text)]
-        for texts in (
-            (files.PROBES, files.INIT_CONTAINERS),
-            (files.BATCH_COMMANDS,),
-            (files.JOB_DISRUPTION,),
-            (files.PRESTOP, files.STUBBORN),
+        [each for name in names for each in objects_of(name)]
+        for names in (
+            ("probes", "init-containers"),
+            ("batch-commands",),
+            ("job-disruption",),
+            ("prestop", "stubborn"),
         )
     )
     for each in stopped:

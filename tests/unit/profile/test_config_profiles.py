@@ -32,46 +32,9 @@ from fleet.profile.pod_behavior import select_behavior
 from fleet.profile.settings import Settings
 from fleet.runtime.image_store import ImageStore
 
+REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
 HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
-REAL_NODE = """
-apiVersion: v1
-kind: Node
-metadata:
-  name: ip-10-0-0-1
-  uid: 5b4f2b8e
-  resourceVersion: "1"
-  creationTimestamp: "2026-01-01T00:00:00Z"
-  managedFields: [{manager: kubelet}]
-  labels:
-    kubernetes.io/arch: arm64
-    kubernetes.io/hostname: ip-10-0-0-1
-    node.kubernetes.io/instance-type: m7g.2xlarge
-  annotations: {node.alpha.kubernetes.io/ttl: "0", example.com/keep: me}
-spec:
-  podCIDR: 10.1.0.0/24
-  providerID: aws:///eu-west-1a/i-0123
-  unschedulable: true
-  taints:
-  - {key: node.kubernetes.io/unreachable, effect: NoExecute, timeAdded: "2026-01-01T00:00:00Z"}
-  - {key: team, value: ml, effect: NoSchedule}
-status:
-  addresses: [{type: InternalIP, address: 10.0.0.1}]
-  capacity: {cpu: "8", memory: 32499188Ki, ephemeral-storage: 20959212Ki, pods: "58"}
-  allocatable: {cpu: 7910m, memory: 31482868Ki, pods: "58"}
-  conditions: [{type: Ready, status: "True"}]
-  daemonEndpoints: {kubeletEndpoint: {Port: 10255}}
-  images:
-  - {names: ["small:1"], sizeBytes: 5}
-  - {names: ["a@sha256:0", "a:1", "a:2", "a:3", "a:4", "a:5"], sizeBytes: 9}
-  nodeInfo:
-    machineID: ec2d
-    kubeletVersion: v1.35.4-eks-1
-    kernelVersion: 6.1.1
-    osImage: Amazon Linux 2023
-    containerRuntimeVersion: containerd://1.7.2
-    operatingSystem: linux
-    architecture: arm64
-"""
+REAL_NODE = Path(__file__).with_name("node-of-eks.yaml").read_text()
 
 
 def profile(**spec: object) -> NodeModel:
@@ -340,70 +303,12 @@ def test_keys_of_a_kubelet_configuration_that_decide_nothing_are_told() -> None:
     assert model.kubelet.without_effect == ("cgroupDriver", "oomScoreAdj")
 
 
-PINNING = {"cpuManagerPolicy": "static", "kubeReserved": {"cpu": "1"}}
-
-
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        ({"enforceNodeAllocatable": "pods"}, ".enforceNodeAllocatable: 'pods' is not a list"),
-        (
-            {"topologyManagerPolicy": "single"},
-            (
-                ".topologyManagerPolicy: 'single' is not one of "
-                "'none', 'best-effort', 'restricted' or 'single-numa-node'"
-            ),
-        ),
-        ({"allowedUnsafeSysctls": "net.*"}, ".allowedUnsafeSysctls: 'net.*' is not a list"),
-        (
-            {"cpuManagerPolicy": "static"},
-            (
-                ": cpuManagerPolicy: static needs CPU in kubeReserved, systemReserved "
-                "or reservedSystemCPUs"
-            ),
-        ),
-        (
-            {"reservedSystemCPUs": "3-1"},
-            ".reservedSystemCPUs: '3-1' is not a list of CPUs such as 0-3,8",
-        ),
-        (
-            {"enableControllerAttachDetach": False},
-            (
-                ": enableControllerAttachDetach: false is not supported: "
-                "nodes of fleet leave volumes to the attach-detach controller"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize(("written", "message"), REFUSED["kubelet"])
 def test_what_a_kubelet_refuses_to_start_with(written: dict[str, object], message: str) -> None:
     assert refusal(kubeletConfiguration=written) == f"spec.kubeletConfiguration{message}"
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    [
-        (
-            {"reservedSystemCPUs": "0,8"},
-            "reservedSystemCPUs: 0,8 is not a subset of the 8 CPUs of the capacity",
-        ),
-        (
-            {"cpuManagerPolicy": "static", "systemReserved": {"cpu": "9"}},
-            "cpuManagerPolicy: static: more CPU is reserved than there is",
-        ),
-        (
-            {"memoryManagerPolicy": "Static"},
-            (
-                "memoryManagerPolicy: Static: reservedMemory has 0 bytes of memory, but "
-                "kubeReserved, systemReserved and evictionHard keep 104857600"
-            ),
-        ),
-        (
-            {"memoryManagerPolicy": "Static", "evictionHard": {}},
-            "memoryManagerPolicy: Static: reservedMemory names no memory",
-        ),
-        ({"failSwapOn": True}, "failSwapOn: a kubelet does not start with swap (nodeInfo.swap)"),
-    ],
-)
+@pytest.mark.parametrize(("written", "message"), REFUSED["machine"])
 def test_what_a_kubelet_refuses_on_its_machine(written: dict[str, object], message: str) -> None:
     status = {"capacity": {"cpu": "8"}, "nodeInfo": {"swap": {"capacity": 1 << 30}}}
     assert refusal(template={"status": status}, kubeletConfiguration=written) == f"spec: {message}"
@@ -438,95 +343,7 @@ def test_taints_of_template_and_configuration_stand_once() -> None:
     assert model.taints == (("gpu", "new", "NoSchedule"),)
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (
-            {"kubeletConfiguration": {"nodeStatusUpdateFrequency": "10x"}},
-            (
-                "spec.kubeletConfiguration.nodeStatusUpdateFrequency: "
-                "'10x' is not a duration such as 10s or 5m"
-            ),
-        ),
-        (
-            {"kubeletConfiguration": {"maxpods": 1}},
-            "spec.kubeletConfiguration: unknown key 'maxpods'; did you mean 'maxPods'?",
-        ),
-        (
-            {"kubeletConfiguration": {"evictionHard": {"memory.avail": "1"}}},
-            (
-                "spec.kubeletConfiguration.evictionHard: unknown key 'memory.avail'; "
-                "did you mean 'memory.available'?"
-            ),
-        ),
-        (
-            {"kubeletConfiguration": {"evictionHard": {"memory.available": "110%"}}},
-            (
-                "spec.kubeletConfiguration.evictionHard.memory.available: "
-                "'110%' is not a percentage from 0% to 100%"
-            ),
-        ),
-        (
-            {"kubeletConfiguration": {"evictionHard": {"memory.available": "x%"}}},
-            (
-                "spec.kubeletConfiguration.evictionHard.memory.available: "
-                "'x%' is not a percentage from 0% to 100%"
-            ),
-        ),
-        (
-            {"kubeletConfiguration": {"maxParallelImagePulls": 5}},
-            (
-                "spec.kubeletConfiguration: "
-                "maxParallelImagePulls above 1 needs serializeImagePulls: false"
-            ),
-        ),
-        (
-            {"kubeletConfiguration": {"nodeStatusUpdateFrequency": "0s"}},
-            "spec.kubeletConfiguration: nodeStatusUpdateFrequency must be above 0s",
-        ),
-        (
-            capacity(cpu="8x"),
-            "spec: unknown key 'status'; known keys: addressPool, agents, ",
-        ),
-        (
-            {"template": capacity(cpu="8x")},
-            "spec.template.status.capacity.cpu: '8x' is not a quantity such as 500m, 8",
-        ),
-        (
-            {"template": {"spec": {"providerID": "x://{{nam}}"}}},
-            "spec.template.spec.providerID: '{{nam}}' is not one of name, index, zone, region",
-        ),
-        ({"kubeletVersion": "1"}, "spec.kubeletVersion: '1' is not a version such as v1.36.3"),
-        ({"kubeletVersion": 1.36}, "spec.kubeletVersion: 1.36 is not a version such as v1.36.3"),
-        ({"addressPool": "10.0.0.1/8"}, "spec.addressPool: '10.0.0.1/8' is not a CIDR"),
-        (
-            {"addressPool": "10.0.0.0/8,11.0.0.0/8"},
-            "spec.addressPool: '10.0.0.0/8,11.0.0.0/8' has two CIDRs of one family",
-        ),
-        ({"addressPool": "10.0.0.0/8, fd00::/64"}, "spec.addressPool: ' fd00::/64' is not a CIDR"),
-        ({"addressPool": "10.0.0.0/31"}, "spec.addressPool: '10.0.0.0/31' has no room for nodes"),
-        ({"topologySpread": [{"topologyKey": "a"}]}, "spec.topologySpread[0].values: is required"),
-        (
-            {"topologySpread": [{"topologyKey": "a", "values": ["b"], "value": "c"}]},
-            "spec.topologySpread[0]: unknown key 'value'; did you mean 'values'?",
-        ),
-        ({"agents": "x" * 99}, f"spec.agents: '{'x' * 56}... is not a list"),
-        (
-            {"kubeletConfiguration": {"crashLoopBackOff": {"zzz": "1s"}}},
-            "spec.kubeletConfiguration.crashLoopBackOff: unknown key 'zzz'; known keys: maxC",
-        ),
-        ({"template": {"metadata": {"labels": {1: "a"}}}}, "spec.template.metadata.labels[1]: 1: "),
-        ({"kubeletConfiguration": {"maxPods": "x"}}, "spec.kubeletConfiguration.maxPods: 'x': "),
-        (
-            {"topologySpread": [{"topologyKey": "a", "values": ["b"]}] * 2},
-            "spec: topologySpread names a topologyKey twice",
-        ),
-        (
-            {"agents": [{"name": "x", "share": 2}]},
-            "spec.agents[0].share: 2 is not at most 1",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("spec", "message"), REFUSED["spec"])
 def test_a_mistake_is_told_with_file_path_and_what_is_allowed(
     spec: dict[str, object], message: str
 ) -> None:
@@ -546,19 +363,7 @@ def test_several_mistakes_are_counted() -> None:
     assert refusal(kubeletVersion="x", addressPool="y").endswith("(and 1 more)")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("apiVersion: v1", "f: apiVersion: 'v1' is not 'fleet.emulator/v1alpha1'"),
-        (yaml.safe_dump(HEAD | {"kind": "Pod"}), "f: kind: 'Pod' is not 'NodeProfile' or "),
-        (yaml.safe_dump(HEAD | {"kind": []}), "f: kind: [] is not 'NodeProfile' or "),
-        (yaml.safe_dump(HEAD | {"metadata": {}}), "f: metadata.name: is required"),
-        (yaml.safe_dump(HEAD | {"metadata": {"name": "A"}}), "f: metadata.name: 'A' is not a DNS"),
-        ("- 1", "f: a document is a mapping, not list"),
-        ("a: [", "f:1:5: is not YAML: "),
-        ("---\n---\n", "f: holds no document"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), REFUSED["document"])
 def test_what_is_no_document_is_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_documents(text, "f")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support import markdown
-from world import everyday_pods
+from world.everyday_pods import objects_of
 
 from fleet.cli import main
 from fleet.errors import Exit, UsageError
@@ -106,7 +106,7 @@ spec:
   - {type: InitContainer, outcomes: [{after: 20s, exitCode: 3}]}
   - outcomes: [{weight: 9, after: 10m}, {weight: 1, after: 4m, exitCode: 1}]
 """)
-    job = next(everyday_pods.objects_of(everyday_pods.BATCH_COMMANDS))
+    job = next(objects_of("batch-commands"))
     text = f"{{kind: List, items: [{job}]}}"
     found = explained(text, behavior).splitlines()
     assert found[0] == "Job computes"

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import yaml
-from world import everyday_pods
 from world.everyday_pods import objects_of, pod_of
 from world.pod_world import SCHEDULED, World
 
@@ -12,8 +11,8 @@ from fleet.k8s.pods import ContainerStatus, RunningState, TerminatedState
 from fleet.wire.api.decode_pod import decode_pod
 
 UID = "4b2f10c5-2d5e-4d5e-9b8e-000000000001"
-SERVERS = [*objects_of(everyday_pods.PROBES), *objects_of(everyday_pods.INIT_CONTAINERS)]
-JOBS = list(objects_of(everyday_pods.BATCH_COMMANDS))
+SERVERS = [*objects_of("probes"), *objects_of("init-containers")]
+JOBS = list(objects_of("batch-commands"))
 
 
 def named(obj: dict[str, Any]) -> str:
@@ -178,7 +177,7 @@ def test_sigterm_where_processes_are_shared(shared: str, command: str, code: int
     assert ended(world.statuses[-1].containers[0]).exit_code == code
 
 
-@pytest.mark.parametrize("obj", [*objects_of(everyday_pods.JOB_DISRUPTION)], ids=named)
+@pytest.mark.parametrize("obj", [*objects_of("job-disruption")], ids=named)
 def test_a_pod_of_a_job_that_is_deleted_has_failed(obj: dict[str, Any]) -> None:
     world = world_with(obj, 3)
     world.delete(UID, 5)
@@ -189,7 +188,7 @@ def test_a_pod_of_a_job_that_is_deleted_has_failed(obj: dict[str, Any]) -> None:
 
 
 def test_a_stubborn_pod_has_failed_after_its_grace() -> None:
-    (obj,) = objects_of(everyday_pods.STUBBORN)
+    (obj,) = objects_of("stubborn")
     world = world_with(obj)
     world.delete(UID, 8)
     world.run(7)
@@ -226,7 +225,7 @@ def test_a_hook_takes_as_long_as_it_sleeps(pre_stop: str, took_s: int) -> None:
 
 
 def test_a_pod_drains_for_as_long_as_its_hook_sleeps() -> None:
-    (obj,) = objects_of(everyday_pods.PRESTOP)
+    (obj,) = objects_of("prestop")
     world = world_with(obj)
     world.delete(UID, 30)
     world.run(9)

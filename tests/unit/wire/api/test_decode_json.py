@@ -1,10 +1,12 @@
 """Records from JSON: what is read, what is shared, and what is not even parsed."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 import pytest
+import yaml
 
 from fleet.k8s.effects import WatchKind
 from fleet.k8s.objects import CSINodeView, Owner, RuntimeClassView, ServicePort, ServiceView
@@ -41,140 +43,14 @@ from fleet.wire.api.decode_pod import decode_pod, decode_pod_view
 AT = "2026-11-21T02:07:37Z"
 AT_S = 1795226857
 TOKEN = "kube-api-access-b5d55"
+POD = Path(__file__).with_name("pod.yaml").read_text()
 
 
 def pod_object(name: str = "web", token: str = TOKEN, node: str = "fleet-00000") -> dict[str, Any]:
     """Return a Pod in the field order of Go."""
-    mount = "/var/run/secrets/kubernetes.io/serviceaccount"
-    return {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {
-            "name": name,
-            "namespace": "default",
-            "uid": f"uid-{name}",
-            "resourceVersion": "42",
-            "generation": 2,
-            "creationTimestamp": AT,
-            "deletionTimestamp": AT,
-            "deletionGracePeriodSeconds": 5,
-            "labels": {"app": "web"},
-            "annotations": {
-                "fleet.emulator/run-time": "5s",
-                "tricky": '},"spec":{"a":1},"status":{',
-            },
-            "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:spec": {"f:x": {}}}}],
-        },
-        "spec": {
-            "volumes": [
-                {
-                    "name": token,
-                    "projected": {
-                        "sources": [
-                            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-                            {"configMap": {"name": "kube-root-ca.crt"}},
-                            {"secret": {"name": "s", "optional": True}},
-                            {"downwardAPI": {"items": []}},
-                        ]
-                    },
-                },
-                {"name": "cm", "configMap": {"name": "cfg"}},
-                {"name": "se", "secret": {"secretName": "sec", "optional": True}},
-                {"name": "tmp", "emptyDir": {}},
-            ],
-            "initContainers": [
-                {"name": "side", "image": "side:1", "restartPolicy": "Always"},
-            ],
-            "containers": [
-                {
-                    "name": "c",
-                    "image": "nginx:1",
-                    "command": ["sleep"],
-                    "args": ["1", "a,,b"],
-                    "envFrom": [{"configMapRef": {"name": "all"}}],
-                    "env": [
-                        {"name": "A", "value": "1"},
-                        {
-                            "name": "B",
-                            "valueFrom": {
-                                "secretKeyRef": {"name": "one", "key": "k", "optional": True}
-                            },
-                        },
-                    ],
-                    "resources": {
-                        "limits": {"memory": "2Gi", "cpu": "1"},
-                        "requests": {"memory": "1Gi", "cpu": "500m"},
-                    },
-                    "volumeMounts": [
-                        {"name": token, "readOnly": True, "mountPath": mount},
-                        {"name": "tmp", "mountPath": "/tmp"},
-                    ],
-                    "readinessProbe": {"httpGet": {"path": "/", "port": 80}},
-                    "imagePullPolicy": "IfNotPresent",
-                }
-            ],
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": 7,
-            "serviceAccountName": "default",
-            "nodeName": node,
-            "hostNetwork": True,
-            "imagePullSecrets": [{"name": "registry"}],
-            "tolerations": [{"key": "fleet.emulator/fake", "operator": "Exists"}],
-            "priority": 9,
-            "readinessGates": [{"conditionType": "lb"}],
-        },
-        "status": {
-            "phase": "Running",
-            "conditions": [
-                {
-                    "type": "Ready",
-                    "observedGeneration": 1,
-                    "status": "True",
-                    "lastProbeTime": None,
-                    "lastTransitionTime": AT,
-                }
-            ],
-            "hostIP": "192.0.2.2",
-            "hostIPs": [{"ip": "192.0.2.2"}],
-            "podIP": "10.0.0.2",
-            "podIPs": [{"ip": "10.0.0.2"}],
-            "startTime": AT,
-            "containerStatuses": [
-                {
-                    "name": "c",
-                    "state": {"running": {"startedAt": AT}},
-                    "lastState": {
-                        "terminated": {
-                            "exitCode": 1,
-                            "reason": "Error",
-                            "startedAt": AT,
-                            "finishedAt": AT,
-                            "containerID": "containerd://0",
-                        }
-                    },
-                    "ready": True,
-                    "started": True,
-                    "restartCount": 1,
-                    "image": "nginx:1",
-                    "imageID": "sha",
-                    "containerID": "containerd://1",
-                    "allocatedResources": {"memory": "1Gi", "cpu": "500m"},
-                    "volumeMounts": [
-                        {
-                            "name": token,
-                            "mountPath": mount,
-                            "readOnly": True,
-                            "recursiveReadOnly": "Disabled",
-                        },
-                        {"name": "tmp", "mountPath": "/tmp"},
-                    ],
-                    "user": {"linux": {"uid": 0, "gid": 0, "supplementalGroups": [0]}},
-                }
-            ],
-            "qosClass": "Burstable",
-            "observedGeneration": 1,
-        },
-    }
+    text = POD.replace("NAME", name).replace("TOKEN", token).replace("NODE", node)
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
 
 
 def dumped(**fields: str) -> bytes:

@@ -1,6 +1,7 @@
 """The status patch against the bodies that real kubelet code sent."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -28,60 +29,11 @@ MOUNTS = (
     b'"name":"kube-api-access-00000","readOnly":true,"recursiveReadOnly":"Disabled"}]'
 )
 
-# traces/hollow-kubelet-1.36.3.jsonl, pod `plain`: the five bodies in order. A hollow kubelet knows
-# neither `started` nor `user`, and calls pending containers ready.
-TRACED = [
-    r"""{"metadata": {"uid": "c84cf446-785b-43ca-8c39-7c23f2472da7"}, "status": {"conditions":
-    [{"lastProbeTime": null, "lastTransitionTime": "2026-11-21T02:07:37Z", "observedGeneration": 1,
-    "status": "False", "type": "PodReadyToStartContainers"}, {"lastProbeTime": null,
-    "lastTransitionTime": "2026-11-21T02:07:37Z", "observedGeneration": 1, "status": "True",
-    "type": "Initialized"}, {"lastProbeTime": null, "lastTransitionTime": "2026-11-21T02:07:37Z",
-    "observedGeneration": 1, "status": "True", "type": "Ready"}, {"lastProbeTime": null,
-    "lastTransitionTime": "2026-11-21T02:07:37Z", "observedGeneration": 1, "status": "True",
-    "type": "ContainersReady"}, {"lastProbeTime": null, "lastTransitionTime":
-    "2026-11-21T02:07:37Z", "observedGeneration": 1, "status": "True", "type": "PodScheduled"}],
-    "containerStatuses": [{"image": "nginx:1", "imageID": "", "lastState": {}, "name": "c",
-    "ready": true, "restartCount": 0, "state": {"waiting": {"reason": "ContainerCreating"}},
-    "volumeMounts": [{"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name":
-    "kube-api-access-b5d55", "readOnly": true, "recursiveReadOnly": "Disabled"}]}], "hostIP":
-    "192.0.2.2", "hostIPs": [{"ip": "192.0.2.2"}], "observedGeneration": 1, "resources": {},
-    "startTime": "2026-11-21T02:07:37Z"}}""",
-    r"""{"metadata": {"uid": "c84cf446-785b-43ca-8c39-7c23f2472da7"}, "status":
-    {"$setElementOrder/conditions": [{"type": "PodReadyToStartContainers"}, {"type":
-    "Initialized"}, {"type": "Ready"}, {"type": "ContainersReady"}, {"type": "PodScheduled"}],
-    "conditions": [{"status": "True", "type": "PodReadyToStartContainers"}]}}""",
-    r"""{"metadata": {"uid": "c84cf446-785b-43ca-8c39-7c23f2472da7"}, "status":
-    {"containerStatuses": [{"containerID":
-    "fakeRuntime://plain_default_c84cf446-785b-43ca-8c39-7c23f2472da7_0_c_0", "image": "nginx:1",
-    "imageID": "nginx:1", "lastState": {}, "name": "c", "ready": true, "resources": {},
-    "restartCount": 0, "state": {"running": {"startedAt": "2026-11-21T02:07:37Z"}},
-    "volumeMounts": [{"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name":
-    "kube-api-access-b5d55", "readOnly": true, "recursiveReadOnly": "Disabled"}]}], "phase":
-    "Running", "podIP": "192.168.192.168", "podIPs": [{"ip": "192.168.192.168"}]}}""",
-    r"""{"metadata": {"uid": "c84cf446-785b-43ca-8c39-7c23f2472da7"}, "status":
-    {"$setElementOrder/conditions": [{"type": "PodReadyToStartContainers"}, {"type":
-    "Initialized"}, {"type": "Ready"}, {"type": "ContainersReady"}, {"type": "PodScheduled"}],
-    "conditions": [{"observedGeneration": 2, "type": "PodReadyToStartContainers"},
-    {"observedGeneration": 2, "type": "Initialized"}, {"observedGeneration": 2, "type": "Ready"},
-    {"observedGeneration": 2, "type": "ContainersReady"}, {"observedGeneration": 2, "type":
-    "PodScheduled"}], "observedGeneration": 2}}""",
-    r"""{"metadata": {"uid": "c84cf446-785b-43ca-8c39-7c23f2472da7"}, "status":
-    {"$setElementOrder/conditions": [{"type": "PodReadyToStartContainers"}, {"type":
-    "Initialized"}, {"type": "Ready"}, {"type": "ContainersReady"}, {"type": "PodScheduled"}],
-    "conditions": [{"lastTransitionTime": "2026-11-21T02:07:52Z", "status": "False", "type":
-    "PodReadyToStartContainers"}, {"reason": "PodCompleted", "type": "Initialized"},
-    {"lastTransitionTime": "2026-11-21T02:07:52Z", "reason": "PodCompleted", "status": "False",
-    "type": "Ready"}, {"lastTransitionTime": "2026-11-21T02:07:52Z", "reason": "PodCompleted",
-    "status": "False", "type": "ContainersReady"}], "containerStatuses": [{"containerID":
-    "fakeRuntime://plain_default_c84cf446-785b-43ca-8c39-7c23f2472da7_0_c_0", "image": "nginx:1",
-    "imageID": "nginx:1", "lastState": {}, "name": "c", "ready": true, "resources": {},
-    "restartCount": 0, "state": {"terminated": {"containerID":
-    "fakeRuntime://plain_default_c84cf446-785b-43ca-8c39-7c23f2472da7_0_c_0", "exitCode": 0,
-    "finishedAt": "2026-11-21T02:07:52Z", "startedAt": "2026-11-21T02:07:37Z"}}, "volumeMounts":
-    [{"mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "name":
-    "kube-api-access-b5d55", "readOnly": true, "recursiveReadOnly": "Disabled"}]}], "phase":
-    "Succeeded"}}""",
-]
+TRACED = Path(__file__).with_name("patches_of_a_pod.jsonl").read_text().splitlines()
+"""The five bodies of a pod `plain`, from hollow-kubelet-1.36.3.jsonl, in order.
+
+A hollow kubelet knows neither `started` nor `user`, and calls pending containers ready.
+"""
 
 
 def conditions(
