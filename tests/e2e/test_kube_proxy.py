@@ -44,12 +44,12 @@ def asked(world: World, user: str, name: str, begin: int) -> dict[str, Json]:
 def plain_query(uri: str) -> list[tuple[str, str]]:
     """Return the parameters in their order, without versions and the times that are drawn."""
     pairs = dict(parse_qsl(urlsplit(uri).query, keep_blank_values=True))
-    drawn = pairs.get("timeoutSeconds", "0")
-    if int(drawn):
-        assert 300 <= int(drawn) <= 600
-        minutes, seconds = divmod(int(drawn), 60)
-        whole = f"{minutes}m{seconds}s"
-        pairs |= {"timeoutSeconds": "drawn", "timeout": pairs["timeout"].replace(whole, "drawn")}
+    if "timeoutSeconds" in pairs:
+        drawn_s = int(pairs["timeoutSeconds"])
+        assert 300 <= drawn_s <= 600
+        pairs["timeoutSeconds"] = "drawn"
+        if pairs.get("timeout") == f"{drawn_s // 60}m{drawn_s % 60}s":
+            pairs["timeout"] = "as drawn"
     if pairs.get("resourceVersion", "0") != "0":
         pairs["resourceVersion"] = "N"
     return list(pairs.items())
