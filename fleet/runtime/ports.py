@@ -1,9 +1,9 @@
 """A connection to a port of a pod, as `kubectl port-forward` makes it.
 
 A container listens on every port: what it declares is information. A request over HTTP is answered
-as a PodBehavior or the container's program says, else with 200: what was sent, or the pod's name.
-Any other bytes come back.
-Differs: neither HTTP/2 nor TLS is spoken, and a connection has one request.
+as a PodBehavior or the container's program says, else with 200 and the pod's name. Any other bytes
+come back.
+Differs: neither HTTP/2 nor TLS is spoken; a connection has one request, whose body is not read.
 """
 
 import re
@@ -15,13 +15,12 @@ from fleet.k8s.streams import PortOutput
 from fleet.runtime.program import HttpReply
 
 HEAD_MAX = 64 << 10
-BODY_MAX = 1 << 20
 PENDING_MAX = 1 << 20  # what waits to be read; then no more is taken
-_HTTP = re.compile(rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
+_HTTP = re.compile(rb"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
 _METHOD_MAX = 8
-_REQUEST_LINE = re.compile(r"([A-Z]+) (\S+) HTTP/1\.[01]")
-Answer = Callable[[str, str, bytes, int], HttpReply]
-"""Answer a request by its method, path and body at an instant."""
+_REQUEST = re.compile(r"(?P<method>[A-Z]+) (?P<path>[^\s?#]+)\S* HTTP/1\.[01]\r\n")
+Answer = Callable[[str, int], HttpReply]
+"""Answer a request by its path, at an instant."""
 
 
 def container_of_port(pod: Pod, port: int) -> str:
@@ -30,13 +29,6 @@ def container_of_port(pod: Pod, port: int) -> str:
         if any(each.port == port and each.protocol == "TCP" for each in spec.ports):
             return spec.name
     return pod.spec.containers[0].name
-
-
-def usual_answer(pod: Pod, method: str, body: bytes) -> HttpReply:
-    """Return what a container answers of which nobody says it."""
-    if method in {"POST", "PUT", "PATCH"}:
-        return HttpReply(200, body, "application/octet-stream")
-    return HttpReply(200, pod.name.encode())
 
 
 class PortSession:
@@ -83,30 +75,12 @@ class PortSession:
         return PortOutput(data, more, self._is_over and not more)
 
     def _take_request(self, now_ns: int) -> None:
-        """Answer the request if it is complete."""
-        head, separator, body = bytes(self._given).partition(b"\r\n\r\n")
-        if not separator:
-            if len(head) > HEAD_MAX:
-                self._answer(HttpReply(431))
-            return
-        line, *lines = head.decode("latin-1").split("\r\n")
-        match = _REQUEST_LINE.fullmatch(line)
-        if match is None:
+        """Answer the request if its head is complete."""
+        found = _REQUEST.match(self._given.decode("latin-1"))
+        if len(self._given) > HEAD_MAX or (found is None and b"\r\n" in self._given):
             self._answer(HttpReply(400))
-            return
-        pairs = (each.partition(":") for each in lines)
-        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        size = headers.get("content-length", "0")
-        if "transfer-encoding" in headers:
-            self._answer(HttpReply(411))
-        elif not size.isdecimal() or len(size) > len(str(BODY_MAX)) or int(size) > BODY_MAX:
-            self._answer(HttpReply(413))
-        elif len(body) >= int(size):
-            path = match[2].partition("#")[0].partition("?")[0] or "/"
-            reply = self._answer_to(match[1], path, body[: int(size)], now_ns)
-            self._answer(reply, is_head=match[1] == "HEAD")
-        elif headers.get("expect") == "100-continue" and not body:
-            self._pending += b"HTTP/1.1 100 Continue\r\n\r\n"
+        elif found is not None and b"\r\n\r\n" in self._given:
+            self._answer(self._answer_to(found["path"], now_ns), is_head=found["method"] == "HEAD")
 
     def _answer(self, reply: HttpReply, *, is_head: bool = False) -> None:
         line = f"HTTP/1.1 {reply.code} {phrase_of(reply.code)}"

@@ -30,7 +30,7 @@ from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.container_log import LogReader
 from fleet.runtime.containers import Container, RunState
 from fleet.runtime.exec_session import KILLED, DeafSession, session_in
-from fleet.runtime.ports import PortSession, container_of_port, usual_answer
+from fleet.runtime.ports import PortSession, container_of_port
 from fleet.runtime.program import HttpReply, Process
 from fleet.runtime.program import Session as ProgramSession
 from fleet.runtime.programs import http_reply, program_of, record
@@ -222,12 +222,10 @@ def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSe
         return target
     behavior = kubelet.env.model.behavior_of(pod).container(target.spec.name)
 
-    def answer(method: str, path: str, body: bytes, at_ns: int) -> HttpReply:
-        found = None
-        if method in {"GET", "HEAD"}:
-            process, program = target.process(at_ns), program_of(pod, target.spec)
-            found = http_reply(process, port, path, program, behavior)
-        return usual_answer(pod, method, body) if found is None else found
+    def answer(path: str, at_ns: int) -> HttpReply:
+        process, program = target.process(at_ns), program_of(pod, target.spec)
+        found = http_reply(process, port, path, program, behavior)
+        return HttpReply(200, pod.name.encode()) if found is None else found
 
     return PortSession(answer)
 

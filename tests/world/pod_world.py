@@ -56,7 +56,8 @@ from fleet.profile.loader import NodeMix, load_mix, parse_documents
 from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.schema import API_VERSION
-from fleet.runtime.ports import PortSession, usual_answer
+from fleet.runtime.ports import PortSession
+from fleet.runtime.program import HttpReply
 from fleet.wire.api.operations import OPERATIONS
 from world.sim_clock import SimClock
 
@@ -340,4 +341,4 @@ class World:
 
 def session_of(pod: Pod) -> PortSession:
     """Return a connection to a container of which nothing is known."""
-    return PortSession(lambda method, _path, body, _now_ns: usual_answer(pod, method, body))
+    return PortSession(lambda _path, _now_ns: HttpReply(200, pod.name.encode()))

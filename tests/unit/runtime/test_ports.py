@@ -45,7 +45,7 @@ def test_a_port_belongs_to_the_container_that_declares_it() -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"web"),
         (b"HEAD /data HTTP/1.1\r\n\r\n", b""),
-        (b"POST /any HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd", b"abcd"),
+        (b"POST /any HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd", b"web"),
     ],
 )
 def test_requests(request_: bytes, answer: bytes) -> None:
@@ -68,17 +68,14 @@ def test_an_answer_ends_the_connection() -> None:
 @given(st.integers(1, 80))
 def test_a_request_may_come_in_pieces(at: int) -> None:
     whole = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 30\r\n\r\n" + b"z" * 30
-    assert ask(whole[:at], whole[at:]).endswith(b"\r\n\r\n" + b"z" * 30)
+    assert ask(whole[:at], whole[at:]).endswith(b"\r\n\r\nweb")
 
 
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
         (b"GET nonsense\r\n\r\n", b"400"),
-        (b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_MAX + 9), b"431"),
-        (b"POST / HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n", b"413"),
-        (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", b"413"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", b"411"),
+        (b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_MAX + 9), b"400"),
     ],
 )
 def test_what_is_no_good_request(request_: bytes, code: bytes) -> None:
@@ -105,11 +102,11 @@ def test_who_does_not_read_is_not_heard_for_ever() -> None:
 def test_an_answer_is_what_a_program_says() -> None:
     asked = []
 
-    def answer(method: str, path: str, body: bytes, now_ns: int) -> HttpReply:
-        asked.append((method, path, body, now_ns))
+    def answer(path: str, now_ns: int) -> HttpReply:
+        asked.append((path, now_ns))
         return HttpReply(404, b"no")
 
     one = PortSession(answer)
     one.write(b"GET /a?b=c HTTP/1.1\r\n\r\n", 7)
     assert one.advance(999, 7).data.startswith(b"HTTP/1.1 404 Not Found\r\nContent-Length: 2")
-    assert asked == [("GET", "/a", b"", 7)]
+    assert asked == [("/a", 7)]
