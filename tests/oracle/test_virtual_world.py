@@ -7,11 +7,12 @@ from world.admission import admitted, kept_fields, qos_class
 from world.encodings import ENCODINGS
 
 from fleet.profile.node_model import NodeModel
+from fleet.profile.release import V1_34, V1_35, Release
 from oracle import scenes_node
 from oracle.exchange import NODE_SCOPE
 from oracle.normalisation import Json
 from oracle.objects_of_scenes import container, pod, resources
-from oracle.recorded_scenes import path_of
+from oracle.recorded_scenes import DIRECTORY, path_of
 from oracle.replay import model_of, played
 from oracle.scene import FLEET, Scene
 
@@ -64,6 +65,23 @@ def test_a_pod_that_a_taint_drives_away_says_of_which_generation(model: NodeMode
     assert {(each["reason"], each["observedGeneration"]) for each in told} == {
         ("DeletionByTaintManager", 1)
     }
+
+
+@pytest.mark.parametrize(("release", "ends"), [(V1_34, True), (V1_35, False)], ids=["1.34", "1.35"])
+def test_a_server_of_1_34_takes_restart_rules_from_pods(
+    tmp_path: Path, release: Release, *, ends: bool
+) -> None:
+    """Its gate ContainerRestartRules is off, so that the container is not started again."""
+
+    def ruled(scene: Scene) -> None:
+        rule = {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}
+        made = container(script="exit 42", restartPolicy="Never", restartPolicyRules=[rule])
+        scene.create(pod("ruled", made, restartPolicy="Never"))
+        scene.until_over("ruled")
+
+    real = path_of(NODE_SCOPE, DIRECTORY.with_name(release.name))
+    play, _ = played("ruled", ruled, model_of(tmp_path, real, version=release.newest), "json")
+    assert bool(play.failures) is not ends
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

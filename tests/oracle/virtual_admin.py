@@ -6,10 +6,11 @@ Admission, subresources and controllers are here as far as scenes need them.
 import base64
 import copy
 
-from world.admission import admitted, with_canonical, with_defaults
+from world.admission import admitted, drop_restart_rules, with_canonical, with_defaults
 from world.strategic_merge import Object
 from world.targets import Target, target_of
 
+from fleet.profile.release import V1_34
 from oracle.admin import Admin, RefusedError
 from oracle.normalisation import Json
 from oracle.virtual_controllers import Jobs, Others, bind_claims, reserve_claims
@@ -39,6 +40,8 @@ class VirtualAdmin(Admin):
 
     def __init__(self, node: VirtualNode) -> None:
         self._server = node.server
+        self._drops_rules = node.environment.model.release.newest == V1_34.newest
+        """ContainerRestartRules is on since 1.35."""
         self._others: Others = {}
         self._jobs = Jobs(node.world, node.server, self._others, admitted)
         bind_claims(node.world, node.server)
@@ -117,6 +120,8 @@ class VirtualAdmin(Admin):
         runtime = self._server.find("runtimeclasses", spec.get("runtimeClassName", ""))
         if runtime is not None and "overhead" in runtime:
             spec["overhead"] = runtime["overhead"]["podFixed"]
+        if self._drops_rules:
+            drop_restart_rules(spec)
         return admitted(given)
 
     def _create_other(self, target: Target, given: Json) -> Json:

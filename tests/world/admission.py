@@ -62,6 +62,18 @@ def admitted(given: Object) -> Object:
     return pod
 
 
+def drop_restart_rules(spec: Object) -> None:
+    """Take from a pod how its containers restart, as a server without ContainerRestartRules does.
+
+    Source: pkg/api/pod/util.go, dropContainerRestartRules.
+    """
+    for kind in ("initContainers", "containers"):
+        for container in spec.get(kind) or ():
+            container.pop("restartPolicyRules", None)
+            if kind == "containers" or container.get("restartPolicy") != "Always":
+                container.pop("restartPolicy", None)
+
+
 def with_defaults(spec: Object) -> Object:
     """Return a spec that was patched: ephemeral containers that came get their defaults."""
     made: Object = copy.deepcopy(spec)
