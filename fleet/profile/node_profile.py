@@ -79,13 +79,6 @@ PASTED_ANNOTATIONS = frozenset(
 """Annotations of a real Node that belong to that one node, or that the kubelet sets itself."""
 
 
-def _version(text: object) -> object:
-    """Check a version, and give it the leading `v` that a kubelet reports."""
-    if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not a version such as v1.36.3")  # noqa: TRY004
-    return checked_version(text)
-
-
 def _pools(text: object) -> object:
     """Read the CIDR that addresses come from, or one of each family, the primary one first."""
     if isinstance(text, tuple):
@@ -217,7 +210,7 @@ class NodeProfileSpec(schema.Spec):
 
     template: NodeTemplate = NodeTemplate()
     topology_spread: tuple[TopologySpread, ...] = ()
-    kubelet_version: Annotated[str, BeforeValidator(_version)] | None = None
+    kubelet_version: Annotated[str, BeforeValidator(checked_version)] | None = None
     weight: Annotated[int, Field(ge=1, le=WEIGHT_MAX)] = 1  # among the profiles of the same file
     kubelet_configuration: KubeletConfiguration = KubeletConfiguration()
     user_agent: Annotated[str, BeforeValidator(_user_agent)] = node_model.USER_AGENT
@@ -296,15 +289,13 @@ class NodeProfileSpec(schema.Spec):
     def stated_version(self) -> str:
         """Return the version that the profile asks for, "" for that of the API server."""
         given = self.template.status.node_info.get("kubeletVersion")
-        return self.kubelet_version or (str(given) if is_version(given) else "")
+        return self.kubelet_version or (given if is_version(given) else "")
 
     @property
     def unusable_version(self) -> str:
         """Return the kubeletVersion of the template if it is none, such as KWOK's `fake`."""
         version = self.template.status.node_info.get("kubeletVersion")
-        if not version or self.kubelet_version is not None:
-            return ""
-        return "" if is_version(version) else str(version)
+        return str(version) if version and not self.stated_version else ""
 
 
 class NodeProfile(schema.Spec):

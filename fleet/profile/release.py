@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeGuard
 
 from fleet.errors import UsageError
 
@@ -119,24 +120,25 @@ RELEASES = tuple(
     accumulate(_FILE["minor"], lambda last, new: replace(last, **new), initial=Release(""))
 )[1:]
 V1_34, V1_35, V1_36, V1_37 = RELEASES
+MINORS = f"{RELEASES[0].name} to {RELEASES[-1].name}"
 
 
 @lru_cache(maxsize=64)
 def parse_version(text: str) -> tuple[int, int, int]:
     """Return major, minor, patch of `v1.36.3`, with or without a vendor's suffix."""
-    found = _VERSION.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is not a version such as v1.36.3")
+    found = _VERSION.fullmatch(checked_version(text))
+    assert found is not None
     return int(found[1]), int(found[2]), int(found[3] or 0)
 
 
-def checked_version(text: str) -> str:
+def checked_version(text: object) -> str:
     """Check a version, and give it the leading `v` that a kubelet reports."""
-    parse_version(text)
+    if not is_version(text):
+        raise ValueError(f"{text!r} is not a version such as v1.36.3")
     return text if text.startswith("v") else f"v{text}"
 
 
-def is_version(text: object) -> bool:
+def is_version(text: object) -> TypeGuard[str]:
     """Return whether a kubelet may be of this version."""
     return isinstance(text, str) and _VERSION.fullmatch(text) is not None
 
@@ -157,7 +159,7 @@ def emulated_version(asked: str, server: str) -> str:
 
 def explain_version(asked: str, server: str) -> str:
     """Return why the kubelets of a server are not as asked, "" if they are."""
-    known = f"fleet emulates kubelets of {RELEASES[0].name} to {RELEASES[-1].name}"
+    known = f"fleet emulates kubelets of {MINORS}"
     version = emulated_version(asked, server)
     shown = f"the API server is {server}" if asked == server else f"kubeletVersion is {asked}"
     if parse_version(version)[:2] < parse_version(RELEASES[0].newest)[:2]:
@@ -171,10 +173,9 @@ def explain_version(asked: str, server: str) -> str:
 
 def check_skew(kubelet: str, server: str) -> None:
     """Raise UsageError unless fleet emulates a kubelet that a server of this version may have."""
-    names = [each.name for each in RELEASES]
     (_, minor, _), (_, newest, _) = parse_version(kubelet), parse_version(server)
     if release_of(kubelet).name != f"1.{minor}":
-        raise UsageError(f"--kubelet-version {kubelet}: give one of {names[0]} to {names[-1]}")
+        raise UsageError(f"--kubelet-version {kubelet}: give one of {MINORS}")
     if parse_version(kubelet) > parse_version(server) or minor < newest - SKEW_MAX:
         raise UsageError(
             f"--kubelet-version {kubelet}: the API server is {server}; a kubelet may be up to "
