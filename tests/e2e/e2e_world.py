@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import yaml
+from support.go_program import TESTED
 from support.summary_schema import read_summary
 
 from e2e.e2e_api import api_of, audit_log
@@ -24,6 +25,7 @@ from e2e.lateness import assert_done
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane.options import APISERVER, ControlPlaneInfo
 from fleet.profile.loader import show_profile
+from fleet.profile.release import release_of
 from fleet.run.interrupts import ONE_WISH_S
 
 Json = dict[str, Any]
@@ -48,6 +50,11 @@ metadata: {name: none}
 spec: {defaults: false, expectations: []}
 """
 """The defaults are for API servers that have cores of their own."""
+WATCHED = (
+    *("nodes", "pods", "services", "csidrivers", "runtimeclasses"),
+    *(("podcertificaterequests",) * release_of(TESTED).watches_certificate_requests),
+)
+"""What a kubelet of the tested release watches, without pods."""
 POLICY = "apiserver_flowcontrol_dispatched_requests_total"
 
 

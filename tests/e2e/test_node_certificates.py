@@ -13,7 +13,7 @@ import yaml
 from cryptography import x509
 
 from e2e.audit_requests import assert_refusals_end, seconds
-from e2e.e2e_world import Json, World, eventually, workload
+from e2e.e2e_world import WATCHED, Json, World, eventually, workload
 from e2e.fault_world import order
 from e2e.lateness import assert_done
 from fleet.clock import Draws
@@ -190,8 +190,7 @@ def test_two_processes_bootstrap_with_one_token_and_their_kubelets_restart(
                 if each["verb"] == "watch" and seconds(each) > began
             }
 
-        kinds = ("nodes", "pods", "services", "csidrivers", "runtimeclasses")
-        wanted = {(name, kind) for name in names for kind in kinds}
+        wanted = {(name, kind) for name in names for kind in WATCHED}
         eventually(lambda: watched_anew() >= wanted, "every watch of every node is open again")
         asked = [each for each in world.audit()[at:] if seconds(each) > began]
         assert not created(asked, "system:"), "the certificates are kept"
