@@ -10,6 +10,7 @@ from typing import Any, cast
 import orjson
 import pytest
 from aiohttp import web
+from e2e.free_ports import free_port
 from world.cluster_fakes import no_sleep
 from world.pod_world import model_of
 from world.server_world import DirectCalls, Transport
@@ -473,8 +474,7 @@ def test_which_nodes_have_a_server() -> None:
 
 @pytest.mark.parametrize(("serve", "ports"), [("ports", 3), ("path", 1)])
 def test_the_ports_that_are_named_are_listened_at(serve: str, ports: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        first = free.getsockname()[1]
+    first = free_port(ports)
     settings = Settings.from_options(nodes=3, serve=serve, serve_at=f"127.0.0.1:{first}")
     servers = KubeletServers(settings, is_local=False)
     servers.open([model_of()])
