@@ -231,7 +231,7 @@ def _env_file(process: Process, source: EnvRef) -> str | None:
         return None
     key = (process.pod.uid, source.name)
     path = posixpath.normpath(f"/{source.path}")
-    found = process.files.version(key, path, process.start_ns)
+    found = process.files.read(key, path, process.start_ns)
     return None if found is None or found.text == DIRECTORY else found.text
 
 

@@ -16,7 +16,6 @@ CHANGES_MAX = 1024  # that are kept of one volume, one container's layer, or the
 BYTES_MAX = 16 << 20  # how long all their texts together may be
 DIRECTORY = "/"  # the text of a directory
 ANY_FILE = ""  # the path of a change that an unknown command may have made
-HOST = ("host", "")
 _SCRATCH = ("/tmp", "/var/tmp", "/run", "/var/run", "/dev/shm")  # noqa: S108 - in a container
 _TERMINATION_LOG = "/dev/termination-log"
 
@@ -42,6 +41,8 @@ class Version(NamedTuple):
     text: str | None
 
 
+Key = tuple[str, str]  # whose files they are, and their volume
+HOST: Key = ("host", "")
 Writing = tuple[str, int]  # what somebody wrote from an instant on
 NOBODY: Writing = ("", 0)
 
@@ -50,37 +51,36 @@ class Mounted(NamedTuple):
     """Where a container has the files of a volume."""
 
     path: str  # in the container
-    key: tuple[str, str] | None  # whose files they are, and their volume; None: nothing is known
+    key: Key | None  # None: nothing is known
     root: str = ""  # the path in that volume
 
 
-def layer_of(uid: str, container: str) -> tuple[str, str]:
+def layer_of(uid: str, container: str) -> Key:
     """Return whose a container's own files are; no volume has such a name."""
     return uid, f"/{container}"
 
 
-def writer_of(layer: tuple[str, str]) -> str:
+def writer_of(layer: Key) -> str:
     """Return by whom the program of a container writes."""
     return "/".join(layer)
 
 
-class FileStore:
-    """The files of one volume, one container's layer, or the host."""
+class NodeFiles:
+    """All that was written on one node."""
 
-    __slots__ = ("_size", "changes")
+    __slots__ = ("changes",)
 
     def __init__(self) -> None:
-        self.changes: list[Version] = []  # by time
-        self._size = 0
+        self.changes: dict[Key, list[Version]] = {}  # by time
 
-    def read(self, path: str, at_ns: int, without: Writing = NOBODY) -> Version | None:
+    def read(self, key: Key, path: str, at_ns: int, without: Writing = NOBODY) -> Version | None:
         """Return what a file is at an instant, None if nobody wrote it by then.
 
         `without` is whose writing, and from when on, is not seen.
         """
         writer, from_ns = without
         removed = set[str]()
-        for each in reversed(self.changes):
+        for each in reversed(self.changes.get(key, ())):
             if each.at_ns > at_ns or (each.writer == writer and each.at_ns >= from_ns):
                 continue
             if each.path == path or (each.text is None and path.startswith(f"{each.path}/")):
@@ -91,35 +91,23 @@ class FileStore:
                 removed.add(each.path)
         return None
 
-    def write(self, path: str, text: str | None, at_ns: int, writer: str) -> None:
+    def write(self, key: Key, path: str, text: str | None, at_ns: int, writer: str) -> None:
         """Make or replace a file at an instant; None removes it, and what is below it.
 
         Of more than fits, the oldest is forgotten.
         """
-        at = bisect_right(self.changes, at_ns, key=lambda each: each.at_ns)
-        self.changes.insert(at, Version(at_ns, writer, path, text))
-        self._size += len(text or "")
-        while len(self.changes) > CHANGES_MAX or self._size > BYTES_MAX:
-            self._size -= len(self.changes.pop(0).text or "")
-
-    def undo(self, writer: str, after_ns: int) -> None:
-        """Forget what somebody would have written after an instant."""
-        self.changes = [v for v in self.changes if v.writer != writer or v.at_ns <= after_ns]
-        self._size = sum(len(each.text or "") for each in self.changes)
-
-
-class NodeFiles:
-    """All that was written on one node."""
-
-    __slots__ = ("stores",)
-
-    def __init__(self) -> None:
-        self.stores: dict[tuple[str, str], FileStore] = {}
+        changes = self.changes.setdefault(key, [])
+        at = bisect_right(changes, at_ns, key=lambda each: each.at_ns)
+        changes.insert(at, Version(at_ns, writer, path, text))
+        is_long = len(text or "") > BYTES_MAX // CHANGES_MAX  # or else all of them fit
+        size = sum(len(each.text or "") for each in changes) if is_long else 0
+        while len(changes) > CHANGES_MAX or size > BYTES_MAX:
+            size -= len(changes.pop(0).text or "")
 
     def record(
         self,
         mounts: Iterable[Mounted],
-        layer: tuple[str, str],
+        layer: Key,
         start_ns: int,
         changes: Iterable[FileChange],
         writer: str,
@@ -131,36 +119,25 @@ class NodeFiles:
                 at_ns = start_ns + change.after_ns
                 self.write(place.key, place.root, change.text, at_ns, writer)
 
-    def write(
-        self, key: tuple[str, str], path: str, text: str | None, at_ns: int, writer: str
-    ) -> None:
-        """Make, replace or remove a file of a volume at an instant."""
-        self.stores.setdefault(key, FileStore()).write(path, text, at_ns, writer)
-
-    def version(
-        self, key: tuple[str, str], path: str, at_ns: int, without: Writing = NOBODY
-    ) -> Version | None:
-        """Return what a file is at an instant, None if nobody wrote it by then."""
-        store = self.stores.get(key)
-        return None if store is None else store.read(path, at_ns, without)
-
     def instants(self, owner: str, after_ns: int) -> set[int]:
         """Return when programs that are known in advance change files of a pod after an instant."""
-        stores = [store for key, store in self.stores.items() if key[0] == owner]
-        return {v.at_ns for store in stores for v in store.changes if v.at_ns > after_ns}
+        found = (each for key, each in self.changes.items() if key[0] == owner)
+        return {v.at_ns for changes in found for v in changes if v.at_ns > after_ns}
 
-    def undo(self, layer: tuple[str, str], after_ns: int) -> None:
+    def undo(self, layer: Key, after_ns: int) -> None:
         """Forget what a container would have written after an instant."""
-        for store in self.stores.values():
-            store.undo(writer_of(layer), after_ns)
+        writer = writer_of(layer)
+        for key, changes in self.changes.items():
+            kept = [v for v in changes if v.writer != writer or v.at_ns <= after_ns]
+            self.changes[key] = kept
 
     def forget(self, owner: str) -> None:
         """Drop the volumes and layers of a pod."""
-        for key in [key for key in self.stores if key[0] == owner]:
-            del self.stores[key]
+        for key in [key for key in self.changes if key[0] == owner]:
+            del self.changes[key]
 
 
-def locate(mounts: Iterable[Mounted], layer: tuple[str, str], path: str) -> Mounted:
+def locate(mounts: Iterable[Mounted], layer: Key, path: str) -> Mounted:
     """Return where a path of a container is: in the deepest mount of it, else in its own layer."""
     for mount in mounts:
         if path == mount.path or path.startswith(f"{mount.path}/"):
@@ -178,7 +155,7 @@ class ProcessFiles:
         self,
         files: NodeFiles | None,
         mounts: tuple[Mounted, ...],
-        layer: tuple[str, str],
+        layer: Key,
         start_ns: int,
         *,
         is_own: bool,
@@ -199,7 +176,7 @@ class ProcessFiles:
             raise UnknownFileError(path)
         if self._files is not None:
             at_ns = self._start_ns + after_ns
-            found = self._files.version(place.key, place.root, at_ns, self._own)
+            found = self._files.read(place.key, place.root, at_ns, self._own)
             if found is not None:
                 return found.text
         mounts = (f"{each.path}/" for each in self._mounts)

@@ -34,7 +34,7 @@ class HostPaths:
     def type_of(self, path: str) -> str:
         """Return the type of a path, "" if there is nothing."""
         path = real_path(path)
-        found = None if self._files is None else self._files.version(HOST, path, self._now_ns)
+        found = None if self._files is None else self._files.read(HOST, path, self._now_ns)
         if found is None:
             return self._machine.get(path, "")
         if found.text is None:

@@ -513,7 +513,7 @@ class Runtime:
     ) -> str:
         """Plan when and how a container ends; return why its command cannot be run, else ""."""
         if self._files is not None:
-            self._files.stores.pop(layer_of(pod.uid, spec.name), None)
+            self._files.changes.pop(layer_of(pod.uid, spec.name), None)
         chosen = behavior.container(spec.name)
         u = self.uniform(_STREAM_OUTCOME, pod.uid, spec.name, container.attempt)
         program = program_of(pod, spec)

@@ -13,7 +13,6 @@ from fleet.k8s.pods import MountSpec
 from fleet.runtime.files import (
     HOST,
     NOBODY,
-    FileStore,
     NodeFiles,
     Version,
     writer_of,
@@ -88,7 +87,7 @@ def view(
         found.append((posixpath.normpath(mount.path), place))
     found.sort(key=lambda each: -len(each[0]))
     return ContainerFiles(
-        {} if files is None else files.stores,
+        files or NodeFiles(),
         found,
         layer,
         start_ns,
@@ -104,6 +103,7 @@ class ContainerFiles:
     """The files that one container sees: its mounts, and a layer of its own."""
 
     __slots__ = (
+        "_files",
         "_is_locked",
         "_is_plain",
         "_is_whole",
@@ -113,13 +113,12 @@ class ContainerFiles:
         "_overlay",
         "_own",
         "_start_ns",
-        "_stores",
         "_system",
     )
 
     def __init__(
         self,
-        stores: dict[tuple[str, str], FileStore],
+        files: NodeFiles,
         mounts: list[tuple[str, VolumePlace | None]],
         layer: tuple[str, str],
         start_ns: int,
@@ -130,7 +129,7 @@ class ContainerFiles:
         is_plain: bool,
         is_own: bool,
     ) -> None:
-        self._stores = stores
+        self._files = files
         self._mounts = mounts  # the deepest first
         self._layer = layer
         self._start_ns = start_ns
@@ -139,7 +138,7 @@ class ContainerFiles:
         self._is_whole = is_whole
         self._is_locked = is_locked
         self._is_plain = is_plain
-        self._overlay: dict[tuple[str, str], FileStore] = {}  # what this process wrote
+        self._overlay = NodeFiles()  # what this process wrote
         self._own = (writer_of(layer), start_ns) if is_own else NOBODY
 
     def at(self, after_ns: int) -> None:
@@ -237,10 +236,8 @@ class ContainerFiles:
         return VolumePlace(self._layer), path, False
 
     def _version(self, key: tuple[str, str], path: str) -> Version | None:
-        store = self._stores.get(key)
-        found = None if store is None else store.read(path, self._now_ns, self._own)
-        written = self._overlay.get(key)
-        own = None if written is None else written.read(path, self._now_ns)
+        found = self._files.read(key, path, self._now_ns, self._own)
+        own = self._overlay.read(key, path, self._now_ns)
         if own is not None and (found is None or found.at_ns <= own.at_ns):
             return own
         return found
@@ -267,8 +264,7 @@ class ContainerFiles:
             raise UnknownScriptError(path)
         if place.read_only or place.is_locked or (self._is_locked and self._is_of_image(path)):
             raise ReadOnlyFileSystemError(path)
-        store = self._overlay.setdefault(place.key, FileStore())
-        store.write(inner, text, self._now_ns, WRITER)
+        self._overlay.write(place.key, inner, text, self._now_ns, WRITER)
 
     def names(self, path: str) -> list[str]:
         """Return what is in a directory, sorted."""
@@ -277,7 +273,6 @@ class ContainerFiles:
         if place is None:
             raise UnknownScriptError(path)
         found: set[str] = set()
-        store = self._stores.get(place.key)
         start = f"{path.rstrip('/')}/"
         if place.shown is not None:
             found |= _below(place.shown, f"{inner}/")
@@ -285,24 +280,24 @@ class ContainerFiles:
             found |= _below(self._system, start) | _below(_SYSTEM, start)
         found |= _below((mount for mount, _ in self._mounts), start)
         prefix = inner.rstrip("/")
-        for each in (store, self._overlay.get(place.key)):
-            if each is None:
-                continue
+        for each in (self._files, self._overlay):
             hidden = {
                 name
                 for name in found
-                if (gone := each.read(f"{prefix}/{name}", self._now_ns)) and gone.text is None
+                if (gone := each.read(place.key, f"{prefix}/{name}", self._now_ns))
+                and gone.text is None
             }
-            found = (found - hidden) | _names(each, prefix, self._now_ns)
+            found = (found - hidden) | _names(each, place.key, prefix, self._now_ns)
         return sorted(found)
 
 
-def _names(store: FileStore, path: str, at_ns: int) -> set[str]:
+def _names(files: NodeFiles, key: tuple[str, str], path: str, at_ns: int) -> set[str]:
     """Return the names in a directory at an instant."""
     start = f"{path}/"
-    found = (each.path for each in store.changes if each.path.startswith(start))
+    changes = files.changes.get(key, ())
+    found = (each.path for each in changes if each.path.startswith(start))
     names = {name[len(start) :].partition("/")[0] for name in found} - {""}
-    versions = ((name, store.read(start + name, at_ns)) for name in names)
+    versions = ((name, files.read(key, start + name, at_ns)) for name in names)
     return {name for name, version in versions if version is not None and version.text is not None}
 
 
