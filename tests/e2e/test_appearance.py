@@ -154,7 +154,7 @@ def test_pasted_nodes_of_kwok_and_of_windows_register_and_run_pods(world: World)
         world.apply(workload("Deployment", "of-windows", 1, **pod))
         world.apply(workload("Deployment", "next-to-it", 1, nodeName="beside-00001"))
         for name in ("of-windows", "next-to-it"):
-            world.kubectl("rollout", "status", f"deployment/{name}", "--timeout=60s")
+            world.kubectl("rollout", "status", f"deployment/{name}", "--timeout=120s")
             world.kubectl("logs", f"deployment/{name}")  # its node is found by its address
             world.kubectl("delete", "deployment", name, "--wait=false")
         run.end_well_or_late()

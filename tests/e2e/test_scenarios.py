@@ -40,8 +40,8 @@ SHRINK = {
     "cluster-in-use": 6,
 }
 """By how much the times of each are divided; its pods are as many for a node as those that ship."""
-QUICK = ("zone-outage", "gpu-cluster")
-"""One with a fault, one with pods and devices; `make nightly` and `make faults` have the others."""
+QUICK = ("gpu-cluster",)
+"""With pods and devices; `make nightly` has those with faults, whose moments may be missed."""
 WAITED = re.compile("(Nodes|Pods)[A-Za-z]+ within")
 TIMES = ("duration", "at", "lifetime")
 
