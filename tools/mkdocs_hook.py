@@ -28,6 +28,7 @@ OUTSIDE_DOCS = {
 FENCE = re.compile(r"^( *```\w+) .*$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^## (.*)$", re.MULTILINE)
+SHORT_CODE = re.compile(r"<code>([^<]{1,30})</code>")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -55,6 +56,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Files) -> str:
     """Return a page without the options of its blocks, its links made for the site."""
     here = page.file.src_uri
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # which would be the page itself
     places = {uri: path for path, uri in OUTSIDE_DOCS.items()}
     folder = posixpath.dirname(places.get(here, f"docs/{here}"))
 
@@ -70,10 +73,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Files
     return LINK.sub(link, FENCE.sub(r"\1", markdown))
 
 
-def on_page_content(html: str, page: Page, **_: Files | MkDocsConfig) -> None:
-    """Warn of an item of a list that is read as text: GitHub needs no empty line before it."""
+def on_page_content(html: str, page: Page, **_: Files | MkDocsConfig) -> str:
+    """Keep short code such as --max-nodes on one line, and warn of an item that is read as text.
+
+    GitHub needs no empty line before a list.
+    """
     if item := re.search(r"\n- .*", re.sub(r"<pre.*?</pre>", "", html, flags=re.DOTALL)):
         LOG.warning("%s: no empty line before %s", page.file.src_uri, item[0].strip())
+    return SHORT_CODE.sub(r'<code class="short">\1</code>', html)
 
 
 def _in_site(path: str) -> str:
