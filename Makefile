@@ -35,8 +35,16 @@ setup: .venv/.stamp  ## create .venv with everything in it
 spawn: setup  ## bring up NODES virtual kubelets on a local control plane
 	$(BIN)/fleet spawn --nodes $(NODES) $(ARGS)
 
-check: lint types unit sim  ## lint, types, contracts, unit tests, simulations and the recorded judge: before each commit
-test: check site e2e  ## check, the site and the end-to-end tests
+# One core has the types while the other has the rest; all tests are collected once.
+STATIC = $(MAKE) --jobs=2 --output-sync=target
+IN_PROCESS = $(BIN)/pytest --numprocesses 2 -m 'not e2e and not slow' --ignore=tests/e2e
+check: setup  ## lint, types, contracts, unit tests, simulations and the recorded judge: before each commit
+	$(STATIC) types lint
+	$(IN_PROCESS) tests
+test: setup  ## check, the site and the end-to-end tests
+	$(STATIC) types lint site
+	$(IN_PROCESS) tests
+	$(MAKE) e2e
 .PHONY: check nightly
 nightly: programs chromium  ## every test and bench that test leaves out, each in turn, with one table; ARGS='--only NAME', '--list'
 	$(GUARDED) $(BIN)/python tools/nightly.py $(ARGS)
@@ -49,7 +57,7 @@ types: setup
 	$(BIN)/mypy
 # What needs a control plane, a kubelet or a browser has the mark e2e.
 unit: setup
-	$(BIN)/pytest --numprocesses 2 -m 'not e2e and not slow' --ignore=tests/sim --ignore=tests/e2e tests
+	$(IN_PROCESS) --ignore=tests/sim tests
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long
