@@ -235,6 +235,8 @@ class Wanted:
 
 INTERVAL_S = 5.0
 INTERVAL_MAX_S = 15.0
+FINE_S = 1800.0
+"""After so long the files of a run say less often how it goes, see run_directory.py."""
 SHARE = 100  # of the time that an answer takes is waited until the next sample
 TIMEOUT_S = 10.0
 BYTES_MAX = 64 << 20
@@ -332,9 +334,12 @@ class ControlPlaneSampler:
 
     async def run(self) -> None:
         """Sample until cancelled."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
         while True:
             took_s = await self.sample()
-            await asyncio.sleep(min(max(INTERVAL_S, took_s * SHARE), INTERVAL_MAX_S))
+            interval_s = min(max(INTERVAL_S, took_s * SHARE), INTERVAL_MAX_S)
+            await asyncio.sleep(interval_s * max(1.0, (loop.time() - began_s) / FINE_S))
 
     async def sample(self) -> float:
         """Ask each component once, and return for how many seconds the slowest answered."""

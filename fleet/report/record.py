@@ -229,13 +229,14 @@ def merged_lines(parts: Iterable[tuple[float, Sequence[Json]]]) -> list[Json]:
     base_s = begun[0][0]
     seconds: dict[int, list[Json]] = {}
     for began_s, lines in begun:
-        last: dict[int, Json] = {}
-        for line in lines:
-            last[round(began_s - base_s + float(str(line["wall_s"])))] = line
-        for at in sorted(last):
-            seconds.setdefault(at, []).append(last[at])
-            if at + 1 not in last and at + 2 in last:  # its lines are a little over a second apart
-                seconds.setdefault(at + 1, []).append(last[at])
+        of: dict[int, Json] = {}
+        before: int | None = None
+        for line in lines:  # each covers all the time since the one before it
+            at = round(began_s - base_s + float(str(line["wall_s"])))
+            of |= dict.fromkeys(range(at if before is None else min(before + 1, at), at + 1), line)
+            before = at
+        for at, line in of.items():
+            seconds.setdefault(at, []).append(line)
     return [_sum(seconds[at]) | {"wall_s": float(at)} for at in sorted(seconds) if at >= 0]
 
 

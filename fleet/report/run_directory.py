@@ -1,9 +1,11 @@
-"""The files of one run: a line a second for the time series, the summary at the end, and both read.
+"""The files of one run: lines of the time series, the summary at the end, and both read.
 
     WRITES --the disk is full--> PAUSED --there is room again--> WRITES
 
 A line is written whole or not at all. The first that did not fit is kept; the next one after it
-covers the whole pause, so no count is lost.
+covers the whole pause, so no count is lost. Lines come a second apart at first; later on each
+covers a share of the run, one in `FINE_S`. So a run of eight hours writes less than four times as
+much as one of half an hour.
 
 A record may come from another machine, another version or another person: its texts are escaped
 where they are shown, and what is shown as a number is one, or the record is refused in one line.
@@ -16,7 +18,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
@@ -26,7 +28,7 @@ import orjson
 from fleet.cluster.kept_records import packed
 from fleet.errors import SetupError, UsageError
 from fleet.report import report
-from fleet.report.control_plane import Samples
+from fleet.report.control_plane import FINE_S, Samples
 from fleet.report.figure import Json
 from fleet.report.record import Record, dump, load, merged_lines
 from fleet.report.service_levels import STEADY
@@ -122,15 +124,15 @@ class RunDirectory:
         self._controlplane: LineFile | None = None
 
     def sample(self, figures: report.RunFigures) -> str:
-        """Append one line: the counters as rates since the last one. Return what is worth telling.
+        """Append a line if one is due: the counters as rates since the last one.
 
-        That is the beginning and the end of a pause, "" otherwise.
+        Return the beginning and the end of a pause, in words, "" otherwise.
         """
         was_paused = bool(self._unwritten)
         if was_paused and (problem := self._append()):
             return ""
         elapsed_s = figures.wall_s - self._before.wall_s
-        if elapsed_s > 0:
+        if elapsed_s > max(0.0, figures.wall_s / FINE_S - 0.5):  # to the nearest second
             line = report.rates(figures, self._before, elapsed_s)
             self._before.wall_s = figures.wall_s
             self._unwritten = orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE)
@@ -410,19 +412,25 @@ def _of_killed(lines: Sequence[Json]) -> Json:
     if not lines:
         return found
 
+    ends_s = [cast("float", line["wall_s"]) for line in lines]
+    lasted_s = [end_s - before_s for before_s, end_s in pairwise((0.0, *ends_s))]
+
     def total(part: str, name: str) -> float:
-        parts = (cast("dict[str, float]", line.get(part) or {}) for line in lines)
-        return sum(each.get(name) or 0.0 for each in parts)
+        rates = (cast("Json", line.get(part) or {}).get(name) for line in lines)
+        return summed(rates)
+
+    def summed(rates: Iterable[object]) -> float:
+        return sum(cast("float", rate or 0) * s for rate, s in zip(rates, lasted_s, strict=True))
 
     last = lines[-1]
     return found | {
         "wall_s": last["wall_s"],
         "nodes": last.get("nodes"),
-        "lease": {"missed": total("lease", "missed")},
-        "pods": {name: total("pods", name) for name in ("started", "deleted", "failed")},
-        "requests_total": sum(cast("float", line.get("requests_total", 0)) for line in lines),
+        "lease": {"missed": round(total("lease", "missed"))},
+        "pods": {name: round(total("pods", name)) for name in ("started", "deleted", "failed")},
+        "requests_total": round(summed(line.get("requests_total") for line in lines)),
         "process": {
-            "cpu_s": total("process", "cpu_s"),
+            "cpu_s": round(total("process", "cpu_s"), 3),
             "rss_bytes": cast("Json", last.get("process") or {}).get("rss_bytes"),
         },
     }

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 from support.full_disk import FullDisk, file_size_limit, small_file_system
@@ -35,7 +37,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FullDisk]:
 
 
 def at(second: int) -> RunFigures:
-    lease = LeaseFigures(renewals=10 * second)
+    lease = LeaseFigures(renewals=10 * second, missed=second)
     return RunFigures(run_id="r", lease=lease, wall_s=float(second))
 
 
@@ -56,6 +58,21 @@ def test_the_time_series_pauses_once_and_goes_on_without_losing_a_count(disk: Fu
         counts.append(line["lease"]["renewals"] * (line["wall_s"] - before_s))
         before_s = line["wall_s"]
     assert counts == [*[10] * paused, 40, 10]  # the pause is one line
+
+
+def test_a_long_run_writes_fewer_lines_that_count_as_much(tmp_path: Path) -> None:
+    directory = RunDirectory("r", tmp_path / "run")
+    for second in range(1, 7201):
+        assert directory.sample(at(second)) == ""
+    directory.close()
+    run = read_run(tmp_path / "run")
+    ends_s = [cast("float", line["wall_s"]) for line in run.lines]
+    steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
+    assert ends_s[:2] == [1.0, 2.0]
+    assert sorted(set(steps_s)) == [1.0, 2.0, 3.0, 4.0]
+    assert steps_s == sorted(steps_s)
+    assert len(ends_s) < 4_500
+    assert run.number("lease.missed") == ends_s[-1] > 7_190
 
 
 def test_a_summary_that_cannot_be_kept_leaves_no_part_of_it(disk: FullDisk) -> None:
