@@ -4,8 +4,8 @@ Nodes of fidelity kubelet with certificates of their own run while pods come and
 certificates and watches live as short as a control plane lets them, and each ten minutes all
 kubelets restart at once. Every two seconds the process writes down what it holds. After a quarter
 of the time for warming up, a line is fitted through each resource; it has to be flat: its slope an
-hour is no more than two standard errors, or than --share of its mean. Writes samples, a table and
-plots to --out; exits with 1 if something grows.
+hour is no more than two standard errors, or than --share of its mean. What is written to disk is
+bounded. Writes samples, a table and plots to --out; exits with 1 if something grows.
 """
 
 import argparse
@@ -31,6 +31,8 @@ from fleet.run.control_socket import ask
 
 RESOURCES = ("rss_mb", "descriptors", "threads", "connections", "timers", "tasks", "files")
 COLLECTED_MS_MAX = 50.0
+DISK_MB_MAX = 24.0
+"""Of the run's directory and log, which grow with the logarithm of the time."""
 LATE_MS_MAX = 1000.0
 STORM_EVERY_S = 600.0
 STORM_S = 60.0
@@ -64,7 +66,7 @@ async def soak(options: argparse.Namespace) -> tuple[list[Sample], list[float], 
         say(f"{options.nodes} nodes are Ready; {options.duration:.0f} s begin")
         begin_s = time.time()
         churning = asyncio.create_task(stage.churn(options.churn))
-        files: list[tuple[float, int]] = []
+        files: list[tuple[float, int, float]] = []
         counting = asyncio.create_task(count_files(stage, files))
         try:
             while (left_s := begin_s + options.duration - time.time()) > 0:
@@ -82,17 +84,20 @@ async def soak(options: argparse.Namespace) -> tuple[list[Sample], list[float], 
         say(f"fleet exits with {code}; {stage.churned} pods were deleted")
         late = lateness(fleet, storms)
         for each in found:
-            each["files"] = next((n for at_s, n in files if at_s >= each["at_s"]), files[-1][1])
+            looks = (look for look in files if look[0] >= each["at_s"])
+            _, each["files"], each["disk_mb"] = next(looks, files[-1])
         shown = {"pods": stage.churned, "code": code, "late": late}
         (options.out / "summary.json").write_text(fleet.printed)
         return found, storms, shown
 
 
-async def count_files(stage: Stage, found: list[tuple[float, int]]) -> None:
+async def count_files(stage: Stage, found: list[tuple[float, int, float]]) -> None:
     """Count files in the run's directory and temporary files of fleet, for ever."""
     while True:
         places = ((stage.root / "disk", "**/*"), (Path("/tmp"), "fleet-[!c]*"))
-        found.append((time.time(), sum(len(list(root.glob(what))) for root, what in places)))
+        count = sum(len(list(root.glob(what))) for root, what in places)
+        written = (*(stage.root / "disk").glob("**/*"), *stage.root.glob("*.log"))
+        found.append((time.time(), count, sum(each.lstat().st_size for each in written) / 1e6))
         await asyncio.sleep(5)
 
 
@@ -117,6 +122,8 @@ def judged(samples: Sequence[Sample], share: float) -> tuple[dict[str, Slope], l
     longest_ms = max((each["collected_ms"] for each in warm), default=0.0)
     if longest_ms > COLLECTED_MS_MAX:
         wrong.append(f"the garbage collector took {longest_ms:.0f} ms")
+    if warm and warm[-1]["disk_mb"] > DISK_MB_MAX:
+        wrong.append(f"the run directory and the log have {warm[-1]['disk_mb']:.1f} MB")
     return slopes, wrong
 
 
@@ -134,7 +141,7 @@ def plot(samples: Sequence[Sample], storms: Sequence[float], to: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    names = (*RESOURCES, "collected_ms")
+    names = (*RESOURCES, "disk_mb", "collected_ms")
     figure, axes = plt.subplots(len(names), sharex=True, figsize=(9, 2 * len(names)))
     minutes = [(each["at_s"] - samples[0]["at_s"]) / 60 for each in samples]
     for axis, name in zip(axes, names, strict=True):

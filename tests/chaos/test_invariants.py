@@ -32,7 +32,7 @@ from chaos.byte_proxy import Link
 from chaos.chaos import CLEAN, COUNTS, LOST_MAX, VERDICT, ended
 from chaos.fuzzed import HELD_AFTER
 from chaos.invariants import EVENTS_OF_ONE_MAX, INVARIANTS, check
-from chaos.soak import COLLECTED_MS_MAX, RESOURCES, Sample, judged
+from chaos.soak import COLLECTED_MS_MAX, DISK_MB_MAX, RESOURCES, Sample, judged
 from chaos.stage import RUNS, Fleet, Stage
 from chaos.story import Story
 from chaos.test_chaos import audit_line
@@ -347,6 +347,7 @@ def samples(count: int = 1800, **growth_per_hour: float) -> list[Sample]:
         {
             "at_s": 2.0 * at,
             "collected_ms": 1.0,
+            "disk_mb": 1.0,
             **{
                 name: 100 + draws.uniform(-1, 1) + growth_per_hour.get(name, 0) * at / 1800
                 for name in RESOURCES
@@ -375,3 +376,9 @@ def test_a_long_collection_is_found() -> None:
     found = samples()
     found[-1]["collected_ms"] = COLLECTED_MS_MAX + 1
     assert judged(found, SHARE)[1] == ["the garbage collector took 51 ms"]
+
+
+def test_a_run_directory_that_grows_is_found() -> None:
+    found = samples()
+    found[-1]["disk_mb"] = DISK_MB_MAX + 1
+    assert judged(found, SHARE)[1] == ["the run directory and the log have 25.0 MB"]
