@@ -10,7 +10,7 @@ BIN := .venv/bin
 GUARDED := $(BIN)/python tests/support/guard.py
 INSTALL_CHROMIUM = apt-get install --yes --no-install-recommends chromium
 FLEET_VERSION = $(shell $(BIN)/python -c 'import fleet; print(fleet.__version__)')
-# Of Kubernetes, for `make oracle` and the tests on a control plane that is there: 1.35.
+# Of Kubernetes, for `make sim`, `make oracle` and the tests on a control plane that is there: 1.35.
 VERSION =
 VERSION_NODES ?= 100
 export FLEET_TEST_MINOR := $(VERSION)

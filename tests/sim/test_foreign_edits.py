@@ -59,7 +59,7 @@ def test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says() -> 
     sim = Simulation(seed=3)
     sim.run_for(seconds=30)
     status = sim.server.get("nodes", "n-0")["status"]
-    status["nodeInfo"] = {name: value for name, value in status["nodeInfo"].items() if value}
+    status["nodeInfo"] = {name: value for name, value in status["nodeInfo"].items() if value != ""}
     sim.server.remove(("nodes", "", "n-0"))
     sim.run_for(seconds=30)
     assert sim.server.find("nodes", "n-0") is None

@@ -79,10 +79,12 @@ def test_all_that_a_node_says_stays_and_the_rest_is_filled_in() -> None:
         assert {key: status[member][key] for key in AMOUNTS} == AMOUNTS
         assert set(status[member]) == {*AMOUNTS, "ephemeral-storage"}
     assert status["addresses"] == said["addresses"]
+    release = default_model().release
     assert status["nodeInfo"] == {
         **{key: value for key, value in default_model().node_info.items() if value},
         **{key: status["nodeInfo"][key] for key in ("machineID", "systemUUID", "bootID")},
         **said["nodeInfo"],
+        **({"runningInUserNamespace": False} if release.says_user_namespace else {}),
     }
     assert not creations(sim)
     lease = sim.server.get("leases", "n-0", "kube-node-lease")

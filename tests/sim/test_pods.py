@@ -144,7 +144,7 @@ def test_the_second_pod_of_a_namespace_shares_its_watch() -> None:
     sim.create_pod("two")
     sim.run_for(seconds=10)
     assert "WATCH configmaps" not in counts(sim.calls(since_s=70))
-    assert sim.server.open_watches == 6
+    assert sim.server.open_watches == WATCHES + 1
 
 
 def test_a_running_pod_costs_nothing() -> None:

@@ -8,7 +8,7 @@ import pytest
 from world.api_server import SimApiServer
 from world.pod_world import model_of
 from world.sim_faults import ApiServerAnswers, ConnectionsRefused
-from world.simulation import WATCHES, Simulation, default_model, pod_json
+from world.simulation import EVERY_WATCH, WATCHES, Simulation, default_model, pod_json
 from world.transport import Sent
 
 from fleet.k8s.effects import NodeId
@@ -32,15 +32,10 @@ def test_the_first_moments_of_a_node() -> None:
     sim = Simulation(seed=1)
     sim.run_for(seconds=30)
     at_once = sorted(each for each in sim.trace if each.t_ns == 0)
-    assert lines(at_once) == [
-        "GET n-0",  # the lease
-        "GET n-0",  # the CSINode
-        "POST events",
-        "WATCH nodes",
-        "WATCH services",
-        "WATCH runtimeclasses",
-        "WATCH csidrivers",
-    ]
+    first = ["GET n-0", "GET n-0", "POST events"]  # the Lease, the CSINode
+    assert lines(at_once)[:3] == first
+    assert {*lines(at_once)[3:]} == {f"WATCH {each}" for each in EVERY_WATCH if each != "pods"}
+    assert len(at_once) == len(first) + WATCHES - 1
     assert [each.t_ns for each in sim.calls(verb="POST", path=NODE)] == [100_000_000]
     [pods] = sim.calls(verb="WATCH", path="/api/v1/pods")
     assert pods.t_ns == 1_000_000_000
@@ -94,11 +89,7 @@ def test_the_requests_of_one_registration() -> None:
         ("DELETECOLLECTION", "resourceslices"): 1,
         ("POST", "events"): 7,
         ("PATCH", "events"): 6,
-        ("WATCH", "nodes"): 1,
-        ("WATCH", "services"): 1,
-        ("WATCH", "pods"): 1,
-        ("WATCH", "runtimeclasses"): 1,
-        ("WATCH", "csidrivers"): 1,
+        **{("WATCH", each): 1 for each in EVERY_WATCH},
     }
 
 

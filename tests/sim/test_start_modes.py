@@ -7,7 +7,7 @@ from functools import partial
 import orjson
 import pytest
 from world.sim_faults import ApiServerAnswers, ConnectionsDropped
-from world.simulation import Simulation
+from world.simulation import WATCHES, Simulation
 from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
@@ -103,13 +103,13 @@ def test_after_five_minutes_no_request_tells_a_settled_node_from_a_cold_one(*, l
     assert renewals > 100
 
 
-def test_a_settled_node_sends_eight_requests_until_all_is_open() -> None:
+def test_a_settled_node_makes_three_objects_and_its_watches_until_all_is_open() -> None:
     sim = Simulation(nodes=20, seed=1, settled=True)
     sim.run_for(seconds=9.9)
     for name in sim.names:
         sent = sim.calls(name)
         assert (sent[0].verb, sent[0].path) == ("POST", UNIT)
-        assert Counter(each.verb for each in sent) == {"POST": 3, "WATCH": 5}
+        assert Counter(each.verb for each in sent) == {"POST": 3, "WATCH": WATCHES}
     assert sim.ready() == 20
     assert sim.server.all("events") == []
     node, lease = sim.server.get("nodes", "n-7"), sim.server.get("leases", "n-7", "kube-node-lease")

@@ -56,7 +56,7 @@ def test_light_nodes_with_watches_of_their_own() -> None:
         sim.create_pod(f"web-{number}", f"n-{number % NODES}")
     sim.run_for(30)
     assert all(sim.phase(f"web-{number}") == "Running" for number in range(12))
-    assert opened(sim, by_nodes=True) == dict.fromkeys(SHARED, NODES)
+    assert opened(sim, by_nodes=True) == dict.fromkeys(EVERY_WATCH, NODES)
     assert opened(sim, by_nodes=False) == {"nodes": 1}  # to see which are Ready
     assert {each.node for each in sim.transport.trace if each.verb == "WATCH"} == set(sim.names)
     sim.server.delete_pod("web-0")

@@ -128,7 +128,7 @@ def test_a_throttled_watch_waits_as_told() -> None:
     sim.inject(WatchesEnded())
     sim.run_for(seconds=2.5)
     codes = sorted(each.code for each in sim.calls(verb="WATCH", since_s=60))
-    assert codes == [200] * 5 + [429] * 3
+    assert codes == [200] * WATCHES + [429] * 3
 
 
 def test_an_error_event_ends_a_stream_once() -> None:

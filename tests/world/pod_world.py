@@ -7,6 +7,7 @@ import heapq
 
 import orjson
 import yaml
+from support.go_program import TESTED
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws, TimerWheel
 from fleet.k8s.effects import (
@@ -69,11 +70,15 @@ _mix: list[NodeMix] = []
 
 
 def model_of(**spec: object) -> NodeModel:
-    """Return the model of a profile whose spec is given as it would be written."""
+    """Return the model of a profile whose spec is given as it would be written.
+
+    It is a kubelet of the release that is tested, unless the spec says otherwise.
+    """
     document = {"apiVersion": API_VERSION, "kind": "NodeProfile", "metadata": {"name": "test"}}
     (found,) = parse_documents(yaml.safe_dump({**document, "spec": spec}), "test")
     assert isinstance(found, NodeProfile)
-    return found.compiled()
+    made = found.compiled()
+    return made.on_server(TESTED) if made.follows_server else made
 
 
 def container(name: str = "c", *command: str, **fields: object) -> ContainerSpec:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import pytest
+from support.go_program import TESTED
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.faults.fault import OF_KUBELET, FaultSpec
@@ -49,7 +50,8 @@ ENCODING: ContextVar[str] = ContextVar("encoding", default="json")
 
 @functools.cache
 def default_model() -> NodeModel:
-    return load_mix().model_of(0)
+    """Return the model that shipped nodes have on a server of the release that is tested."""
+    return load_mix().model_of(0).on_server(TESTED)
 
 
 EVERY_WATCH = (
