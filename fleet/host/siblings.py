@@ -248,9 +248,7 @@ def sibling_arguments(
         serve = ServeMode.LOOPBACK  # to the process it is a cluster that was named
     if serve_at:
         address, port = settings.serve_address
-        before = number
-        if serve is ServeMode.PORTS:
-            before = sum(settings.share(each).most for each in range(number))
+        before = sum(settings.share(each).most for each in range(number))
         serve_at = f"{address}:{port + before}"
     arguments = flags_of(
         settings.stated(PASSED_ON)

@@ -131,7 +131,6 @@ class ServeMode(enum.StrEnum):
     AUTO = "auto"  # loopback on a local control plane, else off
     LOOPBACK = "loopback"
     PORTS = "ports"
-    PATH = "path"  # one port, and the node stands in the path of each request
     OFF = "off"
 
 
@@ -185,11 +184,9 @@ class Settings(BaseModel):
     """Seed for all random choices, so that a run can be repeated (default 0)."""
     serve: ServeMode = ServeMode.AUTO
     """Where kubelets serve logs, exec and metrics: an address 127.x per node (loopback), a port per
-    node (ports), one port for all (path), nowhere (off). The default auto is loopback on a local
-    control plane, else off."""
+    node (ports), nowhere (off). The default auto is loopback on a local control plane, else off."""
     serve_at: Annotated[Address, Shown("ADDRESS:PORT")] = ""
-    """Address of the first node with --serve ports (the next nodes have the next ports), or of all
-    nodes with --serve path."""
+    """Address of the first node with --serve ports (the next nodes have the next ports)."""
     identity: IdentityMode = IdentityMode.IMPERSONATE
     """How nodes authenticate: impersonate each node with your credential (default), csr (a client
     certificate per node), or shared (all as you)."""
@@ -385,17 +382,16 @@ class Settings(BaseModel):
                 raise ValueError(f"--manage excludes {flag_of(field)} {value}: {why}")
 
     def _check_serving(self) -> None:
-        if (self.serve in {ServeMode.PORTS, ServeMode.PATH}) is not bool(self.serve_at):
-            raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports and --serve path")
+        if (self.serve is ServeMode.PORTS) is not bool(self.serve_at):
+            raise ValueError("--serve-at ADDRESS:PORT goes with --serve ports")
         if self.serve_at:
             address, port = self.serve_address
             try:
                 ipaddress.ip_address(address)
             except ValueError:
                 raise ValueError(f"--serve-at: {address!r} is not an IP address") from None
-            ports = self.processes if self.serve is ServeMode.PATH else self.most
-            if port + ports - 1 > PORT_MAX:
-                raise ValueError(f"--serve-at: {ports} ports from {port} on are too many")
+            if port + self.most - 1 > PORT_MAX:
+                raise ValueError(f"--serve-at: {self.most} ports from {port} on are too many")
 
     def _check_certificates(self) -> None:
         if self.identity is not IdentityMode.CSR:

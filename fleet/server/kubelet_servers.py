@@ -17,7 +17,6 @@ from pathlib import Path
 
 import uvloop
 from aiohttp import web
-from yarl import URL
 
 from fleet.background import Background
 from fleet.cluster.api_client import Cluster
@@ -34,15 +33,13 @@ from fleet.server.endpoints import Answers, Asked, Endpoints
 from fleet.server.http import NodeHttp, NodeProtocol, text
 from fleet.server.listener import Listener, open_address, open_loopback
 from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
-from fleet.server.routes import NOT_FOUND, Answer, route, split_path
+from fleet.server.routes import Answer, route
 from fleet.server.serving_tls import Chain, ClientAuthorities, ServingContext
 from fleet.server.streaming import Streaming
 
 log = logging.getLogger(__name__)
 
 STOP_S = 5.0
-ANY_NODE = (NodeId(-1), "fleet")
-"""The node of a connection on which the path of each request names the node."""
 
 
 class KubeletServers:
@@ -83,8 +80,6 @@ class KubeletServers:
             address, first = self._settings.serve_address
             for port in range(first, first + self._settings.most):
                 self._sockets.append(open_address(address, port))
-        elif self.mode is ServeMode.PATH:
-            self._sockets.append(open_address(*self._settings.serve_address))
 
     def _listen(self, port: int) -> int:
         """Listen on the addresses of all nodes; return the port, another one if it is taken.
@@ -103,8 +98,8 @@ class KubeletServers:
 
     def serving(self, model: NodeModel) -> Serving:
         """Return where the nodes of a profile answer."""
-        if not self._serves(model) or self.mode is ServeMode.PATH:
-            return NOWHERE  # an API server knows of no path before its own
+        if not self._serves(model):
+            return NOWHERE
         if self.mode is ServeMode.PORTS:
             return self._of_all
         return Serving(port=self._ports[model.kubelet_port], shift=self._shift)
@@ -213,25 +208,14 @@ class KubeletServers:
     def named(self, address: str, port: int) -> tuple[NodeId, str] | None:
         """Return the node that answers there, None if none does."""
         assert self._node_host is not None
-        if self.mode is ServeMode.PATH:
-            return ANY_NODE
         index = self._of_all.index_of(address, port)
         return self._node_host.node_at(index)
-
-    def _node_named(self, name: str) -> NodeId | None:
-        """Return the node of a name, None if it is none that answers."""
-        node = self._reactor.kubelets.by_name.get(name)
-        if node is None or not self._serves(self._reactor.entries[node].caller.template.model):
-            return None
-        return node
 
     def _chain_of(self, node_name: str) -> Chain | None:
         """Return the certificate of a node as its profile says; None to be signed by itself.
 
         One that the cluster has not issued yet is a file that is not there: the handshake fails.
         """
-        if node_name == ANY_NODE[1]:
-            return None
         node = self._reactor.kubelets.by_name[node_name]
         kubelet = self._reactor.entries[node].caller.template.model.kubelet
         if kubelet.tls_cert_file and kubelet.tls_private_key_file:
@@ -246,27 +230,16 @@ class KubeletServers:
         """Answer one request."""
         protocol = request.protocol
         assert isinstance(protocol, NodeProtocol)
-        prefix = ""
-        if self.mode is ServeMode.PATH:
-            split = split_path(request.raw_path)
-            found = self._node_named(split.name)
-            if found is None:
-                return _routed(NOT_FOUND)
-            protocol.node, protocol.node_name = found, split.name
-            request, prefix = request.clone(rel_url=URL(split.rest, encoded=True)), split.prefix
         node = self._node_of(protocol)
         if node is None:
             return _hung_up(request)
         try:
             model = self._reactor.entries[node].caller.template.model
-            response = await self._answer(request, protocol, node, model)
+            return await self._answer(request, protocol, node, model)
         except NodeGoneError:
             return _hung_up(request)
         except BugError as error:
             return text(500, f"Internal Error: {error}")
-        if prefix and "Location" in response.headers and not response.prepared:
-            response.headers["Location"] = prefix + response.headers["Location"]
-        return response
 
     async def _answer(
         self,

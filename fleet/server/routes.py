@@ -7,7 +7,6 @@ What the mux does not know is answered to everybody; all else only to whom may a
 Source: pkg/kubelet/server/server.go, NewServer; net/http ServeMux; go-restful CurlyRouter.
 """
 
-import re
 from enum import StrEnum
 from operator import attrgetter
 from typing import NamedTuple
@@ -66,7 +65,6 @@ class _Service(NamedTuple):
     is_json: bool = False
 
 
-_NODE_PATH = re.compile(r"(/nodes/([-.a-z0-9]+))((?:[/?].*)?)", re.DOTALL)
 NOT_FOUND = Answer(404, "404 page not found\n", is_public=True)
 NO_ROUTE = Answer(404, "404: Page Not Found")
 NOT_ACCEPTABLE = Answer(406, "406: Not Acceptable\n\nAvailable representations: application/json")
@@ -117,23 +115,6 @@ GATES = {
     "/statusz": attrgetter("serves_status"),
 }
 """What only some releases answer."""
-
-
-class NodePath(NamedTuple):
-    """A path of one port for all nodes: /nodes/NAME, then what the node is asked."""
-
-    prefix: str
-    name: str  # "" if the path names no node
-    rest: str
-
-
-def split_path(path: str) -> NodePath:
-    """Return whom a path is for; with its query, as it was sent."""
-    found = _NODE_PATH.fullmatch(path)
-    if found is None:
-        return NodePath("", "", path)
-    prefix, name, rest = found.groups()
-    return NodePath(prefix, name, rest if rest.startswith("/") else f"/{rest}")
 
 
 def route(

@@ -130,7 +130,7 @@ MATRIX: dict[str, Json] = {
             "rules": [{"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["create"]}],
         }
     },
-    "path": {"serve": {"enabled": True, "mode": "path"}, "processesPerPod": 2},
+    "served": {"serve": {"enabled": True}, "processesPerPod": 2},
     "little": {
         "podDisruptionBudget": {"enabled": False},
         "networkPolicy": {"enabled": False},
@@ -219,20 +219,12 @@ def served_ports(objects: list[Json]) -> tuple[int, int]:
     return ports["port"], ports["endPort"]
 
 
-def test_kubelets_are_served_at_a_port_each_or_by_their_path(bare_helm: Helm) -> None:
-    values = {"nodes": 40, "nodesPerPod": 20, "processesPerPod": 2}
-    for mode, last in (("ports", 21019), ("path", 21001)):
-        serve = {"enabled": True, "mode": mode, "port": 21000}
-        objects = bare_helm.objects({**values, "serve": serve})
-        only = container(objects)
-        assert f"--serve={mode}" in only["args"]
-        assert "--serve-at=$(POD_IP):21000" in only["args"]
-        assert served_ports(objects) == (21000, last)
-        [service] = of_kind(objects, "Service", RELEASE)
-        named = {"serve-0": 21000, "serve-1": 21001} if mode == "path" else {}
-        for ports, number in ((only["ports"], "containerPort"), (service["spec"]["ports"], "port")):
-            found = {each["name"]: each[number] for each in ports if "serve" in each["name"]}
-            assert found == named
+def test_kubelets_are_served_at_a_port_each(bare_helm: Helm) -> None:
+    serve = {"enabled": True, "port": 21000}
+    values = {"nodes": 40, "nodesPerPod": 20, "processesPerPod": 2, "serve": serve}
+    objects = bare_helm.objects(values)
+    assert {"--serve=ports", "--serve-at=$(POD_IP):21000"} <= set(container(objects)["args"])
+    assert served_ports(objects) == (21000, 21019)
 
 
 def test_a_test_is_a_job_whose_pods_end_with_their_verdict(bare_helm: Helm) -> None:
@@ -312,7 +304,7 @@ def test_twenty_thousand_nodes_are_named_once(bare_helm: Helm) -> None:
         ({"profiles": [{"source": "a", "configMap": {"name": "b", "key": "c"}}]}, "oneOf"),
         ({"extraArgs": ["kubectl"]}, "at '/extraArgs/0'"),
         ({"identity": "csr"}, "csr.tokenSecret: nodes need a bootstrap token"),
-        ({"serve": {"mode": "loopback"}}, "at '/serve/mode': value must be one of 'ports', 'path'"),
+        ({"serve": {"mode": "path"}}, "additional properties 'mode' not allowed"),
         ({"nodes": 2, "processesPerPod": 3}, "processesPerPod: 3 processes for the 2 nodes"),
         ({"identity": "nobody"}, "at '/identity': value must be one of 'impersonate', 'csr'"),
         ({"identity": {"mode": "nobody"}}, "at '/identity/mode': value must be one of"),

@@ -80,7 +80,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--stop-if=sometimes"], "'sometimes' is not readyz[:DURATION], errors["),
         (["spawn", "--provider-id=same"], "neither {{name}} nor {{index}}: all nodes would be"),
         (["spawn", "--serve=ports"], "--serve-at ADDRESS:PORT goes with --serve ports"),
-        (["spawn", "--serve=path", "--serve-at=host:80"], "--serve-at: 'host' is not an IP"),
+        (["spawn", "--serve=ports", "--serve-at=host:80"], "--serve-at: 'host' is not an IP"),
         (["spawn", "--approve-csrs"], "--approve-csrs is for --identity csr"),
         (["spawn", "--processes=5", "-n3"], "5 processes for 3 nodes; each process needs"),
         (["spawn", "--output=xml"], "'xml' is not one of 'text', 'json', 'yaml'"),

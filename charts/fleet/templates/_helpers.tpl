@@ -85,16 +85,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- min (int .Values.nodes) (int .Values.nodesPerPod) -}}
 {{- end -}}
 
-{{- /* Whether the nodes of a process answer at one port, under different paths. */ -}}
-{{- define "fleet.servesByPath" -}}
-{{- and .Values.serve.enabled (eq .Values.serve.mode "path") -}}
-{{- end -}}
-
-{{- /* How many ports of a pod kubelets answer at. */ -}}
-{{- define "fleet.servePorts" -}}
-{{- eq .Values.serve.mode "path" | ternary (int .Values.processesPerPod) (include "fleet.nodesPerPod" . | int) -}}
-{{- end -}}
-
 {{- define "fleet.replicas" -}}
 {{- $perPod := include "fleet.nodesPerPod" . | int -}}
 {{- div (add (int .Values.nodes) $perPod -1) $perPod -}}

@@ -112,7 +112,7 @@ spec:
         - --simulate-csi
 {{- end }}
 {{- if .Values.serve.enabled }}
-        - --serve={{ .Values.serve.mode }}
+        - --serve=ports
         - --serve-at=$(POD_IP):{{ .Values.serve.port }}
 {{- end }}
 {{- if .Values.locust.enabled }}
@@ -139,12 +139,6 @@ spec:
 {{- range $number := until (int .Values.processesPerPod) }}
         - name: metrics-{{ $number }}
           containerPort: {{ add $.Values.metrics.port $number }}
-{{- end }}
-{{- if eq (include "fleet.servesByPath" .) "true" }}
-{{- range $number := until (int .Values.processesPerPod) }}
-        - name: serve-{{ $number }}
-          containerPort: {{ add $.Values.serve.port $number }}
-{{- end }}
 {{- end }}
       # The port opens once the checks have passed and the shard is ours: a pod that follows one
       # which died waits for its Lease.

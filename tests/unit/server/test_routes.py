@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.profile.release import V1_35, V1_36, Release
-from fleet.server.routes import Answer, Endpoint, Route, route, split_path
+from fleet.server.routes import Answer, Endpoint, Route, route
 
 IN_POD = {"podNamespace": "a", "podID": "b", "containerName": "c"}
 
@@ -97,20 +97,3 @@ def test_a_gate_that_is_off_takes_its_path_away() -> None:
     assert answered("POST", "/checkpoint/a/b/c", off).code == 404
     assert answered("GET", "/statusz", off).is_public
     assert answered("GET", "/flagz", V1_35).is_public
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/nodes/n-0/metrics", ("/nodes/n-0", "n-0", "/metrics")),
-        ("/nodes/n-0", ("/nodes/n-0", "n-0", "/")),
-        ("/nodes/n-0?a=b", ("/nodes/n-0", "n-0", "/?a=b")),
-        ("/nodes/n-0/exec/d/p/c?command=a%2Fb", ("/nodes/n-0", "n-0", "/exec/d/p/c?command=a%2Fb")),
-        ("/nodes/n-0//x", ("/nodes/n-0", "n-0", "//x")),
-        ("/nodes/", ("", "", "/nodes/")),
-        ("/nodes/N!/metrics", ("", "", "/nodes/N!/metrics")),
-        ("/metrics", ("", "", "/metrics")),
-    ],
-)
-def test_a_path_may_name_its_node(path: str, expected: tuple[str, str, str]) -> None:
-    assert split_path(path) == expected

@@ -25,7 +25,7 @@ from fleet.server import auth
 from fleet.server.auth import ACCESS_REVIEWS, TOKEN_BYTES_MAX, TOKEN_REVIEWS, AccessControl
 from fleet.server.endpoints import Asked
 from fleet.server.http import NodeHttp, text
-from fleet.server.kubelet_servers import ANY_NODE, KubeletServers
+from fleet.server.kubelet_servers import KubeletServers
 from fleet.server.reactor_thread import BugError, NodeGoneError
 from fleet.server.routes import Endpoint
 from fleet.wire.http2.messages import Response
@@ -66,9 +66,8 @@ class Cluster(AccessControl):
 class Servers(KubeletServers):
     """The servers of three nodes; the last one is off. Endpoints say who was asked what."""
 
-    def __init__(self, *, serve: str = "", **spec: object) -> None:
-        options: Json = {"serve": serve, "serve_at": "127.0.0.1:9"} if serve else {}
-        super().__init__(Settings.from_options(nodes=3, **options), is_local=True)
+    def __init__(self, **spec: object) -> None:
+        super().__init__(Settings.from_options(nodes=3), is_local=True)
         self.sim = Simulation(3, model=model_of(kubeletConfiguration=spec))
         self.sim.run_for(1)
         self.sim.reactor.entries[NodeId(2)].kubelet = None
@@ -87,10 +86,7 @@ class Servers(KubeletServers):
             raise self.error
         assert asked.node_name == f"n-{asked.node}"
         self.answered.append(f"{asked.node_name}{asked.request.rel_url}")
-        response = text(200, "ok")
-        if "redirect" in asked.request.query:
-            response.headers["Location"] = "/elsewhere"
-        return response
+        return text(200, "ok")
 
     def connect(
         self, index: int = 0, certificate: Json | None = None, *, field_bytes_max: int = 0
@@ -122,10 +118,6 @@ class Client:
     @property
     def said(self) -> str:
         return bytes(self.transport.sent).decode().partition("\r\n\r\n")[2]
-
-    def header(self, name: str) -> str:
-        lines = bytes(self.transport.sent).decode().partition("\r\n\r\n")[0].split("\r\n")[1:]
-        return dict(line.split(": ", 1) for line in lines)[name]
 
 
 BEARER = "Bearer adas"
@@ -373,41 +365,9 @@ def test_what_one_node_knows_lets_nobody_into_another(play: Play) -> None:
     ]
 
 
-def test_on_one_port_for_all_the_path_names_the_node(play: Play) -> None:
-    """A connection may ask one node after the other: each decides for itself."""
-    servers = Servers(serve="path")
-    servers.cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        client = servers.connect()
-        for path, code in (
-            ("/nodes/n-0/healthz?redirect=1", 200),
-            ("/healthz", 404),
-            ("/nodes/n-9/healthz", 404),
-        ):
-            assert await client.ask(path, BEARER) == code, path
-            if code == 200:
-                assert client.header("Location") == "/nodes/n-0/elsewhere"
-        servers.cluster.allowed.clear()
-        assert await client.ask("/nodes/n-1/healthz", BEARER) == 403
-        assert await client.ask("/nodes/n-0/healthz", BEARER) == 200
-
-    play(servers, story())
-    assert servers.answered == ["n-0/healthz?redirect=1", "n-0/healthz"]
-
-
-@pytest.mark.parametrize("serve", ["path", "ports"])
-def test_a_node_without_a_server_is_not_there(play: Play, serve: str) -> None:
-    servers = Servers(serve=serve, enableServer=False)
-    model = servers.sim.model
-    assert servers.serving(model) == NOWHERE
-
-    async def story() -> None:
-        if serve == "path":
-            assert await servers.connect().ask("/nodes/n-0/healthz", BEARER) == 404
-
-    play(servers, story())
-    assert not servers.cluster.asked
+def test_a_node_without_a_server_is_not_there() -> None:
+    servers = Servers(enableServer=False)
+    assert servers.serving(servers.sim.model) == NOWHERE
 
 
 # ---- what goes wrong ----
@@ -472,10 +432,9 @@ def test_which_nodes_have_a_server() -> None:
     assert not loopback._sockets
 
 
-@pytest.mark.parametrize(("serve", "ports"), [("ports", 3), ("path", 1)])
-def test_the_ports_that_are_named_are_listened_at(serve: str, ports: int) -> None:
-    first = free_port(ports)
-    settings = Settings.from_options(nodes=3, serve=serve, serve_at=f"127.0.0.1:{first}")
+def test_the_ports_that_are_named_are_listened_at() -> None:
+    first = free_port(ports := 3)
+    settings = Settings.from_options(nodes=3, serve="ports", serve_at=f"127.0.0.1:{first}")
     servers = KubeletServers(settings, is_local=False)
     servers.open([model_of()])
     try:
@@ -484,7 +443,7 @@ def test_the_ports_that_are_named_are_listened_at(serve: str, ports: int) -> Non
         assert len(servers._sockets) == ports
         servers._node_host = cast("Any", SimpleNamespace(node_at=lambda index: (index, "")))
         found = [servers.named("127.0.0.1", first + at) for at in range(ports)]
-        assert found == ([ANY_NODE] if serve == "path" else [(at, "") for at in range(ports)])
+        assert found == [(at, "") for at in range(ports)]
         with pytest.raises(SetupError, match=r"127\.0\.0\.1 port \d+: Address already in use"):
             KubeletServers(settings, is_local=False).open([model_of()])
     finally:
@@ -507,4 +466,3 @@ def test_a_node_shows_the_certificate_that_its_profile_names(tmp_path: Path) -> 
         servers = Servers(**kubelet)
         servers._store = store if has_store else None
         assert servers._chain_of("n-0") == found, kubelet
-        assert servers._chain_of(ANY_NODE[1]) is None
