@@ -61,6 +61,7 @@ VERSION_ANNOTATION = "fleet.emulator/version"
 ADDRESSES_ANNOTATION = "fleet.emulator/addresses"
 """What the holder has claimed for its nodes and their pods."""
 NODES_ANNOTATION = "fleet.emulator/nodes"  # see `Size`; `fleet scale` writes it
+PLAN_ANNOTATION = "fleet.emulator/plan"  # of the first shard of a run; run/lead.py reads it
 HOLDER_ANNOTATION = "fleet.emulator/holder"
 """Which of several that are of the same run holds the Lease: a pod's UID."""
 
@@ -172,6 +173,8 @@ class RunLease:
         self._writing = asyncio.Lock()
         self.noted: dict[str, list[str]] = {}
         """Where this run creates objects, and where runs did that held the prefix before."""
+        self.notes: dict[str, str] = {}
+        """What else the Lease says, by annotation; an earlier start of this shard left its plan."""
 
     @property
     def uid(self) -> str:
@@ -215,6 +218,8 @@ class RunLease:
             # Until this process claims its own: the nodes may get the same addresses again.
             notes = lease["metadata"].get("annotations") or {}
             self.addresses = notes.get(ADDRESSES_ANNOTATION, "")
+            if holder.run == self.run_id and PLAN_ANNOTATION in notes:
+                self.notes[PLAN_ANNOTATION] = notes[PLAN_ANNOTATION]
             size = Size.of(lease) if holder.run == self.run_id else None
             if size and self.size and size[1:] == self.size[1:]:  # its options were the same
                 self.size = size
@@ -254,12 +259,24 @@ class RunLease:
             if len(orjson.dumps(noted)) > NOTE_BYTES_MAX:
                 raise UsageError("the objects are of too many kinds and namespaces to note them")
             self.noted = noted
-            for _ in range(NOTE_ATTEMPTS_MAX):
-                if await self.renew():
-                    return
-                if self.lost_to:
-                    break
-            raise SetupError(f"cannot note {collection} in the Lease {self._name}: nothing created")
+            if not await self._renew_surely():
+                why = f"cannot note {collection} in the Lease {self._name}: nothing created"
+                raise SetupError(why)
+
+    async def say(self, annotation: str, text: str) -> None:
+        """Have the Lease say this. Raises SetupError if the server does not take it."""
+        async with self._writing:
+            self.notes[annotation] = text
+            if not await self._renew_surely():
+                raise SetupError(f"cannot write {annotation} into the Lease {self._name}")
+
+    async def _renew_surely(self) -> bool:
+        for _ in range(NOTE_ATTEMPTS_MAX):
+            if await self.renew():
+                return True
+            if self.lost_to:
+                break
+        return False
 
     async def keep(self) -> None:
         """Renew until cancelled; return only if another run took the prefix over.
@@ -317,6 +334,7 @@ class RunLease:
                 **({HOLDER_ANNOTATION: self.holder} if self.holder else {}),
                 **({ADDRESSES_ANNOTATION: self.addresses} if self.addresses else {}),
                 **({NODES_ANNOTATION: str(self.size)} if self.size else {}),
+                **self.notes,
             },
         }
         if before:
@@ -392,9 +410,15 @@ async def holder_of(api: Api, prefix: str) -> RunHolder | None:
     return read_holder(lease, server_now_s(found))
 
 
-async def find_leases(api: Api, run: str = "") -> tuple[list[Json], list[Json], int]:
-    """Return the Leases of a run, or of all; those with the label alone; and the server's time."""
+async def find_leases(
+    api: Api, run: str = "", prefix: str = ""
+) -> tuple[list[Json], list[Json], int]:
+    """Return the Leases of a run, or of all; those with the label alone; and the server's time.
+
+    With `prefix` it is the one of the shard whose names begin with it.
+    """
     selector = f"{RUN_LABEL}={run}" if run else RUN_LABEL
+    selector += f",{PREFIX_LABEL}={prefix}" if prefix else ""
     listed = await api.request("GET", RUN_LEASES, query={"labelSelector": selector})
     items = expect(listed, "cannot list run leases").get("items") or []
     owned = [lease for lease in items if is_run_lease(lease)]

@@ -539,6 +539,16 @@ class Settings(BaseModel):
         return range(self.shard * self.processes, (self.shard + 1) * self.processes)
 
     @property
+    def follows(self) -> bool:
+        """Whether another shard leads this run."""
+        return bool(self.shard and self.run_id)
+
+    @property
+    def nodes_of_run(self) -> int:
+        """How many nodes all shards of the run have, as far as this process knows."""
+        return self.nodes_total or self.nodes
+
+    @property
     def keeps_records(self) -> bool:
         """Whether the records of the run stay in the cluster."""
         return self.record == "cluster" if self.record else self.shard is not None

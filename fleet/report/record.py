@@ -24,7 +24,7 @@ import msgspec
 from fleet.metrics import Histogram, Requests, merged
 from fleet.report.figure import Json, combined
 from fleet.report.figures import RequestFigures
-from fleet.report.report import Expectation, Outcome, RunFigures, ShardFigures, ms
+from fleet.report.report import Expectation, Outcome, Phase, RunFigures, ShardFigures, ms
 from fleet.report.service_levels import (
     STEADY,
     Evidence,
@@ -92,12 +92,14 @@ def judged(records: Sequence[Record], restarts: int = 0, *, is_whole: bool = Tru
     asked = [each.figures.controlplane.asked_by_fleet for each in records]
     total = {name: sum(each.get(name, 0) for each in asked) for name in sorted(set().union(*asked))}
     of_leader = leader.figures
+    led = shards[leader.shard]
+    began_s = led[0].began_s
     figures = replace(
         merge([parts[leader.shard], *(parts[each] for each in parts if each != leader.shard)]),
-        phases=of_leader.phases,
+        phases=_phases(led),
         controlplane=replace(of_leader.controlplane, asked_by_fleet=total),
         how_longer=of_leader.how_longer,
-        wall_s=max(each.figures.wall_s for each in records),
+        wall_s=max(each.began_s - began_s + each.figures.wall_s for each in records),
     )
     restarts = max(restarts, len(records) - len(shards))
     if restarts:
@@ -140,6 +142,21 @@ def _of_one(starts: Sequence[Record]) -> RunFigures:
     figures = merge([each.figures for each in starts], in_turn=True)
     figures.nodes.ever_not_ready = max(each.figures.nodes.ever_not_ready for each in starts)
     return figures
+
+
+def _phases(starts: Sequence[Record]) -> list[Phase]:
+    """Return the phases of all starts of a shard, by the time of the first.
+
+    One that it was started again in ends when the later start says.
+    """
+    found: dict[tuple[str, str, int], Phase] = {}
+    for each in starts:
+        late_s = each.began_s - starts[0].began_s
+        for phase in each.figures.phases:
+            until_s = None if phase.until_s is None else phase.until_s + late_s
+            shifted = replace(phase, from_s=phase.from_s + late_s, until_s=until_s)
+            found[phase.kind, phase.name, round(shifted.from_s)] = shifted
+    return [*found.values()]
 
 
 def _missing(shards: Mapping[int, Sequence[Record]]) -> list[str]:

@@ -6,12 +6,19 @@ which is written first, let `fleet clean` find what a fleet that was killed leav
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import NamedTuple
 
 from fleet.cluster.api_client import Answer, Api, Json, each
-from fleet.cluster.leftovers import APPLIED_BY, EVERY_ORDINAL, is_applied, object_mark
+from fleet.cluster.leftovers import (
+    APPLIED_BY,
+    EVERY_ORDINAL,
+    delete_applied,
+    find_applied,
+    is_applied,
+    object_mark,
+)
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
 from fleet.scenario.scenario import Manifest, Named, pods_of
@@ -107,6 +114,25 @@ class Applied:
             raise UsageError(f"{body['kind']} {wanted.name}: {answer.message}")
         self._created[path] = Created(path, str(answer.body["metadata"]["uid"]), wanted.manifest)
         return self._created[path]
+
+    async def adopt(self, wanted: Iterable[Named], passing: Iterable[Named]) -> None:
+        """Take over what an earlier process of this run has applied.
+
+        Other objects of the run go where those of `passing` are: nobody else deletes them.
+        """
+        collections = {await self._collection(one) for one in passing}
+        paths = {f"{await self._collection(one)}/{one.name}": one for one in wanted}
+        looked = collections | {path.rpartition("/")[0] for path in paths}
+        for one in (await find_applied(self._api, {self._run_id: [*looked]})).owned:
+            if (known := paths.get(one.path)) is not None:
+                self._created[one.path] = Created(one.path, one.uid, known.manifest)
+            elif one.path.rpartition("/")[0] in collections:
+                await delete_applied(self._api, [one])
+
+    async def _collection(self, wanted: Named) -> str:
+        body = wanted.document()
+        place = await self._place(body)
+        return place.path(place.namespace(body))
 
     async def _create(self, where: str, path: str, body: Manifest) -> Answer:
         """Create an object; wait for one of its name that is being deleted."""

@@ -1,7 +1,7 @@
-"""The one door for faults of a run: begun in all of its processes, ended in time, kept as phases.
+"""The one door for faults of a run: begun in all of its shards, ended in time, kept as phases.
 
-Commands, the dashboard and the other processes of the run give orders; a scenario and the
-annotations of Nodes call `inject`, `inject_here` and `heal`:
+Commands and the dashboard give orders; a scenario and the annotations of Nodes call `inject`,
+`inject_here` and `heal`; in all shards but the first the plan of the run does, by `follow`:
 
     {"do": "inject", "fault": {...}, "for": "8m"}  -> {"number": 1, "nodes": 5, "of": 20, ...}
     {"do": "inject", "form": {"type": "Partition", "zone": "b", "for": "8m"}}   in flat words
@@ -38,7 +38,6 @@ from fleet.faults.fault import (
 )
 from fleet.faults.injector import Injector
 from fleet.host.node_host import NodeHost
-from fleet.host.siblings import Siblings
 from fleet.k8s.effects import WatchEvent
 from fleet.k8s.pods import EventType, NodeView
 from fleet.profile.agent_behavior import AgentEvent
@@ -47,9 +46,12 @@ from fleet.quantity import format_duration
 from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
 from fleet.report.report import Phase
-from fleet.run.control_socket import Json, ask
+from fleet.run.control_socket import Json
+from fleet.run.lead import Leader, Plan, PlannedFault
 
 ACTIVE_MAX = 1_000
+OWN_FIRST = 500_000
+"""From here on a shard that follows numbers the faults of orders to itself."""
 NOTED_FIRST = 1_000_000
 """From here on faults of annotations are numbered: each process begins those of its own nodes."""
 REFUSED = "FaultRefused"  # the reason of the event about a Node whose annotation cannot be
@@ -58,12 +60,11 @@ log = logging.getLogger(__name__)
 
 
 class Inject(Spec):
-    """An order to begin a fault. `number`: as the first process counts; 0: this one does."""
+    """An order to begin a fault."""
 
     do: Literal["inject"]
     fault: FaultSpec
     for_ns: Annotated[DurationNs | None, Field(alias="for")] = None  # None: until it is healed
-    number: int = 0
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class _Fault:
 
 
 class FaultControl:
-    """Takes orders for the nodes of this process, and hands them on to the others of the run.
+    """Takes orders for the nodes of this process; as `lead` says, those of the other shards too.
 
     `plane` returns the control plane if the run has started it: no other one is ever touched.
     """
@@ -102,7 +103,7 @@ class FaultControl:
         node_host: NodeHost,
         elapsed_s: Callable[[], float],
         note: Callable[[str], None],
-        siblings: Callable[[], Siblings | None],
+        lead: Leader | None,
         plane: Callable[[], ControlPlane | None] = lambda: None,
     ) -> None:
         certificates = node_host.certificates
@@ -116,9 +117,11 @@ class FaultControl:
         self._node_host = node_host
         self._elapsed_s = elapsed_s
         self._note = note
-        self._siblings = siblings
-        self._is_first = node_host.settings.shared is None  # process of the run
-        self._numbers = 0
+        self._lead = lead
+        self._follows = node_host.settings.follows
+        self._numbers = OWN_FIRST if self._follows else 0
+        self._followed = 0  # the last fault of the plan that has begun here
+        self._hits: dict[int, int] = {}  # by fault of the plan
         self._noted = NOTED_FIRST
         self._phases: dict[int, Phase] = {}
         self._faults: dict[int, _Fault] = {}  # those that have not ended
@@ -144,7 +147,7 @@ class FaultControl:
             match order.get("do"):
                 case "inject":
                     found = _read(order)
-                    fault = await self.inject(found.fault, found.for_ns, found.number)
+                    fault = await self.inject(found.fault, found.for_ns)
                     for_ns = found.for_ns
                     until = "" if for_ns is None else f" for {format_duration(for_ns)}"
                     return {**self._shown(fault), "told": f"{fault.words}{until}"}
@@ -156,19 +159,20 @@ class FaultControl:
         except FleetError as error:
             return {"error": str(error), "code": int(error.exit_code)}
 
-    async def inject(self, spec: FaultSpec, for_ns: int | None = None, number: int = 0) -> _Fault:
-        """Let something go wrong in the whole run.
+    async def inject(self, spec: FaultSpec, for_ns: int | None = None, of: str = "") -> _Fault:
+        """Let something go wrong in the whole run; `of` says where in its scenario that is.
 
         Raises UsageError if it hits no node, or nodes that cannot have it.
         """
         self._check_room()
         settings = self._node_host.settings
-        if spec.type is FaultType.ATTACH_FAILURE and (self._siblings() or settings.shard):
+        has_others = self._lead is not None and self._lead.standings
+        if spec.type is FaultType.ATTACH_FAILURE and (has_others or settings.shard):
             raise UsageError(
                 "AttachFailure: CSI drivers are simulated in the first process of a run; "
                 "it needs a run of one process"
             )
-        is_ours, number = not number, number or self._numbers + 1
+        number = self._numbers + 1
         fault = _Fault(number, spec, self._elapsed_s())
         if spec.component is not None:
             self._check_component(spec)
@@ -178,17 +182,69 @@ class FaultControl:
         else:
             fault.hit = len(self._injector.inject(spec, number).nodes)
             fault.of, self._numbers = self._node_host.size, number
-            order = {"do": "inject", "fault": document_of(spec), "number": number}
-            for answer in await self._pass_on(order):
-                fault.hit += answer.get("nodes", 0)
-                fault.of += answer.get("of", 0)
-            if not fault.hit and is_ours:
+            is_all = True
+            if self._lead is not None:
+                planned = self._planned(fault, for_ns, of, self._lead)
+                hit, others, is_all = await self._lead.begin(planned)
+                fault.hit, fault.of = fault.hit + hit, fault.of + others
+            if not fault.hit and is_all:
                 if not spec.is_instant:
                     self._injector.heal(number)
-                    await self._pass_on({"do": "heal", "what": str(number)})
+                if self._lead is not None:
+                    self._lead.end(number)
                 raise UsageError(f"{words_of(spec)} hits none of {fault.of} nodes: no node matches")
-        self._keep(fault, for_ns if is_ours else None)  # the first process keeps the time
+        self._keep(fault, for_ns)
         return fault
+
+    def _planned(self, fault: _Fault, for_ns: int | None, of: str, lead: Leader) -> PlannedFault:
+        began_s = lead.now_s()
+        return PlannedFault(
+            number=fault.number,
+            fault=document_of(fault.spec),
+            began_s=began_s,
+            ends_s=None if for_ns is None else began_s + for_ns / 1e9,
+            of=of,
+            is_instant=fault.spec.is_instant,
+        )
+
+    async def follow(self, plan: Plan, is_late: bool) -> dict[int, int]:  # noqa: FBT001
+        """Have those faults on that the first shard has planned; return how many nodes each hits.
+
+        A shard that comes late, or is started again, leaves out what was over at once.
+        """
+        planned = {each.number: each for each in plan.faults}
+        for number in [each for each in self._faults if each < OWN_FIRST and each not in planned]:
+            await self.heal(number)
+        for number, each in sorted(planned.items()):
+            if number <= self._followed:
+                continue
+            self._followed = number
+            spec = FaultSpec.model_validate(each.fault)
+            if not (spec.is_instant and is_late):
+                self._take_over(number, spec)
+        return {number: hit for number, hit in self._hits.items() if number in planned}
+
+    def go_on(self, plan: Plan, now_s: float) -> None:
+        """Go on with a plan that an earlier start of this first shard has left."""
+        for each in sorted(plan.faults, key=lambda each: each.number):
+            self._numbers = each.number
+            spec, left_s = FaultSpec.model_validate(each.fault), (each.ends_s or now_s) - now_s
+            if not spec.is_instant and left_s >= 0:
+                self._take_over(each.number, spec, now_s - each.began_s)
+                if (fault := self._faults.get(each.number)) is not None and each.ends_s:
+                    self._end_in(fault, left_s)
+        plan.faults = [each for each in plan.faults if each.number in self._faults]
+
+    def _take_over(self, number: int, spec: FaultSpec, since_s: float = 0.0) -> None:
+        """Have a fault of the plan on here, which has been on for so long."""
+        try:
+            hit = len(self._injector.inject(spec, number).nodes)
+        except UsageError as error:  # the nodes of this shard cannot have it
+            log.warning("fault %d: %s", number, error)
+            return
+        self._hits[number] = hit
+        begun_s = self._elapsed_s() - since_s
+        self._keep(_Fault(number, spec, begun_s, hit, self._node_host.size), None)
 
     def inject_here(self, spec: FaultSpec, for_ns: int | None) -> int:
         """Let something go wrong in this process; return its number, 0 if it hits no node.
@@ -219,10 +275,10 @@ class FaultControl:
             await self._switch(fault)
         if number in self._phases:
             self._phases[number] = replace(self._phases[number], until_s=self._elapsed_s())
-            if self._is_first:
+            if not self._follows:
                 self._note(f"fault {number}: {words_of(fault.spec)} is healed")
-        if fault.spec.component is None and number < NOTED_FIRST:
-            await self._pass_on({"do": "heal", "what": str(number)})
+        if self._lead is not None and fault.spec.component is None and number < NOTED_FIRST:
+            self._lead.end(number)
 
     async def close(self) -> None:
         """Let faults end with the run: what is to be cleaned up needs the control plane."""
@@ -236,6 +292,8 @@ class FaultControl:
                 await self.heal(number)
             except FleetError as error:
                 log.error("fault %d could not be healed: %s", number, error)  # noqa: TRY400
+        if self._lead is not None:
+            await self._lead.close()
 
     def _check_room(self) -> None:
         if len(self._faults) >= ACTIVE_MAX:
@@ -248,19 +306,24 @@ class FaultControl:
         self._phases[number] = Phase(
             name=words_of(spec), kind="fault", from_s=fault.begun_s, until_s=until_s
         )
-        if self._is_first:
+        if not self._follows:
             self._note(fault.words)
         if spec.is_instant:
             return
         self._faults[number] = fault
         if for_ns is not None:
-            fault.end = asyncio.get_running_loop().call_later(
-                for_ns / 1e9, lambda: self.soon(self.heal(number))
-            )
+            # The nodes have had it while the other shards took it over.
+            spent_s = self._elapsed_s() - fault.begun_s if spec.component is None else 0.0
+            self._end_in(fault, for_ns / 1e9 - spent_s)
         if spec.every_ns and spec.component is None:
             self._turn_at(fault, self._injector.first_turn_ns(number))
         elif spec.every_ns:
             self._turn_at(fault, self._now_ns() + spec.every_ns // 2)
+
+    def _end_in(self, fault: _Fault, left_s: float) -> None:
+        fault.end = asyncio.get_running_loop().call_later(
+            max(left_s, 0), lambda: self.soon(self.heal(fault.number))
+        )
 
     def _turn_at(self, fault: _Fault, due_ns: int) -> None:
         """Let a fault come or go at an instant; each process of the run does so by itself."""
@@ -365,17 +428,6 @@ class FaultControl:
             "for_s": round(self._elapsed_s() - fault.begun_s, 1),
             "left_s": left_s,
         }
-
-    async def _pass_on(self, order: Json) -> list[Json]:
-        """Hand an order to the other processes; one that has just died misses it."""
-        siblings = self._siblings()
-        found = []
-        for directory in siblings.run_directories() if siblings is not None else ():
-            try:
-                found.append(await ask(directory, order))
-            except FleetError as error:
-                log.warning("%s misses a fault: %s", directory, error)
-        return found
 
 
 def reach_words(hit: int, of: int) -> str:

@@ -135,18 +135,27 @@ def _loads(settings: Settings, run_id: str, player: ScenarioPlayer | None) -> It
     if settings.load:
         yield "- --load: API users create what their files say. Pods of those that do not use"
         yield "  KubeUser.on_our_nodes() land on REAL machines."
-    wanted = player.demand(settings.most) if player is not None else []
+    wanted = player.demand(settings.nodes_of_run) if player is not None else []
     if player is None or not wanted:
         return
     if settings.real_nodes:
         yield "- --real-nodes: pods of the scenario may run on REAL machines. It creates:"
     else:
         selector = node_selector(settings, run_id)
-        names = frozenset(_names(settings)) if not settings.manage else frozenset()
+        names = frozenset(_names_of_run(settings)) if not settings.manage else frozenset()
         player.place(Placement(selector, names.__contains__))
         shown = ",".join(f"{key}={value}" for key, value in selector.items())
         yield f"- Pods of the scenario run on nodes with {shown} only. It creates:"
     yield from (f"    {line}" for line in wanted)
+
+
+def _names_of_run(settings: Settings) -> Iterator[str]:
+    """Yield the names of all nodes that the run may have, in all its shards."""
+    if settings.shard is None:
+        yield from _names(settings)
+        return
+    for shard in range(settings.shards_wanted // settings.processes):
+        yield from _names(settings.model_copy(update={"shard": shard}).of_total())
 
 
 def _names(settings: Settings) -> Iterator[str]:

@@ -56,6 +56,7 @@ from fleet.run.control_socket import Json, Listed, open_socket
 from fleet.run.ending import Ending, RunOutcome, about_run, exit_code_of, how_longer, report_of
 from fleet.run.fault_control import FaultControl
 from fleet.run.interrupts import Interrupts
+from fleet.run.lead import Follower, Leader
 from fleet.run.observation import Observation, serve_metrics
 from fleet.run.permission import how_to_grant, may_load
 from fleet.run.records import Records
@@ -70,6 +71,7 @@ from fleet.storage.csi_controller import check_drivers, simulate_csi
 from fleet.wire.sockets.connection import connection_health
 
 FRAME_S = 1.0
+LEAD = "lead"  # the purpose of requests about the other shards
 RECORD_EVERY = 2
 """Frames between two records of a process that may be killed: what it loses."""
 LEASE_TRIES_MAX = 4
@@ -122,9 +124,15 @@ class Run:
         self._player = player  # of a scenario, if the run has one
         # A further shard cannot judge: the first one looks at the control plane.
         slo = None if settings.shard else settings.slo
-        self._objectives = player.objectives() if player else load_objectives(slo)
+        if settings.follows:
+            self._player = None
+        self._is_led = player is not None and settings.follows  # by the shard that plays it
+        played = self._player
+        self._objectives = played.objectives() if played else load_objectives(slo)
         self._records: Records | None = None
         self._scaling: Scaling | None = None
+        self._leader: Leader | None = None  # of a run of several shards, in the first of them
+        self._follower: Follower | None = None  # in the others
         self._has_begun = False  # something was created in the cluster
         # Made one after the other, as the run goes on.
         self._about: dict[str, object]
@@ -366,13 +374,7 @@ class Run:
         )
         pids = self._target.local.pids if self._target.local else {}
         self._meter = meter = Meter(self._figures, node_host.counts, node_host.state, pids)
-        self._faults = faults = FaultControl(
-            node_host,
-            meter.elapsed_s,
-            self._display.tell,
-            lambda: self._siblings,
-            lambda: self._target.plane,
-        )
+        self._faults = faults = self._open_faults(meter)
         sampler, asked = self._sampler(), cluster.requests
         self._observation = Observation(
             self._objectives, node_host, meter, faults, self._player, sampler, asked
@@ -414,6 +416,18 @@ class Run:
             self._ending.judge(node_host, cluster, self._background.reasons())
             await node_host.close()
             garbage.end()
+
+    def _open_faults(self, meter: Meter) -> FaultControl:
+        """Let faults begin, in the first shard of a run for all of them."""
+        settings, host, api = self._settings, self._node_host, self._cluster.api(LEAD)
+        if settings.shard == 0:
+            self._leader = Leader(self._lease, api)
+        tell, plane = self._display.tell, lambda: self._target.plane
+        faults = FaultControl(host, meter.elapsed_s, tell, self._leader, plane)
+        if settings.follows:
+            first = settings.model_copy(update={"shard": 0}).lease_prefix
+            self._follower = Follower(self._lease, api, first, host.state, faults.follow)
+        return faults
 
     def _sampler(self) -> ControlPlaneSampler | None:
         """Look at the control plane, in the first process of a run: the others would ask again."""
@@ -457,6 +471,8 @@ class Run:
         if self._whole.keeps_records and not self._target.is_own:
             self._records = records = Records(cluster, self._directory.path, note)
             keep("the record", lambda: records.run(self._record))
+        if (part := self._leader or self._follower) is not None:
+            keep("the plan of the run", part.run)
         keep("the search for lost shards", lambda: clear_lost_shards(cluster, self._whole, note))
 
     async def _ready_then_work(self) -> int | None:
@@ -476,13 +492,25 @@ class Run:
             self._figures.incomplete_reasons = self._figures.incomplete_reasons or [lacking]
             return None
         self._display.update(self._live())
+        if self._follower is not None:
+            self._follower.is_up = True
+        elif self._leader is not None:
+            self._faults.go_on(self._leader.plan, self._leader.now_s())
+            if self._player is not None:
+                rest = self._whole.nodes_of_run - self._settings.nodes
+                self._display.phase("waiting for the other shards")
+                await self._interrupts.until_stopped(self._leader.wait_ready(rest))
         if self._player is None or not self._player.prepares:
             await self._interrupts.until_stopped(self._observation.steady())
         self._display.phase("running")
         self._open_scaling()
         if settings.command:
             return await self._command()
-        if self._player is not None:
+        if self._is_led and self._follower is not None:
+            await self._interrupts.until_stopped(self._follower.is_over.wait())
+            if self._follower.lost:
+                self._ending.lacks(self._follower.lost)
+        elif self._player is not None:
             await self._play(self._player)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
@@ -506,15 +534,17 @@ class Run:
     async def _play(self, player: ScenarioPlayer) -> None:
         """Play a scenario; one that is interrupted makes the run incomplete."""
         api = self._cluster.api("scenario", patience_s=PATIENCE_S)
+        lead, state = self._leader, self._node_host.state
         stage = Stage(
             self._faults,
             self._meter.elapsed_s,
-            lambda: self._live().nodes_ready,
-            self._whole.nodes,
+            lambda: state().ready + (lead.ready() if lead is not None else 0),
+            self._whole.nodes_of_run,
             self._display.tell,
             self._display.phase,
             Applied(api, self._run_id, self._lease.note),
             self._observation.steady,
+            lead,
         )
         try:
             await self._interrupts.until_stopped(player.play(stage))
@@ -541,7 +571,7 @@ class Run:
             adopted,
             self._background,
             self._run_id,
-            self._faults if settings.shared is None else None,
+            self._faults if not settings.follows else None,
             sampler,
         )
         self._display.phase("following the dashboard")
@@ -606,7 +636,8 @@ class Run:
             return "its dashboard decides how many nodes there are"
         if self._settings.manage:
             return "others make its Nodes"
-        return "its scenario decides how many nodes there are" if self._player else None
+        has_scenario = self._player is not None or self._is_led
+        return "its scenario decides how many nodes there are" if has_scenario else None
 
     def _record(self, *, is_over: bool = False) -> Record:
         """Return what this process has measured so far."""

@@ -3,11 +3,17 @@
 A condition that does not come within its time-out is an expectation that was not met, and the next
 phase begins. What is still on at the end of its phase is healed, unless it has a duration.
 
+Over several shards the first one plays it, and the others follow; see `lead.py`. Started again, it
+goes on in the phase that it was in: what has begun is not begun again, and what was to come
+meanwhile comes at once.
+
 `settings_of` joins the options of `fleet run FILE` with those that the file stands for.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +31,7 @@ from fleet.report.service_levels import Objective, objectives_of
 from fleet.run.applied import Applied, Created
 from fleet.run.cli_options import ENDS_BY_ITSELF
 from fleet.run.fault_control import FaultControl
+from fleet.run.lead import Leader
 from fleet.scenario import scenario
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
@@ -45,6 +52,7 @@ class Stage(NamedTuple):
     phase: Callable[[str], None]  # shown on the terminal as what the run does
     applied: Applied
     steady: Callable[[], Awaitable[None]]  # what prepares the run is over
+    lead: Leader | None = None  # of a run that has several shards
 
 
 class ScenarioPlayer:
@@ -135,11 +143,51 @@ class ScenarioPlayer:
 
         Raises UsageError if a fault cannot be: it hits no node; or if an object is refused.
         """
+        first, prepared = await self._go_on(stage), self._scenario.spec.prepared
         for number, phase in enumerate(self._scenario.spec.phases):
-            if number and number == self._scenario.spec.prepared:
+            if number < first:
+                continue
+            if prepared and number == max(prepared, first):
                 await stage.steady()
             await self._play(number, phase, stage)
         self._is_over = True
+
+    async def _go_on(self, stage: Stage) -> int:
+        """Take over what an earlier start of this shard has played; return the phase it was in."""
+        if stage.lead is None or not stage.lead.plan.phases:
+            return 0
+        plan, origin_s = stage.lead.plan, stage.lead.now_s() - stage.elapsed_s()
+        self._phases = [_shifted(each, -origin_s) for each in plan.phases]
+        self._expectations = [*plan.waited]
+        first = len(self._phases) - 1
+        stage.note(f"going on with phase {plan.phases[-1].name}, as an earlier process left it")
+        phases = self._scenario.spec.phases[: first + 1]
+        applied = [
+            manifest
+            for spec in chain.from_iterable(phase.apply for phase in phases)
+            for manifest in self._all_of(spec, stage)
+        ]
+        churned = [
+            manifest
+            for spec in phases[-1].churn
+            for manifest in scenario.named(self._manifests[id(spec)], 0, is_only=False)
+        ]
+        await stage.applied.adopt(applied, churned)
+        return first
+
+    def _all_of(self, spec: scenario.ApplySpec, stage: Stage) -> Iterator[scenario.Named]:
+        manifests = self._manifests[id(spec)]
+        count = spec.copies(manifests, stage.nodes)
+        for number in range(count):
+            yield from scenario.named(manifests, number, is_only=count == 1)
+
+    def _tell(self, stage: Stage) -> None:
+        """Have the plan say what was played, for another start of this shard."""
+        if (lead := stage.lead) is not None:
+            origin_s = lead.now_s() - stage.elapsed_s()
+            lead.plan.phases = [_shifted(each, origin_s) for each in self._phases]
+            lead.plan.waited = [*self._expectations]
+            lead.change()
 
     async def clean_up(self, stage: Stage) -> str:
         """Delete what was applied, and nothing else; return why that failed, "" if it did not."""
@@ -155,26 +203,32 @@ class ScenarioPlayer:
         return ""
 
     async def _play(self, number: int, phase: scenario.PhaseSpec, stage: Stage) -> None:
-        begun_s = stage.elapsed_s()
-        self._phases.append(Phase(name=phase.name, from_s=begun_s))
+        if number == len(self._phases):
+            self._phases.append(Phase(name=phase.name, from_s=stage.elapsed_s()))
+            if stage.lead is not None:
+                stage.lead.plan.begun = []
+            self._tell(stage)
+        begun_s = self._phases[number].from_s
+        spent_s = stage.elapsed_s() - begun_s
         stage.phase(_words(phase))
         stage.note(f"phase {_words(phase)}")
         on: list[int] = []
         seed = stage.faults.seed if phase.random_faults else 0
         faults = [
-            asyncio.ensure_future(self._inject(_place(phase, number, at), fault, on, stage))
+            asyncio.ensure_future(self._inject(_place(phase, number, at), at, fault, on, stage))
             for at, fault in enumerate(scenario.faults_of(phase, number, seed))
         ]
-        rest = asyncio.ensure_future(self._sleep(phase.duration_ns / 1e9))
+        rest = asyncio.ensure_future(self._sleep(max(phase.duration_ns / 1e9 - spent_s, 0)))
         where = f"phases[{number}]"
         until_ns = phase.until.timeout_ns if phase.until is not None else scenario.TIMEOUT_NS
         work = [
-            asyncio.ensure_future(self._apply(where, each, until_ns / 1e9, stage))
+            asyncio.ensure_future(self._apply(where, each, until_ns / 1e9, spent_s, stage))
             for each in phase.apply
         ]
-        ends_s = stage.elapsed_s() + phase.duration_ns / 1e9
+        ends_s = begun_s + phase.duration_ns / 1e9
         work += [
-            asyncio.ensure_future(self._churn(where, each, ends_s, stage)) for each in phase.churn
+            asyncio.ensure_future(self._churn(where, each, spent_s, ends_s, stage))
+            for each in phase.churn
         ]
         try:
             await asyncio.gather(rest, *faults, *work)
@@ -187,26 +241,37 @@ class ScenarioPlayer:
             self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
 
     async def _inject(
-        self, where: str, fault: scenario.PhaseFault, on: list[int], stage: Stage
+        self, where: str, at: int, fault: scenario.PhaseFault, on: list[int], stage: Stage
     ) -> None:
         """Let a fault begin when it is due; those that the phase ends are added to `on`."""
-        await self._sleep(fault.at_ns / 1e9)
+        lasts_ns, of = fault.duration_ns, f"{len(self._phases) - 1}/{at}"
+        if stage.lead is not None and of in (plan := stage.lead.plan).begun:
+            left = [each.number for each in plan.faults if each.of == of]
+            on += left if lasts_ns is None and not fault.is_instant else []
+            return
+        due_s = self._phases[-1].from_s + fault.at_ns / 1e9 - stage.elapsed_s()
+        if lasts_ns is not None and due_s < 0:  # for the rest of its time
+            lasts_ns += round(due_s * 1e9)
+            if lasts_ns <= 0:
+                stage.note(f"{where}: it was to be while no process played the scenario")
+                return
+        await self._sleep(max(due_s, 0))
         try:
-            begun = await stage.faults.inject(fault.fault(), fault.duration_ns)
+            begun = await stage.faults.inject(fault.fault(), lasts_ns, of)
         except UsageError as error:
             raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
         if fault.duration_ns is None:
             on.append(begun.number)
 
     async def _apply(
-        self, where: str, spec: scenario.ApplySpec, limit_s: float, stage: Stage
+        self, where: str, spec: scenario.ApplySpec, limit_s: float, spent_s: float, stage: Stage
     ) -> None:
         """Create objects at a rate, or change those that were created before.
 
         Pods by the node come as fast as the cluster starts them: the pods of at most `AT_ONCE_MAX`
         objects are not Ready. After `limit_s` nothing waits for pods that do not start.
         """
-        await self._sleep(spec.at_ns / 1e9)
+        await self._sleep(max(spec.at_ns / 1e9 - spent_s, 0))
         count = spec.copies(self._manifests[id(spec)], stage.nodes)
         ends_s = stage.elapsed_s() + limit_s
 
@@ -254,10 +319,16 @@ class ScenarioPlayer:
             raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
 
     async def _churn(
-        self, where: str, spec: scenario.ChurnSpec, ends_s: float, stage: Stage
+        self,
+        where: str,
+        spec: scenario.ChurnSpec,
+        spent_s: float,
+        ends_s: float,
+        stage: Stage,
     ) -> None:
         """Create objects at a rate until the phase is over, each for its lifetime."""
         made, rate = 0, spec.per_second(stage.nodes)
+        first = int(spent_s * rate)  # names before it are an earlier process's
         free = asyncio.Semaphore(AT_ONCE_MAX)
         alive = asyncio.TaskGroup()
 
@@ -275,7 +346,7 @@ class ScenarioPlayer:
             alive.create_task(live(created))
 
         def numbers() -> Iterator[int]:
-            number = 0
+            number = first
             while stage.elapsed_s() + 1 / rate < ends_s:
                 yield number
                 number += 1
@@ -304,6 +375,7 @@ class ScenarioPlayer:
         limit = format_duration(until.timeout_ns)
         expectation = Expectation(f"{name}: {until.condition} within {limit}", is_met, told)
         self._expectations.append(expectation)
+        self._tell(stage)
         stage.note(f"phase {name}: {told}")
 
     async def _ready(self, until: scenario.Until, stage: Stage) -> tuple[int, int]:
@@ -316,6 +388,11 @@ def _place(phase: scenario.PhaseSpec, number: int, at: int) -> str:
     """Say where in the file a fault of a phase is from; those that were drawn come last."""
     where = f"phases[{number}]"
     return f"{where}.faults[{at}]" if at < len(phase.faults) else f"{where}.randomFaults"
+
+
+def _shifted(phase: Phase, by_s: float) -> Phase:
+    until_s = None if phase.until_s is None else phase.until_s + by_s
+    return replace(phase, from_s=phase.from_s + by_s, until_s=until_s)
 
 
 def _words(phase: scenario.PhaseSpec) -> str:
@@ -337,6 +414,10 @@ def settings_of(scenario: scenario.Scenario, path: Path, given: Mapping[str, obj
             flag = "--" + option.replace("_", "-")
             raise UsageError(f"{flag}: a scenario says itself how the run goes; see {path}")
     options = {key: value for key, value in given.items() if value is not None and value != ()}
+    if options.get("shard") is not None:
+        if "nodes" not in options or "run_id" not in options:
+            raise UsageError("--shard: say how many --nodes a shard has, and the --run-id of all")
+        options.setdefault("nodes_total", scenario.nodes)
     options.setdefault("nodes", scenario.nodes)
     options.setdefault("profile", scenario.profiles(path))
     options.setdefault("seed", scenario.spec.seed)

@@ -26,7 +26,7 @@ class Noted:
         reactor.wires.connect(observer=self.sim.observer)
         reactor.share_watch(WatchKind.NODE, RUN)
         hosted = SimpleNamespace(
-            settings=SimpleNamespace(shared=None, seed=3, shard=0),
+            settings=SimpleNamespace(seed=3, shard=0, follows=False),
             reactor=reactor,
             certificates=None,
             draws=self.sim.draws,
@@ -35,7 +35,7 @@ class Noted:
         )
         self.said: list[str] = []
         self.control = FaultControl(
-            cast("NodeHost", hosted), lambda: self.sim.now_s, self.said.append, lambda: None
+            cast("NodeHost", hosted), lambda: self.sim.now_s, self.said.append, None
         )
 
     async def run(self, *texts: str, seconds: float = 30) -> None:

@@ -89,8 +89,18 @@ def test_a_part_of_a_run_says_nothing_of_shards_that_are_elsewhere() -> None:
 def test_the_first_shard_may_be_the_one_that_was_started_again() -> None:
     killed = replace(record_of(0, requests=60), is_over=False, evidence=Evidence(steady_s=20.0))
     again = replace(record_of(0, requests=40), began_s=1_060.0, ready_s=1_062.0)
+    dark = Phase(name="Partition", kind="fault", from_s=32.0, until_s=50.0)
+    killed.figures.phases = [*killed.figures.phases, Phase(name="outage", from_s=30.0), dark]
+    went_on = Phase(name="outage", from_s=-30.0, until_s=90.0)
+    again.figures.phases = [*again.figures.phases, went_on]
     figures = judged([again, killed, *map(record_of, range(1, 4))])
     assert figures.lease.late.count == 400
+    outage = Phase(name="outage", from_s=30.0, until_s=150.0)
+    assert [each for each in figures.phases if each.name in {"outage", "Partition"}] == [
+        outage,
+        dark,
+    ]
+    assert figures.wall_s == 260.0
     first = figures.shards[0]
     assert (first.state, first.starts) == ("ended", 2)
     assert figures.judgement().outcome is Outcome.INVALID

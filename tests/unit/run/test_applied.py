@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from world.cluster_fakes import FakeApi
 
 from fleet.cluster.api_client import Answer, Api
 from fleet.cluster.leftovers import APPLIED_BY
@@ -141,6 +142,29 @@ def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
 
     asyncio.run(play())
     assert not server.objects
+
+
+def test_another_process_takes_over_what_was_applied_and_deletes_what_nobody_would() -> None:
+    """A shard that is started again goes on with the scenario; churn of before has no end else."""
+    api = FakeApi()
+    api.objects["/api/v1"] = {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]}
+
+    async def play() -> None:
+        first, again = Applied(api, RUN, sleep=at_once), Applied(api, RUN, sleep=at_once)
+        for name in ("web", "churn-00007"):
+            await first.apply(pod(name))
+        api.put(f"{PODS}/theirs")
+        await again.adopt([pod("web"), pod("later")], [pod("churn-00000")])
+        assert {path for path in api.objects if path.startswith(PODS)} == {
+            f"{PODS}/web",
+            f"{PODS}/theirs",
+        }
+        await again.apply(pod("web", image="b"))
+        assert api.objects[f"{PODS}/web"]["spec"] == {"image": "b"}
+        assert await again.clean_up() == []
+
+    asyncio.run(play())
+    assert [path for path in api.objects if path.startswith(PODS)] == [f"{PODS}/theirs"]
 
 
 class GoneServer(Server):

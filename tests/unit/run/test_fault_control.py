@@ -42,14 +42,14 @@ def control_of(plane: Plane) -> FaultControl:
         draws=Draws(1),
         has_own_connections=True,
         certificates=None,
-        settings=SimpleNamespace(shared=None, shard=None, seed=0),
+        settings=SimpleNamespace(shard=None, seed=0, follows=False),
         size=0,
     )
     return FaultControl(
         cast("NodeHost", host),
         lambda: 0.0,
         lambda _: None,
-        lambda: None,
+        None,
         lambda: cast("ControlPlane", plane),
     )
 

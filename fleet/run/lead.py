@@ -1,0 +1,249 @@
+"""The shards of a run follow its first one; the API server is where they meet.
+
+    Lease of shard 0       the plan: faults that are on, the phase that is played, the end
+    Lease of each shard    how it stands: nodes, Ready ones, and whom the faults of the plan hit
+
+A follower reads the plan each second and does to its own nodes what the plan says: a fault that
+appears begins, a fault that goes is healed. A shard that joins late, or is started again, begins
+with what is on. The first shard alone keeps the time. It needs no answer to go on; an order and a
+phase that waits look at how the others stand.
+
+    leads --killed--> the others keep what is on --the first shard is started again--> leads, from
+                                                                        the plan in its Lease
+                      the others end, without it for `LEADER_LOST_S`
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from fleet.cluster.api_client import Api, Sleep
+from fleet.cluster.runs import PLAN_ANNOTATION, RunLease, find_leases, read_holder
+from fleet.errors import FleetError
+from fleet.report.figures import HostState
+from fleet.report.report import Expectation, Phase
+
+STANDING_ANNOTATION = "fleet.emulator/standing"
+FOLLOW_S = 1.0
+LOST_LOOK_S = 10.0  # between two looks for a plan that was never there: the run may have none
+TAKEN_S_MAX = 15.0
+"""An order waits no longer for shards that do not answer; they take it over once they do."""
+LEADER_LOST_S = 300
+INSTANT_KEPT_S = 30.0
+"""For so long the plan names what is over at once: each follower has looked by then."""
+
+log = logging.getLogger(__name__)
+
+
+class PlannedFault(msgspec.Struct, kw_only=True):
+    """A fault that is on in all shards; times are seconds since 1970."""
+
+    number: int
+    fault: dict[str, object]  # as users write it
+    began_s: float
+    ends_s: float | None = None  # None: until it is healed
+    of: str = ""  # where in the scenario it is from
+    is_instant: bool = False
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What the first shard of a run does, and what it goes on with when it is started again."""
+
+    version: int = 0  # grows with each change
+    faults: list[PlannedFault] = []
+    begun: list[str] = []
+    """The faults of the present phase that have begun, by `of`; some may be over."""
+    phases: list[Phase] = []
+    """Of the scenario, in seconds since 1970; the last one is played."""
+    waited: list[Expectation] = []
+    is_over: bool = False
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """How a shard stands."""
+
+    seen: int = -1  # the version of the plan that its nodes have; -1: they are not all up yet
+    nodes: int = 0
+    ready: int = 0
+    hits: dict[int, int] = {}  # by fault of the plan, how many nodes
+
+
+class Leader:
+    """The first shard: it writes the plan and knows how the others stand."""
+
+    def __init__(
+        self,
+        lease: RunLease,
+        api: Api,
+        *,
+        sleep: Sleep = asyncio.sleep,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Begin with the plan that the Lease has of an earlier start of this shard."""
+        self._lease = lease
+        self._api = api
+        self._sleep = sleep
+        self.now_s = now_s
+        text = lease.notes.get(PLAN_ANNOTATION, "")
+        plan = msgspec.json.decode(text, type=Plan) if text else Plan()
+        self.plan = plan if not plan.is_over else Plan(version=plan.version)
+        self.standings: list[Standing] = []
+        """Of the other shards that live."""
+        self._written = self.plan.version
+        self._changed = asyncio.Event()
+
+    def change(self) -> None:
+        """Have the plan written that was changed."""
+        now_s = self.now_s()
+        self.plan.faults = [
+            each
+            for each in self.plan.faults
+            if not each.is_instant or now_s - each.began_s < INSTANT_KEPT_S
+        ]
+        self.plan.version += 1
+        self._changed.set()
+
+    async def begin(self, fault: PlannedFault) -> tuple[int, int, bool]:
+        """Have a fault begin in the other shards; return how many nodes it hits, and of how many.
+
+        Last comes whether that is all: a shard may not have answered after `TAKEN_S_MAX`.
+        """
+        self.plan.faults.append(fault)
+        if fault.of:
+            self.plan.begun.append(fault.of)
+        self.change()
+        version, ends_s = self.plan.version, self.now_s() + TAKEN_S_MAX
+        while self._lacks(version) and self.now_s() < ends_s:
+            await self._sleep(FOLLOW_S / 4)
+        seen = [each for each in self.standings if each.seen >= version]
+        hit = sum(each.hits.get(fault.number, 0) for each in seen)
+        return hit, sum(each.nodes for each in seen), not self._lacks(version)
+
+    def end(self, number: int) -> None:
+        """Have a fault end in the other shards."""
+        self.plan.faults = [each for each in self.plan.faults if each.number != number]
+        self.change()
+
+    def ready(self) -> int:
+        """Return how many nodes of the other shards are Ready."""
+        return sum(each.ready for each in self.standings)
+
+    async def wait_ready(self, nodes: int) -> None:
+        """Wait until so many nodes of the other shards are Ready; once they were, go on at once."""
+        while not self.plan.phases and self.ready() < nodes:
+            await self._sleep(FOLLOW_S)
+
+    async def run(self) -> None:
+        """Write the plan when it changes and look at the other shards, until cancelled."""
+        while True:
+            self._changed.clear()
+            try:
+                await self._write()
+                await self.look()
+            except FleetError as error:  # the next look may do better
+                log.warning("the shards of the run: %s", error)
+            pause = asyncio.ensure_future(self._sleep(FOLLOW_S))
+            changed = asyncio.ensure_future(self._changed.wait())
+            try:
+                await asyncio.wait((pause, changed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+                changed.cancel()
+
+    async def look(self) -> None:
+        """Read how the other shards stand."""
+        leases, _refused, now_s = await find_leases(self._api, self._lease.run_id)
+        alive = [
+            each["metadata"]["annotations"].get(STANDING_ANNOTATION, "")
+            for each in leases
+            if each["metadata"]["uid"] != self._lease.uid and read_holder(each, now_s).is_alive
+        ]
+        self.standings = [msgspec.json.decode(each, type=Standing) for each in alive if each]
+
+    async def close(self) -> None:
+        """Have the others end: the plan is over."""
+        self.plan.is_over = True
+        self.plan.faults = []
+        self.change()
+        try:
+            await self._write()
+        except FleetError as error:  # they end when they miss the Lease
+            log.warning("the end of the run is not in its Lease: %s", error)
+
+    async def _write(self) -> None:
+        version = self.plan.version
+        if self._written < version:
+            await self._lease.say(PLAN_ANNOTATION, msgspec.json.encode(self.plan).decode())
+            self._written = version
+
+    def _lacks(self, version: int) -> bool:
+        """Return whether a shard whose nodes are up has not taken this version over."""
+        return any(0 <= each.seen < version for each in self.standings)
+
+
+class Follower:
+    """Any other shard. `act` takes the plan, and whether it is the first one that it takes."""
+
+    def __init__(
+        self,
+        lease: RunLease,
+        api: Api,
+        leader: str,
+        state: Callable[[], HostState],
+        act: Callable[[Plan, bool], Awaitable[dict[int, int]]],
+        *,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        """Follow the shard whose names begin with `leader`."""
+        self._lease = lease
+        self._api = api
+        self._leader = leader
+        self._state = state
+        self._act = act
+        self._sleep = sleep
+        self.is_up = False
+        """All nodes were Ready: faults find them."""
+        self.is_over = asyncio.Event()
+        self.lost = ""
+        """Why it is over before its time."""
+        self._standing = Standing()
+        self._had_plan = False
+
+    async def run(self) -> None:
+        """Follow until the plan is over."""
+        while not self.is_over.is_set():
+            try:
+                await self.look()
+            except FleetError as error:  # the next look may do better
+                log.warning("the plan of the run: %s", error)
+            await self._sleep(FOLLOW_S if self._had_plan else LOST_LOOK_S)
+
+    async def look(self) -> None:
+        """Read the plan once, do what it says, and write how this shard stands."""
+        leases, _refused, now_s = await find_leases(self._api, self._lease.run_id, self._leader)
+        if not leases:
+            if self._had_plan:
+                self.is_over.set()  # it has ended, and given its names up
+            return
+        self._had_plan = True
+        gone_s = read_holder(leases[0], now_s).renewed_ago_s
+        if gone_s > LEADER_LOST_S:
+            self.lost = f"the first shard of the run was gone for {gone_s} s"
+            self.is_over.set()
+            return
+        text = leases[0]["metadata"]["annotations"].get(PLAN_ANNOTATION, "")
+        plan = msgspec.json.decode(text, type=Plan) if text else Plan()
+        state = self._state()
+        standing = Standing(nodes=state.wanted, ready=state.ready)
+        if self.is_up:
+            standing.seen = plan.version
+            standing.hits = await self._act(plan, self._standing.seen < 0)
+        if standing != self._standing:
+            text = msgspec.json.encode(standing).decode()
+            await self._lease.say(STANDING_ANNOTATION, text)
+            self._standing = standing
+        if plan.is_over:
+            self.is_over.set()

@@ -1,0 +1,271 @@
+"""Shards follow the first one through its Lease: faults, late shards, and a leader that dies."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from world.cluster_fakes import FakeApi
+from world.simulation import Simulation
+from world.virtual_loop import VirtualLoop
+from world.virtual_time import World
+
+from fleet.clock import NS_PER_S, Clock
+from fleet.cluster.runs import RunLease
+from fleet.errors import UsageError
+from fleet.faults.fault import FaultSpec
+from fleet.host.node_host import NodeHost
+from fleet.report.figures import HostState
+from fleet.report.report import Phase
+from fleet.run.applied import Applied
+from fleet.run.fault_control import FaultControl
+from fleet.run.lead import Follower, Leader
+from fleet.run.scenario_player import ScenarioPlayer, Stage
+from fleet.scenario.scenario import parse
+
+NODES = (1, 3, 3, 3)  # by shard; a zone has every third node, so the first shard has none in it
+ZONE = "zone-b"
+STEP_NS = NS_PER_S // 20
+SCENARIO = """\
+apiVersion: fleet.emulator/v1alpha1
+kind: Scenario
+metadata: {name: outage}
+spec:
+  nodePools: [{name: main, replicas: 12}]
+  phases:
+  - {name: steady, duration: 30s}
+  - name: outage
+    duration: 120s
+    faults:
+    - {type: KubeletRestart, zone: ZONE, at: 5s}
+    - {type: Partition, zone: ZONE, at: 10s, duration: 80s}
+    - {type: ClockSkew, by: 1h, at: 20s}
+  - {name: recovery, until: {condition: NodesReady, timeout: 2m}}
+"""
+
+
+class Worlds:
+    """Several simulations, each with an API server of its own, in one virtual time."""
+
+    def __init__(self) -> None:
+        self.simulations: list[Simulation] = []
+
+    @property
+    def clock(self) -> SimpleNamespace:
+        return SimpleNamespace(now_ns=lambda: self.now_ns)
+
+    now_ns = 0
+
+    def run_until(self, end_ns: int, is_woken: Callable[[], bool]) -> None:
+        while self.now_ns < end_ns and not is_woken():
+            self.now_ns = min(self.now_ns + STEP_NS, end_ns)
+            for each in self.simulations:
+                each.world.run_until(self.now_ns)
+
+
+class Cluster:
+    """The Leases of a run, and its shards."""
+
+    def __init__(self) -> None:
+        self.worlds, self.api = Worlds(), FakeApi()
+        self.began_s = self.api.date_s
+        self.api.before_request = self._tick
+
+    def _tick(self, _method: str, _path: str) -> None:
+        self.api.date_s = int(self.now_s())
+
+    def now_s(self) -> float:
+        return self.began_s + self.worlds.now_ns / NS_PER_S
+
+    def play(self, work: Coroutine[None, None, None]) -> None:
+        world = cast("World", self.worlds)
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
+            runner.run(work)
+
+
+class Shard:
+    """One process; the first of them leads."""
+
+    leader: Leader | None = None
+    follower: Follower | None = None
+    player: ScenarioPlayer
+
+    def __init__(self, cluster: Cluster, number: int, holder: str = "first") -> None:
+        self.cluster, self.number, self.told = cluster, number, list[str]()
+        self.nodes = NODES[number]
+        self.sim = Simulation(self.nodes, seed=number, settled=True, monitored=True)
+        self.sim.world.run_until(cluster.worlds.now_ns)
+        cluster.worlds.simulations.append(self.sim)
+        self.began_s = cluster.now_s()
+        wall = cast("Clock", SimpleNamespace(wall_ns=lambda: int(cluster.now_s() * NS_PER_S)))
+        self.lease = RunLease(
+            cluster.api, self.prefix(number), "run", holder=f"{holder}-{number}", clock=wall
+        )
+        self.tasks: list[asyncio.Task[None]] = []
+
+    @staticmethod
+    def prefix(number: int) -> str:
+        return f"n-{number:04d}"
+
+    async def start(self) -> None:
+        await self.lease.acquire()
+        settings = SimpleNamespace(shard=self.number, seed=7, follows=self.number > 0)
+        host = SimpleNamespace(
+            reactor=self.sim.reactor,
+            draws=self.sim.draws,
+            has_own_connections=True,
+            certificates=None,
+            settings=settings,
+            size=self.nodes,
+        )
+        api, now_s = self.cluster.api, self.cluster.now_s
+        if not self.number:
+            self.leader = Leader(self.lease, api, now_s=now_s)
+        self.control = FaultControl(
+            cast("NodeHost", host), self.elapsed_s, self.told.append, self.leader
+        )
+        if self.number:
+            self.follower = Follower(
+                self.lease, api, self.prefix(0), self.state, self.control.follow
+            )
+        for work in (self.lease.keep(), (self.leader or self.follower).run()):  # type: ignore[union-attr]
+            self.tasks.append(asyncio.ensure_future(work))
+        while self.sim.ready() < self.nodes:  # noqa: ASYNC110 - the world says no word
+            await asyncio.sleep(1)
+        if self.follower is not None:
+            self.follower.is_up = True
+
+    def elapsed_s(self) -> float:
+        return self.cluster.now_s() - self.began_s
+
+    def state(self) -> HostState:
+        return cast("HostState", SimpleNamespace(wanted=self.nodes, ready=self.sim.ready()))
+
+    def kill(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        self.cluster.worlds.simulations.remove(self.sim)
+
+    async def lead(self) -> None:
+        """Play the scenario over all shards to its end."""
+        assert self.leader is not None
+        leader, cluster = self.leader, self.cluster
+        self.control.go_on(leader.plan, cluster.now_s())
+        await leader.wait_ready(sum(NODES[1:]))
+        text = SCENARIO.replace("ZONE", ZONE)
+        self.player = ScenarioPlayer(parse(text, "outage.yaml"), Path("outage.yaml"))
+        stage = Stage(
+            self.control,
+            self.elapsed_s,
+            lambda: self.sim.ready() + leader.ready(),
+            sum(NODES),
+            self.told.append,
+            lambda _: None,
+            Applied(cluster.api, "run"),
+            lambda: asyncio.sleep(0),
+            leader,
+        )
+        await self.player.play(stage)
+        await self.control.close()
+
+    def faults(self) -> dict[str, tuple[float, float | None]]:
+        """Return when which fault was on, by the time since the test began."""
+        late_s = self.began_s - self.cluster.began_s
+
+        def shifted(phase: Phase) -> tuple[float, float | None]:
+            until_s = None if phase.until_s is None else round(phase.until_s + late_s)
+            return round(phase.from_s + late_s), until_s
+
+        return {each.name: shifted(each) for each in self.control.phases()}
+
+
+def is_near(found: tuple[float, float | None], wanted: tuple[float, float]) -> bool:
+    return found == pytest.approx(wanted, abs=3.0)
+
+
+def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
+    """Nodes of the zone live in all shards but the first; shard 3 is late, then the leader dies."""
+    cluster = Cluster()
+
+    async def play() -> None:
+        shards = [Shard(cluster, number) for number in range(4)]
+        for shard in shards:
+            await shard.start()
+        first = shards[0]
+        playing = asyncio.ensure_future(first.lead())
+        begun_s = cluster.now_s() - cluster.began_s
+        await asyncio.sleep(60)
+        assert {
+            "fault 1: KubeletRestart on 3 of 10 nodes",
+            "fault 2: Partition on 3 of 10 nodes",
+            "fault 3: ClockSkew on 10 of 10 nodes",
+        } <= {*first.told}
+        assert first.leader is not None
+        for shard in shards:
+            assert shard.sim.reactor.counts.restarts == (1 if shard.number else 0)
+
+        shards[3].kill()
+        await asyncio.sleep(5)
+        late = shards[3] = Shard(cluster, 3)
+        await late.start()
+        await asyncio.sleep(3)
+        assert [each["fault"] for each in late.control.on()] == ["Partition", "ClockSkew"]
+        assert late.sim.reactor.counts.restarts == 0  # that is long over
+
+        playing.cancel()
+        first.kill()
+        await asyncio.sleep(10)
+        assert [len(shard.control.on()) for shard in shards[1:]] == [2, 2, 2]
+        again = Shard(cluster, 0, holder="second")  # it waits until the Lease has expired
+        await again.start()
+        assert cluster.now_s() - cluster.began_s - begun_s < 119
+        assert [each["fault"] for each in again.control.on()] == []
+        await again.lead()
+        for shard in shards[1:]:
+            assert shard.follower is not None
+            await asyncio.wait_for(shard.follower.is_over.wait(), 5)
+            assert not shard.follower.lost
+            found = shard.faults()
+            partition, skew = found["Partition"], found["ClockSkew"]
+            if shard is not late:
+                assert is_near(found["KubeletRestart"], (begun_s + 35, begun_s + 35))
+                assert is_near(partition, (begun_s + 40, begun_s + 120))
+                assert is_near(skew, (begun_s + 50, begun_s + 150))
+            assert partition[1] == pytest.approx(begun_s + 120, abs=3.0)
+            assert skew[1] == pytest.approx(begun_s + 150, abs=3.0)
+        phases = [(each.name, each.until_s is not None) for each in again.player.phases()]
+        assert phases == [("steady", True), ("outage", True), ("recovery", True)]
+        steady, outage, _ = again.player.phases()
+        assert outage.until_s is not None
+        assert outage.until_s - steady.from_s == pytest.approx(150, abs=3.0)
+        assert [each.is_met for each in again.player.expectations()] == [True]
+        for shard in (again, *shards[1:]):
+            for task in shard.tasks:
+                task.cancel()
+
+    cluster.play(play())
+
+
+def test_a_fault_that_hits_no_node_of_any_shard_is_refused() -> None:
+    cluster = Cluster()
+
+    async def play() -> None:
+        shards = [Shard(cluster, number) for number in range(2)]
+        for shard in shards:
+            await shard.start()
+        control = shards[0].control
+        await asyncio.sleep(3)
+        with pytest.raises(UsageError, match="hits none of 4 nodes"):
+            await control.inject(FaultSpec.model_validate({"type": "Partition", "zone": "none"}))
+        begun = await control.inject(FaultSpec.model_validate({"type": "NodeDown", "zone": ZONE}))
+        assert (begun.hit, begun.of) == (1, 4)
+        await control.heal(begun.number)
+        await asyncio.sleep(3)
+        assert [shard.control.on() for shard in shards] == [[], []]
+        for shard in shards:
+            for task in shard.tasks:
+                task.cancel()
+
+    cluster.play(play())
