@@ -343,9 +343,6 @@ time again to remove what they left.
 {{- if and .Values.run.scenario (or .Values.run.duration .Values.run.slo) -}}
 {{- fail "run.scenario: it has its own duration and expectations; leave run.duration and run.slo out" -}}
 {{- end -}}
-{{- if and .Values.run.scenario (gt (include "fleet.replicas" . | int) 1) -}}
-{{- fail "run.scenario: one pod plays it; raise nodesPerPod, and processesPerPod for more cores" -}}
-{{- end -}}
 {{- else if or .Values.run.slo .Values.run.rules -}}
 {{- fail "run.slo and run.rules are for a test: set run.duration or run.scenario" -}}
 {{- end -}}
