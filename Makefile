@@ -116,7 +116,9 @@ chaos-sim: setup  ## CHAOS_SEEDS (500) stories of trouble and of changed answers
 		tests/sim/test_recovery.py tests/sim/test_fuzzed_server.py tests/sim/test_static_pods_recovery.py
 
 .PHONY: fuzz-server
-fuzz-server: setup  ## 100,000 changed answers of an API server while a small fleet runs; ARGS='--answers 5000'
+FUZZ_FRAMES ?= 100000
+fuzz-server: setup  ## FUZZ_FRAMES (100,000) changed frames of a server in virtual time, then of a real one; ARGS='--answers 5000'
+	PYTHONPATH=tests $(BIN)/python -m chaos.fuzzed_stories --answers=$(FUZZ_FRAMES)
 	$(BIN)/fleet controlplane build
 	PYTHONPATH=tests $(GUARDED) $(BIN)/python -m chaos.fuzzed $(ARGS)
 

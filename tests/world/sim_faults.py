@@ -4,20 +4,11 @@ A fault that is an instant (a lost connection, a compaction) heals by doing noth
 connection suffers can be that of some nodes only; faults may overlap, and each heals by itself.
 """
 
-import contextlib
-import random
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
-
-import orjson
-from support.mutate import misshapen, mutated
 
 from fleet.clock import NS_PER_S
 from world.api_server import Answer, refusal
 from world.transport import Pools, SimTransport
-
-CODES = (0, 100, 200, 201, 204, 301, 400, 401, 403, 404, 409, 410, 422, 429, 500, 503, 504, 999)
-OTHERS_MAX = 40
 
 
 class Fault(Protocol):
@@ -136,60 +127,6 @@ class WatchesEnded(NamedTuple):
 
     def heal(self, transport: SimTransport) -> None:
         del transport
-
-
-class AnswersMangled:
-    """A share of all answers and pieces of streams is changed, doubled, put off or lost.
-
-    What comes is other bytes of the same, a code of another answer, or JSON of another shape.
-    """
-
-    def __init__(self, seed: int, share: float) -> None:
-        self._random = random.Random(seed)
-        self._share = share
-        self._others: list[bytes] = [b"{}"]
-        self._late: list[bytes] = []
-        self.count = 0
-
-    def inject(self, transport: SimTransport) -> None:
-        transport.mangle = self._mangle
-        transport.server.expects_nonsense = True
-
-    def heal(self, transport: SimTransport) -> None:
-        transport.mangle = None
-
-    def _mangle(self, what: bytes | Answer) -> Sequence[bytes | Answer]:
-        draws = self._random
-        data = what if isinstance(what, bytes) else what.body
-        if len(self._others) < OTHERS_MAX or not draws.randrange(OTHERS_MAX):
-            self._others = [*self._others[-OTHERS_MAX:], data]
-        if draws.random() >= self._share:
-            late, self._late = self._late, []
-            return (what, *late)
-        self.count += 1
-        if isinstance(what, Answer):
-            return (self._answer(what),)
-        how = draws.randrange(5)
-        if how == 0:
-            return (what, what)
-        if how == 1:
-            self._late.append(what)
-            return ()
-        return (self._changed(what),)
-
-    def _answer(self, answer: Answer) -> Answer:
-        how = self._random.randrange(4)
-        if how == 0:
-            return answer._replace(code=self._random.choice(CODES))
-        if how == 1:
-            return answer._replace(body=self._random.choice(self._others))
-        return answer._replace(body=self._changed(answer.body))
-
-    def _changed(self, data: bytes) -> bytes:
-        if data.startswith(b"{") and self._random.randrange(2):
-            with contextlib.suppress(orjson.JSONDecodeError, IndexError):
-                return misshapen(data, self._random)
-        return mutated(data, self._random, self._others)
 
 
 class Throttled(NamedTuple):

@@ -9,7 +9,7 @@ is one connection; chunks of a watch keep their order, and some are cut in two.
 import heapq
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
@@ -32,8 +32,15 @@ Pools = frozenset[int] | None
 """Whose connections a fault is of; None for all."""
 
 
-Mangle = Callable[[bytes | Answer], Sequence[bytes | Answer]]
-"""What becomes of an answer, or of a piece of a stream, on its way: none, one or several."""
+Content = bytes | Response | StreamOpened
+
+
+class Link(Protocol):
+    """What answers, and pieces of them, go through on their way; it calls `SimTransport.take`."""
+
+    def carry(
+        self, pool: int, number: int, request: Request, sent_ns: int, what: Content
+    ) -> None: ...
 
 
 class Sent(NamedTuple):
@@ -82,7 +89,7 @@ class SimTransport:
         self.refusals: list[tuple[Pools, Answer]] = []
         self.hung_up: list[int] = []
         self.has_token = True
-        self.mangle: Mangle | None = None
+        self.link: Link | None = None
         self._cuts: dict[int, Cut] = {}
         self._over: set[int] = set()  # pools whose token is over
         self._stalled: dict[int, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
@@ -120,7 +127,7 @@ class SimTransport:
         """Close the connection of a pool from this side."""
         self.hung_up.append(pool)
         for number in [n for n, each in self._open.items() if each.pool == pool]:
-            self._fail(number, Failure.LOST)
+            self.fail(number, Failure.LOST)
 
     def cut(self, pool: int, cut: Cut | None) -> None:
         """Separate a pool from the server, or None: join them again."""
@@ -149,7 +156,7 @@ class SimTransport:
     def _give_up(self, number: int, failure: Failure) -> None:
         exchange = self._open.get(number)
         if exchange is not None and self._cuts.get(exchange.pool) not in {None, Cut.RESET}:
-            self._fail(number, failure)
+            self.fail(number, failure)
 
     def on_edge(self, *, rests: bool) -> None:
         """Do nothing: what comes is there at its time."""
@@ -170,13 +177,13 @@ class SimTransport:
                 self._numbers[exchange.token] = self._seq
             cut = self._cuts.get(exchange.pool)
             if cut is Cut.RESET or _is_hit(exchange.pool, self.refusing):
-                self._later(now_ns + NS_PER_MS, self._fail, self._seq, Failure.DIAL)
+                self._later(now_ns + NS_PER_MS, self.fail, self._seq, Failure.DIAL)
             elif swallows_output(cut):
                 limit_ns, failure = _given_up(exchange.request, now_ns, now_ns)
-                self._later(limit_ns, self._fail, self._seq, failure)
+                self._later(limit_ns, self.fail, self._seq, failure)
             elif _is_hit(exchange.pool, self.silent):  # pings are answered, requests are not
                 late_ns = exchange.request.timeout_ns or GIVEN_UP_NS
-                self._later(now_ns + late_ns, self._fail, self._seq, Failure.TIMEOUT)
+                self._later(now_ns + late_ns, self.fail, self._seq, Failure.TIMEOUT)
             else:
                 half_ns = self._latency_ns(exchange.pool) // 2
                 number = self._seq
@@ -210,7 +217,7 @@ class SimTransport:
         exchange = self._open.get(arguments[0])
         cut = None if exchange is None else self._cuts.get(exchange.pool)
         is_swallowed = swallows_output(cut) if action == self._arrive else swallows_input(cut)
-        passes = action in (self._fail, self._give_up) or not is_swallowed
+        passes = action in (self.fail, self._give_up) or not is_swallowed
         if exchange is None or passes:
             action(*arguments)
         else:
@@ -219,7 +226,7 @@ class SimTransport:
     def drop(self, pools: Pools = None) -> None:
         """Lose connections; requests on their way still reach the server."""
         for number in [n for n, each in self._open.items() if _is_hit(each.pool, [pools])]:
-            self._fail(number, Failure.LOST)
+            self.fail(number, Failure.LOST)
 
     # ---- a request's life ----
 
@@ -268,7 +275,7 @@ class SimTransport:
         due_ns = self.clock.now_ns() + half_ns
         limit_ns = exchange.sent_ns + request.timeout_ns
         if request.timeout_ns and due_ns > limit_ns:
-            self._later(limit_ns, self._fail, number, Failure.TIMEOUT)
+            self._later(limit_ns, self.fail, number, Failure.TIMEOUT)
         else:
             self._later(due_ns, self._answer, number, answer)
 
@@ -311,15 +318,40 @@ class SimTransport:
     def _opened(self, number: int) -> None:
         exchange = self._open.get(number)
         if exchange is not None:
-            self._note(exchange, 200)
-            opened = StreamOpened(exchange.sent_ns, self.clock.now_ns())
-            self._inbox.append((exchange.token, opened))
+            self._bring(number, exchange, StreamOpened(exchange.sent_ns, self.clock.now_ns()))
 
     def _chunk(self, number: int, data: bytes) -> None:
         exchange = self._open.get(number)
         if exchange is not None:
-            pieces = (data,) if self.mangle is None else self.mangle(data)
-            self._inbox += [(exchange.token, each) for each in pieces if isinstance(each, bytes)]
+            self._bring(number, exchange, data)
+
+    def _bring(self, number: int, exchange: _Exchange, what: Content) -> None:
+        if self.link is None:
+            self.take(number, what)
+        else:
+            self.link.carry(exchange.pool, number, exchange.request, exchange.sent_ns, what)
+
+    def is_open(self, number: int) -> bool:
+        """Return whether somebody waits for an answer, or for more of it."""
+        return number in self._open
+
+    def take(self, number: int, what: Content) -> None:
+        """Put an answer, or a piece of it, into the inbox."""
+        exchange = self._open.get(number)
+        if exchange is None:
+            return
+        if isinstance(what, Response):
+            self._end(number)
+            if not exchange.request.stream or what.code != 200:
+                self._note(exchange, what.code)
+        elif isinstance(what, StreamOpened):
+            self._note(exchange, 200)
+        self._inbox.append((exchange.token, what))
+
+    def fail_later(self, number: int, due_ns: int) -> None:
+        """Let a request time out if it is not answered by then."""
+        if number in self._open:
+            self._later(max(due_ns, self.clock.now_ns()), self.fail, number, Failure.TIMEOUT)
 
     def _time_out(self, number: int) -> None:
         exchange = self._open.get(number)
@@ -334,21 +366,15 @@ class SimTransport:
             self._later(self.clock.now_ns() + BOOKMARK_NS, self._bookmark, number)
 
     def _answer(self, number: int, answer: Answer) -> None:
-        exchange = self._end(number)
-        if exchange is None:
-            return
-        for mangled in () if self.mangle is None else self.mangle(answer):
-            if isinstance(mangled, Answer):
-                answer = mangled
-        if not exchange.request.stream or answer.code != 200:
-            self._note(exchange, answer.code)
-        now_ns = self.clock.now_ns()
-        response = Response(
-            answer.code, answer.body, exchange.sent_ns, now_ns, answer.retry_after_s
-        )
-        self._inbox.append((exchange.token, response))
+        exchange = self._open.get(number)
+        if exchange is not None:
+            now_ns = self.clock.now_ns()
+            response = Response(
+                answer.code, answer.body, exchange.sent_ns, now_ns, answer.retry_after_s
+            )
+            self._bring(number, exchange, response)
 
-    def _fail(self, number: int, failure: Failure) -> None:
+    def fail(self, number: int, failure: Failure) -> None:
         exchange = self._end(number)
         if exchange is None:
             return
