@@ -207,20 +207,23 @@ class FaultControl:
             is_instant=fault.spec.is_instant,
         )
 
-    async def follow(self, plan: Plan, is_late: bool) -> dict[int, int]:  # noqa: FBT001
+    async def follow(self, plan: Plan, is_new: bool) -> dict[int, int]:  # noqa: FBT001
         """Have those faults on that the first shard has planned; return how many nodes each hits.
 
-        A shard that comes late, or is started again, leaves out what was over at once.
+        Of a plan that is new to this shard it leaves out what was over at once.
         """
         planned = {each.number: each for each in plan.faults}
-        for number in [each for each in self._faults if each < OWN_FIRST and each not in planned]:
-            await self.heal(number)
+        for number in [each for each in self._faults if each < OWN_FIRST]:
+            if is_new or number not in planned:
+                await self.heal(number)
+        if is_new:
+            self._followed = 0
         for number, each in sorted(planned.items()):
             if number <= self._followed:
                 continue
             self._followed = number
             spec = FaultSpec.model_validate(each.fault)
-            if not (spec.is_instant and is_late):
+            if not (spec.is_instant and is_new):
                 self._take_over(number, spec)
         return {number: hit for number, hit in self._hits.items() if number in planned}
 

@@ -14,13 +14,14 @@ phase that waits look at how the others stand.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from fleet.cluster.api_client import Api, Sleep
+from fleet.cluster.api_client import Api
 from fleet.cluster.runs import PLAN_ANNOTATION, RunLease, find_leases, read_holder
 from fleet.errors import FleetError
 from fleet.report.figures import HostState
@@ -52,6 +53,7 @@ class PlannedFault(msgspec.Struct, kw_only=True):
 class Plan(msgspec.Struct, kw_only=True):
     """What the first shard of a run does, and what it goes on with when it is started again."""
 
+    made_s: float = 0.0  # what distinguishes it from others; numbers of faults are its own
     version: int = 0  # grows with each change
     faults: list[PlannedFault] = []
     begun: list[str] = []
@@ -74,25 +76,17 @@ class Standing(msgspec.Struct, kw_only=True):
 class Leader:
     """The first shard: it writes the plan and knows how the others stand."""
 
-    def __init__(
-        self,
-        lease: RunLease,
-        api: Api,
-        *,
-        sleep: Sleep = asyncio.sleep,
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, lease: RunLease, api: Api, now_s: Callable[[], float] = time.time) -> None:
         """Begin with the plan that the Lease has of an earlier start of this shard."""
         self._lease = lease
         self._api = api
-        self._sleep = sleep
         self.now_s = now_s
         text = lease.notes.get(PLAN_ANNOTATION, "")
-        plan = msgspec.json.decode(text, type=Plan) if text else Plan()
-        self.plan = plan if not plan.is_over else Plan(version=plan.version)
+        plan = msgspec.json.decode(text, type=Plan) if text else None
+        self.plan = plan if plan and not plan.is_over else Plan(made_s=now_s(), version=1)
         self.standings: list[Standing] = []
         """Of the other shards that live."""
-        self._written = self.plan.version
+        self._written = 0  # followers are to know a plan before its first fault begins
         self._changed = asyncio.Event()
 
     def change(self) -> None:
@@ -116,8 +110,8 @@ class Leader:
             self.plan.begun.append(fault.of)
         self.change()
         version, ends_s = self.plan.version, self.now_s() + TAKEN_S_MAX
-        while self._lacks(version) and self.now_s() < ends_s:
-            await self._sleep(FOLLOW_S / 4)
+        while self._lacks(version) and self.now_s() < ends_s:  # noqa: ASYNC110 - of polls
+            await asyncio.sleep(FOLLOW_S / 4)
         seen = [each for each in self.standings if each.seen >= version]
         hit = sum(each.hits.get(fault.number, 0) for each in seen)
         return hit, sum(each.nodes for each in seen), not self._lacks(version)
@@ -133,8 +127,8 @@ class Leader:
 
     async def wait_ready(self, nodes: int) -> None:
         """Wait until so many nodes of the other shards are Ready; once they were, go on at once."""
-        while not self.plan.phases and self.ready() < nodes:
-            await self._sleep(FOLLOW_S)
+        while not self.plan.phases and self.ready() < nodes:  # noqa: ASYNC110 - of polls
+            await asyncio.sleep(FOLLOW_S)
 
     async def run(self) -> None:
         """Write the plan when it changes and look at the other shards, until cancelled."""
@@ -145,13 +139,8 @@ class Leader:
                 await self.look()
             except FleetError as error:  # the next look may do better
                 log.warning("the shards of the run: %s", error)
-            pause = asyncio.ensure_future(self._sleep(FOLLOW_S))
-            changed = asyncio.ensure_future(self._changed.wait())
-            try:
-                await asyncio.wait((pause, changed), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                pause.cancel()
-                changed.cancel()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), FOLLOW_S)
 
     async def look(self) -> None:
         """Read how the other shards stand."""
@@ -185,7 +174,7 @@ class Leader:
 
 
 class Follower:
-    """Any other shard. `act` takes the plan, and whether it is the first one that it takes."""
+    """Any other shard. `act` takes the plan, and whether it has not seen that one before."""
 
     def __init__(
         self,
@@ -194,8 +183,6 @@ class Follower:
         leader: str,
         state: Callable[[], HostState],
         act: Callable[[Plan, bool], Awaitable[dict[int, int]]],
-        *,
-        sleep: Sleep = asyncio.sleep,
     ) -> None:
         """Follow the shard whose names begin with `leader`."""
         self._lease = lease
@@ -203,44 +190,46 @@ class Follower:
         self._leader = leader
         self._state = state
         self._act = act
-        self._sleep = sleep
         self.is_up = False
         """All nodes were Ready: faults find them."""
         self.is_over = asyncio.Event()
+        """A scenario ends with the shard that plays it; other runs go on, and follow the next."""
         self.lost = ""
         """Why it is over before its time."""
         self._standing = Standing()
+        self._made_s = 0.0  # of the plan that is followed
         self._had_plan = False
 
     async def run(self) -> None:
-        """Follow until the plan is over."""
-        while not self.is_over.is_set():
+        """Follow until cancelled."""
+        while True:
             try:
                 await self.look()
             except FleetError as error:  # the next look may do better
                 log.warning("the plan of the run: %s", error)
-            await self._sleep(FOLLOW_S if self._had_plan else LOST_LOOK_S)
+            await asyncio.sleep(FOLLOW_S if self._had_plan else LOST_LOOK_S)
 
     async def look(self) -> None:
         """Read the plan once, do what it says, and write how this shard stands."""
         leases, _refused, now_s = await find_leases(self._api, self._lease.run_id, self._leader)
-        if not leases:
-            if self._had_plan:
-                self.is_over.set()  # it has ended, and given its names up
+        if not leases and not self._had_plan:
             return
-        self._had_plan = True
-        gone_s = read_holder(leases[0], now_s).renewed_ago_s
-        if gone_s > LEADER_LOST_S:
-            self.lost = f"the first shard of the run was gone for {gone_s} s"
-            self.is_over.set()
-            return
-        text = leases[0]["metadata"]["annotations"].get(PLAN_ANNOTATION, "")
-        plan = msgspec.json.decode(text, type=Plan) if text else Plan()
+        plan = Plan(is_over=True)  # of a shard that has ended, and given its names up
+        if leases:
+            self._had_plan = True
+            gone_s = read_holder(leases[0], now_s).renewed_ago_s
+            if gone_s > LEADER_LOST_S:
+                self.lost = f"the first shard of the run was gone for {gone_s} s"
+                self.is_over.set()
+                return
+            text = leases[0]["metadata"]["annotations"].get(PLAN_ANNOTATION, "")
+            plan = msgspec.json.decode(text, type=Plan) if text else Plan()
         state = self._state()
         standing = Standing(nodes=state.wanted, ready=state.ready)
         if self.is_up:
             standing.seen = plan.version
-            standing.hits = await self._act(plan, self._standing.seen < 0)
+            standing.hits = await self._act(plan, plan.made_s != self._made_s)
+            self._made_s = plan.made_s
         if standing != self._standing:
             text = msgspec.json.encode(standing).decode()
             await self._lease.say(STANDING_ANNOTATION, text)

@@ -248,7 +248,7 @@ def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
     cluster.play(play())
 
 
-def test_a_fault_that_hits_no_node_of_any_shard_is_refused() -> None:
+def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
     cluster = Cluster()
 
     async def play() -> None:
@@ -264,6 +264,20 @@ def test_a_fault_that_hits_no_node_of_any_shard_is_refused() -> None:
         await control.heal(begun.number)
         await asyncio.sleep(3)
         assert [shard.control.on() for shard in shards] == [[], []]
+
+        # A first shard that ends in order and comes again, as a pod of a StatefulSet does.
+        await control.inject(FaultSpec.model_validate({"type": "Partition", "zone": ZONE}))
+        await control.close()
+        await asyncio.sleep(3)
+        assert shards[1].control.on() == []
+        shards[0].kill()
+        await shards[0].lease.release()
+        shards[0] = Shard(cluster, 0)
+        await shards[0].start()
+        await asyncio.sleep(3)
+        restart = FaultSpec.model_validate({"type": "KubeletRestart"})
+        begun = await shards[0].control.inject(restart)
+        assert (begun.number, begun.hit, begun.of) == (1, 4, 4)
         for shard in shards:
             for task in shard.tasks:
                 task.cancel()
