@@ -47,6 +47,7 @@ test: setup  ## check, the site and the end-to-end tests
 	$(MAKE) e2e
 .PHONY: check nightly
 nightly: programs chromium  ## every test and bench that test leaves out, each in turn, with one table; ARGS='--only NAME', '--list'
+	$(BIN)/python tests/support/go_program.py kubemark
 	$(GUARDED) $(BIN)/python tools/nightly.py $(ARGS)
 lint: setup
 	$(BIN)/ruff format --check .
@@ -76,8 +77,8 @@ versions: setup  ## what users do first, on each minor of Kubernetes that fleet 
 	$(BIN)/python tests/support/go_program.py controlplanes
 	FLEET_VERSIONS_NODES=$(VERSION_NODES) $(BIN)/pytest -q -m e2e tests/versions
 
-programs: setup kubelet  ## build what the tests run next to fleet: the control plane, kubelets, Helm
-	$(BIN)/python tests/support/go_program.py helm kubemark outermost
+programs: setup kubelet  ## build what the tests run next to fleet: control planes, the kubelet, Helm
+	$(BIN)/python tests/support/go_program.py helm outermost
 
 .PHONY: kubelet
 kubelet: setup

@@ -19,7 +19,8 @@ from fleet.controlplane.kubeconfig import render_kubeconfig
 from fleet.controlplane.pki import Authority
 
 pytest_plugins = ("e2e.e2e_fixtures",)
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+# It needs kubemark, a build of minutes that no other test of `make test` wants.
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
 HOLLOW_USER = "system:kube-proxy"
 FLEET_USER = "system:serviceaccount:kube-system:kube-proxy"
