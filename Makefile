@@ -73,9 +73,10 @@ e2e: programs chromium  ## the real command line on real control planes, and the
 		tests/e2e tests/chart tests/versions
 
 .PHONY: versions
-versions: setup  ## what users do first, on each minor of Kubernetes that fleet builds, in one table; VERSION_NODES=1000
+versions: setup  ## what users do first, on each minor of Kubernetes that fleet builds, in one table; VERSION_NODES=1000, RECORD=1 for versions.md
 	$(BIN)/python tests/support/go_program.py controlplanes
-	FLEET_VERSIONS_NODES=$(VERSION_NODES) $(BIN)/pytest -q -m e2e tests/versions
+	FLEET_VERSIONS_NODES=$(VERSION_NODES) $(if $(RECORD),FLEET_VERSIONS_RECORD=1) $(BIN)/pytest -q -m e2e tests/versions
+	$(if $(RECORD),$(BIN)/python tools/reference.py)
 
 programs: setup kubelet  ## build what the tests run next to fleet: control planes, the kubelet, Helm
 	$(BIN)/python tests/support/go_program.py helm outermost

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin, get_type_hints
 
 import click
 
@@ -41,6 +41,16 @@ LIKE_SPAWN = "Options of [`fleet spawn`](#fleet-spawn-command)"
 TESTS = Path(__file__).parent.parent / "tests"
 RECORDED, EXPECTED = TESTS / "oracle" / "recorded", TESTS / "conformance" / "expected.toml"
 VERSIONS_HEADER = "| Kubernetes | release that fleet builds | judged by its kubelet | conformance |"
+SMOKE = TESTS / "versions" / "figures.json"
+"""What `make versions RECORD=1` measured."""
+STEPS = {"register": "nodes Ready", "pods up": "100 pods Ready", "pods down": "pods gone"}
+VERBS = ("create", "get", "list", "watch", "update", "patch", "delete")
+MEASURED = "<!-- make versions RECORD=1 writes this -->"
+MEASURED_TEXT = """
+`make versions VERSION_NODES={nodes} RECORD=1` measured this with {nodes:,} nodes of fidelity
+`kubelet` on each minor: wall times, and the requests of a node by verb from its start until the
+pods are gone. An API server refuses what it does not know with 400, 404, 405, 406, 415 or 422.
+"""
 Json = dict[str, object]
 JSON_TYPES = {
     int: "integer",
@@ -62,10 +72,33 @@ def pages() -> dict[Path, str]:
         "faults.md": _with_table(
             "faults.md", "| fault | takes | what it does |", map(_fault, FAULTS.items())
         ),
-        "versions.md": _with_table("versions.md", VERSIONS_HEADER, map(_version, BUILT.items())),
+        "versions.md": versions_page(),
         "summary.schema.json": json.dumps(summary_schema(), indent=1) + "\n",
     }
     return {REFERENCE / name: text for name, text in made.items()}
+
+
+def versions_page() -> str:
+    """Return the page of versions, with what `make versions` measured if it did."""
+    page = _with_table("versions.md", VERSIONS_HEADER, map(_version, BUILT.items()))
+    before, mark, rest = page.partition(MEASURED)
+    after = rest.partition(MEASURED)[2]
+    shown = measured(json.loads(SMOKE.read_text())) if SMOKE.exists() else ""
+    return f"{before}{mark}{shown}{mark}{after}"
+
+
+def measured(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the section of a table: seconds of each step, and requests of a node by verb."""
+    nodes = rows[0]["nodes"]
+    lines = []
+    for row in rows:
+        times = [f"{row['took_s'][step]:.0f} s" for step in STEPS]
+        counts = [f"{row['requests'].get(verb, 0) / nodes:.1f}" for verb in VERBS]
+        cells = (row["release"].removeprefix("v"), *times, *counts, sum(row["refused"].values()))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    header = f"| {' | '.join(('Kubernetes', *STEPS.values(), *VERBS, 'refused'))} |"
+    text = MEASURED_TEXT.format(nodes=nodes)
+    return "\n".join((text, header, "---".join("|" * header.count("|")), *lines, "", ""))
 
 
 def _version(row: tuple[str, str]) -> tuple[str, ...]:
