@@ -26,7 +26,6 @@ def failures(world: World) -> list[str]:
 
 
 HOSTILE = {
-    "a file that doubles": container("c", *GROWS),
     "variables that multiply": container("c", "sh", "-c", "echo $(A11)", script=CHAINED),
     "variables that nobody reads": container("c", "/server", script=CHAINED),
     "variables of a container with volumes": container(
@@ -47,3 +46,11 @@ def test_a_container_over_its_budget_fails_and_waits(spec: ContainerSpec) -> Non
     bad = states["c"]
     assert isinstance(bad, WaitingState)
     assert bad.reason in {"RunContainerError", "CrashLoopBackOff"}
+
+
+def test_a_container_that_writes_without_end_runs_on() -> None:
+    world = World()
+    world.create(make_pod(container("c", *GROWS)))
+    world.run(8)
+    assert isinstance(world.container(UID).state, RunningState)
+    assert not failures(world)
