@@ -4,8 +4,8 @@ A condition that does not come within its time-out is an expectation that was no
 phase begins. What is still on at the end of its phase is healed, unless it has a duration.
 
 Over several shards the first one plays it, and the others follow; see `lead.py`. Started again, it
-goes on in the phase that it was in: what has begun is not begun again, and what was to come
-meanwhile comes at once.
+goes on in the phase that it was in: what has begun is not begun again, and what is overdue comes at
+once.
 
 `settings_of` joins the options of `fleet run FILE` with those that the file stands for.
 """
