@@ -35,16 +35,14 @@ setup: .venv/.stamp  ## create .venv with everything in it
 spawn: setup  ## bring up NODES virtual kubelets on a local control plane
 	$(BIN)/fleet spawn --nodes $(NODES) $(ARGS)
 
-# One core has the types while the other has the rest; all tests are collected once.
+# One core has the types while the other has the rest.
 STATIC = $(MAKE) --jobs=2 --output-sync=target
-IN_PROCESS = $(BIN)/pytest --numprocesses 2 -m 'not e2e and not slow' --ignore=tests/e2e
 check: setup  ## lint, types, contracts, unit tests, simulations and the recorded judge: before each commit
 	$(STATIC) types lint
-	$(IN_PROCESS) tests
+	$(MAKE) unit sim
 test: setup  ## check, the site and the end-to-end tests
 	$(STATIC) types lint site
-	$(IN_PROCESS) tests
-	$(MAKE) e2e
+	$(MAKE) unit sim e2e
 .PHONY: check nightly
 nightly: programs chromium  ## every test and bench that test leaves out, each in turn, with one table; ARGS='--only NAME', '--list'
 	$(BIN)/python tests/support/go_program.py kubemark
@@ -58,7 +56,7 @@ types: setup
 	$(BIN)/mypy
 # What needs a control plane, a kubelet or a browser has the mark e2e.
 unit: setup
-	$(IN_PROCESS) --ignore=tests/sim tests
+	$(BIN)/pytest --numprocesses 2 -m 'not e2e and not slow' --ignore=tests/sim --ignore=tests/e2e tests
 sim: setup
 	$(BIN)/pytest --numprocesses 2 tests/sim
 .PHONY: sim-long
