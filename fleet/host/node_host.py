@@ -51,6 +51,7 @@ NO_CERTIFICATE = "nobody has approved and signed its request for a certificate"
 RENEWED = "the client certificate was renewed"
 STEP_S = 0.02
 SETTLED_STEP_S = 0.1
+LAST_ANSWERS_S = 2.0
 NOT_READY_NS_MAX = 60 * NS_PER_S
 """A node that has registered and does not become Ready is not waited for: its profile may be so."""
 
@@ -568,6 +569,13 @@ class NodeHost:
         self._is_silent = True
         for _, kubelet in self.reactor.kubelets.living():
             self.reactor.silence(kubelet.node)
+
+    async def last_answers(self) -> None:
+        """Wait for the answers to what nodes had asked before they fell silent, so they count."""
+        for _ in range(round(LAST_ANSWERS_S / STEP_S)):
+            if not self.transport.is_asking():
+                return
+            await asyncio.sleep(STEP_S)
 
     async def close(self) -> None:
         """Stop turning and close every connection."""

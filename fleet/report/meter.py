@@ -71,6 +71,10 @@ class Meter:
             self._rss_bytes = int(psutil.Process().memory_info().rss)
         return self._rss_bytes
 
+    def count_requests(self) -> None:
+        """Bring the counts of requests alone up to date: the last answers come to silent nodes."""
+        self._run.requests = request_figures(self._counts.requests)
+
     def figures(self) -> RunFigures:
         """Bring the run's figures up to date and return them."""
         run, counts, state = self._run, self._counts, self._state()
@@ -83,7 +87,7 @@ class Meter:
         run.lease = filled(LeaseFigures, counts)
         run.pods = filled(PodFigures, counts)
         run.pods.started_per_s_max = self._steepest(counts.pods_running)
-        run.requests = request_figures(counts.requests)
+        self.count_requests()
         run.events = filled(EventFigures, counts)
         run.events.sent = sum(_answered(counts, (verb, "events")) for verb in ("POST", "PATCH"))
         run.watch = filled(WatchFigures, counts)

@@ -5,7 +5,7 @@ the control plane, and what the run is held to. `--processes`, shards on several
 StatefulSet and Locust workers all leave one; `judged` makes one set of figures and one verdict of
 them, also where there is only one.
 
-    record, each 2 s --> record, each 2 s --the run ends--> record, whole
+    record, each second --> record, each second --the run ends--> record, whole
                                  --the process is killed--> what the last one had
 
 A shard that was started again leaves a record for each start: their counts add up, and the last one

@@ -10,7 +10,6 @@ starts, the first one cancels whatever is being prepared, a question too.
 
 import asyncio
 import contextlib
-import itertools
 import os
 import platform
 import shlex
@@ -72,8 +71,6 @@ from fleet.wire.sockets.connection import connection_health
 
 FRAME_S = 1.0
 LEAD = "lead"  # the purpose of requests about the other shards
-RECORD_EVERY = 2
-"""Frames between two records of a process that may be killed: what it loses."""
 LEASE_TRIES_MAX = 4
 """Within seven seconds: a fleet that cannot renew its Lease must end before another takes it."""
 
@@ -401,21 +398,27 @@ class Run:
                 await self._start_siblings(self._whole)
                 return await self._ready_then_work()
         finally:
-            await faults.close()
-            self._display.update(self._live())
-            self._display.phase("draining")
-            self._display.over()
-            if self._siblings is not None:
-                await self._siblings.stop()
-            last_look = self._observation.over
-            await self._background.persist("the last look at the run", last_look, tries_max=1)
-            meter.figures()
-            servers.stop()
-            node_host.silence()
-            await self._background.stop()
-            self._ending.judge(node_host, cluster, self._background.reasons())
-            await node_host.close()
+            await self._drain(servers)
             garbage.end()
+
+    async def _drain(self, servers: KubeletServers) -> None:
+        """Let the nodes fall silent, and bring the figures to their end."""
+        await self._faults.close()
+        self._display.update(self._live())
+        self._display.phase("draining")
+        self._display.over()
+        if self._siblings is not None:
+            await self._siblings.stop()
+        last_look = self._observation.over
+        await self._background.persist("the last look at the run", last_look, tries_max=1)
+        self._meter.figures()
+        servers.stop()
+        self._node_host.silence()
+        await self._background.stop()
+        await self._node_host.last_answers()
+        self._meter.count_requests()
+        self._ending.judge(self._node_host, self._cluster, self._background.reasons())
+        await self._node_host.close()
 
     def _open_faults(self, meter: Meter) -> FaultControl:
         """Let faults begin, in the first shard of a run for all of them."""
@@ -677,7 +680,7 @@ class Run:
 
     async def _sample(self) -> None:
         """Draw the display and write one line of the time series, once a second."""
-        for second in itertools.count():
+        while True:
             await asyncio.sleep(FRAME_S)
             live = self._live()
             self._display.update(live)
@@ -686,7 +689,7 @@ class Run:
                     keep_live(self._directory.path, live)
             if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)
-            if self._whole.run_id and second % RECORD_EVERY == 0:  # others may share the run
+            if self._whole.run_id:  # others may share the run; one that is killed loses a frame
                 with contextlib.suppress(SetupError):
                     self._directory.keep(self._record())
 

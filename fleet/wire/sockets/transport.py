@@ -191,6 +191,16 @@ class Transport:
             return
         self._open(connection, stream)
 
+    def is_asking(self) -> bool:
+        """Return whether a server has requests to answer, but for watches and who is cut off."""
+        return any(
+            not stream.watch and not stream.done
+            for entry in self._pools.values()
+            if entry.number not in self._cuts
+            for connection in entry.connections
+            for stream in connection.http2.streams.values()
+        )
+
     def cancel(self, pool: int, token: object) -> None:
         """Give a request up. Nothing of it is delivered any more."""
         entry = self._pools[pool]
