@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import tracemalloc
+from collections import Counter
 
 import pytest
 from world.simulation import Simulation
@@ -120,6 +121,32 @@ def test_nothing_is_kept_of_pods_that_are_gone(*, light: bool) -> None:
 
     first = kept(1)
     assert max(after - before for before, after in zip(first, kept(3), strict=True)) <= 2
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
+def test_nothing_is_kept_of_kubelets_that_were_restarted(*, light: bool) -> None:
+    """What is frozen after a storm of restarts is freed by its count of references only."""
+    sim = Simulation(nodes=3, seed=5, light=light)
+    for index in range(6):
+        sim.create_pod(f"p-{index}", f"n-{index % 3}")
+    sim.run_for(seconds=30)
+
+    def kept(restarts: int) -> Counter[str]:
+        """Restart all kubelets so often; return how many objects of fleet there are, by type."""
+        for _ in range(restarts):
+            sim.go_wrong(type="KubeletRestart")
+            sim.run_for(seconds=700)  # Events are forgotten after ten minutes
+        kinds = (type(each) for each in gc.get_objects())
+        return Counter(str(each) for each in kinds if str(each).startswith("<class 'fleet."))
+
+    gc.collect()
+    gc.disable()
+    try:
+        first = kept(1)
+        assert not kept(3) - first
+        assert gc.collect() < 100
+    finally:
+        gc.enable()
 
 
 def test_what_a_node_waits_for_does_not_pile_up() -> None:
