@@ -14,8 +14,8 @@ import orjson
 import pytest
 from e2e.e2e_world import TOLD_MAX
 from e2e.own_control_plane import standing
+from support.go_program import TESTED
 
-from fleet import KUBERNETES_VERSION
 from fleet.controlplane.binaries import BUILT
 from fleet.profile.release import minor_of
 from versions.smoke import JUDGED, PROPERTY, smoke
@@ -57,7 +57,7 @@ def test_the_kubelet_of_each_minor_judges_fleets_node(
     release: str, record_property: Callable[[str, object], None]
 ) -> None:
     judge: tuple[str, ...] = ("test_recorded_minors.py", f"-k={minor_of(release)}-")
-    if release == KUBERNETES_VERSION:
+    if release == TESTED:
         judge = ("test_recorded.py",)
     done = subprocess.run(
         (sys.executable, "-m", "pytest", "-q", *judge),
