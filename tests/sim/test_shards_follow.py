@@ -25,6 +25,8 @@ from fleet.run.lead import Follower, Leader
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.scenario import parse
 
+pytest_plugins = ("sim_encodings",)
+
 NODES = (1, 3, 3, 3)  # by shard; a zone has every third node, so the first shard has none in it
 ZONE = "zone-b"
 STEP_NS = NS_PER_S // 20
