@@ -442,7 +442,7 @@ def dry_run(scenario: scenario.Scenario, path: Path, settings: Settings) -> str:
     server = built_release(settings.kubernetes_version) or settings.kubelet_version
     mix.choose_version(settings.kubelet_version, server or KUBERNETES_VERSION)
     is_light = settings.fidelity == "light"
-    plan = time_line(scenario, settings.nodes, settings.seed)
-    told = forecast(scenario, path, settings.nodes, mix, light=is_light)
+    plan = time_line(scenario, settings.nodes_of_run, settings.seed)
+    told = forecast(scenario, path, settings.nodes_of_run, mix, light=is_light)
     found = {"time_line": plan.splitlines(), "forecast": told.splitlines()}
     return printed(settings.output, found, f"{plan}\n{told}")

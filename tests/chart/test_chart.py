@@ -251,9 +251,12 @@ def test_a_test_of_100_000_nodes_is_one_job(bare_helm: Helm) -> None:
     assert "--nodes-total=100000" in container(objects)["args"]
 
 
-def test_a_scenario_is_played_by_one_pod_with_rights_for_its_objects(bare_helm: Helm) -> None:
-    objects = bare_helm.objects(MATRIX["scenario"])
+def test_a_scenario_is_played_over_all_pods_with_rights_for_its_objects(bare_helm: Helm) -> None:
+    objects = bare_helm.objects(MATRIX["scenario"] | {"nodes": 2_500, "nodesPerPod": 1_000})
+    [job] = of_kind(objects, "Job", f"{RELEASE}-1")
+    assert job["spec"]["completions"] == 3
     args = container(objects)["args"]
+    assert {"--nodes=1000", "--nodes-total=2500", "--shard=$(POD_INDEX)"} <= {*args}
     assert args[:2] == ["run", "/etc/fleet/configmaps/ours/outage.yaml"]
     assert not [each for each in args if each.startswith(("--seed", "--start", "--duration"))]
     [role] = of_kind(objects, "ClusterRole", f"{NAMESPACE}-{RELEASE}-run")
