@@ -31,7 +31,6 @@ from .peer_plane import FLEET
 sys.path += [str(ROOT / "tests")]
 from e2e.free_ports import free_port
 from support.go_program import KWOK, build_kubemark, to_stderr
-from support.hollow_node import hollow_kubelet
 
 KWOK_TOOL = "KWOK"
 KUBEMARK = "kubemark"
@@ -209,4 +208,10 @@ def _hollow_node(
     pair = Pair(directory / "node.crt", directory / "node.key")
     authority.client(pair, user, ("system:nodes",))
     kubeconfig.write_bytes(render_kubeconfig(info.url, info.ca_file, user, pair))
-    return hollow_kubelet(kubemark, name, kubeconfig, directory, (port, port + 1))
+    # It makes a directory of its own in $TMPDIR and leaves it.
+    return (
+        *(str(kubemark), "--morph=kubelet", f"--name={name}", f"--kubeconfig={kubeconfig}"),
+        *(f"--kubelet-port={port}", f"--kubelet-read-only-port={port + 1}"),
+        *("--kube-api-qps=50", "--kube-api-burst=100"),  # a kubelet's; kubemark has 10 and 20
+        *("--use-host-image-service=false", f"--cert-dir={directory}"),
+    )
