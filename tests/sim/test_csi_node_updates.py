@@ -1,5 +1,7 @@
 """How many volumes a node takes changes, and its CSINode follows: by time, and when it is full."""
 
+from itertools import pairwise
+
 import pytest
 from test_volume_timing import ATTACHMENT, DATA, DRIVER, claim
 from world.pod_world import model_of
@@ -7,6 +9,7 @@ from world.sim_faults import ApiServerAnswers
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
+from fleet.clock import NS_PER_S
 from fleet.kubelet.node.csi_node import NODE_ID_ANNOTATION
 from fleet.profile.release import V1_34, V1_35, Release
 
@@ -228,4 +231,21 @@ def test_a_csinode_that_is_refused_is_asked_for_again_and_the_node_is_not() -> N
     sim.run_for(seconds=0.5)
     assert verbs(sim, since_s) == ["GET", "GET", "GET", "GET", "PUT"]
     assert not sim.calls(path="/nodes/n-0", since_s=since_s)
+    assert count(sim) == 26
+
+
+def test_a_driver_that_cannot_register_is_tried_less_and_less_often() -> None:
+    """Source: pkg/util/goroutinemap/exponentialbackoff, by which the plug-in manager waits."""
+    sim = sim_of(V1_35)
+    unreadable = {"metadata": {"annotations": {NODE_ID_ANNOTATION: "{"}}}
+    sim.server.update("nodes", "n-0", unreadable)
+    since_s = sim.now_s
+    sim.run_for(seconds=400)
+    reads = sim.calls(verb="GET", path="/nodes/n-0", since_s=since_s)
+    starts_s = [each.t_ns / NS_PER_S for each in reads if each.path.endswith("/n-0")][::4]
+    gaps_s = [after - before for before, after in pairwise(starts_s)]
+    assert gaps_s == pytest.approx([1, 1, 2, 4, 8, 16, 32, 64, 122, 122], abs=0.5)
+    readable = {"metadata": {"annotations": {NODE_ID_ANNOTATION: None}}}
+    sim.server.update("nodes", "n-0", readable)
+    sim.run_for(seconds=122)
     assert count(sim) == 26

@@ -136,6 +136,8 @@ class CSINode:
 
 NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 RECONCILE_NS = 1 * NS_PER_S  # the plug-in manager's loopSleepDuration
+REGISTER_FIRST_NS = 500 * NS_PER_MS  # its back-off: initialDurationBeforeRetry, which doubles
+REGISTER_MAX_NS = 122 * NS_PER_S  # maxDurationBeforeRetry
 
 
 @dataclass(slots=True, eq=False)
@@ -147,6 +149,7 @@ class CSIDrivers:
     _node_uid: str = ""  # of the Node, as it was read for the driver
     _queue: tuple[str, ...] = ()  # of the first driver an answer or the next try is awaited
     _tries: int = 0  # of the Node, then of the CSINode
+    _rounds: int = 0  # how often the plug-in manager could not register the driver
     _due_ns: int = 0  # of the next try, 0 while an answer is awaited
     # by driver: the period of its updates, and when it is over
     _periods: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -271,15 +274,16 @@ class CSIDrivers:
         if not self._queue and not self.is_registered:
             self.is_registered = True
             self.sync(turn)
-        self._is_in_node, self._tries = self.is_registered, 0
+        self._is_in_node, self._tries, self._rounds = self.is_registered, 0, 0
         if self._queue:
             self._ask(turn)
 
     def _back_off(self, turn: Turn) -> None:
         """Wait as wait.ExponentialBackoff does.
 
-        After four tries the plug-in manager registers the driver again, and an update is left for
-        the next period. Source: updateNode, updateCSINode.
+        After four tries the plug-in manager registers the driver again, later each time, and an
+        update is left for the next period. Source: updateNode, updateCSINode;
+        pkg/util/goroutinemap/exponentialbackoff.
         """
         self._tries += 1
         if self._tries < TRIES_PER_ROUND:
@@ -287,8 +291,9 @@ class CSIDrivers:
         elif self.is_registered:
             self._next(turn)
         else:
-            self._is_in_node, self._tries = False, 0
-            self._wait(RECONCILE_NS, turn)
+            delay_ns = min(REGISTER_FIRST_NS << self._rounds, REGISTER_MAX_NS)
+            self._is_in_node, self._tries, self._rounds = False, 0, min(self._rounds + 1, 8)
+            self._wait(max(delay_ns, RECONCILE_NS), turn)
 
     def _wait(self, delay_ns: int, turn: Turn) -> None:
         self._due_ns = turn.now_ns + delay_ns
