@@ -39,9 +39,12 @@ def test_what_a_black_hole_keeps_passes_once_it_is_over(certificate: Certificate
             harness.sweep(5)
         assert harness.responses() == []
         assert harness.stats.connections == 1
+        assert not harness.transport.is_asking()  # no end of a run waits for it
         harness.transport.cut(1, None)
+        assert harness.transport.is_asking()
         answers = await harness.answers(1)
         assert answers["late"].code == 200
+        assert not harness.transport.is_asking()  # but for the watch
         assert len(peer.connections) == 1  # the same one, and its watch goes on
 
     with_peer(certificate, test)
