@@ -169,8 +169,8 @@ class Leader:
             self._written = version
 
     def _lacks(self, version: int) -> bool:
-        """Return whether a shard whose nodes are up has not taken this version over."""
-        return any(0 <= each.seen < version for each in self.standings)
+        """Return whether a shard has not taken this version over; its nodes may just come up."""
+        return any(each.seen < version for each in self.standings)
 
 
 class Follower:
