@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self, TypeVar
 
 import aiohttp
@@ -58,6 +58,17 @@ class Admin:
             verb, self._url + path, data=data, headers=named
         ) as answer:
             return answer.status, json.loads(await answer.read())
+
+    async def hold(self, path: str, user: str, end: asyncio.Event) -> int:
+        """Create an object as a user, with a body that comes at the end; return the code."""
+
+        async def body() -> AsyncIterator[bytes]:
+            await end.wait()
+            yield b"no object"
+
+        named = {"content-type": "application/json", "impersonate-user": user}
+        async with self._session.post(self._url + path, data=body(), headers=named) as answer:
+            return answer.status
 
     async def get(self, path: str, *, accept: str = "application/json") -> Json:
         code, found = await self.ask("GET", path, accept=accept)

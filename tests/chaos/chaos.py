@@ -90,8 +90,8 @@ async def play(options: argparse.Namespace, seed: int) -> Story:
             finally:
                 story.churned, story.unasked = stage.churned, stage.unasked
                 keep(stage, options.out / str(seed))
-    except* ENDS_EARLY as error:
-        story.wrong.append(f"the story ended early: {error!r}")
+    except* ENDS_EARLY as group:
+        story.wrong += [f"the story ended early: {error!r}" for error in group.exceptions]
     return story
 
 

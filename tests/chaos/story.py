@@ -10,6 +10,8 @@ from typing import Self
 from chaos.trouble import KINDS
 
 NAME = "story.json"
+WORDS_MAX = 300
+"""Characters that the tables show of what is wrong."""
 
 
 @dataclass
@@ -106,6 +108,10 @@ def tables(stories: list[Story]) -> str:
         for story in stories
     ]
     heads = ["seed", "size", "verdict", "faults", "pods deleted", "ended by themselves"]
-    wrong = [f"- seed {story.seed}: {each}" for story in stories for each in story.wrong]
+    wrong = [
+        f"- seed {story.seed}: {' '.join(each.split())[:WORDS_MAX]}"
+        for story in stories
+        for each in story.wrong
+    ]
     parts = (recoveries(stories), proofs(stories), table(heads, verdicts), wrong)
     return "\n\n".join("\n".join(lines) for lines in parts if lines)

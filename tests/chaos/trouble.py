@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-from chaos.admin import FLOW, NODES
+from chaos.admin import ERRORS, FLOW, NODES, PODS
 from chaos.stage import Fleet, Stage
 from fleet.controlplane.directory import Certificates, Layout
 from fleet.controlplane.flags import SERVICE_IP
@@ -160,7 +160,11 @@ async def _scheduler_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIt
 
 @kind("429-storm", 3, 12)
 async def _throttled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    """Refuse whatever the nodes ask: a priority level that has no seats and no queue."""
+    """Refuse whatever the nodes ask: a priority level whose one seat is taken, without a queue.
+
+    A level without any seat still lets one request in, however long it takes. Source: apiserver,
+    pkg/util/flowcontrol/fairqueuing/queueset/queueset.go, canAccommodateSeatsLocked.
+    """
     limited = {"nominalConcurrencyShares": 0, "limitResponse": {"type": "Reject"}}
     level = {"metadata": {"name": LEVEL}, "spec": {"type": "Limited", "limited": limited}}
     everything = {each: ["*"] for each in ("verbs", "apiGroups", "resources", "namespaces")}
@@ -183,9 +187,20 @@ async def _throttled(stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[N
     ask = stage.admin.change
     await ask("POST", f"{FLOW}/prioritylevelconfigurations", level)
     await ask("POST", f"{FLOW}/flowschemas", schema)
+    end = asyncio.Event()
+
+    async def take_the_seat() -> None:
+        while not end.is_set():
+            with contextlib.suppress(*ERRORS):
+                await stage.admin.hold(PODS, fleet.user, end)
+            await asyncio.sleep(0.02)
+
+    taking = asyncio.create_task(take_the_seat())
     try:
         yield
     finally:
+        end.set()
+        await taking
         await ask("DELETE", f"{FLOW}/flowschemas/{LEVEL}")
         await ask("DELETE", f"{FLOW}/prioritylevelconfigurations/{LEVEL}")
 
