@@ -5,6 +5,7 @@ deleted once, what is deleted does not come back. Recovery, within CONVERGE_S: e
 every pod where it should be, every watch open, nothing tried again any more.
 """
 
+import random
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -41,6 +42,9 @@ OUTAGE_MAX_S = 20
 STRANDS = 2
 """Series of faults, one fault after the other in each: two at once, of other nodes or the same."""
 RESTARTS = 4
+EDITS = 6
+"""How often somebody else writes into a Node what its kubelet says, and puts right."""
+LABEL, ELSEWHERE = "kubernetes.io/os", "plan9"
 CONVERGE_S = 300
 """Back-off of mounts (122 s) and of reflectors (60 s), a resync (90 s), and a status pass."""
 
@@ -73,6 +77,8 @@ class Trouble:
         self.sim = Simulation(nodes=NODES, seed=seed, light=light)
         self.light = light
         self.draws = Draws(seed ^ 0x7B0B1E)
+        self.others = random.Random(seed)
+        self.removed = 0
         self.count = 0
         self.pods: dict[str, str] = {}  # name to uid
         self.ends: dict[str, str] = {}  # what becomes of each
@@ -92,6 +98,9 @@ class Trouble:
             sim.after(TROUBLE_S * self.share(), partial(self._create, index))
         for _ in range(RESTARTS):
             sim.after(TROUBLE_S * self.share(), self._restart)
+        for _ in range(EDITS):
+            sim.after(TROUBLE_S * self.others.random(), self._edit)
+        sim.after(TROUBLE_S * self.others.random(), self._remove)
         for _ in range(STRANDS):
             self._go_wrong(sim.now_s + TROUBLE_S)
         sim.run_for(seconds=TROUBLE_S + OUTAGE_MAX_S)
@@ -120,6 +129,27 @@ class Trouble:
         nodes = [node for node in range(NODES) if self.share() < 0.4]
         self.sim.reactor.restart([NodeId(node) for node in nodes])
         self.restarted.update(nodes)
+
+    def _edit(self) -> None:
+        """Write as somebody else into a Node what its kubelet says."""
+        name = self.others.choice(self.sim.names)
+        edit: Object = {"metadata": {"labels": {LABEL: ELSEWHERE}}}
+        if self.others.random() < 0.5:
+            edit["status"] = {"capacity": {"cpu": "1"}, "addresses": []}
+        if self.sim.server.find("nodes", name) is not None:
+            self.sim.server.update("nodes", name, edit)
+
+    def _remove(self) -> None:
+        """Delete a Node as somebody else; its kubelet is restarted some time later."""
+        node = self.others.randrange(NODES)
+        if self.sim.server.find("nodes", self.sim.names[node]) is not None:
+            self.sim.server.remove(("nodes", "", self.sim.names[node]))
+            self.removed += 1
+            self.restarted.add(node)
+            self.sim.after(30 * self.others.random(), partial(self._restart_one, node))
+
+    def _restart_one(self, node: int) -> None:
+        self.sim.reactor.restart([NodeId(node)])
 
     def _create(self, index: int) -> None:
         name = f"pod-{index}"
@@ -163,7 +193,7 @@ class Trouble:
         assert self.sim.reactor.counts.quarantined == 0
         assert not self.sim.reactor.counts.rejected
         posts = self.sim.calls(verb="POST", path="/api/v1/nodes", code=201)
-        assert len(posts) <= NODES
+        assert len(posts) <= NODES + self.removed
         for node, name in enumerate(self.sim.names):
             # One that begins anew waits for its registration, which may have vanished.
             waits_s = CALL_TIMEOUT_NS / NS_PER_S if node in self.restarted else 0
@@ -215,6 +245,9 @@ class Trouble:
             assert kept == bound
         if not light:
             assert len(sim.server.all("csinodes")) == NODES
+            for node in sim.server.all("nodes"):
+                assert node["metadata"]["labels"][LABEL] != ELSEWHERE
+                assert node["status"]["capacity"]["cpu"] != "1"
         assert sim.server.open_watches >= (2 if light else WATCHES * NODES)
 
     def _check_ready(self, name: str) -> None:
