@@ -12,7 +12,7 @@ import orjson
 VERBS = {
     "create": "POST",
     "get": "GET",
-    "list": "GET",
+    "list": "LIST",
     "update": "PUT",
     "patch": "PATCH",
     "delete": "DELETE",

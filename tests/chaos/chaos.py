@@ -172,6 +172,7 @@ def miscounted(stage: Stage, fleet: Fleet, summary: Json) -> list[str]:
     """Compare what a fleet counted since its process started with what the audit log has.
 
     A request whose answer was lost has code 0 with fleet, and its code in the log if it got there.
+    Of a token that is refused (401) the API server does not know whose it is.
     """
     audited = stage.audit.of(fleet)
     audited.subtract(fleet.audited_before)
@@ -185,7 +186,10 @@ def miscounted(stage: Stage, fleet: Fleet, summary: Json) -> list[str]:
     for kind in sorted(counted.keys() | audited.keys()):
         verb, resource, code = kind
         ours, theirs = counted.get(kind, 0), audited[kind]
-        if code and not -LOST_MAX <= theirs - ours <= lost[verb, resource] + LOST_MAX:
+        if (
+            code not in {0, 401}
+            and not -LOST_MAX <= theirs - ours <= lost[verb, resource] + LOST_MAX
+        ):
             wrong.append(
                 f"{fleet.prefix} {verb} {resource} {code}: {ours} counted, {theirs} in log"
             )

@@ -172,7 +172,7 @@ def test_the_audit_log_is_counted_once_and_by_whole_lines(tmp_path: Path) -> Non
 
     watches = audit_line("watch", 200, "ResponseStarted") + audit_line("watch", 200)
     last = audit_line("patch", 200, subresource="status")
-    log.write_bytes(watches + audit_line("watch", 410) + audit_line("get", 404) + last[:20])
+    log.write_bytes(watches + audit_line("watch", 410) + audit_line("list", 404) + last[:20])
     audit = AuditCounter(log)
     audit.read()
     with log.open("ab") as file:
@@ -182,6 +182,6 @@ def test_the_audit_log_is_counted_once_and_by_whole_lines(tmp_path: Path) -> Non
     assert audit.of(Asker()) == {
         ("WATCH", "pods", 200): 1,
         ("WATCH", "pods", 410): 1,
-        ("GET", "pods", 404): 1,
+        ("LIST", "pods", 404): 1,
         ("PATCH", "pods/status", 200): 1,
     }

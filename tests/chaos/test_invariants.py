@@ -318,6 +318,14 @@ def test_an_end_is_well(monkeypatch: pytest.MonkeyPatch, over: Stage) -> None:
     assert at_the_end(monkeypatch, over) == {COUNTS: "", VERDICT: "", CLEAN: ""}
 
 
+def test_refused_tokens_are_nobodys_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, over: Stage
+) -> None:
+    refused = {"verb": "GET", "resource": "pods", "code": 401, "count": MANY}
+    ends(requests=[*counted(200, 100), refused])(over)
+    assert at_the_end(monkeypatch, over)[COUNTS] == ""
+
+
 def test_answers_that_were_lost_are_in_the_log(
     monkeypatch: pytest.MonkeyPatch, over: Stage
 ) -> None:
