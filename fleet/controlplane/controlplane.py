@@ -133,7 +133,8 @@ class Probe:
                         answer = await response.text()
                         raise SetupError(f"ClusterRoleBinding {name}: {response.status} {answer}")
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                raise SetupError(f"ClusterRoleBinding {name}: {error!r}") from error
+                why = str(error) or f"no answer in {REQUEST_TIMEOUT_S:g} s; is this machine busy?"
+                raise SetupError(f"local API server, ClusterRoleBinding {name}: {why}") from error
 
 
 class ControlPlane:
