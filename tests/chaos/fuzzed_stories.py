@@ -16,8 +16,6 @@ from collections import Counter
 from world.encodings import ENCODINGS
 from world.fuzzed_story import play
 
-from chaos.chaos import say
-
 MANGLED_S = 900
 SHARES = (0.1, 0.3, 0.5)
 """Of the frames that are changed, by seed."""
@@ -40,9 +38,9 @@ def main() -> int:
                         seed, light=light, share=share, encoding=encoding, mangled_s=MANGLED_S
                     )
             except BaseException:
-                say(f"{counts.total():,} frames were changed before {story}")
+                print(f"{counts.total():,} frames were changed before {story}")
                 raise
-        say(f"{counts.total():,} frames changed, seeds {options.first} to {seed}")
+        print(f"{counts.total():,} frames changed, seeds {options.first} to {seed}", flush=True)
         if counts.total() >= options.answers:
             break
     print("\n".join(f"{count:>8,} {what}" for what, count in sorted(counts.items())))

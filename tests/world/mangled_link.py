@@ -82,6 +82,10 @@ class MangledLink:
             connection = self._connections[pool] = Connection()
             if not self._receive(pool, connection, LIMITS):
                 return
+            if not connection.codec.has_room():  # as a changed limit says
+                self._lose(pool)
+                self._transport.fail(number, Failure.LOST)
+                return
         stream = connection.stream(number, request, sent_ns)
         if stream is None:
             return
