@@ -45,6 +45,8 @@ RESTARTS = 4
 EDITS = 6
 """How often somebody else writes into a Node what its kubelet says, and puts right."""
 LABEL, ELSEWHERE = "kubernetes.io/os", "plan9"
+BACK_OFF_S = 7
+"""Longest wait between two tries to renew. Source: lease/controller.go, maxBackoff."""
 CONVERGE_S = 300
 """Back-off of mounts (122 s) and of reflectors (60 s), a resync (90 s), and a status pass."""
 
@@ -208,10 +210,14 @@ class Trouble:
         return max(self.answered_s(*gap) for gap in pairwise([*times, self.sim.now_s]))
 
     def answered_s(self, since_s: float, until_s: float) -> float:
-        """Return how much of a time no fault was on."""
+        """Return how much of a time no fault was on.
+
+        Between two faults a kubelet may be waiting for its next try until the second one begins.
+        """
         answered, at_s = 0.0, since_s
         for begin_s, end_s in sorted(self.outages):  # they overlap
-            answered += max(0.0, min(begin_s, until_s) - at_s)
+            waits_s = BACK_OFF_S if at_s > since_s else 0
+            answered += max(0.0, min(begin_s, until_s) - at_s - waits_s)
             at_s = max(at_s, end_s)
         return answered + max(0.0, until_s - at_s)
 
