@@ -40,6 +40,7 @@ FOR_RIGHTS = "As you will give it to the run."
 LIKE_SPAWN = "Options of [`fleet spawn`](#fleet-spawn-command)"
 TESTS = Path(__file__).parent.parent / "tests"
 RECORDED, EXPECTED = TESTS / "oracle" / "recorded", TESTS / "conformance" / "expected.toml"
+OPTION = re.compile(r"(?<![`\w])(--[a-z][a-z-]+|-- COMMAND|\$[A-Z_]+)(?![\w`])")
 VERSIONS_HEADER = "| Kubernetes | release that fleet builds | judged by its kubelet | conformance |"
 SMOKE = TESTS / "versions" / "figures.json"
 """What `make versions RECORD=1` measured."""
@@ -135,7 +136,7 @@ def cli_page() -> str:
     lines += ["Options of several commands:", "", *_table(shared), ""]
     for path, command in _commands("fleet", cli):
         words, _, examples = (command.help or "").partition(EXAMPLES)
-        lines += [f"## {path}", "", *_paragraphs(words), ""]
+        lines += [f"## {path}", "", *_paragraphs(OPTION.sub(r"`\1`", words)), ""]
         if examples:
             lines += ["```text", *textwrap.dedent(examples.strip("\n")).splitlines(), "```", ""]
         is_spawn = command.name == "spawn"
