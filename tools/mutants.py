@@ -4,8 +4,9 @@
     python tools/mutants.py fleet/clock.py --show         # the mutants of one that live
 
 A mutant is a function with one operator, comparison, constant, condition, call or return changed.
-The test files that import the module run until a test fails. Simulations and recorded scenes that
-reach the changed line follow, where coverage has been recorded (`--reached`), the cheap ones first:
+The test files that import the module, and those of its folder, run until a test fails. Simulations
+and recorded scenes that reach the changed line follow, the cheap ones first, where coverage has
+been recorded (`--reached`):
 
     COVERAGE_FILE=sims pytest --cov=fleet --cov-context=test --cov-report= tests/sim
 
@@ -85,22 +86,35 @@ class Reached:
         return sorted(self._lines[path][line], key=lambda name: (self._cost[name], name))
 
 
-def importers(path: str) -> set[Path]:
-    """Return the test files that import a module, but for end-to-end tests."""
+def near(path: str) -> list[Path]:
+    """Return the test files that import a module, then the others of the folder that mirrors its.
+
+    End-to-end tests are none of them.
+    """
     parts = path.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = ".".join(parts[:-1]), parts[-1]
-    found = set()
-    for file in (ROOT / "tests").rglob("test_*.py"):
-        text = file.read_text()
-        if "fleet" not in text or "mark.e2e" in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and (
-                node.module == f"{package}.{name}"
-                or (node.module == package and name in {each.name for each in node.names})
-            ):
-                found.add(file)
-    return found
+    found = [file for file in sorted((ROOT / "tests").rglob("test_*.py")) if is_quick(file)]
+    folder = Path("tests", "unit", *parts[1:-1])
+    beside = [file for file in found if parts[1:-1] and file.parent == ROOT / folder]
+    return list(dict.fromkeys([*(each for each in found if imports(each, package, name)), *beside]))
+
+
+def is_quick(file: Path) -> bool:
+    """Return whether a test file is about fleet and needs no control plane."""
+    text = file.read_text()
+    return "fleet" in text and "mark.e2e" not in text
+
+
+def imports(file: Path, package: str, name: str) -> bool:
+    """Return whether a file imports a module of a package."""
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and (
+            node.module == f"{package}.{name}"
+            or (node.module == package and name in {each.name for each in node.names})
+        )
+        for node in ast.walk(ast.parse(file.read_text()))
+    )
 
 
 def mutants_of(path: str) -> Iterator[Mutant]:
@@ -231,8 +245,10 @@ class Runner:
 
     def _judge(self, path: str) -> Iterator[dict[str, Any]]:
         self._functions = functions_of(path)
-        files = importers(path)
-        narrow = [name for name, item in self._items.items() if item.path in files]
+        ranks = {file: rank for rank, file in enumerate(near(path))}
+        items = [each for each in self._items.values() if each.path in ranks]
+        items.sort(key=lambda item: ranks[item.path])
+        narrow = [item.nodeid for item in items]
         every = list(mutants_of(path))
         drawn = random.Random(f"{self._options.seed} {path}")  # noqa: S311 (a sample)
         for mutant in drawn.sample(every, min(self._options.mutants, len(every))):
@@ -334,7 +350,7 @@ def main() -> None:
     began = time.monotonic()
     quiet = ("-p", "no:terminal", "--timeout=0", "-p", "no:cacheprovider", "-m", "not e2e")
     options.modules_drawn = modules(options)
-    files = {str(file) for path in options.modules_drawn for file in importers(path)}
+    files = {str(file) for path in options.modules_drawn for file in near(path)}
     if options.reached:
         files |= {"tests/sim", "tests/oracle/test_recorded.py"}
     pytest.main([*quiet, *sorted(files)], plugins=[Runner(options)])

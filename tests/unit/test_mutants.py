@@ -76,8 +76,9 @@ def test_a_mutant_takes_the_place_of_the_code_that_runs(sample: str) -> None:
     }
 
 
-def test_the_tests_of_a_module_are_those_that_import_it() -> None:
-    found = {path.name for path in mutants.importers("fleet/clock.py")}
-    assert {"test_clock.py", "test_reactor.py"} <= found
-    assert "test_volumes.py" not in found
-    assert mutants.importers("fleet/cli.py") != mutants.importers("fleet/clock.py")
+def test_the_tests_of_a_module_are_those_that_import_it_and_those_of_its_folder() -> None:
+    of_clock = [path.name for path in mutants.near("fleet/clock.py")]
+    assert {"test_clock.py", "test_reactor.py"} <= {*of_clock}
+    assert not {"test_cli.py", "test_volumes.py"} & {*of_clock}
+    of_streams = [path.name for path in mutants.near("fleet/server/streaming.py")]
+    assert {"test_remote_command.py", "test_spdy.py"} <= {*of_streams}
