@@ -103,7 +103,8 @@ def judged(records: Sequence[Record], restarts: int = 0, *, is_whole: bool = Tru
     )
     restarts = max(restarts, len(records) - len(shards))
     if restarts:
-        reason = f"{restarts} times a process of the fleet died and was started again"
+        often = f", {restarts} times" if restarts > 1 else ""
+        reason = f"a process of the fleet died and was started again{often}"
         figures.invalid_reasons = [*figures.invalid_reasons, reason]
     missing = _missing(shards) if is_whole else []
     late = _late(leader, shards)

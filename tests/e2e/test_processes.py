@@ -52,7 +52,7 @@ def test_a_process_that_is_killed_comes_back_and_adopts_its_nodes(world: World) 
         run.interrupt()
         printed, _ = run.process.communicate(timeout=240)
         assert run.process.returncode == 4, run.log  # a process died: the figures lack its part
-        assert "1 times a process of the fleet died" in printed
+        assert "a process of the fleet died and was started again" in printed
     world.assert_nothing_left(PREFIX)
 
 

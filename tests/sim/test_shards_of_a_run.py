@@ -91,7 +91,7 @@ def test_a_killed_shard_costs_a_second_of_its_counts_and_the_verdict_says_so() -
     assert [each.starts for each in figures.shards] == [1, 1, 2, 1]
     decided = figures.judgement()
     assert decided.outcome is Outcome.INVALID
-    assert decided.reasons == ["1 times a process of the fleet died and was started again"]
+    assert decided.reasons == ["a process of the fleet died and was started again"]
 
 
 def test_a_killed_shard_that_does_not_come_back_makes_the_run_incomplete() -> None:
