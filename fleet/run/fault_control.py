@@ -237,6 +237,8 @@ class FaultControl:
                 if (fault := self._faults.get(each.number)) is not None and each.ends_s:
                     self._end_in(fault, left_s)
         plan.faults = [each for each in plan.faults if each.number in self._faults]
+        if self._lead is not None:
+            self._lead.change()
 
     def _take_over(self, number: int, spec: FaultSpec, since_s: float = 0.0) -> None:
         """Have a fault of the plan on here, which has been on for so long."""
