@@ -286,6 +286,16 @@ def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
         restart = FaultSpec.model_validate({"type": "KubeletRestart"})
         begun = await shards[0].control.inject(restart)
         assert (begun.number, begun.hit, begun.of) == (1, 4, 4)
+
+        shards[0].kill()
+        follower = shards[1].follower
+        assert follower is not None
+        follower.is_over.clear()  # of the one before
+        await asyncio.sleep(290)
+        assert not follower.is_over.is_set()
+        await asyncio.sleep(25)
+        assert follower.is_over.is_set()
+        assert "the first shard of the run was gone for 3" in follower.lost
         for shard in shards:
             shard.stop()
 
