@@ -195,6 +195,10 @@ def test_the_command_line_takes_the_place_of_the_file(tmp_path: Path) -> None:
         settings_of(scenario, path, {"duration": "5m"})
     with pytest.raises(UsageError, match="Partition needs connections of the nodes' own"):
         settings_of(scenario, path, {"fidelity": "light"})
+    shard = settings_of(scenario, path, {"shard": 1, "nodes": 5, "run_id": "r"})
+    assert (shard.nodes_of_run, shard.shards_wanted, shard.follows) == (20, 4, True)
+    with pytest.raises(UsageError, match="--shard: say how many --nodes a shard has"):
+        settings_of(scenario, path, {"shard": 1, "nodes": 5})
 
 
 def test_a_scenario_that_is_not_there_is_told() -> None:
