@@ -36,7 +36,7 @@ class Story:
                 self.held[name][kind] += not wrong
                 self.looks[name][kind] += 1
             if wrong:
-                self.wrong.append(f"{when}, after {', '.join(sorted(episode))}: {name}: {wrong}")
+                self.wrong.append(f"{when}: {name}: {wrong} (after {', '.join(sorted(episode))})")
 
     def write(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)

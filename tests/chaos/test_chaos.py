@@ -132,7 +132,7 @@ def test_stories_add_up(tmp_path: Path) -> None:
         "| etcd-killed | 0/0 |",
         "| 2 | small | green | 1 | 0 |  |",
         "| 10 | small | RED | 1 | 0 |  |",
-        "- seed 10: calm, after etcd-slow: every node is Ready: 1: full-00001",
+        "- seed 10: calm: every node is Ready: 1: full-00001 (after etcd-slow)",
     ):
         assert line in lines
 

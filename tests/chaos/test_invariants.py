@@ -253,7 +253,7 @@ def test_no_answer_is_no_proof(tmp_path: Path) -> None:
 def test_what_is_wrong_makes_a_run_red() -> None:
     story = Story(1)
     story.note({"etcd-slow"}, {"good": "", "bad": "1: a"}, "now")
-    assert story.wrong == ["now, after etcd-slow: bad: 1: a"]
+    assert story.wrong == ["now: bad: 1: a (after etcd-slow)"]
     assert (story.held["good"]["etcd-slow"], story.looks["good"]["etcd-slow"]) == (1, 1)
     assert (story.held["bad"]["etcd-slow"], story.looks["bad"]["etcd-slow"]) == (0, 1)
 
