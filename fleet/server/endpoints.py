@@ -1,6 +1,6 @@
 """What each endpoint of a kubelet answers, but for streams.
 
-Health, pods, stats, metrics and logs.
+Health, pods, stats, metrics, logs and /configz.
 Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/healthz/healthz.go;
 apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
 query of a log.
@@ -25,7 +25,9 @@ from fleet.k8s.streams import LogOptions, Refusal
 from fleet.k8s.times import parse_rfc3339_nano
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
+from fleet.reactor.process import Entry
 from fleet.runtime.container_log import LogReader
+from fleet.server.configz import configz
 from fleet.server.host_interface import container_logs
 from fleet.server.http import json, text
 from fleet.server.node_metrics import (
@@ -48,7 +50,7 @@ FORWARDED_MAX = 10_000  # connections to ports of pods, of all clients that forw
 
 NOT_EMULATED = (
     *(Endpoint.LOGS, Endpoint.CHECKPOINT, Endpoint.DEBUG_FLAGS, Endpoint.PPROF),
-    *(Endpoint.CONFIGZ, Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN, Endpoint.RUNNING_PODS),
+    *(Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN, Endpoint.RUNNING_PODS),
 )
 
 
@@ -180,8 +182,13 @@ Answers = dict[Endpoint, Callable[[Asked], Awaitable[web.StreamResponse]]]
 class Endpoints:
     """Answers for all nodes of a process."""
 
-    def __init__(self, reactor_thread: ReactorThread) -> None:
+    def __init__(
+        self,
+        reactor_thread: ReactorThread,
+        entries: list[Entry],
+    ) -> None:
         self._reactor_thread = reactor_thread
+        self._entries = entries
         self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
         self.answers: Answers = {
             Endpoint.HEALTHZ: self._healthz,
@@ -193,8 +200,12 @@ class Endpoints:
             Endpoint.METRICS_PROBES: partial(self._metrics, act=probe_metrics),
             Endpoint.METRICS_SLIS: partial(self._metrics, act=sli_metrics),
             Endpoint.CONTAINER_LOGS: self._container_logs,
+            Endpoint.CONFIGZ: self._configz,
             **dict.fromkeys(NOT_EMULATED, self._not_emulated),
         }
+
+    async def _configz(self, asked: Asked) -> web.StreamResponse:
+        return json(configz(self._entries[asked.node].caller.template.model))
 
     async def _not_emulated(self, _asked: Asked) -> web.StreamResponse:
         return text(501, "fleet does not emulate this endpoint\n")

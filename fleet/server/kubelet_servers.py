@@ -179,7 +179,7 @@ class KubeletServers:
         reactor = self._reactor
         self._reactor_thread = reactor_thread
         self._access = access = AccessControl(reactor, reactor_thread)
-        endpoints = Endpoints(reactor_thread)
+        endpoints = Endpoints(reactor_thread, reactor.entries)
         self._answers = endpoints.answers | Streaming(reactor_thread).answers
         http = NodeHttp(self.handle)
         listener = Listener(

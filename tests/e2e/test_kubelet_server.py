@@ -205,7 +205,7 @@ def test_reviews_are_the_nodes_own_requests_and_kept(served: Served) -> None:
             for each in served.world.audit()
         )
 
-    path = "/pods?first"
+    path = "/configz?first"
     assert ask(served, path, token=served.allowed).code == 200
     before = reviews()
     assert before >= 2
@@ -223,11 +223,10 @@ def test_each_path_answers_as_upstream(served: Served) -> None:
     assert shown["metadata"]["name"] == "says"
     assert shown["status"]["phase"] == "Running"
     assert shown["spec"]["containers"][0]["command"] == ["sh", "-c", SAYS]
+    assert json.loads(get("/configz").text)["kubeletconfig"]["nodeLeaseDurationSeconds"] == 40
     assert get("/statusz").code == 403  # of what the role of API servers does not have
     not_emulated = Answer(501, "fleet does not emulate this endpoint\n")
-    assert (
-        get("/configz") == get("/flagz") == get("/logs/") == get("/debug/flags/v") == not_emulated
-    )
+    assert get("/flagz") == get("/logs/") == get("/debug/flags/v") == not_emulated
     assert get("/runningpods/") == not_emulated
     assert get("/runningpods").code == 301
     assert get("/spec") == Answer(404, "404 page not found\n")

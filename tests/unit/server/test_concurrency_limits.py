@@ -42,7 +42,7 @@ class Begins:
 
 def answers(reactor_thread: object) -> tuple[Streaming, Endpoints, Answers]:
     streaming = Streaming(cast("ReactorThread", reactor_thread))
-    endpoints = Endpoints(cast("ReactorThread", reactor_thread))
+    endpoints = Endpoints(cast("ReactorThread", reactor_thread), [])
     return streaming, endpoints, {**endpoints.answers, **streaming.answers}
 
 
