@@ -57,6 +57,7 @@ class Release:
     reports_ready_sandbox: bool = False  # before images are pulled, with a status of its own
     explains_sandbox: bool = False  # why PodReadyToStartContainers is False
     has_pod_resources: bool = True
+    keeps_memory: bool = True  # of a resized pod: the request that its status had before
     resizes_whole_pods: bool = False  # and shows resources of pods as a whole
     resizes_init_containers: bool = False  # which are no sidecars
     reports_resizes: bool = False  # events when a resize begins, is put off, cannot be or fails

@@ -76,6 +76,7 @@ class StatusGenerator:
             untolerated=status_generate.untolerated_key(pod, env.tolerate_key),
             probed=self._probes.update_pod_status(pod, sandbox, old, turn),
             pod_resources=env.model.release.resizes_whole_pods,
+            keeps_memory=env.model.release.keeps_memory,
             explains_sandbox=env.model.release.explains_sandbox,
             # The last look at a pod is as old as the one at which its containers were stopped.
             keeps_last=env.model.release.restarts_all_containers

@@ -97,6 +97,7 @@ class PodInputs(NamedTuple):
     probed: Mapping[str, Probed] = NOT_PROBED  # by container
     in_cgroup: PodSpec | None = None  # by which the pod's cgroup is, if not as asked
     pod_resources: bool = True  # the status shows the resources of the whole pod
+    keeps_memory: bool = True
     explains_sandbox: bool = False  # why it is not ready
     keeps_last: bool = True  # lastState of a container that ended, though that one is removed
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
@@ -139,7 +140,8 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         if api_phase not in TERMINAL_PHASES:
             phase = "Failed"
         reason, message = DEADLINE_REASON, DEADLINE_MESSAGE
-    resources = resources_shown(pod, inputs.in_cgroup or pod.spec, old)
+    in_cgroup = inputs.in_cgroup or pod.spec
+    resources = resources_shown(pod, in_cgroup, old, keeps_memory=inputs.keeps_memory)
     pod_ips = by_family(sandbox.ips, inputs.host_ips) if sandbox is not None else old.pod_ips
     if pod.spec.host_network:
         pod_ips = with_second(pod_ips, inputs.host_ips)
@@ -638,7 +640,9 @@ SHARES_MIN_MILLI = 2
 QUOTA_MIN_MILLI = 10  # a shorter quota than 1 ms of 100 there is not (MinMilliCPULimit)
 
 
-def resources_shown(pod: Pod, in_cgroup: PodSpec, old: PodStatus) -> bytes:
+def resources_shown(
+    pod: Pod, in_cgroup: PodSpec, old: PodStatus, *, keeps_memory: bool = True
+) -> bytes:
     """Return the resources of a pod as JSON; `in_cgroup` is the spec that its cgroup is by."""
     phase, shown = pod.status.phase, old.resources_json
     asked = pod.spec.resources_json
@@ -650,19 +654,22 @@ def resources_shown(pod: Pod, in_cgroup: PodSpec, old: PodStatus) -> bytes:
         return asked
     if old.phase != "Running":
         return in_cgroup.ended_json
-    if shown in {in_cgroup.running_json, in_cgroup.resources_json, b""}:
+    is_settled = shown in {in_cgroup.running_json, in_cgroup.resources_json, b""}
+    if is_settled and (keeps_memory or in_cgroup is pod.spec):
         return in_cgroup.running_json
-    return _kept(in_cgroup.running_json, in_cgroup.ended_json, shown)
+    given = b"" if keeps_memory else pod.spec.running_json
+    return _kept(in_cgroup.running_json, in_cgroup.ended_json, shown or b"{}", given)
 
 
 @lru_cache(maxsize=RESIZES_MAX)
-def _kept(running: bytes, ended: bytes, shown: bytes) -> bytes:
+def _kept(running: bytes, ended: bytes, shown: bytes, given: bytes) -> bytes:
     """Return the resources after a resize. Source: preserveOldResourcesValue."""
     new, cgroup, old = (amounts(each) for each in (running, ended, shown))
     limits, requests = new["limits"], new["requests"]
     for name in limits.keys() - cgroup["limits"]:
         limits[name] = old["limits"].get(name)
-    requests["memory"] = old["requests"].get("memory", requests.get("memory"))
+    memory_of = amounts(given) if given else old
+    requests["memory"] = memory_of["requests"].get("memory", requests.get("memory"))
     kinds = {"limits": limits, "requests": requests}
     return rendered(
         {kind: {k: v for k, v in each.items() if v is not None} for kind, each in kinds.items()}

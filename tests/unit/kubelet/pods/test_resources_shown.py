@@ -39,7 +39,11 @@ def test_a_resize_leaves_the_request_of_memory_as_it_was() -> None:
     after = made.spec._replace(
         running_json=both % (b"2Gi", b"2Gi"), ended_json=both % (b"2Gi", b"2Gi")
     )
-    assert shown(made, "Running", both % (b"1Gi", b"1Gi"), after) == both % (b"2Gi", b"1Gi")
+    before = both % (b"1Gi", b"1Gi")
+    assert shown(made, "Running", before, after) == both % (b"2Gi", b"1Gi")
+    made.spec = after
+    old = PodStatus(phase="Running", resources_json=before)  # not since 1.37
+    assert resources_shown(made, after, old, keeps_memory=False) == both % (b"2Gi", b"2Gi")
 
 
 def test_a_limit_that_a_resize_gives_to_one_of_two_containers_is_not_shown() -> None:
