@@ -103,8 +103,7 @@ def test_a_scenario_that_ships_is_played_and_judged(eager: World, name: str) -> 
     path = shrunk(world, name)
     phases: list[Json] = yaml.safe_load(path.read_text())["spec"]["phases"]
     named = (f"--kubeconfig={world.info.kubeconfig}", CONFIRMED, "--zone-labels")
-    shards = ("--processes=3",) if name == "zone-outage" else ()  # each has a node in each zone
-    with world.start(name, "run", str(path), f"--nodes={NODES}", *shards, *named) as run:
+    with world.start(name, "run", str(path), f"--nodes={NODES}", *named) as run:
         if name in SEEN_MEANWHILE:
             SEEN_MEANWHILE[name](world, name)
         run.ended_well_or_late()
