@@ -87,7 +87,7 @@ class VolumeManager:
 
     def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
         """Follow a change of what a pod refers to. Source: updatePodsInternal, RegisterPod."""
-        if old.spec != new.spec:
+        if old.spec != new.spec or old.namespace != new.namespace:
             self.objects.register_pod(new, turn)
             self.objects.unregister_pod(old, turn)
 

@@ -131,6 +131,19 @@ def test_a_pod_whose_spec_was_changed_leaves_no_watch() -> None:
     assert stopped == {*started, (CM, "default", "cfg")}
 
 
+def test_a_pod_whose_namespace_was_changed_leaves_no_watch() -> None:
+    """It came with the same UID in a frame that was changed, and ended the kubelet as well."""
+    volumes = manager(PLAIN)
+    new = replaced(PLAIN, namespace="")
+    out: Outbox = []
+    volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
+    volumes.unregister_pod(new, turn_of(ENV, 0, out))
+    started = {each[1:] for each in out if isinstance(each, StartWatch)}
+    stopped = {each[1:] for each in out if isinstance(each, StopWatch)}
+    assert started == {(CM, "", "cfg")}
+    assert stopped == {*started, (CM, "default", "cfg")}
+
+
 def test_the_first_attempt_comes_with_the_loops() -> None:
     volumes = VolumeManager(RUNTIME)
     out: Outbox = []
