@@ -16,7 +16,7 @@ VERBS = {
     "update": "PUT",
     "patch": "PATCH",
     "delete": "DELETE",
-    "deletecollection": "DELETE",
+    "deletecollection": "DELETECOLLECTION",
     "watch": "WATCH",
 }
 Kind = tuple[str, str, int]
