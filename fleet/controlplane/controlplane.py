@@ -117,8 +117,12 @@ class Probe:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
-    async def bind_roles(self, url: str) -> None:
-        """Let bootstrap tokens join as nodes and the API server speak to kubelets."""
+    async def binds_roles(self, url: str) -> bool:
+        """Let bootstrap tokens join as nodes and the API server speak to kubelets.
+
+        Return False if the API server did not answer: what is bound already is no error the next
+        time. SetupError if it refused.
+        """
         for name, role, kind, subject in ROLE_BINDINGS:
             body = {
                 "apiVersion": f"{RBAC}/v1",
@@ -132,9 +136,9 @@ class Probe:
                     if response.status not in CREATED:
                         answer = await response.text()
                         raise SetupError(f"ClusterRoleBinding {name}: {response.status} {answer}")
-            except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                why = str(error) or f"no answer in {REQUEST_TIMEOUT_S:g} s; is this machine busy?"
-                raise SetupError(f"local API server, ClusterRoleBinding {name}: {why}") from error
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                return False
+        return True
 
 
 class ControlPlane:
@@ -299,7 +303,7 @@ class ControlPlane:
         await self._start_component(ETCD, self._health(ETCD, probe))
         await self._start_component(APISERVER, self._health(APISERVER, probe))
         await asyncio.gather(
-            probe.bind_roles(url),
+            self._wait(APISERVER, lambda: probe.binds_roles(url)),
             *(
                 self._start_component(name, self._health(name, probe))
                 for name in (SCHEDULER, CONTROLLER_MANAGER)
