@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from world.sim_faults import AnswersSlow
 from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
@@ -70,3 +71,17 @@ def test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says() -> 
         assert node["status"][member] == status[member]
     assert sim.condition("n-0") == "True"
     assert node["metadata"]["labels"]["kubernetes.io/os"] == "linux"
+
+
+def test_an_edit_is_put_right_that_is_seen_while_a_report_is_on_its_way() -> None:
+    every = 1.5
+    for tries in range(8):  # one of them falls between a PATCH and its answer, which takes 4 s
+        sim = Simulation(seed=3)
+        sim.run_for(seconds=33)
+        capacity = sim.server.get("nodes", "n-0")["status"]["capacity"]
+        AnswersSlow(4).inject(sim.transport)
+        sim.server.update("nodes", "n-0", {"status": {"capacity": {"cpu": "1"}}})
+        sim.run_for(seconds=tries * every)
+        sim.server.update("nodes", "n-0", {"status": {"capacity": {"pods": "1"}}})
+        sim.run_for(seconds=45)
+        assert sim.server.get("nodes", "n-0")["status"]["capacity"] == capacity, tries

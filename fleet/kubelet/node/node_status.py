@@ -301,8 +301,9 @@ class NodeStatus:
             if self.is_lost(reply.record, turn):
                 return []
             return self._try_on(reply.record, inputs, turn)
+        if not self._reported_ns:
+            turn.env.outdated.pop(turn.node, None)
         self._reported_ns = turn.now_ns
-        turn.env.outdated.pop(turn.node, None)
         self._finish(inputs, turn)
         return []
 
@@ -344,6 +345,10 @@ class NodeStatus:
         )
         if turn.node in env.outdated:
             patch = node_reconcile.both(patch, env.outdated[turn.node])
+            # What is seen until the answer comes is another edit; a failed try looks again by a
+            # GET, but for the first report.
+            if self._reported_ns:
+                del env.outdated[turn.node]
         turn.call(effects.Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
         return events
 
