@@ -78,7 +78,8 @@ class Environment:
     static: tuple[StaticManifest, ...] | None = None  # as the profile's files say, once read
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
     claims: dict[int, dict[PodUid, PreparedClaims]] = field(default_factory=dict)  # the same
-    outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for a first status patch
+    outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for the next status patch
+    sent: dict[int, NodeStatusPatch] = field(default_factory=dict)  # from there, until the answer
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make
     boots: dict[int, int] = field(default_factory=dict)  # of machines that booted again: how often
     wall_offset_ns: int = 0  # wall minus monotonic; the reactor keeps it

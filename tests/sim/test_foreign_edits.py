@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from world.sim_faults import AnswersSlow
+from world.sim_faults import AnswersSlow, ApiServerAnswers
 from world.simulation import Simulation
 
 pytest_plugins = ("sim_encodings",)
@@ -85,3 +85,18 @@ def test_an_edit_is_put_right_that_is_seen_while_a_report_is_on_its_way() -> Non
         sim.server.update("nodes", "n-0", {"status": {"capacity": {"pods": "1"}}})
         sim.run_for(seconds=45)
         assert sim.server.get("nodes", "n-0")["status"]["capacity"] == capacity, tries
+
+
+def test_an_edit_is_put_right_though_all_tries_of_a_report_failed() -> None:
+    sim = Simulation(seed=3)
+    sim.run_for(seconds=33)
+    capacity = sim.server.get("nodes", "n-0")["status"]["capacity"]
+    since_s = sim.now_s
+    fault = ApiServerAnswers(500)
+    fault.inject(sim.transport)
+    sim.server.update("nodes", "n-0", {"status": {"capacity": {"cpu": "1"}}})
+    sim.run_for(seconds=15)
+    assert len(sim.calls(verb="PATCH", path="/nodes/n-0", since_s=since_s)) == 1
+    fault.heal(sim.transport)
+    sim.run_for(seconds=15)
+    assert sim.server.get("nodes", "n-0")["status"]["capacity"] == capacity

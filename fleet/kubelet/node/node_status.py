@@ -293,7 +293,10 @@ class NodeStatus:
     ) -> list[Reason]:
         """Take the answer to a GET or PATCH of the tick under way."""
         assert self._tries >= 0, call
+        sent = turn.env.sent.pop(turn.node, None)
         if not reply.ok:
+            if sent is not None:
+                turn.env.outdated.setdefault(turn.node, sent)
             self._try_again(turn)
             return []
         if call.op is effects.Op.GET_NODE_HEARTBEAT:
@@ -301,8 +304,6 @@ class NodeStatus:
             if self.is_lost(reply.record, turn):
                 return []
             return self._try_on(reply.record, inputs, turn)
-        if not self._reported_ns:
-            turn.env.outdated.pop(turn.node, None)
         self._reported_ns = turn.now_ns
         self._finish(inputs, turn)
         return []
@@ -343,12 +344,9 @@ class NodeStatus:
             status_json=b",".join(part for part in (images, resources) if part),
             volumes_in_use=inputs.volumes_in_use,
         )
-        if turn.node in env.outdated:
-            patch = node_reconcile.both(patch, env.outdated[turn.node])
-            # What is seen until the answer comes is another edit; a failed try looks again by a
-            # GET, but for the first report.
-            if self._reported_ns:
-                del env.outdated[turn.node]
+        if turn.node in env.outdated:  # what is seen until the answer comes is another edit
+            env.sent[turn.node] = env.outdated.pop(turn.node)
+            patch = node_reconcile.both(patch, env.sent[turn.node])
         turn.call(effects.Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
         return events
 
