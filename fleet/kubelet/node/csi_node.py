@@ -224,8 +224,11 @@ class CSIDrivers:
             (key, turn.facts.name) for key in driver.topology_keys if key not in node.labels
         )
         try:
-            known = orjson.loads(node.details.annotations.get(NODE_ID_ANNOTATION) or "{}")
+            known = orjson.loads(node.details.annotations.get(NODE_ID_ANNOTATION) or "null")
         except orjson.JSONDecodeError:
+            known = ""
+        known = {} if known is None else known
+        if not isinstance(known, dict):  # others wrote it
             self._back_off(turn)
             return
         ids = known | {driver.name: turn.facts.name}
