@@ -77,10 +77,10 @@ class PortSession:
     def _take_request(self, now_ns: int) -> None:
         """Answer the request if its head is complete."""
         found = _REQUEST.match(self._given.decode("latin-1"))
-        if len(self._given) > HEAD_MAX or (found is None and b"\r\n" in self._given):
-            self._answer(HttpReply(400))
-        elif found is not None and b"\r\n\r\n" in self._given:
+        if found is not None and b"\r\n\r\n" in self._given:
             self._answer(self._answer_to(found["path"], now_ns), is_head=found["method"] == "HEAD")
+        elif len(self._given) > HEAD_MAX or (found is None and b"\r\n" in self._given):
+            self._answer(HttpReply(400))
 
     def _answer(self, reply: HttpReply, *, is_head: bool = False) -> None:
         line = f"HTTP/1.1 {reply.code} {phrase_of(reply.code)}"

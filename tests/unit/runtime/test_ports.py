@@ -45,7 +45,7 @@ def test_a_port_belongs_to_the_container_that_declares_it() -> None:
     [
         (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"web"),
         (b"HEAD /data HTTP/1.1\r\n\r\n", b""),
-        (b"POST /any HTTP/1.1\r\nContent-Length: 4\r\n\r\nabcd", b"web"),
+        (b"POST /any HTTP/1.1\r\nContent-Length: 99999\r\n\r\n" + b"a" * 99_999, b"web"),
     ],
 )
 def test_requests(request_: bytes, answer: bytes) -> None:
