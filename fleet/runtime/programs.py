@@ -101,7 +101,7 @@ class CommandProgram(Program):
 
     def probe(self, pod: Pod, spec: ContainerSpec, probe: ProbeSpec) -> ProbeBehavior | None:  # noqa: ARG002
         """Return what an exec probe finds: its command is run on the files of the container's."""
-        if probe.handler != "exec":
+        if probe.handler != "exec" or not _is_short(probe.command):
             return None
         return _phases(probe.command, self.words if _is_short(self.words) else ())
 

@@ -12,10 +12,11 @@ from world.pod_world import UID, World, container, make_pod
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
-from fleet.profile.container_behavior import ProbeAnswer, ProbeBehavior, ProbePhase
+from fleet.profile.container_behavior import ALWAYS_GOOD, ProbeAnswer, ProbeBehavior, ProbePhase
 from fleet.profile.loader import parse_documents
 from fleet.profile.pod_behavior import ContainerBehavior, PodBehaviorManifest
 from fleet.runtime import programs
+from fleet.runtime.commands import TEXT_MAX
 from fleet.runtime.files import NodeFiles
 from fleet.runtime.program import Process, Program
 from fleet.runtime.programs import (
@@ -197,3 +198,13 @@ def test_a_program_that_serves_runs_on_in_a_job() -> None:
     world.create(make_pod(container(), restart_policy="Never", is_controlled=True))
     world.run(60)
     assert world.pods[UID].status.phase == "Running"
+
+
+def test_the_long_command_of_a_probe_passes_and_is_not_kept() -> None:
+    pod = make_pod(container("c", "sleep", "9"))
+    kept = programs._phases.cache_info().currsize
+    probe = ProbeSpec("exec", command=("false", "x" * TEXT_MAX))
+    program = program_of(pod, pod.spec.containers[0])
+    found = probe_of(pod, pod.spec.containers[0], probe, program, ContainerBehavior())
+    assert found == ALWAYS_GOOD
+    assert programs._phases.cache_info().currsize == kept
