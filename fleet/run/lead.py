@@ -139,8 +139,9 @@ class Leader:
                 await self.look()
             except FleetError as error:  # the next look may do better
                 log.warning("the shards of the run: %s", error)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), FOLLOW_S)
+            with contextlib.suppress(TimeoutError):  # wait_for may swallow that it is cancelled
+                async with asyncio.timeout(FOLLOW_S):
+                    await self._changed.wait()
 
     async def look(self) -> None:
         """Read how the other shards stand."""
