@@ -119,7 +119,7 @@ class FaultControl:
         self._note = note
         self._lead = lead
         self._follows = node_host.settings.follows
-        self._numbers = OWN_FIRST if self._follows else 0
+        self._numbers = OWN_FIRST if self._follows else lead.plan.last if lead else 0
         self._followed = 0  # the last fault of the plan that has begun here
         self._hits: dict[int, int] = {}  # by fault of the plan
         self._noted = NOTED_FIRST
@@ -229,14 +229,16 @@ class FaultControl:
 
     def go_on(self, plan: Plan, now_s: float) -> None:
         """Go on with a plan that an earlier start of this first shard has left."""
-        for each in sorted(plan.faults, key=lambda each: each.number):
-            self._numbers = each.number
+        active = self._injector.active
+        for each in plan.faults:
+            if each.number in active:  # by an order, while the nodes came up
+                continue
             spec, left_s = FaultSpec.model_validate(each.fault), (each.ends_s or now_s) - now_s
             if not spec.is_instant and left_s >= 0:
                 self._take_over(each.number, spec, now_s - each.began_s)
                 if (fault := self._faults.get(each.number)) is not None and each.ends_s:
                     self._end_in(fault, left_s)
-        plan.faults = [each for each in plan.faults if each.number in self._faults]
+        plan.faults = [each for each in plan.faults if each.is_instant or each.number in active]
         if self._lead is not None:
             self._lead.change()
 

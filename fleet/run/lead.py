@@ -54,6 +54,7 @@ class Plan(msgspec.Struct, kw_only=True):
     """What the first shard of a run does, and what it goes on with when it is started again."""
 
     made_s: float = 0.0  # what distinguishes it from others; numbers of faults are its own
+    last: int = 0  # the number of the last fault, whether it is on or not
     version: int = 0  # grows with each change
     faults: list[PlannedFault] = []
     begun: list[str] = []
@@ -103,9 +104,10 @@ class Leader:
     async def begin(self, fault: PlannedFault) -> tuple[int, int, bool]:
         """Have a fault begin in the other shards; return how many nodes it hits, and of how many.
 
-        Last comes whether that is all: a shard may not have answered after `TAKEN_S_MAX`.
+        Last comes whether that is all: a shard may have died, or not answered for `TAKEN_S_MAX`.
         """
         self.plan.faults.append(fault)
+        self.plan.last = fault.number
         if fault.of:
             self.plan.begun.append(fault.of)
         self.change()

@@ -300,3 +300,33 @@ def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
             shard.stop()
 
     cluster.play(play())
+
+
+def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -> None:
+    """Also one that is ordered before the nodes of the new process are all up."""
+    cluster = Cluster()
+
+    async def play() -> None:
+        shards = [Shard(cluster, number) for number in range(2)]
+        for shard in shards:
+            await shard.start()
+        await asyncio.sleep(3)
+        partition = FaultSpec.model_validate({"type": "Partition", "zone": ZONE})
+        for _ in range(2):
+            begun = await shards[0].control.inject(partition)
+            await shards[0].control.heal(begun.number)
+        await asyncio.sleep(3)
+
+        shards[0].kill()
+        again = shards[0] = Shard(cluster, 0, holder="second")
+        await again.start()
+        begun = await again.control.inject(partition)
+        assert (begun.hit, begun.of) == (1, 4)
+        assert again.leader is not None
+        again.control.go_on(again.leader.plan, cluster.now_s())
+        await asyncio.sleep(3)
+        assert [len(shard.control.on()) for shard in shards] == [1, 1]
+        for shard in shards:
+            shard.stop()
+
+    cluster.play(play())
