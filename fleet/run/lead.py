@@ -87,6 +87,7 @@ class Leader:
         self.plan = plan if plan and not plan.is_over else Plan(made_s=now_s(), version=1)
         self.standings: list[Standing] = []
         """Of the other shards that live."""
+        self._is_whole: bool | None = None  # each shard with a Lease stands; None: not looked yet
         self._written = 0  # followers are to know a plan before its first fault begins
         self._changed = asyncio.Event()
 
@@ -116,7 +117,8 @@ class Leader:
             await asyncio.sleep(FOLLOW_S / 4)
         seen = [each for each in self.standings if each.seen >= version]
         hit = sum(each.hits.get(fault.number, 0) for each in seen)
-        return hit, sum(each.nodes for each in seen), not self._lacks(version)
+        is_all = bool(self._is_whole) and not self._lacks(version)
+        return hit, sum(each.nodes for each in seen), is_all
 
     def end(self, number: int) -> None:
         """Have a fault end in the other shards."""
@@ -129,7 +131,7 @@ class Leader:
 
     async def wait_ready(self, nodes: int) -> None:
         """Wait until so many nodes of the other shards are Ready; once they were, go on at once."""
-        while not self.plan.phases and self.ready() < nodes:  # noqa: ASYNC110 - of polls
+        while not self.plan.phases and (self.ready() < nodes or self._lacks(0)):  # noqa: ASYNC110
             await asyncio.sleep(FOLLOW_S)
 
     async def run(self) -> None:
@@ -148,12 +150,14 @@ class Leader:
     async def look(self) -> None:
         """Read how the other shards stand."""
         leases, _refused, now_s = await find_leases(self._api, self._lease.run_id)
+        others = [each for each in leases if each["metadata"]["uid"] != self._lease.uid]
         alive = [
             each["metadata"]["annotations"].get(STANDING_ANNOTATION, "")
-            for each in leases
-            if each["metadata"]["uid"] != self._lease.uid and read_holder(each, now_s).is_alive
+            for each in others
+            if read_holder(each, now_s).is_alive
         ]
         self.standings = [msgspec.json.decode(each, type=Standing) for each in alive if each]
+        self._is_whole = len(self.standings) == len(others)
 
     async def close(self) -> None:
         """Have the others end: the plan is over."""
@@ -173,7 +177,7 @@ class Leader:
 
     def _lacks(self, version: int) -> bool:
         """Return whether a shard has not taken this version over; its nodes may just come up."""
-        return any(each.seen < version for each in self.standings)
+        return self._is_whole is None or any(each.seen < version for each in self.standings)
 
 
 class Follower:

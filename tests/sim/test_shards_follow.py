@@ -326,6 +326,15 @@ def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -
         again.control.go_on(again.leader.plan, cluster.now_s())
         await asyncio.sleep(3)
         assert [len(shard.control.on()) for shard in shards] == [1, 1]
+
+        shards[1].kill()
+        await asyncio.sleep(45)  # no shard that lives has a node of the zone now
+        begun = await again.control.inject(partition)
+        assert (begun.hit, begun.of) == (0, 1)
+        shards[1] = Shard(cluster, 1)
+        await shards[1].start()
+        await asyncio.sleep(3)
+        assert [len(shard.control.on()) for shard in shards] == [2, 2]
         for shard in shards:
             shard.stop()
 
