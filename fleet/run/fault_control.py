@@ -218,6 +218,7 @@ class FaultControl:
                 await self.heal(number)
         if is_new:
             self._followed = 0
+            self._hits.clear()
         for number, each in sorted(planned.items()):
             if number <= self._followed:
                 continue

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from fleet.cluster.api_client import Api
-from fleet.cluster.runs import PLAN_ANNOTATION, RunLease, find_leases, read_holder
+from fleet.cluster.runs import DURATION_S, PLAN_ANNOTATION, RunLease, find_leases, read_holder
 from fleet.errors import FleetError
 from fleet.report.figures import HostState
 from fleet.report.report import Expectation, Phase
@@ -206,6 +206,7 @@ class Follower:
         self._standing = Standing()
         self._made_s = 0.0  # of the plan that is followed
         self._had_plan = False
+        self._looked_s = self._answers_since_s = 0  # by the server's clock
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -219,12 +220,15 @@ class Follower:
     async def look(self) -> None:
         """Read the plan once, do what it says, and write how this shard stands."""
         leases, _refused, now_s = await find_leases(self._api, self._lease.run_id, self._leader)
+        if now_s - self._looked_s > DURATION_S:  # the server was away: nobody could renew a Lease
+            self._answers_since_s = now_s
+        self._looked_s = now_s
         if not leases and not self._had_plan:
             return
         plan = Plan(is_over=True)  # of a shard that has ended, and given its names up
         if leases:
             self._had_plan = True
-            gone_s = read_holder(leases[0], now_s).renewed_ago_s
+            gone_s = min(read_holder(leases[0], now_s).renewed_ago_s, now_s - self._answers_since_s)
             if gone_s > LEADER_LOST_S:
                 self.lost = f"the first shard of the run was gone for {gone_s} s"
                 self.is_over.set()

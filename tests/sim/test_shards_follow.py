@@ -14,14 +14,14 @@ from world.virtual_time import World
 
 from fleet.clock import NS_PER_S, Clock
 from fleet.cluster.runs import RunLease
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.faults.fault import FaultSpec
 from fleet.host.node_host import NodeHost
 from fleet.report.figures import HostState
 from fleet.report.report import Phase
 from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
-from fleet.run.lead import Follower, Leader
+from fleet.run.lead import LEADER_LOST_S, Follower, Leader
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.scenario import parse
 
@@ -74,9 +74,9 @@ class Cluster:
     def __init__(self) -> None:
         self.worlds, self.api = Worlds(), FakeApi()
         self.began_s = self.api.date_s
-        self.api.before_request = self._tick
+        self.api.before_request = self.tick
 
-    def _tick(self, _method: str, _path: str) -> None:
+    def tick(self, _method: str, _path: str) -> None:
         self.api.date_s = int(self.now_s())
 
     def now_s(self) -> float:
@@ -335,6 +335,37 @@ def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -
         await shards[1].start()
         await asyncio.sleep(3)
         assert [len(shard.control.on()) for shard in shards] == [2, 2]
+        for shard in shards:
+            shard.stop()
+
+    cluster.play(play())
+
+
+def test_shards_outlive_an_api_server_that_is_away_for_longer_than_a_first_shard_may_be() -> None:
+    """Nobody can renew a Lease then: that of the first shard is as old as all others."""
+    cluster = Cluster()
+
+    async def play() -> None:
+        shards = [Shard(cluster, number) for number in range(2)]
+        for shard in shards:
+            await shard.start()
+        await asyncio.sleep(15)
+        follower, is_away = shards[1].follower, True
+        assert follower is not None
+
+        def fail(method: str, path: str) -> None:
+            if is_away:
+                raise SetupError("nobody answers")
+            cluster.tick(method, path)
+
+        cluster.api.before_request = fail
+        await asyncio.sleep(LEADER_LOST_S + 20)
+        is_away = False
+        await asyncio.sleep(15)
+        partition = FaultSpec.model_validate({"type": "Partition", "zone": ZONE})
+        begun = await shards[0].control.inject(partition)
+        assert (begun.hit, begun.of) == (1, 4)
+        assert not follower.is_over.is_set()
         for shard in shards:
             shard.stop()
 
