@@ -15,6 +15,7 @@ all that is below it hold, and is the last one left. So a search has few runs mo
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -390,20 +391,27 @@ async def _has_begun(directory: Path) -> None:
 
 
 async def _all_ready(directory: Path, nodes: int) -> None:
-    """Wait until the time series of a run has seen all of its nodes Ready."""
-    path = directory / TIMESERIES
-    while True:
+    """Wait until the time series of a run, one a process, have seen all of its nodes Ready."""
+    await asyncio.sleep(0.5)
+    while _ready(directory) < nodes:
         await asyncio.sleep(0.5)
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-            lines = file.read().splitlines()
-        for line in lines[-2:]:  # the last may be half written
-            try:
-                ready = orjson.loads(line)["nodes"]["ready"]
-            except (orjson.JSONDecodeError, KeyError, TypeError):
-                continue
-            if ready >= nodes:
-                return
+
+
+def _ready(directory: Path) -> int:
+    """Return how many nodes of all processes were Ready last."""
+    others = sorted(directory.glob(f"process-*/*/{TIMESERIES}"))
+    present = {each.parent.parent: each for each in others}  # of one that was started again
+    return sum(map(_last_ready, (directory / TIMESERIES, *present.values())))
+
+
+def _last_ready(path: Path) -> int:
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
+        lines = file.read().splitlines()
+    for line in reversed(lines):  # the last may be half written
+        with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
+            return int(orjson.loads(line)["nodes"]["ready"])
+    return 0
 
 
 def nearest(run: RunRecord) -> tuple[str, float | None, str]:

@@ -364,3 +364,7 @@ def test_the_time_to_become_ready_begins_with_the_series_of_the_run(tmp_path: Pa
 
     assert not asyncio.run(is_late(ready=5))
     assert asyncio.run(is_late(ready=4))
+    other = tmp_path / "process-0001" / "1"
+    other.mkdir(parents=True)
+    (other / TIMESERIES).write_text('{"nodes":{"ready":1}}\n{"nodes":')
+    assert not asyncio.run(is_late(ready=4))
