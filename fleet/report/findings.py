@@ -25,6 +25,9 @@ SIMULATED = (
     "real node was loaded, and how long they take is an input."
 )
 
+GRACE_S = 60.0
+"""So long after its last heartbeat the controller manager has taken Ready from a node (50 s)."""
+
 
 class Break(NamedTuple):
     """When an objective was first seen broken. `at_s` is None where no moment stands out."""
@@ -165,7 +168,9 @@ def _first_s(run: RunRecord, level: ServiceLevel) -> float | None:
 
 def recoveries(run: RunRecord) -> list[Recovery]:
     """Return what became of the nodes after each fault."""
-    known = [(at_s, int(count)) for at_s, count in series(run, "nodes.ready")]
+    ends_s = [each.until_s for each in run.phases if each.kind == "phase"]
+    over_s = ends_s[-1] if ends_s and ends_s[-1] is not None else run.wall_s
+    known = [(at_s, int(count)) for at_s, count in series(run, "nodes.ready") if at_s <= over_s]
     found = []
     for each in run.phases:
         if each.kind != "fault":
@@ -173,10 +178,11 @@ def recoveries(run: RunRecord) -> list[Recovery]:
         from_s = each.from_s
         until_s = each.until_s if each.until_s is not None else run.wall_s
         before = max((count for at_s, count in known if at_s <= from_s), default=0)
-        during = [count for at_s, count in known if at_s >= from_s]
         back = (at_s for at_s, count in known if at_s >= until_s and count >= before)
         at_s = next(back, None)
         took_s = None if at_s is None else max(0.0, at_s - until_s)
+        end_s = over_s if at_s is None else max(at_s, until_s + GRACE_S)
+        during = [count for at_s, count in known if from_s <= at_s <= end_s]
         lost = max(0, before - min(during, default=before))
         found.append(Recovery(each.name, from_s, until_s, lost, took_s))
     return found

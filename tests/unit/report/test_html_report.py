@@ -17,13 +17,13 @@ from fleet.controlplane.options import APISERVER
 from fleet.errors import UsageError
 from fleet.metrics import Histogram
 from fleet.report.comparison import Row, compare
-from fleet.report.control_plane import REQUESTS, Exposition, Sample
+from fleet.report.control_plane import REQUESTS, Exposition, Sample, Samples
 from fleet.report.curves import POINTS_MAX, plots_of, thin
 from fleet.report.figure import Json
 from fleet.report.figures import RequestFigures
 from fleet.report.findings import first_broken, not_proven, recoveries, sentence
 from fleet.report.html_report import page, write_report
-from fleet.report.report import LONGER, Expectation, Outcome
+from fleet.report.report import LONGER, Expectation, Outcome, Phase
 from fleet.report.report_command import make_report
 from fleet.report.run_directory import RunDirectory, RunRecord, read_run
 from fleet.report.service_levels import Evidence, Objective, expectations, measure
@@ -265,6 +265,21 @@ def test_a_fault_has_its_recovery(tmp_path: Path) -> None:
     (found,) = recoveries(read_run(tmp_path / "run"))
     assert (found.fault, found.lost, found.took_s) == ("zone b", 0, 0.0)
     assert "<h2>Recovery</h2>" in page(read_run(tmp_path / "run"))
+
+
+def test_a_fault_is_not_held_to_what_came_later() -> None:
+    """Neither another fault nor the end of processes takes the nodes of one that is over."""
+    counts = [(0, 30), (60, 17), (90, 30), (300, 10), (330, 30), (400, 30), (402, 5)]
+    lines: list[Json] = [{"wall_s": at_s, "nodes": {"ready": count}} for at_s, count in counts]
+    phases = [
+        Phase(name="outage", from_s=0.0, until_s=401.0),
+        Phase(name="a", kind="fault", from_s=10.0, until_s=30.0),
+        Phase(name="b", kind="fault", from_s=250.0, until_s=320.0),
+        Phase(name="c", kind="fault", from_s=395.0, until_s=399.0),
+    ]
+    run = RunRecord(Path(), {}, {}, lines, Samples(), phases=phases)
+    found = [(each.lost, each.took_s) for each in recoveries(run)]
+    assert found == [(13, 60.0), (20, 10.0), (0, 1.0)]
 
 
 def test_an_hour_is_told_without_losing_a_spike(tmp_path: Path) -> None:
