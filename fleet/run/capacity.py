@@ -392,8 +392,7 @@ async def _has_begun(directory: Path) -> None:
 
 async def _all_ready(directory: Path, nodes: int) -> None:
     """Wait until the time series of a run, one a process, have seen all of its nodes Ready."""
-    await asyncio.sleep(0.5)
-    while _ready(directory) < nodes:
+    while _ready(directory) < nodes:  # noqa: ASYNC110 - other processes write
         await asyncio.sleep(0.5)
 
 

@@ -30,7 +30,6 @@ from fleet.faults.fault import (
     FaultSpec,
     FaultType,
     NotedFault,
-    document_of,
     read_fault,
     read_lasting,
     read_note,
@@ -47,7 +46,7 @@ from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
 from fleet.report.report import Phase
 from fleet.run.control_socket import Json
-from fleet.run.lead import Leader, Plan, PlannedFault
+from fleet.run.lead import Leader, Plan
 
 ACTIVE_MAX = 1_000
 OWN_FIRST = 500_000
@@ -184,8 +183,7 @@ class FaultControl:
             fault.of, self._numbers = self._node_host.size, number
             is_all = True
             if self._lead is not None:
-                planned = self._planned(fault, for_ns, of, self._lead)
-                hit, others, is_all = await self._lead.begin(planned)
+                hit, others, is_all = await self._lead.begin(number, spec, for_ns, of)
                 fault.hit, fault.of = fault.hit + hit, fault.of + others
             if not fault.hit and is_all:
                 if not spec.is_instant:
@@ -195,17 +193,6 @@ class FaultControl:
                 raise UsageError(f"{words_of(spec)} hits none of {fault.of} nodes: no node matches")
         self._keep(fault, for_ns)
         return fault
-
-    def _planned(self, fault: _Fault, for_ns: int | None, of: str, lead: Leader) -> PlannedFault:
-        began_s = lead.now_s()
-        return PlannedFault(
-            number=fault.number,
-            fault=document_of(fault.spec),
-            began_s=began_s,
-            ends_s=None if for_ns is None else began_s + for_ns / 1e9,
-            of=of,
-            is_instant=fault.spec.is_instant,
-        )
 
     async def follow(self, plan: Plan, is_new: bool) -> dict[int, int]:  # noqa: FBT001
         """Have those faults on that the first shard has planned; return how many nodes each hits.
@@ -228,9 +215,9 @@ class FaultControl:
                 self._take_over(number, spec)
         return {number: hit for number, hit in self._hits.items() if number in planned}
 
-    def go_on(self, plan: Plan, now_s: float) -> None:
+    def go_on(self, lead: Leader) -> None:
         """Go on with a plan that an earlier start of this first shard has left."""
-        active = self._injector.active
+        plan, now_s, active = lead.plan, lead.now_s(), self._injector.active
         for each in plan.faults:
             if each.number in active:  # by an order, while the nodes came up
                 continue
@@ -240,8 +227,7 @@ class FaultControl:
                 if (fault := self._faults.get(each.number)) is not None and each.ends_s:
                     self._end_in(fault, left_s)
         plan.faults = [each for each in plan.faults if each.is_instant or each.number in active]
-        if self._lead is not None:
-            self._lead.change()
+        lead.change()
 
     def _take_over(self, number: int, spec: FaultSpec, since_s: float = 0.0) -> None:
         """Have a fault of the plan on here, which has been on for so long."""

@@ -24,6 +24,7 @@ import msgspec
 from fleet.cluster.api_client import Api
 from fleet.cluster.runs import DURATION_S, PLAN_ANNOTATION, RunLease, find_leases, read_holder
 from fleet.errors import FleetError
+from fleet.faults.fault import FaultSpec, document_of
 from fleet.report.figures import HostState
 from fleet.report.report import Expectation, Phase
 
@@ -102,21 +103,31 @@ class Leader:
         self.plan.version += 1
         self._changed.set()
 
-    async def begin(self, fault: PlannedFault) -> tuple[int, int, bool]:
+    async def begin(
+        self, number: int, spec: FaultSpec, for_ns: int | None, of: str
+    ) -> tuple[int, int, bool]:
         """Have a fault begin in the other shards; return how many nodes it hits, and of how many.
 
         Last comes whether that is all: a shard may have died, or not answered for `TAKEN_S_MAX`.
         """
-        self.plan.faults.append(fault)
-        self.plan.last = fault.number
-        if fault.of:
-            self.plan.begun.append(fault.of)
+        began_s = self.now_s()
+        planned = PlannedFault(
+            number=number,
+            fault=document_of(spec),
+            began_s=began_s,
+            ends_s=None if for_ns is None else began_s + for_ns / 1e9,
+            of=of,
+            is_instant=spec.is_instant,
+        )
+        self.plan.faults.append(planned)
+        self.plan.last = number
+        self.plan.begun += [of] if of else []
         self.change()
-        version, ends_s = self.plan.version, self.now_s() + TAKEN_S_MAX
+        version, ends_s = self.plan.version, began_s + TAKEN_S_MAX
         while self._lacks(version) and self.now_s() < ends_s:  # noqa: ASYNC110 - of polls
             await asyncio.sleep(FOLLOW_S / 4)
         seen = [each for each in self.standings if each.seen >= version]
-        hit = sum(each.hits.get(fault.number, 0) for each in seen)
+        hit = sum(each.hits.get(number, 0) for each in seen)
         is_all = bool(self._is_whole) and not self._lacks(version)
         return hit, sum(each.nodes for each in seen), is_all
 

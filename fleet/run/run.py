@@ -118,14 +118,11 @@ class Run:
         self._ending = Ending(
             self._whole, self._run_id, self._target, self._interrupts, self._figures, self._display
         )
-        self._player = player  # of a scenario, if the run has one
+        self._is_led = player is not None and settings.follows  # by the shard that plays it
+        self._player = player = None if self._is_led else player
         # A further shard cannot judge: the first one looks at the control plane.
         slo = None if settings.shard else settings.slo
-        if settings.follows:
-            self._player = None
-        self._is_led = player is not None and settings.follows  # by the shard that plays it
-        played = self._player
-        self._objectives = played.objectives() if played else load_objectives(slo)
+        self._objectives = player.objectives() if player else load_objectives(slo)
         self._records: Records | None = None
         self._scaling: Scaling | None = None
         self._leader: Leader | None = None  # of a run of several shards, in the first of them
@@ -498,7 +495,7 @@ class Run:
         if self._follower is not None:
             self._follower.is_up = True
         elif self._leader is not None:
-            self._faults.go_on(self._leader.plan, self._leader.now_s())
+            self._faults.go_on(self._leader)
             if self._player is not None:
                 rest = self._whole.nodes_of_run - self._settings.nodes
                 self._display.phase("waiting for the other shards")
@@ -684,13 +681,11 @@ class Run:
             await asyncio.sleep(FRAME_S)
             live = self._live()
             self._display.update(live)
-            if self._settings.run_id:
-                with contextlib.suppress(OSError):  # the time series reports a full disk
-                    keep_live(self._directory.path, live)
             if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)
             if self._whole.run_id:  # others may share the run; one that is killed loses a frame
-                with contextlib.suppress(SetupError):
+                with contextlib.suppress(OSError, SetupError):  # the series reports a full disk
+                    keep_live(self._directory.path, live)
                     self._directory.keep(self._record())
 
     @property

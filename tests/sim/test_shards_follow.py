@@ -158,7 +158,7 @@ class Shard:
         """Play the scenario over all shards to its end."""
         assert self.leader is not None
         leader, cluster = self.leader, self.cluster
-        self.control.go_on(leader.plan, cluster.now_s())
+        self.control.go_on(leader)
         await leader.wait_ready(sum(NODES[1:]))
         text = SCENARIO.replace("ZONE", ZONE)
         self.player = ScenarioPlayer(parse(text, "outage.yaml"), Path("outage.yaml"))
@@ -323,7 +323,7 @@ def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -
         begun = await again.control.inject(partition)
         assert (begun.hit, begun.of) == (1, 4)
         assert again.leader is not None
-        again.control.go_on(again.leader.plan, cluster.now_s())
+        again.control.go_on(again.leader)
         await asyncio.sleep(3)
         assert [len(shard.control.on()) for shard in shards] == [1, 1]
 
