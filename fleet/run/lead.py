@@ -10,7 +10,7 @@ phase that waits look at how the others stand.
 
     leads --killed--> the others keep what is on --the first shard is started again--> leads, from
                                                                         the plan in its Lease
-                      the others end, without it for `LEADER_LOST_S`
+                      the others end, without it for `LEADER_LOST_S` of an API server that answers
 """
 
 import asyncio
