@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from fleet.clock import NS_PER_S
-from fleet.runtime.files import ANY_FILE, FileChange, UnknownFileError
+from fleet.runtime.files import ANY_FILE, DIRECTORY, FileChange, UnknownFileError
 from fleet.runtime.program import Run, Written
 
 STEPS_MAX = 1000  # a run of more commands is taken for one that does not end
@@ -305,8 +305,7 @@ class Script:
         self.ends_unknown = False
         name = posixpath.basename(command.words[0] or "")
         args = [each for each in command.words[1:] if each is not None]
-        is_known = len(args) == len(command.words) - 1
-        is_known = is_known and (command.target is None or command.target[1] is not None)
+        is_known = None not in (*command.words[1:], *(command.target or ()))
         if is_known and name in COMMANDS:
             self._run(name, args, command.target)
         elif self._is_asked or name in _DECIDING or (is_alone and name not in COMMANDS):
@@ -346,7 +345,8 @@ class Script:
                 words = args[1:] if args[:1] == ["-n"] else args
                 output = " ".join(words) + ("" if args[:1] == ["-n"] else "\n")
             case "cat", [_, *_] if not any(arg.startswith("-") for arg in args):
-                output = "".join(self._read(path, "cat: can't open") or "" for path in args)
+                texts = [self._read(path, "cat: can't open") for path in args]
+                output = "".join(text for text in texts if text and text != DIRECTORY)
             case "touch", _ if not any(arg.startswith("-") for arg in args):
                 for path in args:
                     self._touch(path)
@@ -357,8 +357,8 @@ class Script:
                 for path in (arg for arg in args if not arg.startswith("-")):
                     if not error or self._read(path, error) is not None:
                         self._write(path, None)
-            case ("[", ["-e" | "-f", path, "]"]) | ("test", ["-e" | "-f", path]):
-                self.status = int(self._read(path) is None)
+            case ("[", ["-e" | "-f" as kind, path, "]"]) | ("test", ["-e" | "-f" as kind, path]):
+                self.status = int(self._read(path) in {None, DIRECTORY if kind == "-f" else None})
             case _:
                 raise UnreadError(name)
         if output or target is not None:

@@ -7,6 +7,7 @@ from world.pod_world import container, make_pod
 
 from fleet.clock import NS_PER_S as S
 from fleet.runtime.commands import STEPS_MAX, UNITS, NewFiles, Script
+from fleet.runtime.files import DIRECTORY
 from fleet.runtime.program import UNKNOWN, Run
 from fleet.runtime.programs import command_of, program_of
 
@@ -33,6 +34,8 @@ def script(text: str, flag: str = "-c", **files: str) -> Run:
         ("'sleep' \"1\"", 1, 0),
         ("[ -e /tmp/a ] && exit 4; exit 5", 0, 4),
         ("test -f /tmp/b || exit 6", 0, 6),
+        ("[ -e /tmp/d ] && exit 4; exit 5", 0, 4),
+        ("[ -f /tmp/d ] && exit 4; exit 5", 0, 5),
         ("touch /tmp/b; [ -f /tmp/b ] && rm /tmp/b && cat /tmp/b", 0, 1),
         ("while [ -e /tmp/a ]; do sleep 2; rm -f /tmp/a; done; exit 7", 2, 7),
         ("until [ -e /tmp/b ]; do sleep 1; touch /tmp/b; done", 1, 0),
@@ -40,7 +43,7 @@ def script(text: str, flag: str = "-c", **files: str) -> Run:
     ],
 )
 def test_a_script_ends_as_a_shell_would_end_it(text: str, seconds: float, code: int) -> None:
-    run = script(text, a="x")
+    run = script(text, a="x", d=DIRECTORY)
     assert (run.run_ns, run.exit_code) == (seconds * S, code)
 
 
@@ -97,7 +100,9 @@ def test_what_does_not_end_waits_for_ever(text: str) -> None:
 
 
 def test_output_and_files_are_derived() -> None:
-    run = script("echo one; sleep 2; echo -n 'two; three'; echo x >> /tmp/a; cat /tmp/a", a="w")
+    run = script(
+        "echo one; sleep 2; echo -n 'two; three'; echo x >> /tmp/a; cat /tmp/d /tmp/a", a="w", d="/"
+    )
     assert run.text("") == "one\ntwo; threewx\n"
     assert run.text("", until_ns=S) == "one\n"
     assert [each[:2] for each in run.changes] == [(2 * S, "/tmp/a")]
