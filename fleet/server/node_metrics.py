@@ -3,7 +3,7 @@
 What happened to pods was counted; the rest is what is there now.
 Source: pkg/kubelet/metrics/metrics.go; pkg/kubelet/kubelet_pods.go, HandlePodCleanups;
 component-base/metrics/prometheus/slis; github.com/google/cadvisor/metrics/prometheus.go.
-Differs: no process is behind a node, so that nothing is shown of what one spends its time on.
+Differs: how long a kubelet's own steps take is left out, since no process is behind a node.
 Nothing waits for a disk, is throttled or dropped: those counters stay 0.
 """
 
