@@ -128,8 +128,7 @@ class NodeFiles:
         """Forget what a container would have written after an instant."""
         writer = writer_of(layer)
         for key, changes in self.changes.items():
-            kept = [v for v in changes if v.writer != writer or v.at_ns <= after_ns]
-            self.changes[key] = kept
+            self.changes[key] = [v for v in changes if v.writer != writer or v.at_ns <= after_ns]
 
     def forget(self, owner: str) -> None:
         """Drop the volumes and layers of a pod."""

@@ -147,9 +147,8 @@ def _is_short(words: tuple[str, ...]) -> bool:
 
 def _universal(words: tuple[str, ...]) -> Run | None:
     """Return what a command does wherever it runs, None if that depends on where."""
-    if not _is_short(words) or any("$(" in word for word in words):
-        return None
-    return _run_unseen(words)
+    is_kept = _is_short(words) and not any("$(" in word for word in words)
+    return _run_unseen(words) if is_kept else None
 
 
 @lru_cache(maxsize=256)

@@ -208,8 +208,7 @@ class KubeletServers:
     def named(self, address: str, port: int) -> tuple[NodeId, str] | None:
         """Return the node that answers there, None if none does."""
         assert self._node_host is not None
-        index = self._of_all.index_of(address, port)
-        return self._node_host.node_at(index)
+        return self._node_host.node_at(self._of_all.index_of(address, port))
 
     def _chain_of(self, node_name: str) -> Chain | None:
         """Return the certificate of a node as its profile says; None to be signed by itself.
