@@ -330,7 +330,7 @@ class Script:
             ):
                 self.status = int(code[0][-9:]) % 256 if code else before
                 raise _Exit
-            case "exec", [program, *rest]:
+            case "exec", [program, *rest] if posixpath.basename(program) != "exec":
                 self._handler = None  # what replaces the shell has none
                 self._run(posixpath.basename(program), rest, target)
                 raise _Exit

@@ -80,6 +80,7 @@ def test_an_unknown_command_in_a_script_succeeds_at_once(
         ('until [ "$(curl -s http://db/)" = ok ]; do sleep 1; done', 0),
         ("sleep 4\nfor i in 1 2; do exit 1; done", 4),
         ("cat <<EOF\nx\nEOF", 0),
+        (f"sleep 2; {'exec ' * 3000}true", 2),
         ("while true; do sleep 1; wait; done", 1),
         ("done; exit 1", 0),
         ("&& exit 1", 0),
