@@ -121,7 +121,7 @@ def script_at(words: tuple[str, ...]) -> int:
     """Return where the script of `bash -euo pipefail -c SCRIPT` is, 0 if there is none."""
     if not words or posixpath.basename(words[0]) not in SHELLS:
         return 0
-    flags = (at for at, word in enumerate(words[:-1]) if re.fullmatch("-[a-z]*c[a-z]*", word))
+    flags = (at for at, word in enumerate(words[:-1]) if re.fullmatch("-[abd-z]*c[a-z]*", word))
     return next(flags, -1) + 1
 
 

@@ -18,7 +18,7 @@ HEAD_MAX = 64 << 10
 PENDING_MAX = 1 << 20  # what waits to be read; then no more is taken
 _HTTP = re.compile(rb"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) ")
 _METHOD_MAX = 8
-_REQUEST = re.compile(r"(?P<method>[A-Z]+) (?P<path>[^\s?#]+)\S* HTTP/1\.[01]\r\n")
+_REQUEST = re.compile(r"(?P<method>[A-Z]+) (?P<path>[^\s?#]+)(?:[?#]\S*)? HTTP/1\.[01]\r\n")
 Answer = Callable[[str, int], HttpReply]
 """Answer a request by its path, at an instant."""
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from world.pod_world import container, make_pod
 
 from fleet.clock import NS_PER_S as S
-from fleet.runtime.commands import STEPS_MAX, UNITS, NewFiles, Script
+from fleet.runtime.commands import STEPS_MAX, UNITS, NewFiles, Script, script_at
 from fleet.runtime.files import DIRECTORY
 from fleet.runtime.program import UNKNOWN, Run
 from fleet.runtime.programs import command_of, program_of
@@ -227,3 +227,8 @@ def test_any_text_is_read(text: str) -> None:
 
 def test_a_command_that_is_unknown_is_that() -> None:
     assert Script(("/pause",), NewFiles({}, is_new=True)).run() == UNKNOWN
+
+
+def test_a_long_flag_of_a_shell_is_read_once() -> None:
+    """A look at each pair of its letters would take hours."""
+    assert script_at(("sh", f"-{'c' * 1_000_000}!", "exit 3")) == 0

@@ -76,6 +76,7 @@ def test_a_request_may_come_in_pieces(at: int) -> None:
     [
         (b"GET nonsense\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nX: " + b"a" * (HEAD_MAX + 9), b"400"),
+        (b"GET /" + b"a" * 4 * HEAD_MAX, b"400"),
     ],
 )
 def test_what_is_no_good_request(request_: bytes, code: bytes) -> None:
