@@ -388,6 +388,7 @@ class Script:
         return found
 
     def _write(self, path: str, text: str | None) -> None:
+        self._pay(COMMAND_UNITS // 16)  # one command may write thousands of files
         self._files.write(_normal(path), text)
         self.changes.append(FileChange(self.clock_ns, _normal(path), text))
 

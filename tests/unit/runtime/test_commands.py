@@ -207,6 +207,7 @@ HOSTILE = {
     "quotes": "echo " + "''" * 60_000,
     "operators": "true " + "&& " * 40_000,
     "a file that grows": "while true; do cat /tmp/a /tmp/a >> /tmp/a; done",
+    "many files": "while true; do rm -f " + "a " * 7_000 + "; done",
     "a line that grows": "while true; do echo " + "a" * 10_000 + " >> /tmp/a; sleep 1; done",
 }
 
@@ -216,6 +217,7 @@ HOSTILE = {
 def test_a_hostile_script_costs_little(text: str) -> None:
     run = script(text, a="a" * 1000)
     assert run.run_ns is None or len(run.written) < STEPS_MAX
+    assert len(run.changes) < 32 * STEPS_MAX
     assert sum(len(each.text or "") for each in run.changes) < 8 * UNITS
 
 
