@@ -10,6 +10,7 @@ knows on, the rest of the script is one unknown program, which does as its role 
 Source: POSIX.1-2024, Shell & Utilities; the words of errors are those of busybox.
 """
 
+import contextlib
 import posixpath
 import re
 from collections.abc import Iterator
@@ -207,10 +208,12 @@ class Script:
 
     def advance(self, until_ns: int, rounds: int) -> bool:
         """Run up to an instant, at most so many rounds; return whether it was reached."""
-        self._left = UNITS
+        self._left, began_ns = UNITS, self.clock_ns
         for _ in range(rounds):
             if self.end_ns is not None or self.is_lost or self.clock_ns > until_ns:
                 return True
+            if self._left < UNITS // 2 and self.clock_ns > began_ns:  # a loop that sleeps
+                return False
             self._step()
         return False
 
@@ -393,23 +396,20 @@ class Script:
         self.changes.append(FileChange(self.clock_ns, _normal(path), text))
 
     def _touch(self, path: str) -> None:
-        try:
-            is_there = self._read(path) is not None
-        except UnknownFileError:
-            is_there = False
-        if not is_there:
-            self._write(path, "")
+        with contextlib.suppress(UnknownFileError):
+            if self._read(path) is not None:
+                return
+        self._write(path, "")
 
 
 def _behind(commands: tuple[Command, ...], at: int) -> int:
     """Return what comes behind the loop of a `do`."""
     depth = 0
-    while at < len(commands):
-        depth += {"do": 1, "done": -1}.get(commands[at].keyword, 0)
-        at += 1
+    for index in range(at, len(commands)):
+        depth += {"do": 1, "done": -1}.get(commands[index].keyword, 0)
         if not depth:
-            break
-    return at
+            return index + 1
+    return len(commands)
 
 
 def _slept_ns(arg: str) -> int:

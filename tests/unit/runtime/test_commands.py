@@ -234,3 +234,12 @@ def test_a_command_that_is_unknown_is_that() -> None:
 def test_a_long_flag_of_a_shell_is_read_once() -> None:
     """A look at each pair of its letters would take hours."""
     assert script_at(("sh", f"-{'c' * 1_000_000}!", "exit 3")) == 0
+
+
+def test_a_loop_that_sleeps_is_followed_while_its_file_grows() -> None:
+    loop = f"while true; do echo {'x' * 200} >> /tmp/a; sleep 1; done"
+    one = Script(("sh", "-c", loop), NewFiles({}, is_new=True))
+    while not one.advance(1_000 * S, 100):
+        assert not one.is_lost
+    assert one.clock_ns > 1_000 * S
+    assert not one.is_lost
