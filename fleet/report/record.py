@@ -150,14 +150,17 @@ def _phases(starts: Sequence[Record]) -> list[Phase]:
 
     One that it was started again in ends when the later start says.
     """
-    found: dict[tuple[str, str, int], Phase] = {}
+    found: list[Phase] = []
     for each in starts:
         late_s = each.began_s - starts[0].began_s
+        told: list[Phase] = []
         for phase in each.figures.phases:
             until_s = None if phase.until_s is None else phase.until_s + late_s
-            shifted = replace(phase, from_s=phase.from_s + late_s, until_s=until_s)
-            found[phase.kind, phase.name, round(shifted.from_s)] = shifted
-    return [*found.values()]
+            told.append(replace(phase, from_s=phase.from_s + late_s, until_s=until_s))
+        known = {(phase.kind, phase.name, round(phase.from_s)) for phase in told}
+        found = [one for one in found if (one.kind, one.name, round(one.from_s)) not in known]
+        found += told
+    return found
 
 
 def _missing(shards: Mapping[int, Sequence[Record]]) -> list[str]:

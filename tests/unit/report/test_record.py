@@ -86,6 +86,13 @@ def test_a_part_of_a_run_says_nothing_of_shards_that_are_elsewhere() -> None:
     assert judged([record_of(3)]).judgement().outcome is Outcome.INCOMPLETE
 
 
+def test_a_phase_of_a_scenario_may_have_the_name_of_one_of_the_run() -> None:
+    record = record_of(0)
+    played = Phase(name="steady", from_s=10.1, until_s=13.1)
+    record.figures.phases = phases = [*record.figures.phases, played]
+    assert judged([record]).phases == phases
+
+
 def test_the_first_shard_may_be_the_one_that_was_started_again() -> None:
     killed = replace(record_of(0, requests=60), is_over=False, evidence=Evidence(steady_s=20.0))
     again = replace(record_of(0, requests=40), began_s=1_060.0, ready_s=1_062.0)
@@ -97,8 +104,8 @@ def test_the_first_shard_may_be_the_one_that_was_started_again() -> None:
     assert figures.lease.late.count == 400
     outage = Phase(name="outage", from_s=30.0, until_s=150.0)
     assert [each for each in figures.phases if each.name in {"outage", "Partition"}] == [
-        outage,
         dark,
+        outage,
     ]
     assert figures.wall_s == 260.0
     first = figures.shards[0]
