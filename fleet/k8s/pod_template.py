@@ -179,7 +179,7 @@ def _hook(obj: dict[str, Any] | None, container: dict[str, Any]) -> pods.Hook | 
         handler.get("path", ""),
         handler.get("seconds", 0),
         handler.get("host", ""),
-        number_of_port(handler["port"], container)[0] if "port" in handler else 0,
+        number_of_port(handler["port"], container) or 0 if "port" in handler else 0,
     )
 
 
@@ -197,13 +197,20 @@ def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None
         return None
     handler = next((each for each in HANDLERS if each in obj), "")
     action = obj.get(handler) or {}
-    port, error = 0, ""
+    port, error, lost_port = 0, "", ""
     if not handler:
         error = "missing probe handler"
     elif handler == "grpc":
         port = action.get("port", 0)
     elif handler != "exec":
-        port, error = number_of_port(action.get("port", 0), container)
+        asked = action.get("port", 0)
+        number = number_of_port(asked, container)
+        if number is None:
+            lost_port = asked
+        elif 0 < number <= PORT_MAX:
+            port = number
+        else:
+            error = f"invalid port number: {number}"
     return pods.ProbeSpec(
         handler=handler,
         scheme=sys.intern(action.get("scheme", "HTTP").lower()) if handler == "httpGet" else "",
@@ -218,23 +225,21 @@ def decode_probe(container: dict[str, Any], field: str) -> pods.ProbeSpec | None
         success_threshold=obj.get("successThreshold") or 1,
         failure_threshold=obj.get("failureThreshold") or 3,
         termination_grace_s=obj.get("terminationGracePeriodSeconds"),
+        lost_port=lost_port,
     )
 
 
-def number_of_port(port: int | str, container: dict[str, Any]) -> tuple[int, str]:
-    """Return a port, or why it has none. Source: pkg/probe/util.go, ResolveContainerPort."""
-    if isinstance(port, str):
-        for each in container.get("ports", ()):
-            if each.get("name") == port:
-                port = int(each["containerPort"])
-                break
-        else:
-            if not port.isdecimal():
-                return 0, f'strconv.Atoi: parsing "{port}": invalid syntax'
-            port = int(port)
-    if 0 < port <= PORT_MAX:
-        return port, ""
-    return 0, f"invalid port number: {port}"
+def number_of_port(port: int | str, container: dict[str, Any]) -> int | None:
+    """Return a port's number, None for a name that no port of the container has.
+
+    Source: pkg/probe/util.go, ResolveContainerPort.
+    """
+    if isinstance(port, int):
+        return port
+    for each in container.get("ports", ()):
+        if each.get("name") == port:
+            return int(each["containerPort"])
+    return int(port) if port.isdecimal() else None
 
 
 def container_script(

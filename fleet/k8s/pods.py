@@ -270,13 +270,14 @@ class ProbeSpec(NamedTuple):
     port: int = 0
     path: str = ""  # of httpGet
     command: tuple[str, ...] = ()  # of exec
-    error: str = ""  # why it cannot be run at all: its port has no number
+    error: str = ""  # why it cannot be run at all
     initial_delay_s: int = 0
     timeout_s: int = 1
     period_s: int = 10
     success_threshold: int = 1
     failure_threshold: int = 3
     termination_grace_s: int | None = None
+    lost_port: str = ""  # the name of its port, which the container has not
 
 
 class PortSpec(Record, frozen=True):

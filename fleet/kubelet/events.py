@@ -117,6 +117,24 @@ class OpenReason(NamedTuple):
 
 AnyReason = Reason | OpenReason
 
+OF_MANAGERS = frozenset(
+    (
+        Reason.NODE_ALLOCATABLE_ENFORCED,
+        Reason.INVALID_DISK_CAPACITY,
+        Reason.VOLUMES_ON_DISK,
+        Reason.EVICTION_THRESHOLD_MET,
+        Reason.SYSTEM_OOM,
+        Reason.SHUTDOWN,
+        Reason.RESOLVER_FILE,
+        Reason.MISSING_CLUSTER_DNS,
+        Reason.FREE_DISK_SPACE_FAILED,
+    )
+)
+"""About the Node, and by parts that refer to it as it was at the start, without its UID.
+
+Source: pkg/kubelet/kubelet_node_status.go of 1.37, nodeRefWithUID, and who does not call it.
+"""
+
 
 def pod_ref(pod: Pod, spec: ContainerSpec | None) -> ObjectRef:
     """Return a reference to a pod, or to one of its containers."""

@@ -12,7 +12,7 @@ from fleet.k8s.events import ObjectRef
 from fleet.k8s.holds import Hold
 from fleet.k8s.pods import ContainerSpec, Pod
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import AnyReason, EventRecorder, pod_ref
+from fleet.kubelet.events import OF_MANAGERS, AnyReason, EventRecorder, pod_ref
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import RUNTIME_STAGES, PodWorker, SyncStage
 from fleet.profile.pod_behavior import PodBehavior
@@ -96,7 +96,8 @@ class Turn(NamedTuple):
     def node_event(self, reason: AnyReason, message: str) -> None:
         """Record an event about the Node."""
         release, facts = self.env.model.release, self.facts
-        uid = {"name": facts.name, "uid": facts.uid}.get(release.node_event_uid, "")
+        own = "" if reason in OF_MANAGERS else facts.uid
+        uid = {"name": facts.name, "uid": own}.get(release.node_event_uid, "")
         about = ObjectRef("Node", "", facts.name, uid, api_version=release.node_event_version)
         self.recorder.event(about, reason, message, self)
 

@@ -83,6 +83,11 @@ class Release:
     created_text: str = "Created container: {}"
     started_text: str = "Started container {}"
 
+    lost_port_text: str = 'strconv.Atoi: parsing "{}": invalid syntax'  # of a probe, its name
+
+    # Volumes
+    names_path_type: bool = False  # which a hostPath has in place of the one that was asked for
+
     # Their own endpoints
     extends_sockets: bool = False  # WebSockets that the API server only passes on
     checkpoints: bool = True  # /checkpoint

@@ -41,8 +41,11 @@ class HostPaths:
             return ""
         return DIRECTORY if found.text == files.DIRECTORY else "File"
 
-    def problem(self, path: str, kind: str) -> str:
-        """Return why a volume of a type cannot be set up, "" if it can or may make the path."""
+    def problem(self, path: str, kind: str, *, names_type: bool) -> str:
+        """Return why a volume of a type cannot be set up, "" if it can or may make the path.
+
+        `names_type`: the error names the type that the path has.
+        """
         if ".." in path.split("/"):
             return f"invalid HostPath `{path}`: must not contain '..'"
         if kind and kind not in _TYPES:
@@ -50,7 +53,7 @@ class HostPaths:
         found, wanted = self.type_of(path), kind.removesuffix(OR_CREATE)
         if found or not kind.endswith(OR_CREATE):
             is_right = not wanted or found == wanted
-            return "" if is_right else f"hostPath type check failed: {path} is not {_NAMES[wanted]}"
+            return "" if is_right else _wrong_type(path, wanted, found if names_type else None)
         parent = posixpath.dirname(real_path(path))
         if wanted == "File":
             error = {"": "no such file or directory", DIRECTORY: ""}
@@ -59,3 +62,17 @@ class HostPaths:
         while not self.type_of(parent):
             parent = posixpath.dirname(parent)
         return "" if self.type_of(parent) == DIRECTORY else f"mkdir {parent}: not a directory"
+
+
+def _wrong_type(path: str, wanted: str, found: str | None) -> str:
+    """Return the error; `found` is the type of the path, "" for no path, None to leave it out.
+
+    Source: typeMatchedOrError of 1.37.
+    """
+    text = f"{path} is not {_NAMES[wanted]}"
+    if found is None:
+        return f"hostPath type check failed: {text}"
+    if found:
+        return f"hostPath type check failed: {text}, it's a {found}"
+    lost = f'unable to determine its type: path "{path}" does not exist'
+    return f"hostPath type check failed, {text}, {lost}"

@@ -399,14 +399,16 @@ class Runtime:
             self._files = NodeFiles()
         return self._files
 
-    def set_up_host_path(self, volume: VolumeSpec, machine: Mapping[str, str], now_ns: int) -> str:
+    def set_up_host_path(
+        self, volume: VolumeSpec, machine: Mapping[str, str], now_ns: int, *, names_type: bool
+    ) -> str:
         """Look at the path of a hostPath volume, and make it if the volume may; return an error.
 
         `machine` has what the node has from its profile.
         """
         path, kind = volume.host_path, volume.host_type
         host = HostPaths(self._files, machine, now_ns)
-        error = host.problem(path, kind)
+        error = host.problem(path, kind, names_type=names_type)
         is_made = not kind or kind.endswith(OR_CREATE)
         if is_made and not error and not host.type_of(path):
             text = "" if kind.startswith("File") else DIRECTORY

@@ -313,3 +313,10 @@ def test_a_change_of_a_refused_pod_is_acted_on_or_ignored(release: Release) -> N
     sim.server.update("pods", "big", {"metadata": {"labels": {"a": "b"}}}, "default")
     sim.run_for(20)
     assert bool(sim.calls("n-0", path="/pods/big", since_s=since_s)) == (release is not V1_37)
+
+
+def test_managers_of_1_37_refer_to_a_node_without_its_uid() -> None:
+    sim = started(V1_37)
+    about = {each["reason"]: each["involvedObject"].get("uid") for each in events(sim, "Node")}
+    assert about["NodeReady"] == sim.server.get("nodes", "n-0")["metadata"]["uid"]
+    assert about["NodeAllocatableEnforced"] is None

@@ -313,7 +313,7 @@ class ProbeManager:
         if is_unwanted or worker.is_delayed(tick_ns, turn):
             return updates
         attempt = worker.attempt(pod.uid, tick_ns, turn)
-        event = probe_event(worker.kind, worker.probe, attempt, pod_ip)
+        event = probe_event(worker.kind, worker.probe, attempt, pod_ip, turn.env.model.release)
         if event is not None:
             turn.event(pod, *event, pod.find(worker.spec.name) or worker.spec)
         if worker.take(attempt) and worker.result is not None:

@@ -18,6 +18,7 @@ from fleet.profile.container_behavior import (
     attempt,
 )
 from fleet.profile.pod_behavior import ContainerBehavior
+from fleet.profile.release import Release
 from fleet.quantity import format_duration
 from fleet.runtime.programs import probe_of, program_of
 
@@ -51,7 +52,7 @@ def run_probe(
 ) -> ProbeAttempt:
     """Return how one attempt ends at an age of the container; the two draws are of [0, 1)."""
     phase = behavior.at(age_ns)[0]
-    if probe.error:
+    if probe.error or probe.lost_port:
         return ProbeAttempt(ProbeAnswer.ERROR, 0, phase)
     timeout_ns = probe.timeout_s * NS_PER_S
     found = attempt(phase, timeout_ns, failure, latency)
@@ -61,7 +62,7 @@ def run_probe(
 
 
 def probe_event(
-    kind: ProbeKind, probe: ProbeSpec, found: ProbeAttempt, pod_ip: str
+    kind: ProbeKind, probe: ProbeSpec, found: ProbeAttempt, pod_ip: str, release: Release
 ) -> tuple[Reason, str] | None:
     """Return the reason and message of the event that an attempt leaves, None for a success."""
     text = KIND_TEXTS[kind]
@@ -74,7 +75,8 @@ def probe_event(
         output = f"Probe terminated redirects, Response body: {found.phase.output}"
         return Reason.PROBE_WARNING, f"{text} probe warning: {output}"
     if answer is ProbeAnswer.ERROR:
-        error = probe.error or found.phase.output or EXEC_ERROR
+        lost = release.lost_port_text.format(probe.lost_port) if probe.lost_port else ""
+        error = probe.error or lost or found.phase.output or EXEC_ERROR
         return Reason.UNHEALTHY, f"{text} probe errored and resulted in unknown state: {error}"
     return Reason.UNHEALTHY, f"{text} probe failed: {_output(probe, found, pod_ip)}"
 

@@ -288,7 +288,9 @@ class VolumeManager:
         if model.is_windows:
             return ""
         machine = types_by_path(model.machine_paths)
-        error = self._runtime.set_up_host_path(spec, machine, turn.now_ns)
+        error = self._runtime.set_up_host_path(
+            spec, machine, turn.now_ns, names_type=model.release.names_path_type
+        )
         return (
             pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
             if error

@@ -17,9 +17,11 @@ def runtime() -> Runtime:
     return Runtime(1, "192.0.2.1", "10.0.0.0/24", Draws(1))
 
 
-def set_up(on: Runtime, path: str, kind: str = "", now_ns: int = 1) -> str:
+def set_up(
+    on: Runtime, path: str, kind: str = "", now_ns: int = 1, *, names_type: bool = False
+) -> str:
     volume = VolumeSpec("h", "hostPath", host_path=path, host_type=kind)
-    return on.set_up_host_path(volume, MACHINE, now_ns)
+    return on.set_up_host_path(volume, MACHINE, now_ns, names_type=names_type)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +100,12 @@ def test_links_near_the_root() -> None:
     assert real_path("/var/run/x/../y") == "/run/y"
     assert real_path("//var/runs") == "/var/runs"
     assert real_path("/lib64") == "/usr/lib64"
+
+
+def test_a_kubelet_of_1_37_names_the_type_that_a_path_has() -> None:
+    on, check = runtime(), "hostPath type check failed"
+    error = set_up(on, "/dev/null", "File", names_type=True)
+    assert error == f"{check}: /dev/null is not a file, it's a CharDevice"
+    error = set_up(on, "/nowhere", "Socket", names_type=True)
+    lost = 'unable to determine its type: path "/nowhere" does not exist'
+    assert error == f"{check}, /nowhere is not a socket file, {lost}"

@@ -14,6 +14,7 @@ from fleet.profile.container_behavior import (
     Probes,
 )
 from fleet.profile.pod_behavior import DEFAULT_CONTAINER, ContainerBehavior
+from fleet.profile.release import release_of
 
 S = 1_000_000_000
 HTTP = ProbeSpec("httpGet", "http", port=8080, path="/healthz", timeout_s=1)
@@ -23,10 +24,12 @@ EXEC = ProbeSpec("exec", command=("cat", "/tmp/healthy"), timeout_s=90)
 CLIENT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 
 
-def event(probe: ProbeSpec, answer: str, **phase: object) -> tuple[Reason, str] | None:
+def event(
+    probe: ProbeSpec, answer: str, version: str = "1.36", **phase: object
+) -> tuple[Reason, str] | None:
     found = ProbePhase(answer=ProbeAnswer(answer))._replace(**phase)  # type: ignore[arg-type]
     attempt = run_probe(probe, ProbeBehavior((found,)), 0, 0.0, 0.0)
-    return probe_event(ProbeKind.LIVENESS, probe, attempt, "10.0.0.9")
+    return probe_event(ProbeKind.LIVENESS, probe, attempt, "10.0.0.9", release_of(version))
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,12 @@ def test_errors() -> None:
     assert event(EXEC, "Error") == (Reason.UNHEALTHY, text + EXEC_ERROR)
     assert event(EXEC, "Error", output="boom") == (Reason.UNHEALTHY, f"{text}boom")
     assert event(HTTP._replace(error="no port"), "Success") == (Reason.UNHEALTHY, f"{text}no port")
+    for version, why in (
+        ("1.36", 'strconv.Atoi: parsing "web": invalid syntax'),
+        ("1.37", 'port "web" not found'),
+    ):
+        found = event(HTTP._replace(lost_port="web"), "Success", version)
+        assert found == (Reason.UNHEALTHY, text + why)
 
 
 def test_hosts_and_paths() -> None:
