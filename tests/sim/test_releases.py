@@ -76,10 +76,11 @@ def test_events_of_the_node_refer_to_it(release: Release) -> None:
     uid = sim.server.get("nodes", "n-0")["metadata"]["uid"]
     sim.reactor.restart([NodeId(0)])  # a kubelet that has not seen its Node yet knows no uid
     sim.run_for(400)
-    refs = [each["involvedObject"] for each in events(sim, "Node") if each["reason"] == "NodeReady"]
-    refs += [each["involvedObject"] for each in events(sim, "Node")][-1:]
+    refs = {each["reason"]: each["involvedObject"] for each in events(sim, "Node")}
+    own, managers = refs["NodeReady"], refs["NodeAllocatableEnforced"]
     expected = {V1_34: ("n-0", None), V1_37: (uid, "v1")}.get(release, (None, "v1"))
-    assert (refs[-1].get("uid"), refs[-1].get("apiVersion")) == expected
+    assert (own.get("uid"), own.get("apiVersion")) == expected
+    assert managers.get("uid") == ("n-0" if release is V1_34 else None)
 
 
 @of_each
@@ -313,10 +314,3 @@ def test_a_change_of_a_refused_pod_is_acted_on_or_ignored(release: Release) -> N
     sim.server.update("pods", "big", {"metadata": {"labels": {"a": "b"}}}, "default")
     sim.run_for(20)
     assert bool(sim.calls("n-0", path="/pods/big", since_s=since_s)) == (release is not V1_37)
-
-
-def test_managers_of_1_37_refer_to_a_node_without_its_uid() -> None:
-    sim = started(V1_37)
-    about = {each["reason"]: each["involvedObject"].get("uid") for each in events(sim, "Node")}
-    assert about["NodeReady"] == sim.server.get("nodes", "n-0")["metadata"]["uid"]
-    assert about["NodeAllocatableEnforced"] is None

@@ -155,6 +155,7 @@ class NodePods:
         elif timer is Timer.HOUSEKEEPING:
             if self.statics.clean_up(partial(self._on_update, turn=turn), turn):
                 self._drop_orphaned_statuses()
+                self._end_deleted(turn)
         else:
             for uid in self._syncer.statuses.suspects(turn.now_ns):
                 pod = self._api_pod(uid)
@@ -405,8 +406,7 @@ class NodePods:
                 turn.report(Milestone.POD_REMOVED)
                 self.admission.retry_resizes(turn)
                 if worker.was_refused and turn.env.fidelity.reports_each_step:
-                    worker.terminate_refused()
-                    self._syncer.sync(worker, turn)
+                    self._end_refused(worker, turn)
                 elif worker.kill():
                     self._syncer.interrupt(worker, turn)
                 elif worker.state is WorkerState.TERMINATING:
@@ -442,14 +442,27 @@ class NodePods:
             self._syncer.interrupt(worker, turn)
         elif worker.was_refused and not is_reconcile and turn.env.fidelity.reports_each_step:
             if turn.env.model.release.heeds_unadmitted:
-                worker.terminate_refused()
-                self._syncer.sync(worker, turn)
+                self._end_refused(worker, turn)
+            elif pod.deleting:
+                self.statics.manager.arm(turn)
         elif self.admission.holds(worker):
             return
         elif update.op is PodOp.UPDATE or (
             pod.spec.readiness_gates and pod.status.conditions != old.status.conditions
         ):
             self._syncer.sync(worker, turn)
+
+    def _end_deleted(self, turn: Turn) -> None:
+        """End the refused pods that are being deleted. Source: filterTerminalPodsToDelete."""
+        if turn.env.fidelity.reports_each_step:
+            for worker in list(self.workers.values()):
+                if worker.was_refused and worker.pod.deleting:
+                    worker.terminate_refused(WorkerState.TERMINATING)
+                    self._syncer.sync(worker, turn)
+
+    def _end_refused(self, worker: PodWorker, turn: Turn) -> None:
+        worker.terminate_refused()
+        self._syncer.sync(worker, turn)
 
     def _on_volumes(self, uids: list[PodUid], turn: Turn) -> None:
         for uid in uids:
