@@ -33,6 +33,8 @@ FOLLOW_S = 1.0
 LOST_LOOK_S = 10.0  # between two looks for a plan that was never there: the run may have none
 TAKEN_S_MAX = 15.0
 """An order waits no longer for shards that do not answer; they take it over once they do."""
+CLOSE_S_MAX = 3.0
+"""A server that hangs holds up the end of a run no longer."""
 LEADER_LOST_S = 300
 INSTANT_KEPT_S = 30.0
 """For so long the plan names what is over at once: each follower has looked by then."""
@@ -176,9 +178,11 @@ class Leader:
         self.plan.faults = []
         self.change()
         try:
-            await self._write()
-        except FleetError as error:  # they end when they miss the Lease
-            log.warning("the end of the run is not in its Lease: %s", error)
+            async with asyncio.timeout(CLOSE_S_MAX):
+                await self._write()
+        except (FleetError, TimeoutError) as error:  # they end when they miss the Lease
+            why = str(error) or f"no answer in {CLOSE_S_MAX:g} s"
+            log.warning("the end of the run is not in its Lease: %s", why)
 
     async def _write(self) -> None:
         version = self.plan.version

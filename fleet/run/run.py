@@ -400,9 +400,9 @@ class Run:
 
     async def _drain(self, servers: KubeletServers) -> None:
         """Let the nodes fall silent, and bring the figures to their end."""
+        self._display.phase("draining")
         await self._faults.close()
         self._display.update(self._live())
-        self._display.phase("draining")
         self._display.over()
         if self._siblings is not None:
             await self._siblings.stop()
