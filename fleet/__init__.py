@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 
-KUBERNETES_VERSION = "v1.36.3"
+KUBERNETES_VERSION = "v1.37.2"
 """The release whose kubelet is emulated and whose control plane is built."""

@@ -298,7 +298,7 @@ class Settings(BaseModel):
     controlplane_bin: Annotated[Path | None, Shown(variable=None)] = None
     """Directory of the programs (default: from PATH or the cache, else built once)."""
     kubernetes_version: Annotated[str, Shown("MINOR")] = ""
-    """Minor of Kubernetes to run: 1.34 to 1.37 (default: 1.36), built on first use."""
+    """Minor of Kubernetes to run: 1.34 to 1.37 (default: 1.37), built on first use."""
     fsync: bool = False
     """Let etcd wait for the disk, as in production."""
     audit_log: Path | None = None

@@ -13,6 +13,7 @@ from fleet.controlplane import binaries, build
 from fleet.controlplane.binaries import find_binaries
 from fleet.controlplane.options import APISERVER, COMPONENTS, ETCD, SCHEDULER
 from fleet.errors import Exit, SetupError, UsageError
+from fleet.profile.release import minor_of
 
 
 @pytest.fixture(autouse=True)
@@ -164,7 +165,7 @@ def test_without_go_one_message_names_the_ways_out() -> None:
         "Go 1.26",
         "go.dev/dl",
         "--controlplane-bin",
-        "setup-envtest use 1.36",
+        f"setup-envtest use {minor_of(KUBERNETES_VERSION)}",
         "--context",
     ):
         assert way in str(raised.value)

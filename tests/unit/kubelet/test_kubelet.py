@@ -66,6 +66,7 @@ def test_pods_are_watched_once_the_node_informer_has_synced() -> None:
     out.clear()
     kubelet.on_timer(Timer.POD_SOURCE, "", NS_PER_S, out)
     assert out == [SetTimer(NODE, 2 * NS_PER_S, Timer.POD_SOURCE)]
+    kubelet.on_watch_event(node_event(), NS_PER_S, out)
     kubelet.on_watch_event(WatchEvent(WatchKind.NODE, EventType.SYNCED), NS_PER_S, out)
     out.clear()
     kubelet.on_timer(Timer.POD_SOURCE, "", 2 * NS_PER_S, out)
