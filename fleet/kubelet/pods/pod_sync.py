@@ -166,7 +166,8 @@ class PodSyncer:
             turn.wait(worker, turn.now_ns + int(HOUSEKEEPING_NS * turn.draw(_STREAM_ORPHAN)))
             return
         worker.reject()
-        self.reports.set_status(worker, status, turn, finished=True)
+        is_last = not turn.env.fidelity.reports_each_step
+        self.reports.set_status(worker, status, turn, finished=is_last)
         turn.report(Milestone.POD_FAILED)
 
     def abandon(self, worker: PodWorker, why: str, turn: Turn) -> None:
