@@ -38,7 +38,9 @@ def expandable(name: str) -> Json:
 
 def is_grown(world: World, name: str) -> bool:
     status = world.get("pvc", name)["status"]
-    is_quiet = not status.get("conditions") and "allocatedResourceStatuses" not in status
+    # Since 1.37 a controller keeps a condition of its own.
+    resizes = [each for each in status.get("conditions", ()) if each["type"] != "Unused"]
+    is_quiet = not resizes and "allocatedResourceStatuses" not in status
     return bool(status["capacity"]["storage"] == "2Gi") and is_quiet
 
 
