@@ -123,11 +123,13 @@ class Applied:
         collections = {await self._collection(one) for one in passing}
         paths = {f"{await self._collection(one)}/{one.name}": one for one in wanted}
         looked = collections | {path.rpartition("/")[0] for path in paths}
+        orphans = []
         for one in (await find_applied(self._api, {self._run_id: [*looked]})).owned:
             if (known := paths.get(one.path)) is not None:
                 self._created[one.path] = Created(one.path, one.uid, known.manifest)
             elif one.path.rpartition("/")[0] in collections:
-                await delete_applied(self._api, [one])
+                orphans.append(one)
+        await delete_applied(self._api, orphans)
 
     async def _collection(self, wanted: Named) -> str:
         body = wanted.document()
