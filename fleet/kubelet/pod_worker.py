@@ -293,7 +293,7 @@ class PodWorker:
         """Return whether the pod was not admitted, and nothing was cleaned up after it yet."""
         return self.began_ns == REFUSED
 
-    def terminate_refused(self, state: WorkerState = WorkerState.TERMINATED) -> None:
+    def terminate_refused(self, state: WorkerState) -> None:
         """Clean up after a pod that was not admitted: upstream's first worker of it does.
 
         Source: UpdatePod, isPodStatusCacheTerminal; a SyncPodKill begins with TERMINATING.
