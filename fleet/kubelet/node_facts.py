@@ -9,38 +9,34 @@ Source: pkg/kubelet/metrics/metrics.go.
 from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, field
-from functools import partial
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import NO_STATE, NodeState
 from fleet.k8s.effects import NodeId
 from fleet.runtime.container_usage import NOTHING_SPENT, Spent
 
-START_BOUNDS = (
-    *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
-    *(900, 1200, 1800, 2700, 3600),
-)
-"""podStartupDurationBuckets."""
 CONTAINER_TYPES = ("container", "init_container", "ephemeral_container")
 
 
 class Durations:
     """A histogram of durations."""
 
-    __slots__ = ("bounds", "counts", "total_ns")
+    __slots__ = ("counts", "total_ns")
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = array("I", bytes(4 * (len(bounds) + 1)))
+    bounds = (
+        *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
+        *(900, 1200, 1800, 2700, 3600),
+    )
+    """podStartupDurationBuckets."""
+
+    def __init__(self) -> None:
+        self.counts = array("I", bytes(4 * (len(self.bounds) + 1)))
         self.total_ns = 0
 
     def add(self, took_ns: int) -> None:
         """Count one duration."""
         self.counts[bisect_left(self.bounds, took_ns / NS_PER_S)] += 1
         self.total_ns += took_ns
-
-
-_START = partial(Durations, START_BOUNDS)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +46,9 @@ class NodeCounts:
     sandboxes: int = 0
     sandbox_errors: int = 0
     containers: "array[int]" = field(default_factory=lambda: array("I", bytes(4 * 3)))  # by kind
-    pod_start: Durations = field(default_factory=_START)
-    pod_start_sli: Durations = field(default_factory=_START)
-    pod_start_total: Durations = field(default_factory=_START)
+    pod_start: Durations = field(default_factory=Durations)
+    pod_start_sli: Durations = field(default_factory=Durations)
+    pod_start_total: Durations = field(default_factory=Durations)
     rejections: dict[str, int] = field(default_factory=dict)  # by reason
 
     def on_pod_running(self, seen_ns: int, total_ns: int, pull_ns: int) -> None:

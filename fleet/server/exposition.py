@@ -96,17 +96,11 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
 def _histogram(name: str, labels: str, durations: Durations) -> Iterator[str]:
     start, shown = (f"{labels},", f"{{{labels}}}") if labels else ("", "")
     count = 0
-    for bound, inside in zip(_bounds(durations.bounds), durations.counts, strict=True):
+    for bound, inside in zip(_BOUNDS, durations.counts, strict=True):
         count += inside
         yield f'{name}_bucket{{{start}le="{bound}"}} {go_float(count)}\n'
     yield f"{name}_sum{shown} {go_float(durations.total_ns / NS_PER_S)}\n"
     yield f"{name}_count{shown} {go_float(count)}\n"
-
-
-@cache
-def _bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    """Return the bounds of a histogram as they are written; there are a handful of sets."""
-    return (*map(go_float, bounds), "+Inf")
 
 
 def go_float(value: float) -> str:
@@ -122,3 +116,6 @@ def go_float(value: float) -> str:
     digits = (whole + fraction).rstrip("0")
     mantissa = f"{digits[0]}.{digits[1:]}".removesuffix(".")
     return f"{'-' if value < 0 else ''}{mantissa}e+{len(whole) - 1:02d}"
+
+
+_BOUNDS = (*map(go_float, Durations.bounds), "+Inf")
