@@ -1,7 +1,7 @@
 """Shards follow the first one through its Lease: faults, late shards, and a leader that dies."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -82,10 +82,20 @@ class Cluster:
     def now_s(self) -> float:
         return self.began_s + self.worlds.now_ns / NS_PER_S
 
-    def play(self, work: Coroutine[None, None, None]) -> None:
+    def play(self, count: int, work: "Callable[[list[Shard]], Awaitable[None]]") -> None:
+        """Start so many shards, do the work, and stop those that it leaves."""
+
+        async def run() -> None:
+            shards = [Shard(self, number) for number in range(count)]
+            for shard in shards:
+                await shard.start()
+            await work(shards)
+            for shard in shards:
+                shard.stop()
+
         world = cast("World", self.worlds)
         with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
-            runner.run(work)
+            runner.run(run())
 
 
 class Shard:
@@ -195,10 +205,7 @@ def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
     """Nodes of the zone live in all shards but the first; shard 3 is late, then the leader dies."""
     cluster = Cluster()
 
-    async def play() -> None:
-        shards = [Shard(cluster, number) for number in range(4)]
-        for shard in shards:
-            await shard.start()
+    async def play(shards: list[Shard]) -> None:
         first = shards[0]
         playing = asyncio.ensure_future(first.lead())
         begun_s = cluster.now_s() - cluster.began_s
@@ -225,7 +232,9 @@ def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
         first.kill()
         await asyncio.sleep(10)
         assert [len(shard.control.on()) for shard in shards[1:]] == [3, 3, 3]
-        again = Shard(cluster, 0, holder="second")  # it waits until the Lease has expired
+        again = shards[0] = Shard(
+            cluster, 0, holder="second"
+        )  # it waits until the Lease has expired
         await again.start()
         assert cluster.now_s() - cluster.began_s - begun_s < 119
         assert [each["fault"] for each in again.control.on()] == []
@@ -250,19 +259,14 @@ def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
         assert outage.until_s is not None
         assert outage.until_s - steady.from_s == pytest.approx(150, abs=3.0)
         assert [each.is_met for each in again.player.expectations()] == [True]
-        for shard in (again, *shards[1:]):
-            shard.stop()
 
-    cluster.play(play())
+    cluster.play(4, play)
 
 
 def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
     cluster = Cluster()
 
-    async def play() -> None:
-        shards = [Shard(cluster, number) for number in range(2)]
-        for shard in shards:
-            await shard.start()
+    async def play(shards: list[Shard]) -> None:
         control = shards[0].control
         await asyncio.sleep(3)
         with pytest.raises(UsageError, match="hits none of 4 nodes"):
@@ -296,20 +300,15 @@ def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
         await asyncio.sleep(25)
         assert follower.is_over.is_set()
         assert "the first shard of the run was gone for 3" in follower.lost
-        for shard in shards:
-            shard.stop()
 
-    cluster.play(play())
+    cluster.play(2, play)
 
 
 def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -> None:
     """Also one that is ordered before the nodes of the new process are all up."""
     cluster = Cluster()
 
-    async def play() -> None:
-        shards = [Shard(cluster, number) for number in range(2)]
-        for shard in shards:
-            await shard.start()
+    async def play(shards: list[Shard]) -> None:
         await asyncio.sleep(3)
         partition = FaultSpec.model_validate({"type": "Partition", "zone": ZONE})
         for _ in range(2):
@@ -335,20 +334,15 @@ def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -
         await shards[1].start()
         await asyncio.sleep(3)
         assert [len(shard.control.on()) for shard in shards] == [2, 2]
-        for shard in shards:
-            shard.stop()
 
-    cluster.play(play())
+    cluster.play(2, play)
 
 
 def test_shards_outlive_an_api_server_that_is_away_for_longer_than_a_first_shard_may_be() -> None:
     """Nobody can renew a Lease then: that of the first shard is as old as all others."""
     cluster = Cluster()
 
-    async def play() -> None:
-        shards = [Shard(cluster, number) for number in range(2)]
-        for shard in shards:
-            await shard.start()
+    async def play(shards: list[Shard]) -> None:
         await asyncio.sleep(15)
         follower, is_away = shards[1].follower, True
         assert follower is not None
@@ -366,7 +360,5 @@ def test_shards_outlive_an_api_server_that_is_away_for_longer_than_a_first_shard
         begun = await shards[0].control.inject(partition)
         assert (begun.hit, begun.of) == (1, 4)
         assert not follower.is_over.is_set()
-        for shard in shards:
-            shard.stop()
 
-    cluster.play(play())
+    cluster.play(2, play)
