@@ -401,24 +401,24 @@ def read_holder(lease: Json, now_s: int) -> RunHolder:
     )
 
 
+async def find_lease(api: Api, prefix: str) -> tuple[Json | None, int]:
+    """Return the Lease of a prefix, None if nobody holds it, and the server's time."""
+    found = await api.request("GET", f"{RUN_LEASES}/{run_lease_name(prefix)}")
+    now_s = server_now_s(found)
+    if found.code == 404:
+        return None, now_s
+    return expect(found, f"cannot read the lease {run_lease_name(prefix)}"), now_s
+
+
 async def holder_of(api: Api, prefix: str) -> RunHolder | None:
     """Return who holds a prefix, alive or not; None if nobody does."""
-    found = await api.request("GET", f"{RUN_LEASES}/{run_lease_name(prefix)}")
-    if found.code == 404:
-        return None
-    lease = expect(found, f"cannot read the lease {run_lease_name(prefix)}")
-    return read_holder(lease, server_now_s(found))
+    lease, now_s = await find_lease(api, prefix)
+    return read_holder(lease, now_s) if lease is not None else None
 
 
-async def find_leases(
-    api: Api, run: str = "", prefix: str = ""
-) -> tuple[list[Json], list[Json], int]:
-    """Return the Leases of a run, or of all; those with the label alone; and the server's time.
-
-    With `prefix` it is the one of the shard whose names begin with it.
-    """
+async def find_leases(api: Api, run: str = "") -> tuple[list[Json], list[Json], int]:
+    """Return the Leases of a run, or of all; those with the label alone; and the server's time."""
     selector = f"{RUN_LABEL}={run}" if run else RUN_LABEL
-    selector += f",{PREFIX_LABEL}={prefix}" if prefix else ""
     listed = await api.request("GET", RUN_LEASES, query={"labelSelector": selector})
     items = expect(listed, "cannot list run leases").get("items") or []
     owned = [lease for lease in items if is_run_lease(lease)]

@@ -97,10 +97,11 @@ class Injector:
             elif kubelet.status.phase is RegistrationPhase.REGISTERED:
                 yield Candidate(node, entry.caller.index, kubelet.name, kubelet.facts.labels)
 
-    def inject(self, spec: FaultSpec, number: int) -> Injection:
+    def inject(self, spec: FaultSpec, number: int, on_for_ns: int = 0) -> Injection:
         """Let something go wrong now; `number` names the fault and is drawn with.
 
-        Raises UsageError if no node of this process can have it.
+        One that comes and goes, and has done so for `on_for_ns` elsewhere, goes on in step with
+        that. Raises UsageError if no node of this process can have it.
         """
         assert number not in self.active, number
         assert not FAULTS[spec.type].of_control_plane, spec
@@ -123,10 +124,15 @@ class Injector:
         nodes = dict.fromkeys(each.node for each in chosen)
         for origin in dict.fromkeys(map(self._origin, nodes)):
             check(spec, origin.model)
-        injection = Injection(number, spec, nodes, self._reactor.clock.now_ns())
+        turns, turned_ns = divmod(on_for_ns, _turn_ns(spec)) if spec.every_ns else (0, 0)
+        since_ns = self._reactor.clock.now_ns() - turned_ns
+        is_over_at_once = FAULTS[spec.type].is_instant
+        is_on = is_over_at_once or turns % 2 == 0
+        injection = Injection(number, spec, nodes, since_ns, is_on=is_on)
         if not spec.is_instant:
             self.active[number] = injection
-        self._begin(injection)
+        if is_on and not (is_over_at_once and on_for_ns):
+            self._begin(injection)
         return injection
 
     def turn(self, number: int) -> int:
@@ -136,26 +142,24 @@ class Injector:
         other.
         """
         now_ns, before = self._reactor.clock.now_ns(), self.active[number]
-        every_ns = before.spec.every_ns
-        assert every_ns, before
+        assert before.spec.every_ns, before
+        due_ns = now_ns + _turn_ns(before.spec)
         if FAULTS[before.spec.type].is_instant:
             self._begin(before)
-            return now_ns + every_ns
+            return due_ns
         if before.is_on:
             self._end(before._replace(until_ns=now_ns, is_on=False))
         else:
             self.active[number] = before._replace(since_ns=now_ns, until_ns=NEVER, is_on=True)
             self._begin(self.active[number])
-        return now_ns + every_ns // 2
+        return due_ns
 
     def first_turn_ns(self, number: int) -> int:
         """Return when a fault comes or goes next after its beginning, NEVER if it stays."""
         injection = self.active.get(number)
         if injection is None or not injection.spec.every_ns:
             return NEVER
-        every_ns = injection.spec.every_ns
-        is_instant = FAULTS[injection.spec.type].is_instant
-        return injection.since_ns + (every_ns if is_instant else every_ns // 2)
+        return injection.since_ns + _turn_ns(injection.spec)
 
     def heal(self, number: int) -> Injection:
         """Let a fault end now."""
@@ -323,6 +327,11 @@ def attach_problem(reactor: Reactor, name: str) -> str:
         if entry.caller.name == wanted and env is not None:
             return env.model.broken.attachments
     return ""
+
+
+def _turn_ns(spec: FaultSpec) -> int:
+    """Return the time between two turns of a fault that comes and goes."""
+    return spec.every_ns if FAULTS[spec.type].is_instant else spec.every_ns // 2
 
 
 def _joined(cuts: AbstractSet[Cut]) -> Cut | None:

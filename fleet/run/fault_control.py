@@ -119,6 +119,7 @@ class FaultControl:
         self._lead = lead
         self._follows = node_host.settings.follows
         self._numbers = OWN_FIRST if self._follows else lead.plan.last if lead else 0
+        self._made_s = 0.0  # of the plan that is followed
         self._followed = 0  # the last fault of the plan that has begun here
         self._hits: dict[int, int] = {}  # by fault of the plan
         self._noted = NOTED_FIRST
@@ -194,11 +195,13 @@ class FaultControl:
         self._keep(fault, for_ns)
         return fault
 
-    async def follow(self, plan: Plan, is_new: bool) -> dict[int, int]:  # noqa: FBT001
+    async def follow(self, plan: Plan, before_s: float, now_s: float) -> dict[int, int]:
         """Have those faults on that the first shard has planned; return how many nodes each hits.
 
-        Of a plan that is new to this shard it leaves out what was over at once.
+        Of a plan that is new to this shard it leaves out what was over at once before `before_s`,
+        and what comes and goes since then does so in step with the other shards.
         """
+        is_new, self._made_s = plan.made_s != self._made_s, plan.made_s
         planned = {each.number: each for each in plan.faults}
         for number in [each for each in self._faults if each < OWN_FIRST]:
             if is_new or number not in planned:
@@ -211,8 +214,10 @@ class FaultControl:
                 continue
             self._followed = number
             spec = FaultSpec.model_validate(each.fault)
-            if not (spec.is_instant and is_new):
+            if not is_new or each.began_s > before_s:
                 self._take_over(number, spec)
+            elif not spec.is_instant:
+                self._take_over(number, spec, max(now_s - each.began_s, 0.0))
         return {number: hit for number, hit in self._hits.items() if number in planned}
 
     def go_on(self, lead: Leader) -> None:
@@ -232,7 +237,7 @@ class FaultControl:
     def _take_over(self, number: int, spec: FaultSpec, since_s: float = 0.0) -> None:
         """Have a fault of the plan on here, which has been on for so long."""
         try:
-            hit = len(self._injector.inject(spec, number).nodes)
+            hit = len(self._injector.inject(spec, number, round(since_s * 1e9)).nodes)
         except UsageError as error:  # the nodes of this shard cannot have it
             log.warning("fault %d: %s", number, error)
             return

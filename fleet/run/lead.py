@@ -3,26 +3,37 @@
     Lease of shard 0       the plan: faults that are on, the phase that is played, the end
     Lease of each shard    how it stands: nodes, Ready ones, and whom the faults of the plan hit
 
-A follower reads the plan each second and does to its own nodes what the plan says: a fault that
-appears begins, a fault that goes is healed. A shard that joins late, or is started again, begins
-with what is on. The first shard alone keeps the time. It needs no answer to go on; an order and a
-phase that waits look at how the others stand.
+A follower does to its own nodes what the plan says: a fault that appears begins, a fault that goes
+is healed. It reads the plan each second while a scenario is played or a fault is on, else every
+`IDLE_S`. A shard that joins late, or is started again, begins with what is on. The first shard
+alone keeps the time. It needs no answer to go on; an order and a phase that waits look at how the
+others stand.
 
     leads --killed--> the others keep what is on --the first shard is started again--> leads, from
                                                                         the plan in its Lease
                       the others end, without it for `LEADER_LOST_S` of an API server that answers
+
+So does a shard whose first one never comes.
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from fleet.cluster.api_client import Api
-from fleet.cluster.runs import DURATION_S, PLAN_ANNOTATION, RunLease, find_leases, read_holder
+from fleet.cluster.api_client import Api, time_s
+from fleet.cluster.runs import (
+    DURATION_S,
+    PLAN_ANNOTATION,
+    RunLease,
+    find_lease,
+    find_leases,
+    read_holder,
+)
 from fleet.errors import FleetError
 from fleet.faults.fault import FaultSpec, document_of
 from fleet.report.figures import HostState
@@ -30,7 +41,8 @@ from fleet.report.report import Expectation, Phase
 
 STANDING_ANNOTATION = "fleet.emulator/standing"
 FOLLOW_S = 1.0
-LOST_LOOK_S = 10.0  # between two looks for a plan that was never there: the run may have none
+SECOND_S = 1.0  # to which times of the API are exact
+IDLE_S = 5.0  # between two looks where nothing is expected
 TAKEN_S_MAX = 15.0
 """An order waits no longer for shards that do not answer; they take it over once they do."""
 CLOSE_S_MAX = 3.0
@@ -65,13 +77,21 @@ class Plan(msgspec.Struct, kw_only=True):
     phases: list[Phase] = []
     """Of the scenario, in seconds since 1970; the last one is played."""
     waited: list[Expectation] = []
+    is_played: bool = False
+    """A scenario is played, or will be once all shards stand."""
     is_over: bool = False
+
+    @property
+    def look_every_s(self) -> float:
+        """How long nobody looks at the Leases of the run."""
+        return FOLLOW_S if self.is_played or self.faults else IDLE_S
 
 
 class Standing(msgspec.Struct, kw_only=True):
     """How a shard stands."""
 
-    seen: int = -1  # the version of the plan that its nodes have; -1: they are not all up yet
+    made_s: float = 0.0  # of the plan that its nodes have; 0: they are not all up yet
+    seen: int = -1  # its version
     nodes: int = 0
     ready: int = 0
     hits: dict[int, int] = {}  # by fault of the plan, how many nodes
@@ -80,7 +100,14 @@ class Standing(msgspec.Struct, kw_only=True):
 class Leader:
     """The first shard: it writes the plan and knows how the others stand."""
 
-    def __init__(self, lease: RunLease, api: Api, now_s: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        lease: RunLease,
+        api: Api,
+        *,
+        is_played: bool = False,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
         """Begin with the plan that the Lease has of an earlier start of this shard."""
         self._lease = lease
         self._api = api
@@ -88,9 +115,11 @@ class Leader:
         text = lease.notes.get(PLAN_ANNOTATION, "")
         plan = msgspec.json.decode(text, type=Plan) if text else None
         self.plan = plan if plan and not plan.is_over else Plan(made_s=now_s(), version=1)
+        self.plan.is_played = is_played
         self.standings: list[Standing] = []
         """Of the other shards that live."""
-        self._is_whole: bool | None = None  # each shard with a Lease stands; None: not looked yet
+        self._is_whole = False  # each shard with a Lease stands
+        self._looked = -1  # at the others, when that version had been written
         self._written = 0  # followers are to know a plan before its first fault begins
         self._changed = asyncio.Event()
 
@@ -128,9 +157,9 @@ class Leader:
         version, ends_s = self.plan.version, began_s + TAKEN_S_MAX
         while self._lacks(version) and self.now_s() < ends_s:  # noqa: ASYNC110 - of polls
             await asyncio.sleep(FOLLOW_S / 4)
-        seen = [each for each in self.standings if each.seen >= version]
+        seen = [each for each in self.standings if self._has_seen(each, version)]
         hit = sum(each.hits.get(number, 0) for each in seen)
-        is_all = bool(self._is_whole) and not self._lacks(version)
+        is_all = self._is_whole and not self._lacks(version)
         return hit, sum(each.nodes for each in seen), is_all
 
     def end(self, number: int) -> None:
@@ -157,11 +186,12 @@ class Leader:
             except FleetError as error:  # the next look may do better
                 log.warning("the shards of the run: %s", error)
             with contextlib.suppress(TimeoutError):  # wait_for may swallow that it is cancelled
-                async with asyncio.timeout(FOLLOW_S):
+                async with asyncio.timeout(self.plan.look_every_s):
                     await self._changed.wait()
 
     async def look(self) -> None:
         """Read how the other shards stand."""
+        written = self._written
         leases, _refused, now_s = await find_leases(self._api, self._lease.run_id)
         others = [each for each in leases if each["metadata"]["uid"] != self._lease.uid]
         alive = [
@@ -171,6 +201,7 @@ class Leader:
         ]
         self.standings = [msgspec.json.decode(each, type=Standing) for each in alive if each]
         self._is_whole = len(self.standings) == len(others)
+        self._looked = written
 
     async def close(self) -> None:
         """Have the others end: the plan is over."""
@@ -192,11 +223,19 @@ class Leader:
 
     def _lacks(self, version: int) -> bool:
         """Return whether a shard has not taken this version over; its nodes may just come up."""
-        return self._is_whole is None or any(each.seen < version for each in self.standings)
+        return self._looked < version or not all(
+            self._has_seen(each, version) for each in self.standings
+        )
+
+    def _has_seen(self, standing: Standing, version: int) -> bool:
+        return standing.made_s == self.plan.made_s and standing.seen >= version
 
 
 class Follower:
-    """Any other shard. `act` takes the plan, and whether it has not seen that one before."""
+    """Any other shard. `act` takes the plan, when this shard looked last, and the time.
+
+    Both times are by the leader's clock.
+    """
 
     def __init__(
         self,
@@ -204,9 +243,9 @@ class Follower:
         api: Api,
         leader: str,
         state: Callable[[], HostState],
-        act: Callable[[Plan, bool], Awaitable[dict[int, int]]],
+        act: Callable[[Plan, float, float], Awaitable[dict[int, int]]],
     ) -> None:
-        """Follow the shard whose names begin with `leader`."""
+        """Follow the shard of this run whose names begin with `leader`."""
         self._lease = lease
         self._api = api
         self._leader = leader
@@ -219,8 +258,9 @@ class Follower:
         self.lost = ""
         """Why it is over before its time."""
         self._standing = Standing()
-        self._made_s = 0.0  # of the plan that is followed
-        self._had_plan = False
+        self._acted_s = math.inf  # last, by the leader's clock
+        self._had_leader = False
+        self._look_every_s = IDLE_S
         self._looked_s = self._answers_since_s = 0  # by the server's clock
 
     async def run(self) -> None:
@@ -230,35 +270,46 @@ class Follower:
                 await self.look()
             except FleetError as error:  # the next look may do better
                 log.warning("the plan of the run: %s", error)
-            await asyncio.sleep(FOLLOW_S if self._had_plan else LOST_LOOK_S)
+            await asyncio.sleep(self._look_every_s)
 
     async def look(self) -> None:
         """Read the plan once, do what it says, and write how this shard stands."""
-        leases, _refused, now_s = await find_leases(self._api, self._lease.run_id, self._leader)
+        lease, now_s = await find_lease(self._api, self._leader)
         if now_s - self._looked_s > DURATION_S:  # the server was away: nobody could renew a Lease
             self._answers_since_s = now_s
         self._looked_s = now_s
-        if not leases and not self._had_plan:
+        answers_s = now_s - self._answers_since_s
+        plan, leader_s, is_lost = Plan(), 0.0, False
+        if lease is not None and (holder := read_holder(lease, now_s)).run == self._lease.run_id:
+            self._had_leader = True
+            is_lost = self._is_lost("was gone", min(holder.renewed_ago_s, answers_s))
+            text = lease["metadata"]["annotations"].get(PLAN_ANNOTATION, "")
+            plan = msgspec.json.decode(text, type=Plan) if text else plan
+            leader_s = time_s(lease["spec"]["renewTime"]) + holder.renewed_ago_s
+        elif self._had_leader:  # it has ended, and given its names up
+            plan.is_over = True
+        else:
+            is_lost = self._is_lost("did not come", answers_s)
+        self._look_every_s = plan.look_every_s
+        if is_lost or not self._had_leader:
             return
-        plan = Plan(is_over=True)  # of a shard that has ended, and given its names up
-        if leases:
-            self._had_plan = True
-            gone_s = min(read_holder(leases[0], now_s).renewed_ago_s, now_s - self._answers_since_s)
-            if gone_s > LEADER_LOST_S:
-                self.lost = f"the first shard of the run was gone for {gone_s} s"
-                self.is_over.set()
-                return
-            text = leases[0]["metadata"]["annotations"].get(PLAN_ANNOTATION, "")
-            plan = msgspec.json.decode(text, type=Plan) if text else Plan()
         state = self._state()
         standing = Standing(nodes=state.wanted, ready=state.ready)
         if self.is_up:
-            standing.seen = plan.version
-            standing.hits = await self._act(plan, plan.made_s != self._made_s)
-            self._made_s = plan.made_s
+            standing.made_s, standing.seen = plan.made_s, plan.version
+            standing.hits = await self._act(plan, self._acted_s, leader_s)
+            self._acted_s = leader_s - SECOND_S if leader_s else self._acted_s
         if standing != self._standing:
             text = msgspec.json.encode(standing).decode()
             await self._lease.say(STANDING_ANNOTATION, text)
             self._standing = standing
         if plan.is_over:
             self.is_over.set()
+
+    def _is_lost(self, how: str, for_s: int) -> bool:
+        """Return whether the leader has been away for so long that a scenario is over."""
+        is_lost = for_s > LEADER_LOST_S
+        if is_lost:
+            self.lost = f"the first shard of the run, {self._leader}, {how} for {for_s} s"
+            self.is_over.set()
+        return is_lost

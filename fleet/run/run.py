@@ -421,7 +421,7 @@ class Run:
         """Let faults begin, in the first shard of a run for all of them."""
         settings, host, api = self._settings, self._node_host, self._cluster.api(LEAD)
         if settings.shard == 0:
-            self._leader = Leader(self._lease, api)
+            self._leader = Leader(self._lease, api, is_played=self._player is not None)
         tell, plane = self._display.tell, lambda: self._target.plane
         faults = FaultControl(host, meter.elapsed_s, tell, self._leader, plane)
         if settings.follows:

@@ -71,7 +71,8 @@ class Worlds:
 class Cluster:
     """The Leases of a run, and its shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, plays: bool = False) -> None:
+        self.plays = plays
         self.worlds, self.api = Worlds(), FakeApi()
         self.began_s = self.api.date_s
         self.api.before_request = self.tick
@@ -135,7 +136,7 @@ class Shard:
         )
         api, now_s = self.cluster.api, self.cluster.now_s
         if not self.number:
-            self.leader = Leader(self.lease, api, now_s=now_s)
+            self.leader = Leader(self.lease, api, is_played=self.cluster.plays, now_s=now_s)
         self.control = FaultControl(
             cast("NodeHost", host), self.elapsed_s, self.told.append, self.leader
         )
@@ -203,7 +204,7 @@ def is_near(found: tuple[float, float | None], wanted: tuple[float, float]) -> b
 
 def test_faults_reach_every_shard_and_a_scenario_outlives_its_leader() -> None:
     """Nodes of the zone live in all shards but the first; shard 3 is late, then the leader dies."""
-    cluster = Cluster()
+    cluster = Cluster(plays=True)
 
     async def play(shards: list[Shard]) -> None:
         first = shards[0]
@@ -268,7 +269,7 @@ def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
 
     async def play(shards: list[Shard]) -> None:
         control = shards[0].control
-        await asyncio.sleep(3)
+        await asyncio.sleep(6)
         with pytest.raises(UsageError, match="hits none of 4 nodes"):
             await control.inject(FaultSpec.model_validate({"type": "Partition", "zone": "none"}))
         begun = await control.inject(FaultSpec.model_validate({"type": "NodeDown", "zone": ZONE}))
@@ -299,7 +300,7 @@ def test_orders_reach_the_shards_of_a_run_whose_first_one_comes_again() -> None:
         assert not follower.is_over.is_set()
         await asyncio.sleep(25)
         assert follower.is_over.is_set()
-        assert "the first shard of the run was gone for 3" in follower.lost
+        assert "the first shard of the run, n-0000, was gone for 3" in follower.lost
 
     cluster.play(2, play)
 
@@ -362,3 +363,85 @@ def test_shards_outlive_an_api_server_that_is_away_for_longer_than_a_first_shard
         assert not follower.is_over.is_set()
 
     cluster.play(2, play)
+
+
+def test_shards_look_at_their_leases_seldom_while_nothing_is_expected() -> None:
+    cluster = Cluster()
+
+    def looked() -> int:
+        return sum(method == "GET" for method, _ in cluster.api.log)
+
+    async def play(shards: list[Shard]) -> None:
+        await asyncio.sleep(30)
+        before = looked()
+        await asyncio.sleep(60)
+        assert 4 * 11 <= looked() - before <= 4 * 13  # once in 5 s each
+        begun = await shards[0].control.inject(
+            FaultSpec.model_validate({"type": "ClockSkew", "by": "1s"})
+        )
+        assert (begun.hit, begun.of) == (10, 10)
+        before = looked()
+        await asyncio.sleep(60)
+        assert 4 * 58 <= looked() - before <= 4 * 62
+
+    cluster.play(4, play)
+
+
+@pytest.mark.parametrize("first", [None, "another"])
+def test_a_shard_whose_first_one_never_comes_ends(first: str | None) -> None:
+    """Also while another run has its names."""
+    cluster = Cluster(plays=True)
+
+    async def play(_shards: list[Shard]) -> None:
+        if first is not None:
+            other = RunLease(cluster.api, Shard.prefix(0), first)
+            await other.acquire()
+        shard = Shard(cluster, 1)
+        await shard.start()
+        follower = shard.follower
+        assert follower is not None
+        await asyncio.sleep(LEADER_LOST_S - 10)
+        assert not follower.is_over.is_set()
+        await asyncio.wait_for(follower.is_over.wait(), 20)
+        assert follower.lost == "the first shard of the run, n-0000, did not come for 305 s"
+        shard.stop()
+
+    cluster.play(0, play)
+
+
+def test_a_fault_that_comes_and_goes_does_so_in_step_in_a_shard_that_joins_late() -> None:
+    cluster = Cluster()
+
+    async def play(shards: list[Shard]) -> None:
+        await asyncio.sleep(6)
+        came = {"type": "NodeCondition", "condition": "Odd", "status": "True", "every": "120s"}
+        lead = shards[0].control
+        for spec in (came, {"type": "KubeletRestart", "every": "120s"}):
+            await lead.inject(FaultSpec.model_validate(spec))
+        await asyncio.sleep(70)  # it is off now
+        late = Shard(cluster, 2)
+        await late.start()
+        await asyncio.sleep(6)
+        assert [each["fault"].split()[0] for each in late.control.on()] == [
+            "NodeCondition",
+            "KubeletRestart",
+        ]
+        counts = late.sim.reactor.counts
+        assert counts.restarts == 0
+        seen = set[bool]()
+        for _ in range(24):
+            await asyncio.sleep(10)
+            early_odd, late_odd = (is_odd(shard) for shard in (shards[1], late))
+            assert early_odd == late_odd
+            seen.add(late_odd)
+        assert seen == {True, False}
+        assert counts.restarts == 2 * late.nodes
+
+    cluster.play(2, play)
+
+
+def is_odd(shard: Shard) -> bool:
+    """Return whether all nodes of a shard have the condition, or none has it."""
+    found = {shard.sim.condition(name, "Odd") for name in shard.sim.names}
+    assert len(found) == 1, found
+    return found == {"True"}
