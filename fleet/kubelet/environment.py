@@ -1,7 +1,7 @@
 """What the kubelets of one profile share: nothing here belongs to a single node."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeVar
@@ -11,7 +11,7 @@ from fleet.k8s.admission import PreparedClaims
 from fleet.k8s.effects import NodeId, NodeStatusPatch, WatchEvent, WatchKind
 from fleet.k8s.holds import Hold
 from fleet.k8s.objects import RuntimeClassView, ServiceView
-from fleet.k8s.pods import EventType, NodeView, PodUid
+from fleet.k8s.pods import EventType, NodeView, Pod, PodUid
 from fleet.k8s.static_pods import StaticManifest
 from fleet.k8s.volumes import CSIDriverView
 from fleet.profile.addresses import pod_cidrs as planned_pod_cidrs
@@ -56,6 +56,15 @@ KUBELET = Fidelity()
 LIGHT = Fidelity(**dict.fromkeys(Fidelity._fields, False))
 
 
+class Allocations(NamedTuple):
+    """What the pods of a node were given, as a kubelet that restarts finds it."""
+
+    given: dict[PodUid, Pod]  # with the resources that were allocated to them
+    before: dict[PodUid, Pod]  # by which the cgroups of pods still are
+    actuated: dict[PodUid, dict[str, bytes]]  # what containers still have
+    updated: Mapping[PodUid, Mapping[str, bytes]]  # what those have that were updated as they ran
+
+
 @dataclass(slots=True, eq=False)
 class Environment:
     """Handed to every input of a kubelet, so that no node keeps a copy."""
@@ -78,6 +87,7 @@ class Environment:
     static: tuple[StaticManifest, ...] | None = None  # as the profile's files say, once read
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
     claims: dict[int, dict[PodUid, PreparedClaims]] = field(default_factory=dict)  # the same
+    allocations: dict[int, Allocations] = field(default_factory=dict)  # the same
     outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for the next status patch
     sent: dict[int, NodeStatusPatch] = field(default_factory=dict)  # from there, until the answer
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make

@@ -227,8 +227,7 @@ class VirtualKubelet:
         """
         self.stop()
         if self.pods is not None:
-            self.env.runtimes[self.node] = self.pods.runtime
-            self.env.claims[self.node] = self.pods.prepared_claims()
+            self.pods.leave(self.facts, self.env)
         new = VirtualKubelet(self.node, self.name, self.facts.host_ips, self.env)
         # How the server sees the node and its Lease goes on.
         new.is_ready = self.is_ready

@@ -26,19 +26,12 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Timer
-from fleet.k8s.pods import (
-    ContainerSpec,
-    ContainerStatus,
-    Pod,
-    PodCondition,
-    PodSpec,
-    PodUid,
-    RunningState,
-)
+from fleet.k8s.pods import ContainerSpec, Pod, PodCondition, PodSpec, PodUid
+from fleet.kubelet.environment import Allocations
 from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import ContainerKill, KillReason, PodWorker
 from fleet.kubelet.turn import Turn
-from fleet.quantity import Quantity, parse_quantity
+from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import container_usage
 from fleet.runtime.containers import RunState, Sandbox
 
@@ -153,20 +146,6 @@ def updated_json(spec: ContainerSpec, pod: PodSpec) -> bytes | None:
     return rendered({**found, "requests": {**found["requests"], "cpu": "0"}})
 
 
-def updated_by_status(pod: Pod) -> dict[str, bytes]:
-    """Return which containers were updated as they ran, by what their status says of requests."""
-    known = {each.name: each for each in (*pod.spec.init_containers, *pod.spec.containers)}
-    return {
-        each.name: json
-        for each in (*pod.status.init_containers, *pod.status.containers)
-        if isinstance(each.state, RunningState)
-        and (requests := amounts(each.resources_json)["requests"])
-        and "cpu" not in requests
-        and each.name in known
-        and (json := updated_json(known[each.name], pod.spec)) is not None
-    }
-
-
 def changed(had: bytes, asked: bytes) -> tuple[str, ...]:
     """Return of which resources the amounts differ."""
     if had == asked:
@@ -197,121 +176,6 @@ def rendered(found: Resources) -> bytes:
     """Return amounts as JSON with sorted keys, without what is empty."""
     told = {kind: each for kind, each in found.items() if each}
     return b"%b" % orjson.dumps(told, option=orjson.OPT_SORT_KEYS)
-
-
-def allocated_by_status(pod: Pod) -> Pod | None:
-    """Return a pod with the requests that its status says were allocated; None: those it asks for.
-
-    What a resize of them had changed besides, the limits, are then as its status shows them.
-    Differs: of a kubelet that does not show what the pod as a whole was allocated, only those of
-    the containers are known.
-    """
-    spec, status = pod.spec, pod.status
-    told = {each.name: each for each in (*status.init_containers, *status.containers)}
-    containers = _as_told(spec.containers, told)
-    inits = _as_told(spec.init_containers, told)
-    had = status.allocated_json or spec.allocated_json
-    if had == spec.allocated_json and (containers, inits) == (
-        spec.containers,
-        spec.init_containers,
-    ):
-        return None
-    new = copy.copy(pod)
-    new.spec = spec._replace(containers=containers, init_containers=inits)
-    if not status.allocated_json:
-        requests = _moved(spec, new.spec)
-        new.spec = new.spec._replace(admission=spec.admission._replace(requests=requests))
-        return new
-    own = amounts(spec.own_json)
-    limits = amounts(status.resources_json)["limits"]
-    allocated = {"limits": limits, "requests": orjson.loads(had)}
-    given = _own_as_told(own, amounts(spec.resources_json), allocated)
-    new.spec = new.spec._replace(
-        allocated_json=had,
-        resources_json=rendered(allocated),
-        running_json=status.resources_json,
-        ended_json=status.resources_json,
-        own_json=spec.own_json and rendered(given),
-        admission=spec.admission._replace(requests=_requests(allocated["requests"])),
-    )
-    return new
-
-
-def _moved(asked: PodSpec, given: PodSpec) -> tuple[tuple[str, int], ...]:
-    """Return the requests of a pod whose containers have other ones than they ask for.
-
-    Differs: as if all of its containers ran at once.
-    """
-    found = dict(asked.admission.requests)
-    for specs, sign in ((asked, -1), (given, 1)):
-        for each in (*specs.init_containers, *specs.containers):
-            for name, amount in _requests(amounts(each.resources_json)["requests"]):
-                found[name] = found.get(name, 0) + sign * amount
-    return tuple(sorted(found.items()))
-
-
-def _as_told(
-    specs: tuple[ContainerSpec, ...], told: Mapping[str, ContainerStatus]
-) -> tuple[ContainerSpec, ...]:
-    """Return containers with the resources that their statuses show."""
-    return tuple(_told(spec, told[spec.name]) if spec.name in told else spec for spec in specs)
-
-
-def _told(spec: ContainerSpec, status: ContainerStatus) -> ContainerSpec:
-    had = status.allocated_json
-    if not status.container_id or had == spec.requests_json:
-        return spec
-    asked = amounts(spec.resources_json)
-    limits = _taken(asked["limits"], amounts(status.resources_json)["limits"])
-    requests = orjson.loads(had) if had else {}
-    json = rendered({**asked, "limits": limits, "requests": requests})
-    return spec._replace(requests_json=had, resources_json=json)
-
-
-def _own_as_told(own: Resources, asked: Resources, told: Resources) -> Resources:
-    """Return a pod's own resources as its status shows them, without its overhead."""
-    found: Resources = {}
-    for kind in KINDS:
-        amounts: dict[str, Any] = {}
-        found[kind] = amounts
-        for name, amount in own[kind].items():
-            has = parse_quantity(told[kind].get(name, amount))
-            overhead = parse_quantity(asked[kind].get(name, amount)).nano
-            overhead -= parse_quantity(amount).nano
-            amounts[name] = str(Quantity(has.nano - overhead, has.format))
-    return {**own, **found}
-
-
-def _taken(asked: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
-    return {name: told.get(name, amount) for name, amount in asked.items()}
-
-
-def _requests(found: dict[str, str]) -> tuple[tuple[str, int], ...]:
-    """Return requests as admission counts them: CPU in thousandths."""
-    known = ((name, parse_quantity(text)) for name, text in found.items())
-    return tuple(
-        sorted((name, each.milli if name == "cpu" else each.value) for name, each in known)
-    )
-
-
-def actuated_by_status(pod: Pod) -> tuple[Pod, dict[str, bytes]]:
-    """Return a pod as its cgroup is, and what it and its containers have, by its status."""
-    spec, status = pod.spec, pod.status
-    shown = amounts(status.resources_json)
-    had = copy.copy(pod)
-    own = amounts(spec.own_json)
-    own_json = spec.own_json and rendered({kind: _taken(own[kind], shown[kind]) for kind in KINDS})
-    had.spec = spec._replace(
-        running_json=status.resources_json, ended_json=status.resources_json, own_json=own_json
-    )
-    has = {WHOLE: own_json}
-    known = {each.name: each for each in (*spec.init_containers, *spec.containers)}
-    for each in (*status.init_containers, *status.containers):
-        if each.name in known and isinstance(each.state, RunningState):
-            asked, told = amounts(known[each.name].resources_json), amounts(each.resources_json)
-            json = rendered({**asked, **{kind: _taken(asked[kind], told[kind]) for kind in KINDS}})
-            has[each.name] = limited_json(known[each.name]._replace(resources_json=json), had.spec)
-    return had, has
 
 
 RETRY_NS = 180 * NS_PER_S  # retryDelay: resources may have come free unseen
@@ -362,7 +226,8 @@ class AllocationManager:
     # what containers still have
     _actuated: dict[PodUid, dict[str, bytes]] = field(default_factory=dict)
     _before: dict[PodUid, Pod] = field(default_factory=dict)  # by which a pod's cgroup still is
-    _found: tuple[PodUid, ...] = ()  # left by a kubelet before us, and not looked at yet
+    _given: dict[PodUid, Pod] | None = None  # what a kubelet before us had allocated to pods
+    _found: tuple[PodUid, ...] = ()  # of those, what is not looked at yet
     _ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
     # What containers have that were updated as they ran.
     _updated: Mapping[PodUid, Mapping[str, bytes]] = field(default_factory=lambda: NOTHING_UPDATED)
@@ -384,29 +249,41 @@ class AllocationManager:
             return with_resources(pod, worker.pod)
         return self._allocate(worker, pod, check, turn)
 
+    def checkpoint(self, workers: Mapping[PodUid, PodWorker]) -> Allocations:
+        """Return what outlives a kubelet. Source: pkg/kubelet/allocation/state."""
+        given = {uid: worker.pod for uid, worker in workers.items()}
+        return Allocations(given, self._before, self._actuated, self._updated)
+
+    @classmethod
+    def read(cls, left: Allocations | None) -> "AllocationManager":
+        """Return the manager of a kubelet, with what one before it left."""
+        if left is None:
+            return cls()
+        given, before, actuated, updated = left
+        return cls(_given=given, _before=before, _actuated=actuated, _updated=updated)
+
     def restore(self, worker: PodWorker, turn: Turn) -> None:
         """Take over what a kubelet before us had allocated to a pod that runs.
 
         Source: allocation_manager.go, AddPod; status_manager.go, BackfillPodResizeConditions.
-        Differs: a kubelet has checkpoints, of what it allocated and of what containers have; here
-        the status of the pod says both, of requests whenever they differ.
+        Differs: after a restart of fleet a pod has what its spec says.
         """
         pod, now_s = worker.pod, turn.wall_s
-        if pod.spec.own_json and (updated := updated_by_status(pod)):
-            self._updated = {**self._updated, pod.uid: updated}
-        given = allocated_by_status(pod)
+        given = (self._given or {}).pop(pod.uid, None)
+        if given is None:
+            return
+        whole = turn.env.model.release.resizes_whole_pods
+        is_pending = has_other_resources(given, pod, whole=whole)
         for each in pod.status.conditions:
             known = {PENDING: self._pending, IN_PROGRESS: self._progress}.get(each.type)
-            if known is not None and (known is self._progress or given is not None):
+            if known is not None and (known is self._progress or is_pending):
                 known[pod.uid] = each._replace(transition_s=now_s, probe_s=now_s)
-        if given is not None:
+        if is_pending:
             self._desired[pod.uid] = pod
             self._pending.setdefault(pod.uid, _condition(PENDING, pod.generation, now_s))
             self._found = (*self._found, pod.uid)
             self._arm(FIRST_RETRY_NS, turn)
-            worker.pod = given
-        if pod.uid in self._progress:
-            self._before[pod.uid], self._actuated[pod.uid] = actuated_by_status(worker.pod)
+            worker.pod = with_resources(pod, given)
 
     def _allocate(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
         refusal = check(worker, pod)
@@ -478,6 +355,7 @@ class AllocationManager:
 
     def on_synced(self, turn: Turn) -> None:
         """Learn that all pods are known: what was found pending is due now."""
+        self._given = None
         if self._found:
             self._due_ns = turn.now_ns
 

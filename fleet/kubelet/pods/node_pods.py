@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.admission import PreparedClaims
 from fleet.k8s.effects import ApiCall, Milestone, Op, Owner, Reply, Timer, WatchEvent, WatchKind
 from fleet.k8s.pods import ContainerSpec, EventType, NodeView, Pod, PodStatus, PodUid
 from fleet.k8s.static_pods import StaticPod
@@ -368,9 +367,12 @@ class NodePods:
         at = (attempt, at_ns, env.wall_ns(at_ns))
         return self.runtime.process_at(pod, spec, *at, self.sources(env))
 
-    def prepared_claims(self) -> dict[PodUid, PreparedClaims]:
-        """Return the claims that the kubelet finds when it restarts."""
-        return self._syncer.dra.checkpoint()
+    def leave(self, facts: NodeFacts, env: Environment) -> None:
+        """Leave what the kubelet finds when it restarts."""
+        node, syncer = facts.node, self._syncer
+        env.runtimes[node] = syncer.runtime
+        env.claims[node] = syncer.dra.checkpoint()
+        env.allocations[node] = syncer.allocations.checkpoint(self.workers)
 
     def take_claims_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose claims a driver says something else."""

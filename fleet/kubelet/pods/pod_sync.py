@@ -142,7 +142,7 @@ class PodSyncer:
         self.pleg = Pleg(node, draws)
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
         self.volumes, self.probes = VolumeManager(self.runtime), ProbeManager()
-        self.allocations = AllocationManager()
+        self.allocations = AllocationManager.read(env.allocations.pop(node, None))
         self.dra = DRAManager.read(env.claims.pop(node, {}))
         self.mirrors = PodManager()
         self.statuses = StatusManager()

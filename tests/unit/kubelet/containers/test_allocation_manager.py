@@ -4,9 +4,6 @@ import orjson
 
 from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.allocation_manager import (
-    WHOLE,
-    actuated_by_status,
-    allocated_by_status,
     asks_more,
     asks_other,
     changed,
@@ -37,14 +34,6 @@ def pod(own: Json | None, container: Json | None = None, **fields: Json) -> Pod:
     }
     meta = {"namespace": "default", "name": "web", "uid": "u"}
     return decode_pod({"metadata": meta, "spec": spec, "status": fields.get("status", {})})
-
-
-def told(whole: Json, container: Json, **fields: object) -> Json:
-    """Return the status of a pod that runs."""
-    each: Json = {"name": "c", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}
-    each |= {"containerID": "containerd://1", "resources": container, "image": "", "imageID": ""}
-    each |= {"ready": True, "restartCount": 0, "allocatedResources": container.get("requests", {})}
-    return {"phase": "Running", "containerStatuses": [each], "resources": whole, **fields}
 
 
 def test_a_container_has_the_limits_of_its_pod_where_it_has_none() -> None:
@@ -87,45 +76,3 @@ def test_an_update_states_that_no_cpu_is_requested() -> None:
     made = pod(resources("2", "1Gi"), {"requests": {"cpu": "1"}})
     [spec] = made.spec.containers
     assert updated_json(spec, made.spec) is None
-
-
-def test_a_status_says_what_was_allocated_without_the_overhead() -> None:
-    overhead: Json = {"cpu": "250m"}
-    status = told(
-        {"limits": amounts("1250m", "64Mi"), "requests": amounts("1250m", "64Mi")},
-        {},
-        allocatedResources=amounts("1250m", "64Mi"),
-    )
-    asked = pod(resources("3", "64Mi"), overhead=overhead, status=status)
-    given = allocated_by_status(asked)
-    assert given is not None
-    assert orjson.loads(given.spec.own_json) == resources("1", "64Mi")
-    assert given.spec.admission.requests == (("cpu", 1250), ("memory", 64 * MI))
-    assert orjson.loads(asked.spec.own_json) == resources("3", "64Mi")
-
-
-def test_a_pod_that_has_what_it_asks_for_is_as_it_is() -> None:
-    container = resources("1", "64Mi")
-    status = told(container, container, allocatedResources=container["requests"])
-    assert allocated_by_status(pod(None, container, status=status)) is None
-    assert allocated_by_status(pod(None, container)) is None  # nothing of it runs yet
-
-
-def test_containers_of_an_older_kubelet_are_known_by_themselves() -> None:
-    had = resources("1", "64Mi")
-    status = told({}, had)
-    given = allocated_by_status(pod(None, resources("2", "64Mi"), status=status))
-    assert given is not None
-    [spec] = given.spec.containers
-    assert orjson.loads(spec.resources_json) == had
-    assert given.spec.admission.requests == (("cpu", 1000), ("memory", 64 * MI))
-
-
-def test_a_status_says_what_is_applied() -> None:
-    had = resources("1", "64Mi")
-    status = told(had, {}, allocatedResources=amounts("2", "64Mi"))
-    given = pod(resources("2", "64Mi"), status=status)
-    before, has = actuated_by_status(given)
-    assert orjson.loads(has[WHOLE]) == had
-    assert orjson.loads(has["c"])["limits"] == had["limits"]
-    assert orjson.loads(before.spec.running_json) == had
