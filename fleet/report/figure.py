@@ -4,9 +4,9 @@ A record is a dataclass whose fields are made by `figure` or `made`. `figures.py
 """
 
 import enum
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
@@ -64,11 +64,28 @@ def made(factory: Callable[[], T], *texts: str, **marks: Any) -> T:
     return field(default_factory=factory, metadata={FIGURE: mark})
 
 
-@functools.cache
+def _of(kind: Kind, usual: object, words: str, *names: str, **marks: Any) -> Any:
+    """Make a field of one kind; `names` are those of `Figure`: its counter and its metric."""
+    return figure(marks.pop("default", usual), words, *names, kind=kind, **marks)
+
+
+count = partial(_of, Kind.COUNTER, 0)
+state = partial(_of, Kind.STATE, 0)
+moment = partial(_of, Kind.MOMENT, None)
+derived = partial(_of, Kind.DERIVED, None)
+histogram = partial(made, Histogram, kind=Kind.HISTOGRAM)
+"""A histogram of times, whose key is the name of its field and `_ms`."""
+
+
+@cache
 def figures_of(record: type["DataclassInstance"]) -> Mapping[str, Figure]:
     """Return the figures of a record by the names of its fields."""
-    marks = {each.name: each.metadata.get(FIGURE) for each in fields(record)}
-    return {name: mark for name, mark in marks.items() if isinstance(mark, Figure)}
+    found = {}
+    for each in fields(record):
+        if isinstance(mark := each.metadata.get(FIGURE), Figure):
+            is_named = mark.key or mark.kind is not Kind.HISTOGRAM
+            found[each.name] = mark if is_named else replace(mark, key=f"{each.name}_ms")
+    return found
 
 
 def filled(record: type[Record], counts: object) -> Record:

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from itertools import chain
 
 from fleet.metrics import Histogram, Requests
-from fleet.report.figure import Figure, Kind, figure, figures_of, made
+from fleet.report.figure import (
+    Figure,
+    Kind,
+    count,
+    derived,
+    figure,
+    figures_of,
+    histogram,
+    made,
+    moment,
+    state,
+)
 from fleet.wire.sockets.dials import TransportStats
 
 AGENT = ("agent",)
@@ -22,51 +33,34 @@ REQUEST = ("verb", "resource", "code")
 class NodeFigures:
     """Nodes of the run."""
 
-    requested: int = figure(0, "as `--nodes` asked", kind=Kind.STATE, in_series=False)
-    registered: int = figure(0, "Nodes that the server took", "registered", kind=Kind.STATE)
-    ready: int = figure(
-        0,
-        "nodes that another client's watch saw Ready without the not-ready taint, at the end",
-        kind=Kind.STATE,
+    requested: int = state("as `--nodes` asked", in_series=False)
+    registered: int = state("Nodes that the server took", "registered")
+    ready: int = state(
+        "nodes that another client's watch saw Ready without the not-ready taint, at the end"
     )
-    time_to_ready_s: float | None = figure(
-        None, "from the first kubelet's start until all were", kind=Kind.MOMENT
+    time_to_ready_s: float | None = moment("from the first kubelet's start until all were")
+    time_to_settled_s: float | None = moment(
+        "from the first kubelet's start until all watches were open; `null` where nodes share them"
     )
-    time_to_settled_s: float | None = figure(
-        None,
-        "from the first kubelet's start until all watches were open; `null` where nodes share them",
-        kind=Kind.MOMENT,
-    )
-    ever_not_ready: int = figure(
-        0, "nodes that were Ready and whose condition then was not", kind=Kind.STATE
-    )
+    ever_not_ready: int = state("nodes that were Ready and whose condition then was not")
 
 
 @dataclass(slots=True, kw_only=True)
 class LeaseFigures:
     """Heartbeats."""
 
-    renewals: int = figure(
-        0, "renewals of Leases that the server took", "renewals", "lease_renewals"
+    renewals: int = count("renewals of Leases that the server took", "renewals", "lease_renewals")
+    interval_max_s: float = moment(
+        "the longest between two renewals of one node", "lease_interval_ns_max", default=0.0
     )
-    interval_max_s: float = figure(
-        0.0,
-        "the longest between two renewals of one node",
-        "lease_interval_ns_max",
-        kind=Kind.MOMENT,
-    )
-    late: Histogram = made(
-        Histogram,
+    late: Histogram = histogram(
         "how long after its due time a renewal was sent",
-        "lease_late",
-        "lease_lateness_seconds",
-        kind=Kind.HISTOGRAM,
-        key="late_ms",
+        *("lease_late", "lease_lateness_seconds"),
         locust=("LEASE", "lateness"),
         has_max=True,
     )
-    missed: int = figure(
-        0, "renewals that came later than the Lease's duration", "leases_missed", "leases_missed"
+    missed: int = count(
+        "renewals that came later than the Lease's duration", "leases_missed", "leases_missed"
     )
 
 
@@ -74,66 +68,41 @@ class LeaseFigures:
 class PodFigures:
     """Pods."""
 
-    started: int = figure(0, "pods that the server knows Running", "pods_running", "pods_started")
-    deleted: int = figure(0, "pods that are gone", "pods_removed", "pods_removed")
-    started_per_s_max: float = figure(
-        0.0,
+    started: int = count("pods that the server knows Running", "pods_running", "pods_started")
+    deleted: int = count("pods that are gone", "pods_removed", "pods_removed")
+    started_per_s_max: float = state(
         "the most pods that became Running in a second, over five of them",
-        kind=Kind.STATE,
+        default=0.0,
         in_series=False,
     )
-    start: Histogram = made(
-        Histogram,
+    start: Histogram = histogram(
         "from a pod first seen to the server's answer to its Running status",
-        "pod_start",
-        "pod_start_seconds",
-        kind=Kind.HISTOGRAM,
-        key="start_ms",
+        *("pod_start", "pod_start_seconds"),
         locust=("POD", "startup"),
     )
-    start_sli: Histogram = made(
-        Histogram,
+    start_sli: Histogram = histogram(
         "the same without what the simulated machine takes: sandbox, pulls, starts, hooks",
-        "pod_start_sli",
-        "pod_start_sli_seconds",
-        kind=Kind.HISTOGRAM,
-        key="start_sli_ms",
+        *("pod_start_sli", "pod_start_sli_seconds"),
     )
-    start_scheduler_p50_ms: float | None = figure(
-        None,
+    start_scheduler_p50_ms: float | None = derived(
         "a pod's way through the scheduler, as the scheduler measures it "
         "(`scheduler_pod_scheduling_sli_duration_seconds`)",
-        kind=Kind.DERIVED,
         key="start_scheduler_ms.p50",
     )
-    start_scheduler_p99_ms: float | None = figure(
-        None, "the same", kind=Kind.DERIVED, key="start_scheduler_ms.p99"
-    )
-    start_api: Histogram = made(
-        Histogram,
+    start_scheduler_p99_ms: float | None = derived("the same", key="start_scheduler_ms.p99")
+    start_api: Histogram = histogram(
         "of `start_ms`, the requests that the start waited for",
-        "pod_start_api",
-        "pod_start_api_seconds",
-        kind=Kind.HISTOGRAM,
-        key="start_api_ms",
+        *("pod_start_api", "pod_start_api_seconds"),
     )
-    start_fleet: Histogram = made(
-        Histogram,
+    start_fleet: Histogram = histogram(
         "of `start_ms`, the rest: relists and syncs of a kubelet, fleet's own queue and lag",
-        "pod_start_fleet",
-        "pod_start_fleet_seconds",
-        kind=Kind.HISTOGRAM,
-        key="start_fleet_ms",
+        *("pod_start_fleet", "pod_start_fleet_seconds"),
     )
-    start_simulated: Histogram = made(
-        Histogram,
+    start_simulated: Histogram = histogram(
         "of `start_ms`, an input: what the simulated machine takes (sandbox, pulls, starts, hooks)",
-        "pod_start_simulated",
-        "pod_start_simulated_seconds",
-        kind=Kind.HISTOGRAM,
-        key="start_simulated_ms",
+        *("pod_start_simulated", "pod_start_simulated_seconds"),
     )
-    failed: int = figure(0, "pods that ended in phase Failed", "pods_failed", "pods_failed")
+    failed: int = count("pods that ended in phase Failed", "pods_failed", "pods_failed")
 
 
 @dataclass(slots=True)
@@ -143,11 +112,9 @@ class RequestFigures:
     verb: str = figure("", "of each kind of request and answer; a row for each", kind=Kind.FACT)
     resource: str = figure("", "of what", kind=Kind.FACT)
     code: int = figure(0, "of the answer; 0 is none (lost, timed out)", kind=Kind.FACT)
-    count: int = figure(0, "how many; a watch counts once")
-    latency: Histogram = made(
-        Histogram,
+    count: int = count("how many; a watch counts once")
+    latency: Histogram = histogram(
         "from the write of the request to the read of the answer; of a watch to its first byte",
-        kind=Kind.HISTOGRAM,
         key="ms",
     )
 
@@ -156,9 +123,9 @@ class RequestFigures:
 class EventFigures:
     """Events that kubelets recorded."""
 
-    sent: int = figure(0, "Events that the server took")
-    dropped: int = figure(
-        0, "Events that the spam filter held back", "events_dropped", "events_dropped"
+    sent: int = count("Events that the server took")
+    dropped: int = count(
+        "Events that the spam filter held back", "events_dropped", "events_dropped"
     )
 
 
@@ -166,32 +133,24 @@ class EventFigures:
 class WatchFigures:
     """Watches of all nodes."""
 
-    open: int = figure(0, "open watches of all nodes", "watches_open", "watches", kind=Kind.STATE)
-    restarts: int = figure(
-        0, "watches of all nodes that were opened again", "watch_restarts", "watch_restarts"
+    open: int = state("open watches of all nodes", "watches_open", "watches")
+    restarts: int = count(
+        "watches of all nodes that were opened again", "watch_restarts", "watch_restarts"
     )
-    events: int = figure(
-        0, "events that the watches of all nodes brought", "watch_events", "watch_events"
+    events: int = count(
+        "events that the watches of all nodes brought", "watch_events", "watch_events"
     )
-    closed_slow: int = figure(0, "watches that the server closed because fleet read too slowly")
-    delay: Histogram = made(
-        Histogram,
+    closed_slow: int = count("watches that the server closed because fleet read too slowly")
+    delay: Histogram = histogram(
         "from every 4th write of a status to its event on the node's watch: an upper bound",
-        "watch_delay",
-        "watch_delay_seconds",
-        kind=Kind.HISTOGRAM,
-        key="delay_ms",
+        *("watch_delay", "watch_delay_seconds"),
     )
-    behind: Histogram = made(
-        Histogram,
+    behind: Histogram = histogram(
         "from the answer to the same writes to the event, 0 if it came first: a lower bound",
-        "watch_behind",
-        "watch_behind_seconds",
-        kind=Kind.HISTOGRAM,
-        key="behind_ms",
+        *("watch_behind", "watch_behind_seconds"),
     )
-    delay_lost: int = figure(
-        0, "such writes whose event did not come within a minute", "watch_delay_lost"
+    delay_lost: int = count(
+        "such writes whose event did not come within a minute", "watch_delay_lost"
     )
 
 
@@ -199,20 +158,18 @@ class WatchFigures:
 class ConnectionFigures:
     """The connections of all nodes; counted by the transport."""
 
-    open: int = figure(
-        0, "TCP connections of the nodes open at the end", "connections", kind=Kind.STATE
+    open: int = state("TCP connections of the nodes open at the end", "connections")
+    dials: int = count("connections that were begun", "dials")
+    dial_failures: int = count("dials that failed", "dial_failures")
+    goaways: int = count("connections that the server asked to leave (GOAWAY)", "goaways")
+    pings_lost: int = count(
+        "connections that were given up because they answered no ping", "pings_lost"
     )
-    dials: int = figure(0, "connections that were begun", "dials")
-    dial_failures: int = figure(0, "dials that failed", "dial_failures")
-    goaways: int = figure(0, "connections that the server asked to leave (GOAWAY)", "goaways")
-    pings_lost: int = figure(
-        0, "connections that were given up because they answered no ping", "pings_lost"
+    retries: int = count(
+        "requests that were sent once more because the server had not seen them", "retries"
     )
-    retries: int = figure(
-        0, "requests that were sent once more because the server had not seen them", "retries"
-    )
-    breaches: int = figure(
-        0, "connections that fleet closed because the server broke HTTP/2", "breaches"
+    breaches: int = count(
+        "connections that fleet closed because the server broke HTTP/2", "breaches"
     )
 
 
@@ -220,44 +177,35 @@ class ConnectionFigures:
 class AgentFigures:
     """What the agents of one name did on all nodes; counted by their kind."""
 
-    running: int = figure(
-        0, "node agents that run", "agents", "agents", kind=Kind.STATE, labels=AGENT
-    )
+    running: int = state("node agents that run", "agents", "agents", labels=AGENT)
     requests: Requests = made(
         Requests,
         "answers to node agents; code 0 is none",
-        "requests",
-        "agent_requests",
+        *("requests", "agent_requests"),
         labels=AGENT + REQUEST,
     )
-    watches_open: int = figure(
-        0,
+    watches_open: int = state(
         "open watches of node agents",
-        "watches_open",
-        "agent_watches",
-        kind=Kind.STATE,
+        *("watches_open", "agent_watches"),
         key="watch.open",
         labels=AGENT,
     )
-    watch_restarts: int = figure(
-        0, "watches of node agents that were opened again", "watch_restarts", key="watch.restarts"
+    watch_restarts: int = count(
+        "watches of node agents that were opened again", "watch_restarts", key="watch.restarts"
     )
-    watch_events: int = figure(
-        0,
+    watch_events: int = count(
         "events that the watches of node agents brought",
-        "watch_events",
-        "agent_watch_events",
+        *("watch_events", "agent_watch_events"),
         key="watch.events",
         labels=AGENT,
     )
-    received_bytes: int = figure(
-        0,
+    received_bytes: int = count(
         "bytes that node agents received",
         metric="agent_received_bytes",
         key="bytes.received",
         labels=AGENT,
     )
-    sent_bytes: int = figure(0, "bytes that node agents sent", key="bytes.sent")
+    sent_bytes: int = count("bytes that node agents sent", key="bytes.sent")
 
 
 ByName = Mapping[str, AgentFigures]
@@ -267,31 +215,21 @@ ByName = Mapping[str, AgentFigures]
 class ProcessFigures:
     """Fleet itself."""
 
-    cpu_s: float = figure(0.0, "CPU of fleet, all its processes")
-    rss_bytes: int = figure(0, "memory of fleet at the end", kind=Kind.STATE)
-    rss_bytes_per_node: int | None = figure(
-        None, "the same by registered node, the process itself included", kind=Kind.DERIVED
+    cpu_s: float = count("CPU of fleet, all its processes", default=0.0)
+    rss_bytes: int = state("memory of fleet at the end")
+    rss_bytes_per_node: int | None = derived(
+        "the same by registered node, the process itself included"
     )
-    cpu_us_per_request: float | None = figure(
-        None, "microseconds of CPU by request", kind=Kind.DERIVED
-    )
-    timer_lag: Histogram = made(
-        Histogram,
+    cpu_us_per_request: float | None = derived("microseconds of CPU by request")
+    timer_lag: Histogram = histogram(
         "how late timers fired, the instrument's own error; 20 ms is the least there is",
-        "timer_lag",
-        "timer_lag_seconds",
-        kind=Kind.HISTOGRAM,
-        key="timer_lag_ms",
+        *("timer_lag", "timer_lag_seconds"),
     )
-    throttled: Histogram = made(
-        Histogram,
+    throttled: Histogram = histogram(
         "how long requests waited for a client-side limit, without those that did not wait",
-        "throttled",
-        "throttling_seconds",
-        kind=Kind.HISTOGRAM,
-        key="throttled_ms",
+        *("throttled", "throttling_seconds"),
     )
-    gc_collections: int = figure(0, "collections of Python's garbage")
+    gc_collections: int = count("collections of Python's garbage")
 
 
 NODES = Figure(
