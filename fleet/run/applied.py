@@ -1,23 +1,24 @@
-"""The objects that a scenario creates: each is remembered by its uid, and deleted by it.
+"""The objects that a scenario creates: each has the run's marks, and is deleted by its uid.
 
-What exists already is another's and left alone. Marks on each object and a note in the run's Lease,
-which is written first, let `fleet clean` find what a fleet that was killed leaves behind.
+What exists already is another's and left alone. By the marks, and by a note in the run's Lease that
+is written first, the end of the run and `fleet clean` find what is to go.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import NamedTuple
 
-from fleet.cluster.api_client import Answer, Api, Json, each
+from fleet.cluster.api_client import Answer, Api, Json
 from fleet.cluster.leftovers import (
     APPLIED_BY,
     EVERY_ORDINAL,
+    Leftover,
     delete_applied,
     find_applied,
     is_applied,
     object_mark,
+    wait_until_gone,
 )
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError, UsageError
@@ -26,8 +27,6 @@ from fleet.scenario.scenario import Manifest, Named, pods_of
 CLAIMS = "persistentvolumeclaims"
 GONE_WITHIN_S = 120.0
 POLL_S = 0.5
-
-log = logging.getLogger(__name__)
 
 
 async def no_note(_collection: str) -> None:
@@ -73,13 +72,12 @@ class Applied:
     ) -> None:
         """`note` writes down a collection before the first object in it is created."""
         self._note = note
-        self._noted: set[str] = set()
+        self._noted: set[str] = set()  # collections in which something of ours may be
         self._api = api
         self._run_id = run_id
         self._sleep = sleep
         self._places: dict[tuple[str, str], Place] = {}
         self._created: dict[str, Created] = {}  # by path, in order
-        self._unanswered: dict[str, Manifest] = {}  # by path: those that may exist
 
     async def apply(self, wanted: Named) -> Created:
         """Create an object, or change the one that this run has created before.
@@ -102,14 +100,11 @@ class Applied:
             metadata["uid"] = before.uid  # the server refuses to change what took its place
             answer = await self._api.request("PATCH", path, body=body)
         else:
-            self._unanswered[path] = wanted.manifest
             answer = await self._create(where, path, body)
             if answer.code == HTTPStatus.CONFLICT:  # ours, if the answer to a first try was lost
                 answer = await self._api.request("GET", path)
                 if answer.ok and not self._is_ours(path, answer.body):
-                    del self._unanswered[path]
                     raise UsageError(f"{path} exists, and is not this run's: it is left alone")
-        self._unanswered.pop(path, None)
         if not answer.ok:
             raise UsageError(f"{body['kind']} {wanted.name}: {answer.message}")
         self._created[path] = Created(path, str(answer.body["metadata"]["uid"]), wanted.manifest)
@@ -123,6 +118,7 @@ class Applied:
         collections = {await self._collection(one) for one in passing}
         paths = {f"{await self._collection(one)}/{one.name}": one for one in wanted}
         looked = collections | {path.rpartition("/")[0] for path in paths}
+        self._noted |= looked
         orphans = []
         for one in (await find_applied(self._api, {self._run_id: [*looked]})).owned:
             if (known := paths.get(one.path)) is not None:
@@ -178,15 +174,9 @@ class Applied:
 
     async def delete(self, created: Created) -> None:
         """Delete an object of ours; one that took its place is left alone."""
-        options = {
-            "preconditions": {"uid": created.uid},
-            "propagationPolicy": "Foreground"
-            if created.manifest["kind"] != "Pod"
-            else "Background",
-        }
-        answer = await self._api.request("DELETE", created.path, body=options)
-        if not (answer.ok or answer.code in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}):
-            raise SetupError(f"{created.path}: {answer.message}")
+        _, left = await delete_applied(self._api, [Leftover(created.path, created.uid)])
+        if left:
+            raise SetupError(left[0])
         self._created.pop(created.path, None)
 
     async def clean_up(self) -> list[str]:
@@ -194,29 +184,9 @@ class Applied:
 
         Raises SetupError when the server does not answer.
         """
-        for path, manifest in self._unanswered.items():  # the run ended while it was asked for
-            answer = await self._api.request("GET", path)
-            if answer.ok and self._is_ours(path, answer.body):
-                self._created[path] = Created(path, answer.body["metadata"]["uid"], manifest)
-        left = list(reversed(self._created.values()))
-        deadline_s = asyncio.get_running_loop().time() + GONE_WITHIN_S
-
-        async def delete(created: Created) -> None:
-            if asyncio.get_running_loop().time() < deadline_s:  # a server that is gone ends it
-                await self._delete_for_good(created)
-
-        await each(left, delete)
-        while left and asyncio.get_running_loop().time() < deadline_s:
-            left = [one for one in left if await self._is_there(one)]
-            if left:
-                await self._sleep(POLL_S)
-        return [one.path for one in left]
-
-    async def _delete_for_good(self, created: Created) -> None:
-        try:
-            await self.delete(created)
-        except SetupError as error:
-            log.warning("not deleted: %s", error)
+        found = await find_applied(self._api, {self._run_id: sorted(self._noted)})
+        going, left = await delete_applied(self._api, found.owned)
+        return [*found.unread, *left, *await wait_until_gone(self._api, going, self._sleep)]
 
     async def ready(self) -> tuple[int, int]:
         """Return how many of the pods that were asked for are Ready, and how many those are.
@@ -255,12 +225,6 @@ class Applied:
 
     def _is_ours(self, path: str, found: Json) -> bool:
         return is_applied(path, found["metadata"], self._run_id)
-
-    async def _is_there(self, created: Created) -> bool:
-        answer = await self._api.request("GET", created.path)
-        if answer.ok:
-            return bool(answer.body["metadata"]["uid"] == created.uid)
-        return answer.code != HTTPStatus.NOT_FOUND
 
 
 def ready_of(manifest: Manifest, workload: Json) -> int:

@@ -1,17 +1,15 @@
-"""What a scenario creates and deletes, against a server that is a dictionary."""
+"""What a scenario creates and deletes, against an API server in memory."""
 
 import asyncio
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from world.cluster_fakes import FakeApi
 
-from fleet.cluster.api_client import Answer, Api
+from fleet.cluster.api_client import Answer
 from fleet.cluster.leftovers import APPLIED_BY
 from fleet.errors import SetupError, UsageError
-from fleet.run import applied as applied_module
 from fleet.run.applied import Applied, ready_of
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.scenario import Manifest, Named
@@ -20,49 +18,32 @@ RUN = "20261123-010203-abcd"
 PODS = "/api/v1/namespaces/default/pods"
 
 
-class Server:
-    """Keeps objects by path; `loses` are paths whose creation gets no answer."""
+class Server(FakeApi):
+    """Knows pods; `loses` are paths whose creation gets no answer."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[str, Any]] = {}
+        super().__init__()
+        self.put("/api/v1", resources=[{"name": "pods", "kind": "Pod", "namespaced": True}])
         self.loses: set[str] = set()
-        self._uids = 0
+        self.is_gone = False
+        self.asked = 0  # since then
 
-    async def request(  # noqa: PLR0911 - one for each method
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Any = None,
-        query: Mapping[str, str] | None = None,
-        **_: object,
-    ) -> Answer:
-        if path == "/api/v1":
-            pods = {"name": "pods", "kind": "Pod", "namespaced": True}
-            return Answer(200, {"resources": [pods, {"name": "pods/log", "kind": "Pod"}]})
-        if method == "POST":
-            path = f"{path}/{body['metadata']['name']}"
-            if path in self.objects:
-                return Answer(409, {"message": "exists"})
-            self._uids += 1
-            self.objects[path] = body | {"metadata": body["metadata"] | {"uid": f"u{self._uids}"}}
-            if path in self.loses:
-                raise asyncio.CancelledError
-            return Answer(201, self.objects[path])
-        if query:
-            return Answer(200, {"items": list(self.objects.values())})
-        found = self.objects.get(path)
-        if found is None:
-            return Answer(404, {"message": "not found"})
-        if method == "DELETE":
-            if body["preconditions"]["uid"] != found["metadata"]["uid"]:
-                return Answer(409, {"message": "another uid"})
-            del self.objects[path]
-        if method == "PATCH":
-            if body["metadata"].get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
-                return Answer(409, {"message": "another uid"})
-            found["spec"] = body["spec"]
-        return Answer(200, found)
+    async def request(self, method: str, path: str, **asked: Any) -> Answer:
+        if self.is_gone:
+            self.asked += 1
+            raise SetupError("connection refused")
+        answer = await super().request(method, path, **asked)
+        if method == "POST" and self.loses & set(self.objects):
+            raise asyncio.CancelledError
+        return answer
+
+    @property
+    def pods(self) -> dict[str, dict[str, Any]]:
+        return {
+            path.rpartition("/")[2]: each
+            for path, each in self.objects.items()
+            if path.startswith(PODS)
+        }
 
 
 async def at_once(_seconds: float) -> None:
@@ -70,7 +51,7 @@ async def at_once(_seconds: float) -> None:
 
 
 def applied(server: Server) -> Applied:
-    return Applied(cast("Api", server), RUN, sleep=at_once)
+    return Applied(server, RUN, sleep=at_once)
 
 
 def pod(name: str, image: str = "a") -> Named:
@@ -80,21 +61,20 @@ def pod(name: str, image: str = "a") -> Named:
 
 def test_what_was_created_is_deleted_and_nothing_else() -> None:
     server = Server()
-    theirs = {"metadata": {"name": "theirs", "uid": "t"}}
-    server.objects[f"{PODS}/theirs"] = theirs
+    server.put(f"{PODS}/theirs")
 
     async def play() -> None:
         ours = applied(server)
         await ours.apply(pod("a"))
         await ours.apply(pod("b"))
-        assert server.objects[f"{PODS}/a"]["metadata"]["labels"] == {APPLIED_BY: RUN}
+        assert server.pods["a"]["metadata"]["labels"] == {APPLIED_BY: RUN}
         with pytest.raises(UsageError, match="theirs exists, and is not this run's"):
             await ours.apply(pod("theirs"))
-        server.objects[f"{PODS}/b"]["metadata"] = {"name": "b", "uid": "somebody else's"}
+        server.put(f"{PODS}/b")  # somebody else's
         assert await ours.clean_up() == []
 
     asyncio.run(play())
-    assert list(server.objects) == [f"{PODS}/theirs", f"{PODS}/b"]
+    assert set(server.pods) == {"theirs", "b"}
 
 
 def test_the_same_name_is_changed_by_a_later_phase() -> None:
@@ -121,8 +101,8 @@ def test_what_took_the_place_of_ours_is_not_changed() -> None:
     async def play() -> None:
         ours = applied(server)
         await ours.apply(pod("a"))
-        server.objects[f"{PODS}/a"] = {"metadata": {"name": "a", "uid": "theirs"}, "spec": {}}
-        with pytest.raises(UsageError, match="Pod a: another uid"):
+        server.put(f"{PODS}/a", spec={})
+        with pytest.raises(UsageError, match="Pod a: the UID in the precondition"):
             await ours.apply(pod("a", image="b"))
         assert await ours.clean_up() == []
 
@@ -141,68 +121,44 @@ def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
         assert await ours.clean_up() == []
 
     asyncio.run(play())
-    assert not server.objects
+    assert not server.pods
 
 
 def test_another_process_takes_over_what_was_applied_and_deletes_what_nobody_would() -> None:
     """A shard that is started again goes on with the scenario; churn of before has no end else."""
-    api = FakeApi()
-    api.objects["/api/v1"] = {"resources": [{"name": "pods", "kind": "Pod", "namespaced": True}]}
+    api = Server()
 
     async def play() -> None:
-        first, again = Applied(api, RUN, sleep=at_once), Applied(api, RUN, sleep=at_once)
+        first, again = applied(api), applied(api)
         for name in ("web", "churn-00007"):
             await first.apply(pod(name))
         api.put(f"{PODS}/theirs")
         await again.adopt([pod("web"), pod("later")], [pod("churn-00000")])
-        assert {path for path in api.objects if path.startswith(PODS)} == {
-            f"{PODS}/web",
-            f"{PODS}/theirs",
-        }
+        assert set(api.pods) == {"web", "theirs"}
         await again.apply(pod("web", image="b"))
-        assert api.objects[f"{PODS}/web"]["spec"] == {"image": "b"}
+        assert api.pods["web"]["spec"] == {"image": "b"}
         assert await again.clean_up() == []
 
     asyncio.run(play())
-    assert [path for path in api.objects if path.startswith(PODS)] == [f"{PODS}/theirs"]
+    assert set(api.pods) == {"theirs"}
 
 
-class GoneServer(Server):
-    """Answers nothing any more, once it `is_gone`; counts what it was asked since."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_gone = False
-        self.asked = 0
-
-    async def request(self, method: str, path: str, **asked: Any) -> Answer:
-        if self.is_gone:
-            self.asked += 1
-            raise SetupError("connection refused")
-        return await super().request(method, path, **asked)
-
-
-def test_a_server_that_is_gone_is_not_asked_for_each_object(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_server_that_is_gone_is_not_asked_for_each_object() -> None:
     """The run still ends in order, and says what may be left."""
-    server, stage_notes = GoneServer(), list[str]()
-    monkeypatch.setattr(applied_module, "GONE_WITHIN_S", 0.0)
+    server, stage_notes = Server(), list[str]()
 
     async def play() -> str:
         ours = applied(server)
         for number in range(50):
             await ours.apply(pod(f"p-{number}"))
         server.is_gone = True
-        assert len(await ours.clean_up()) == 50
-        assert server.asked == 0  # the time was over before the first one
-        monkeypatch.setattr(applied_module, "GONE_WITHIN_S", 60.0)
         stage = SimpleNamespace(applied=ours, phase=stage_notes.append, note=stage_notes.append)
         player = cast("ScenarioPlayer", SimpleNamespace(_manifests=[1]))
         return await ScenarioPlayer.clean_up(player, cast("Stage", stage))
 
     assert asyncio.run(play()) == "what the scenario applied may be left: connection refused"
     assert stage_notes == ["deleting what the scenario applied"]
+    assert server.asked == 1
 
 
 def test_a_kind_that_the_cluster_does_not_know_is_told() -> None:
@@ -237,7 +193,7 @@ def test_a_workload_is_ready_when_its_controller_is_done(
 def test_an_object_that_is_being_deleted_is_waited_for() -> None:
     """It is of the run before, which has been cleaned up just now."""
     server = Server()
-    server.objects[f"{PODS}/a"] = {"metadata": {"name": "a", "uid": "t", "deletionTimestamp": "x"}}
+    server.put(f"{PODS}/a", metadata={"deletionTimestamp": "x"})
     looks = 0
 
     async def sleep(_seconds: float) -> None:
@@ -246,17 +202,14 @@ def test_an_object_that_is_being_deleted_is_waited_for() -> None:
         if looks == 2:
             del server.objects[f"{PODS}/a"]
 
-    ours = Applied(cast("Api", server), RUN, sleep=sleep)
-    created = asyncio.run(ours.apply(pod("a")))
-    assert server.objects[f"{PODS}/a"]["metadata"]["uid"] == created.uid
+    created = asyncio.run(Applied(server, RUN, sleep=sleep).apply(pod("a")))
+    assert server.pods["a"]["metadata"]["uid"] == created.uid
     assert looks == 2
 
 
 def test_the_label_of_a_run_alone_makes_no_object_its_own() -> None:
     server = Server()
-    server.objects[f"{PODS}/a"] = {
-        "metadata": {"name": "a", "uid": "t", "labels": {APPLIED_BY: RUN}}
-    }
+    server.put(f"{PODS}/a", metadata={"labels": {APPLIED_BY: RUN}})
 
     async def play() -> None:
         ours = applied(server)
@@ -265,4 +218,4 @@ def test_the_label_of_a_run_alone_makes_no_object_its_own() -> None:
         assert await ours.clean_up() == []
 
     asyncio.run(play())
-    assert f"{PODS}/a" in server.objects
+    assert "a" in server.pods
