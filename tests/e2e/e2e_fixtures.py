@@ -11,6 +11,7 @@ from support.go_program import TESTED
 from support.guard import guarded, marked_processes
 
 from e2e.e2e_world import FOREIGN_NODE, Running, World, eventually
+from e2e.forked_fleet import fork_server
 from e2e.leftovers import leftovers
 from e2e.own_control_plane import own_control_plane, standing
 from fleet.controlplane.options import CONTROLLER_MANAGER
@@ -74,7 +75,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             patch.setenv("FLEET_NO_REPORT", "1")  # 2 s a run; test_run_reports.py has some
             patch.setenv("FLEET_NO_AGENTS", "1")  # of kubelets; test_agents.py has both
             patch.delenv("KUBECONFIG", raising=False)
-            yield root
+            with fork_server():
+                yield root
         eventually(lambda: not marked_processes(str(root)), "every process has ended")
 
 

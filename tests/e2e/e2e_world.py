@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,9 @@ import yaml
 from support.go_program import TESTED
 from support.summary_schema import read_summary
 
+from e2e import forked_fleet
 from e2e.e2e_api import api_of, audit_log
+from e2e.forked_fleet import Forked
 from e2e.lateness import assert_done
 from fleet.cluster.ownership import PREFIX_LABEL, RUN_LABEL
 from fleet.controlplane.options import APISERVER, ControlPlaneInfo
@@ -76,7 +79,7 @@ def eventually(
 class Running:
     """One `fleet spawn` that is on."""
 
-    def __init__(self, process: subprocess.Popen[str], directory: Path, log: Path) -> None:
+    def __init__(self, process: Forked | subprocess.Popen[str], directory: Path, log: Path) -> None:
         self.process = process
         self.directory = directory
         self._log = log
@@ -137,19 +140,26 @@ class World:
     """The prefixes of the fleets that are on."""
 
     def fleet(
-        self, *arguments: str, stdin: int = subprocess.DEVNULL, **variables: str
+        self, *arguments: str, stdin: int | None = None, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run fleet to its end."""
-        return subprocess.run(
-            (*FLEET, *arguments),
-            cwd=self.root,
-            env={**os.environ, **variables},
-            stdin=stdin,
-            capture_output=True,
-            text=True,
-            timeout=2 * WAIT_MAX_S,
-            check=False,
-        )
+        command = (*FLEET, *arguments)
+        with tempfile.TemporaryDirectory(dir=self.root) as kept:
+            printed, log = Path(kept, "stdout"), Path(kept, "stderr")
+            process = forked_fleet.start(
+                command,
+                cwd=self.root,
+                env={**os.environ, **variables},
+                stdin=stdin,
+                stdout=printed,
+                stderr=log,
+            )
+            with process:
+                try:
+                    code = process.wait(2 * WAIT_MAX_S)
+                finally:
+                    process.kill()
+            return subprocess.CompletedProcess(command, code, printed.read_text(), log.read_text())
 
     @contextlib.contextmanager
     def spawn(
@@ -173,15 +183,14 @@ class World:
         log = directory.with_suffix(".log")
         if command == "run" and "FLEET_NO_AGENTS" in os.environ:  # it reads no variables
             arguments = (*arguments, "--no-agents")
-        with log.open("w") as stderr:
-            process = subprocess.Popen(
-                (*FLEET, command, f"--name-prefix={prefix}", f"--run-dir={directory}", *arguments),
-                cwd=self.root,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
+        process = forked_fleet.start(
+            (*FLEET, command, f"--name-prefix={prefix}", f"--run-dir={directory}", *arguments),
+            cwd=self.root,
+            env=os.environ,
+            stdin=None,
+            stdout=directory.with_suffix(".out"),
+            stderr=log,
+        )
         with process:
             self.running.append(prefix)
             try:
@@ -190,9 +199,8 @@ class World:
                 error.add_note(f"The fleet {prefix} said:\n{log.read_text()[-TOLD_MAX:]}")
                 raise
             finally:  # if it failed, leftovers.py removes what is left of it
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+                process.kill()
+                process.wait(WAIT_MAX_S)
                 self.running.remove(prefix)
 
     @contextlib.contextmanager
