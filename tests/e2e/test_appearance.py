@@ -123,6 +123,13 @@ metadata: {name: win}
 spec:
   template:
     status: {capacity: {cpu: "8"}, nodeInfo: {operatingSystem: windows}}
+---
+apiVersion: fleet.emulator/v1alpha1
+kind: NodeProfile
+metadata: {name: provider}
+spec:
+  kubeletVersion: v1.35.4-eks-1
+  userAgent: "kubelet/{{version}} (linux/{{arch}}) kubernetes/a1b2c3d"
 """
 
 
@@ -131,25 +138,40 @@ def addresses_of(world: World, prefix: str) -> set[str]:
     return {each["address"] for listed in found for each in listed if each["type"] != "Hostname"}
 
 
-def test_pasted_nodes_of_kwok_and_of_windows_register_and_run_pods(world: World) -> None:
-    """NodeRestriction forbids their labels, validation the user of Linux in a pod's status."""
+def test_pasted_nodes_of_kwok_windows_and_a_provider_register_and_run_pods(world: World) -> None:
+    """NodeRestriction forbids their labels, validation the user of Linux in a pod's status.
+
+    The provider's have a version and a user agent of their own.
+    """
+    lines = len(world.audit())
     profile = world.root / "pasted.yaml"
     profile.write_text(PASTED)
     with (
-        world.spawn("pasted", 2, f"--profile={profile}") as run,
+        world.spawn("pasted", 3, f"--profile={profile}") as run,
         world.spawn("beside", 2) as other,
     ):
         run.until_ready()
         other.until_ready()
         nodes = world.nodes("pasted").values()
         [win] = [each for each in nodes if each["status"]["nodeInfo"]["operatingSystem"] != "linux"]
-        [kwok] = [each for each in nodes if each is not win]
+        versions = [each["status"]["nodeInfo"]["kubeletVersion"] for each in nodes]
+        [provider] = [node for node, each in zip(nodes, versions, strict=True) if "-eks-" in each]
+        [kwok] = [each for each in nodes if each is not win and each is not provider]
         assert {"node-role.kubernetes.io/agent", "a.node-restriction.kubernetes.io/team"} <= set(
             kwok["metadata"]["labels"]
         )
         assert [each["key"] for each in kwok["spec"]["taints"]] == ["kwok.x-k8s.io/node"]
         assert kwok["status"]["nodeInfo"]["kubeletVersion"] == world.info.server_version
-        assert len(addresses_of(world, "pasted") | addresses_of(world, "beside")) == 4
+        assert provider["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.4-eks-1"
+        agents = {
+            name: {event["userAgent"] for event in events}
+            for name, events in by_node(world.audit()[lines:], "pasted").items()
+        }
+        for each in nodes:
+            name = each["metadata"]["name"]
+            of_provider = "kubelet/v1.35.4 (linux/amd64) kubernetes/a1b2c3d"
+            assert (agents[name] == {of_provider}) is (each is provider), agents
+        assert len(addresses_of(world, "pasted") | addresses_of(world, "beside")) == 5
         pod = {"os": {"name": "windows"}, "nodeName": win["metadata"]["name"]}
         world.apply(workload("Deployment", "of-windows", 1, **pod))
         world.apply(workload("Deployment", "next-to-it", 1, nodeName="beside-00001"))
@@ -188,33 +210,6 @@ def test_profiles_mix_by_weight(world: World) -> None:
         world.kubectl("delete", "deployment", "train", "--wait=false")
         run.end_well_or_late()
     world.assert_nothing_left("mix")
-
-
-def test_each_profile_has_its_user_agent(world: World) -> None:
-    prefix, lines = "agent", len(world.audit())
-    other = world.root / f"{prefix}.yaml"
-    other.write_text(
-        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: other}\n"
-        "spec: {kubeletVersion: v1.35.4-eks-1, "
-        "userAgent: 'kubelet/{{version}} (linux/{{arch}}) kubernetes/a1b2c3d'}\n"
-    )
-    mix = ("--profile=default", f"--profile={other}")
-    with world.spawn(prefix, 4, *mix) as run:
-        run.until_ready()
-        requests = by_node(world.audit()[lines:], prefix)
-        versions = {
-            name: node["status"]["nodeInfo"]["kubeletVersion"]
-            for name, node in world.nodes(prefix).items()
-        }
-        run.end_well_or_late()
-    assert sorted(versions.values()) == ["v1.35.4-eks-1"] * 2 + [TESTED] * 2
-    for name, events in requests.items():
-        [agent] = {event["userAgent"] for event in events}
-        if versions[name] == TESTED:
-            assert agent == f"kubelet/{TESTED} (linux/amd64) kubernetes/f1ee700"
-        else:
-            assert agent == "kubelet/v1.35.4 (linux/amd64) kubernetes/a1b2c3d"
-    assert set(requests) == set(versions)
 
 
 def test_each_node_is_itself_and_none_is_exempt(world: World) -> None:

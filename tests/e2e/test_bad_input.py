@@ -1,6 +1,5 @@
 """Bad input: one line that says what to do, exit 2 or 3, and nothing is created."""
 
-import json
 import resource
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from e2e.e2e_world import World, eventually
-from e2e.lateness import assert_done
 from fleet.cluster.ownership import RUN_LABEL
 
 SAID_BEFORE = (
@@ -148,9 +146,3 @@ def test_too_few_file_descriptors_are_told_by_number(world: World) -> None:
     assert "1000 nodes in fidelity kubelet need 1250 open files, the limit is 300" in line
     assert "ulimit -Hn 1250" in line
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] != 300
-
-
-def test_json_output_is_nothing_but_json(world: World) -> None:
-    done = world.fleet("spawn", "--nodes=1", "--name-prefix=pure", "--until-ready", "--output=json")
-    assert_done(done.returncode, done.stdout, done.stderr)
-    assert json.loads(done.stdout)["nodes"]["ready"] == 1

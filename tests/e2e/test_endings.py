@@ -93,26 +93,15 @@ def lease_times(world: World, prefix: str) -> int:
     return min(renewed[f"{prefix}-{slot:05d}"] for slot in range(5))
 
 
-def test_until_ready_ends_by_itself(world: World) -> None:
-    done = world.fleet("spawn", "--nodes=3", "--name-prefix=until", "--until-ready")
-    assert_done(done.returncode, done.stdout, done.stderr)
-    assert "3" in done.stdout
-    assert "all 3 nodes are Ready" in done.stderr
-    assert "etcd" in done.stdout  # every summary says whether it waited for the disk
-    world.assert_nothing_left("until")
-
-
 def test_a_command_sees_the_nodes_and_gives_the_exit_code(world: World) -> None:
-    kubectl = "kubectl" if len(world.info.kubectl) == 1 else " ".join(world.info.kubectl)
+    script = " ".join((*world.info.kubectl, "get nodes -o name; exit 7"))
     path = f"{Path(world.info.kubectl[0]).parent}{os.pathsep}{os.environ['PATH']}"
     spawn = ("spawn", "--nodes=4", "--name-prefix=cmd")
-    done = world.fleet(*spawn, "--", *kubectl.split(), "get", "nodes", "-o", "name", PATH=path)
-    assert_done(done.returncode, done.stdout, done.stderr)
+    done = world.fleet(*spawn, "--", "sh", "-c", script, PATH=path)
+    assert_done(done.returncode, done.stdout, done.stderr, expected=7)
     for slot in range(4):
         assert f"node/cmd-{slot:05d}" in done.stdout
     world.assert_nothing_left("cmd")
-    done = world.fleet(*spawn, "--", "sh", "-c", "exit 7")
-    assert_done(done.returncode, done.stdout, done.stderr, expected=7)
     absent = world.fleet(*spawn, "--", "no-such-program")
     assert absent.returncode == 3
     assert "cannot run 'no-such-program'" in absent.stderr
@@ -171,11 +160,20 @@ def assert_marked(world: World, prefix: str) -> None:
 
 
 def test_kept_nodes_stay_until_they_are_cleaned(world: World) -> None:
-    """`fleet clean` alone lists and deletes nothing; --run, --expired and --all delete."""
-    for prefix in ("keep-a", "keep-b"):
+    """`fleet clean` alone lists and deletes nothing; --run, --expired and --all delete.
+
+    The second run is a quiet one.
+    """
+    for prefix, options in ("keep-a", ()), ("keep-b", ("--quiet",)):
         spawn = ("spawn", "--nodes=2", f"--name-prefix={prefix}", "--until-ready", "--keep")
-        done = world.fleet(*spawn)
+        done = world.fleet(*spawn, *options)
         assert_done(done.returncode, done.stdout, done.stderr)
+        if options:
+            assert not re.search(r"^\[ *\d+:\d\d\]|Ready", done.stderr, re.MULTILINE), done.stderr
+        else:
+            assert "all 2 nodes are Ready" in done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+        assert "etcd" in done.stdout  # every summary says whether it waited for the disk
         assert f"fleet clean --run {world.run_id(prefix)}" in done.stdout
     first = world.run_id("keep-a")
     listed = world.fleet("clean")

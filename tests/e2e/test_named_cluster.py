@@ -105,17 +105,6 @@ def test_its_nodes_are_guests_before_the_first_real_node_comes(world: World) -> 
     world.assert_nothing_left("first")
 
 
-def test_the_processes_of_a_run_on_its_own_control_plane_are_no_guests(world: World) -> None:
-    """They are told its kubeconfig, which nobody has named."""
-    with world.spawn("own", 4, "--processes=2") as run:
-        run.until_ready()
-        for node in world.nodes("own").values():
-            assert not node["spec"].get("taints")
-            assert "topology.kubernetes.io/zone" in node["metadata"]["labels"]
-        run.end_well_or_late()
-    world.assert_nothing_left("own")
-
-
 # ---- signals before there is a kubelet ----
 
 

@@ -16,6 +16,7 @@ PREFIX = "multi"
 
 
 def test_nodes_are_shared_out_and_summed_up(world: World) -> None:
+    """They are no guests: the processes have a kubeconfig of a cluster that nobody has named."""
     arguments = ("--processes=2", "--fidelity=light", "--output=json")
     with world.spawn(PREFIX, 7, world.quick(), *arguments) as run:
         run.until("all 7 nodes are Ready")
@@ -24,6 +25,9 @@ def test_nodes_are_shared_out_and_summed_up(world: World) -> None:
         second = {f"{PREFIX}-0001-{slot:05d}" for slot in range(3)}
         assert set(nodes) == first | second
         assert {nodes[name]["metadata"]["labels"][SHARD_LABEL] for name in second} == {"0001"}
+        for node in nodes.values():
+            assert not node["spec"].get("taints")
+            assert "topology.kubernetes.io/zone" in node["metadata"]["labels"]
         addresses = {node["status"]["addresses"][0]["address"] for node in nodes.values()}
         assert len(addresses) == 7
         assert len(world.run_id(PREFIX)) > 0  # one run

@@ -128,7 +128,8 @@ def test_a_standing_control_plane_is_used_if_nothing_is_named(world: World) -> N
 
 
 def test_a_shared_cluster_must_be_confirmed_by_its_name(world: World, named: Path) -> None:
-    spawn = ("spawn", "--nodes=7", "--name-prefix=guest", f"--kubeconfig={named}", "--until-ready")
+    """A command that runs then gets a kubeconfig with the confirmed context."""
+    spawn = ("spawn", "--nodes=7", "--name-prefix=guest", f"--kubeconfig={named}")
     world.apply(daemon_set("agent"))
     try:
         refused = world.fleet(*spawn)
@@ -152,9 +153,12 @@ def test_a_shared_cluster_must_be_confirmed_by_its_name(world: World, named: Pat
         "Pod CIDRs at risk: each node takes a /24",
     ):
         assert words in notice, words
-    done = world.fleet(*spawn, "--confirm-cluster=prod")
+    command = ("sh", "-c", 'grep current-context "$KUBECONFIG"; stat -c %a "$KUBECONFIG"')
+    done = world.fleet(*spawn, "--confirm-cluster=prod", "--", *command)
     assert_done(done.returncode, done.stdout, done.stderr)
     assert "SHARED cluster" in done.stderr
+    assert "current-context: prod" in done.stdout
+    assert "600" in done.stdout
     world.assert_nothing_left("guest")
     assert FOREIGN_NODE in world.kubectl("get", "nodes", "-o", "name")
 
@@ -306,17 +310,6 @@ def test_a_dedicated_cluster_may_drop_the_taint(world: World, named: Path) -> No
             assert TAINT in node["spec"]["taints"]
         run.end_well_or_late()
     world.assert_nothing_left("tame")
-
-
-def test_a_command_gets_the_named_context(world: World, named: Path) -> None:
-    spawn = ("spawn", "--nodes=1", "--name-prefix=ctx", f"--kubeconfig={named}")
-    confirmed = (*spawn, "--confirm-cluster=prod")
-    script = 'grep current-context "$KUBECONFIG"; stat -c %a "$KUBECONFIG"'
-    done = world.fleet(*confirmed, "--", "sh", "-c", script)
-    assert_done(done.returncode, done.stdout, done.stderr)
-    assert "current-context: prod" in done.stdout
-    assert "600" in done.stdout
-    world.assert_nothing_left("ctx")
 
 
 def test_help_needs_no_cluster(world: World) -> None:
