@@ -67,7 +67,7 @@ sim-long: setup  ## SIM_SEEDS (200) other seeds each day for every simulation th
 	FLEET_SIM_FIRST_SEED=$(SIM_FIRST_SEED) FLEET_SIM_SEEDS=$(SIM_SEEDS) \
 		$(BIN)/pytest --numprocesses 2 -m seeded tests/sim
 e2e: programs chromium  ## the real command line on real control planes, and the chart
-	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'e2e and not slow' -rs \
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder -m 'e2e and not slow' -rs \
 		tests/e2e tests/chart tests/versions
 
 .PHONY: versions

@@ -16,32 +16,50 @@ from e2e.leftovers import leftovers
 from e2e.own_control_plane import own_control_plane, standing
 from fleet.controlplane.options import CONTROLLER_MANAGER
 
-LONG = (
+FIRST = (
     "test_oracle",
     "test_real_kubelet",
     "test_docs",
     "test_scenarios",
+    "test_chart",
+    "test_chart_install",
+    "test_chart_dashboard",
+    "test_cluster",
+    "test_kubelet_server",
+    "test_agents",
+    "test_streams",
+    "test_kubectl",
+    "test_smoke",
     "test_trouble",
     "test_dashboard",
-    "test_endings",
     "test_rights",
     "test_controlplane",
-    "test_chart_install",
     "test_images",
     "test_pod_sources",
-    "test_bad_input",
-    "test_shared_cluster",
-    "test_appearance",
     "test_volumes",
     "test_workloads",
 )
-"""The modules that take half a minute and more, the longest first."""
+"""The long modules and those whose tests stay together; single tests fill what is left."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long modules, so that no worker ends long after the others."""
-    ranks = {f"{name}.py": rank for rank, name in enumerate(LONG)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(LONG)))
+    """Say in which order tests run, and which of them on one worker, for xdist's loadgroup.
+
+    Tests that share a fleet or a control plane of their module stay together, as do those of a
+    module of the chart, whose release has one name. Each other test goes to the next free worker.
+    """
+    ranks = {f"{name}.py": rank for rank, name in enumerate(FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(FIRST)))
+    for item in items:
+        if item.path.parent.name == "chart" or shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """Return whether a fixture of a test lives as long as its module."""
+    assert isinstance(item, pytest.Function), item
+    found = item._fixtureinfo.name2fixturedefs.values()
+    return any(each.scope == "module" for fixtures in found for each in fixtures)
 
 
 @pytest.hookimpl(tryfirst=True)
