@@ -65,7 +65,6 @@ class MaskingFormatter(logging.Formatter):
     """Writes a record, and the traceback that comes with it, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         return masked(super().format(record))
 
 

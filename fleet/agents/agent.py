@@ -68,7 +68,6 @@ class AgentReflector(ListWatch):
 
     @property
     def watch(self) -> AgentWatch:
-        """What it is about."""
         return self.model.watches[self.at]
 
     @property
@@ -166,7 +165,6 @@ class Agent:
         turn.out.append(Wake(turn.now_ns + self.model.start_delay.sample(share), f"{START}0/0"))
 
     def on_timer(self, key: str, turn: Turn) -> None:
-        """Do what is due."""
         what, at, tries = parse(key)
         if what == START:
             self._begin(turn)
@@ -321,7 +319,6 @@ def patch_conditions(node: bytes, conditions: Sequence[NodeCondition], wall_ns: 
 
 
 def create_event(node: bytes, event: AgentEvent, wall_ns: int) -> Request:
-    """Return the creation of an event about the Node."""
     name = b"%b.%x" % (node, wall_ns)
     if event.is_legacy:
         path = b"/api/v1/namespaces/default/events"

@@ -76,7 +76,6 @@ class Answer(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Return whether the server did what was asked."""
         return 200 <= self.code < 300
 
     @property

@@ -176,7 +176,6 @@ async def _clean_nodes(
 
 
 def added(one: Cleaned, other: Cleaned) -> Cleaned:
-    """Return both clean-ups as one."""
     return Cleaned(*map(operator.add, one, other))
 
 

@@ -125,7 +125,6 @@ class ClusterSelection:
 
     @property
     def is_named(self) -> bool:
-        """Return whether a cluster was named at all."""
         return self.in_cluster or self.kubeconfig is not None or self.context is not None
 
     async def load(self, environ: Mapping[str, str] = os.environ) -> "Credentials":
@@ -503,5 +502,4 @@ def _credentials_failure(user: Any, error: Exception) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    """Return the whole of an error in one line."""
     return " ".join(str(error).split()) or type(error).__name__

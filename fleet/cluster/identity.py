@@ -203,12 +203,10 @@ class Features(NamedTuple):
 
     @property
     def has_own_watches(self) -> bool:
-        """Whether each node opens watches of its own."""
         return self.fidelity is Fidelity.KUBELET if self.own_watches is None else self.own_watches
 
 
 def features_of(settings: Settings, models: Iterable[NodeModel]) -> Features:
-    """Return what a run with these options and node models does."""
     models = tuple(models)
     return Features(
         settings.fidelity,

@@ -154,12 +154,10 @@ class Informer:
 
 
 def decode_event(line: bytes, _: WatchKind | None) -> tuple[EventType, str, object]:
-    """Return one event of a watch with its object as JSON."""
     return read_event(line, orjson.loads)
 
 
 def decode_page(body: bytes, _: WatchKind | None) -> tuple[str, str, list[object]]:
-    """Return one page of a LIST with its objects as JSON."""
     return read_list(body, orjson.loads)
 
 

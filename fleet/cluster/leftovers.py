@@ -109,7 +109,6 @@ def read_noted(lease: Json) -> dict[str, list[str]]:
 
 
 def merged(noted: Iterable[Noted]) -> dict[str, list[str]]:
-    """Return several notes as one."""
     found: dict[str, dict[str, None]] = {}
     for one in noted:
         for run, listed in one.items():

@@ -88,7 +88,6 @@ async def node_leases(api: Api, names: Collection[str]) -> dict[str, Json]:
 
 
 async def matching_names(api: Api, selector: str) -> frozenset[str]:
-    """Return the names of the Nodes that a selector finds."""
     names: set[str] = set()
     async for page in api.pages(NODES, "nodes", labelSelector=selector):
         names.update(item["metadata"]["name"] for item in page)

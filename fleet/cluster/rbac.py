@@ -64,7 +64,6 @@ class Subject(NamedTuple):
         return cls(name, namespace)
 
     def manifest(self) -> Json:
-        """Return it as a subject of a binding."""
         if self.namespace:
             return {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
         return {"kind": "User", "apiGroup": RBAC, "name": self.name}

@@ -56,12 +56,10 @@ class Authority:
 
     @classmethod
     def make(cls, common_name: str) -> Self:
-        """Make an authority with a new key."""
         return cls(_name(common_name), new_key())
 
     @classmethod
     def load(cls, pair: Pair) -> Self:
-        """Read an authority from its files."""
         certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
         key = serialization.load_pem_private_key(pair.key.read_bytes(), password=None)
         assert isinstance(key, ec.EllipticCurvePrivateKey), key
@@ -242,7 +240,6 @@ def expired(pem: bytes, began: dt.datetime, ended: dt.datetime) -> tuple[bytes, 
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 

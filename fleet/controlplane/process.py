@@ -81,7 +81,6 @@ class Component:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
@@ -99,7 +98,6 @@ class Component:
             )
 
     async def wait(self) -> ComponentDeath:
-        """Wait for the end and return how it came."""
         assert self._process is not None, self.name
         returncode = await self._process.wait()
         return ComponentDeath(self.name, returncode, self.log, self.last_lines())

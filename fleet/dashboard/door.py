@@ -71,7 +71,6 @@ OTHER_SITE_LINK = ' If you have followed a link that you trust: <a href="">open 
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -191,7 +190,6 @@ class Door:
 
 
 def _headers(content_type: str, length: int) -> _Headers:
-    """Return the headers of an answer of our own."""
     kept = ("Cache-Control", "no-store")
     about = [("Content-Type", content_type), ("Content-Length", str(length)), kept]
     return [*about, *SAID_TO_BROWSERS]

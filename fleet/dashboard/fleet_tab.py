@@ -242,7 +242,6 @@ def charts() -> list[dict[str, object]]:
 
 
 def page() -> str:
-    """Return the page."""
     text = PAGE.read_text(encoding="utf-8")
     for mark, value in (
         ("/*LIGHT*/", variables(dark=False)),

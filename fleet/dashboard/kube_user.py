@@ -73,7 +73,6 @@ class KubeUser(FastHttpUser):
             return answer
 
     def pages(self, path: str, resource: str, limit: int = PAGE) -> Iterator[list[Json]]:
-        """LIST page by page."""
         token, before = "", ""
         for _ in range(PAGES_MAX):
             listed = self.ask("LIST", f"{path}?limit={limit}&continue={token}", resource)

@@ -83,11 +83,9 @@ class FleetDispatcher:
 
     @property
     def dispatch_in_progress(self) -> bool:
-        """Return whether a ramp is going on."""
         return self._is_busy
 
     def get_current_user_count(self) -> int:
-        """Return how many users are dealt out."""
         return sum(self._have(cls.__name__) for cls in self._classes)
 
     def new_dispatch(
@@ -136,7 +134,6 @@ class FleetDispatcher:
 
     @guarded
     def remove_worker(self, worker_node: Worker) -> None:
-        """Let a worker go."""
         had = self._layout.pop(worker_node.id, None) or {}
         if is_fleet(worker_node.id) and had.get(NODE) and not self.moves_lost():
             self._held[shard_of(worker_node.id)] = had[NODE]

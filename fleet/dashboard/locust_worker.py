@@ -228,9 +228,7 @@ log = logging.getLogger(__name__)
 class Faults(Protocol):
     """What goes wrong in the run of this process, on purpose."""
 
-    def on(self) -> list[Json]:
-        """Return what is on."""
-        ...
+    def on(self) -> list[Json]: ...
 
     async def answer(self, order: Json) -> Json:
         """Carry out what a form asks: `told` is what to show, `error` why it cannot be."""

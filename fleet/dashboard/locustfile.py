@@ -104,7 +104,6 @@ class Fleet:
             self.reports[client_id] = data["fleet"]
 
     def on_start(self, **_: object) -> None:
-        """Note that a run begins."""
         self.has_begun = True
 
     def watch_workers(self) -> None:

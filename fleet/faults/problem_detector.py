@@ -73,7 +73,6 @@ class ProblemDetector:
             self._send(node, saying, now_ns)
 
     def on_answer(self, node: NodeId, response: Response, now_ns: int) -> None:
-        """Take the answer to a patch."""
         self._reactor.counts.requests.record(
             ("PATCH", "nodes/status"), response.code, response.took_us
         )
@@ -137,7 +136,6 @@ class _Patch(Errand):
         self._node = node
 
     def on_message(self, message: object, now_ns: int) -> None:
-        """Take the answer."""
         if isinstance(message, Response):
             self._detector.on_answer(self._node, message, now_ns)
 

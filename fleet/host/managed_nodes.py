@@ -32,20 +32,16 @@ class ManagedNodes:
         return len(self._by_name)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of all that are served."""
         return tuple(self._by_name)
 
     def items(self) -> Iterable[tuple[str, ManagedNode]]:
-        """Return all that are served, by name."""
         return self._by_name.items()
 
     def get(self, name: str) -> ManagedNode | None:
-        """Return a Node that is served, None for one that is not."""
         return self._by_name.get(name)
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more may be served."""
         return len(self._by_name) >= self._nodes_max
 
     @property
@@ -54,7 +50,6 @@ class ManagedNodes:
         return self._free[0] if self._free else len(self._by_name)
 
     def add(self, name: str, uid: str, node: NodeId) -> None:
-        """Note that a Node is served from now on."""
         assert name not in self._by_name, name
         assert not self.is_full, name
         index = heapq.heappop(self._free) if self._free else len(self._by_name)

@@ -113,7 +113,6 @@ class CertificateStore:
             raise SetupError(f"--cert-dir {directory}: {error.strerror}") from error
 
     def path(self, node_name: str, kind: CertificateKind) -> Path:
-        """Name the file of one certificate."""
         return self.directory / node_name / FILES[kind]
 
     def current(self, node_name: str, kind: CertificateKind, now_s: float) -> Validity | None:

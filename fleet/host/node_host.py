@@ -160,7 +160,6 @@ class NodeHost:
 
     @property
     def counts(self) -> FleetCounts:
-        """Return what the kubelets did so far."""
         return self.reactor.counts
 
     def unregistered(self) -> dict[NodeId, str]:
@@ -304,7 +303,6 @@ class NodeHost:
 
     @property
     def zones(self) -> list[str]:
-        """Return the zones that nodes can be in."""
         return sorted({zone for model in self._mix.models for zone in model.zones})
 
     @property

@@ -34,13 +34,11 @@ class ReactorLoop:
         self._is_behind = False  # the last turn that took timers may have left some
 
     def start(self) -> None:
-        """Begin to turn."""
         self._is_running = True
         self._started_s = (self._loop.time() // TICK_S - 1) * TICK_S + AFTER_S
         self._arm()
 
     def stop(self) -> None:
-        """Turn no more."""
         self._is_running = False
         for handle in (self._edge, self._soon):
             if handle is not None:

@@ -80,7 +80,6 @@ class Sibling:
         await self._process.start()
 
     async def wait(self) -> ComponentDeath:
-        """Wait for its end and return how it came."""
         assert self._process is not None
         return await self._process.wait()
 

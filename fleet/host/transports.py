@@ -91,7 +91,6 @@ class LightPools:
         return pool, self._calls + node % self._watches + self._watches * user_agent
 
     def user_agent_of(self, pool: int) -> int:
-        """Return the number of a pool's user agent."""
         if pool < self._calls:
             return pool // LIGHT_CONNECTIONS
         return (pool - self._calls) // self._watches
@@ -193,7 +192,6 @@ class Transports:
         return sum(each.stats.closed_slow for each in self._agents.values())
 
     def agent_figures(self, agents: Agents) -> dict[str, AgentFigures]:
-        """Return what the agents of each name did so far."""
         found = {}
         for name, kind in agents.kinds.items():
             stats = self._agents[name].stats
@@ -202,6 +200,5 @@ class Transports:
         return found
 
     async def close(self) -> None:
-        """Close every connection."""
         for each in self._made:
             await each.close()

@@ -188,7 +188,6 @@ class NodeModel:
 
     @property
     def is_windows(self) -> bool:
-        """Return whether the nodes run Windows."""
         return self.os == WINDOWS
 
     @property
@@ -202,7 +201,6 @@ class NodeModel:
         return tuple(each.name for each in self.csi_drivers)
 
     def csi_driver(self, name: str) -> CSIDriver | None:
-        """Return the CSI driver of a name, None if none runs on the nodes."""
         return next((each for each in self.csi_drivers if each.name == name), None)
 
     def ordinal(self, index: int) -> int:

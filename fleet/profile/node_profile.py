@@ -408,7 +408,6 @@ def _node_info(spec: NodeProfileSpec) -> dict[str, str]:
 
 
 def _os(spec: NodeProfileSpec) -> str:
-    """Return the operating system of the nodes."""
     said = spec.template.status.node_info.get("operatingSystem")
     return str(said or spec.template.metadata.labels.get(OS_LABEL, "linux"))
 

@@ -52,7 +52,6 @@ class StopRules(NamedTuple):
 
     @property
     def are_on(self) -> bool:
-        """Return whether there is any."""
         return bool(self.readyz_ns or self.errors_ns)
 
 
@@ -84,7 +83,6 @@ class StatefulSet(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Return where the API has it."""
         return f"/apis/apps/v1/namespaces/{self.namespace}/statefulsets/{self.name}"
 
 

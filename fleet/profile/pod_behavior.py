@@ -140,7 +140,6 @@ class LabelRequirement(Spec):
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Return whether labels satisfy this."""
         return holds(labels, self.key, self.operator, self.values)
 
 
@@ -152,7 +151,6 @@ class PodSelector(Spec):
     namespace: str = ""
 
     def matches(self, labels: Mapping[str, str], namespace: str) -> bool:
-        """Tell whether a pod is selected."""
         if self.namespace and self.namespace != namespace:
             return False
         if any(labels.get(key) != value for key, value in self.match_labels.items()):

@@ -446,7 +446,6 @@ class Settings(BaseModel):
 
     @property
     def has_own_watches(self) -> bool:
-        """Whether each node opens watches of its own."""
         default = WatchMode.SHARED if self.fidelity is Fidelity.LIGHT else WatchMode.PER_NODE
         return (self.watches or default) is WatchMode.PER_NODE
 

@@ -66,7 +66,6 @@ class Search:
 
     @property
     def end(self) -> str:
-        """Say how the search ended."""
         if self.problem:
             is_cut = self.verdict in {Outcome.INCOMPLETE, Outcome.INVALID}
             return "the search ended early" if is_cut else "a larger one cannot be tried"

@@ -111,7 +111,6 @@ class Exposition:
         return Exposition(values, buckets, self.bounds)
 
     def of(self, family: str) -> dict[str, float]:
-        """Return the values of one family by their labels."""
         return {labels: value for (name, labels), value in self.values.items() if name == family}
 
     def total(self, family: str) -> float | None:
@@ -174,7 +173,6 @@ class Wanted:
         self._prefixes = tuple(f"{name}{end}".encode() for name in self._families for end in "{ ")
 
     def keep(self, lines: Iterable[bytes]) -> list[bytes]:
-        """Return the lines that are of use."""
         return [line for line in lines if line.startswith(self._prefixes)]
 
     def read(self, kept: Iterable[bytes]) -> Exposition:

@@ -45,7 +45,6 @@ class Plot(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Return what stands above it."""
         return CHARTS[self.name].title
 
     def with_points(self) -> "Plot":

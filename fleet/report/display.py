@@ -76,13 +76,11 @@ class Unfailing:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
         with contextlib.suppress(OSError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
         with contextlib.suppress(OSError):
             self._stream.flush()
 

@@ -79,7 +79,6 @@ histogram = partial(made, Histogram, kind=Kind.HISTOGRAM)
 
 @cache
 def figures_of(record: type["DataclassInstance"]) -> Mapping[str, Figure]:
-    """Return the figures of a record by the names of its fields."""
     found = {}
     for each in fields(record):
         if isinstance(mark := each.metadata.get(FIGURE), Figure):
@@ -145,5 +144,4 @@ def _combined(values: Sequence[object], kind: Kind, *, in_turn: bool) -> object:
 
 
 def is_record(value: object) -> TypeGuard["DataclassInstance"]:
-    """Return whether a value is a record of figures."""
     return is_dataclass(value) and not isinstance(value, type)

@@ -58,7 +58,6 @@ def write(path: Path, text: str) -> Path:
 
 
 def whole(template: str, title: str, verdict: Outcome, values: Mapping[str, object]) -> str:
-    """Return a page of a title, a verdict and what a template makes of values."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415 - 30 ms
     from markupsafe import Markup  # noqa: PLC0415
 
@@ -157,7 +156,6 @@ def write_report(run: RunRecord, path: Path | None = None) -> Path:
 
 
 def page(run: RunRecord) -> str:
-    """Return the whole page."""
     about, found, broken = run.about, resources(run), first_broken(run)
     cluster = f"cluster {about['cluster']}" if "cluster" in about else ""
     version = f"fleet {about['fleet_version']}" if "fleet_version" in about else ""

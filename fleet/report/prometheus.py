@@ -41,7 +41,6 @@ class FleetCollector(Collector):
         self._pods_by_phase = pods_by_phase
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric of fleet."""
         counts, state = self._counts, self._state()
         absent = state.present - state.ready
         yield _metric(figures.NODES, [(["Ready"], state.ready), (["NotReady"], absent)])
@@ -164,7 +163,6 @@ class MetricsServer:
             await self.stop()
 
     async def stop(self) -> None:
-        """Listen no more."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -287,7 +287,6 @@ class RunFigures:
         return reasons
 
     def request_count(self) -> int:
-        """Return all requests of all kinds."""
         return sum(request.count for request in self.requests)
 
 

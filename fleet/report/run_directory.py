@@ -97,7 +97,6 @@ class LineFile:
         return problem
 
     def close(self) -> None:
-        """Close it."""
         self._file.close()
 
 
@@ -203,7 +202,6 @@ class RunDirectory:
                 directory.rmdir()
 
     def close(self) -> None:
-        """Close the time series."""
         self._file.close()
         if self._controlplane is not None:
             self._controlplane.close()
@@ -315,19 +313,16 @@ class RunRecord:
         return at
 
     def number(self, path: str) -> float | None:
-        """Return a number of the summary."""
         found = self.get(path)
         is_number = isinstance(found, int | float) and not isinstance(found, bool)
         return float(cast("float", found)) if is_number else None
 
     def rows(self, path: str) -> list[Json]:
-        """Return a list of the summary."""
         found = self.get(path)
         return cast("list[Json]", found) if isinstance(found, list) else []
 
     @property
     def wall_s(self) -> float:
-        """How long it lasted."""
         last = cast("float", self.lines[-1]["wall_s"]) if self.lines else 0.0
         return self.number("wall_s") or last
 

@@ -246,7 +246,6 @@ class Calls(NamedTuple):
         return "SingleObjectReadLatency" if self.scope == "resource" else "ListLatency"
 
     def __str__(self) -> str:
-        """Say which they are."""
         where = "" if self.scope == "resource" else f" ({self.scope})"
         return f"{self.verb} {self.resource}{where}"
 

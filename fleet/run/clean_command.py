@@ -36,7 +36,6 @@ class Choice(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """Return whether anything is to be removed."""
         return bool(self.run) or self.all_runs or self.expired
 
     def check(self, *, can_ask: bool) -> None:

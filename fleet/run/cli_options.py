@@ -87,7 +87,6 @@ class Command(click.Command):
         )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
         parameters = self.get_params(ctx)
         is_whole = bool(ctx.meta.get("help_all"))
         for title, listed in grouped(parameters, is_whole=is_whole).items():
@@ -112,7 +111,6 @@ class Commands(click.Group):
         self.help = with_examples(self.help or "")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections."""
         is_top = ctx.parent is None
         for title, names in (SECTIONS if is_top else {"Commands": tuple(self.commands)}).items():
             width = max(map(len, self.commands))
@@ -193,7 +191,6 @@ def _show_all(context: click.Context, _option: click.Parameter, is_asked: bool) 
 
 
 def _option(field_name: str, field: "FieldInfo", group: str, words: str) -> GroupedOption:
-    """Return the option of a field of `Settings`."""
     from fleet.profile.option_types import Shown  # noqa: PLC0415 - see above
     from fleet.profile.settings import flag_of  # noqa: PLC0415
 

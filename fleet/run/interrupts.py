@@ -71,7 +71,6 @@ class Interrupts:
             await give_up(task, stopped)
 
     def on_signal(self, number: int = signal.SIGINT) -> None:
-        """Take one signal."""
         now_s = time.monotonic()
         if self._count == 1 and now_s - self._first_s < ONE_WISH_S:
             return

@@ -52,7 +52,6 @@ class SteadyPart(NamedTuple):
 
     @property
     def length_s(self) -> float:
-        """Return how long it lasted."""
         return self.until_s - self.from_s
 
 

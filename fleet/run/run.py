@@ -585,7 +585,6 @@ class Run:
         await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 
     async def _start_siblings(self, settings: Settings) -> None:
-        """Start the other processes of the run, if it has any."""
         if settings.processes == 1:
             return
         kubeconfig = self._target.local.token_kubeconfig if self._target.local else None

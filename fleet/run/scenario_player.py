@@ -111,7 +111,6 @@ class ScenarioPlayer:
         return self._scenario.spec.prepared > 0
 
     def phases(self) -> list[Phase]:
-        """Return when which phase was."""
         return self._phases
 
     def expectations(self) -> list[Expectation]:

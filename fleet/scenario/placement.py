@@ -109,7 +109,6 @@ def pod_specs(manifest: Manifest, paths: Sequence[str] = ()) -> list[Json]:
 
 
 def has_path(manifest: Manifest, path: str) -> bool:
-    """Return whether an object has something at a path."""
     return any(True for _ in at_path(manifest, path.split(".")))
 
 

@@ -102,7 +102,6 @@ def what_of(spec: ManifestSpec) -> str:
 
 
 def rate_words(rate: float) -> str:
-    """Say how often."""
     return f"{rate:g}/s"
 
 

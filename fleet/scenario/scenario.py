@@ -98,7 +98,6 @@ class ApplySpec(ManifestSpec):
         return found
 
     def copies(self, manifests: list[Manifest], nodes: int) -> int:
-        """Return how many copies there are."""
         if self.pods_per_node is None:
             return self.count or 1
         return math.ceil(self.pods_per_node * nodes / sum(map(pods_of, manifests)))
@@ -118,7 +117,6 @@ class ChurnSpec(ManifestSpec):
         return self
 
     def per_second(self, nodes: int) -> float:
-        """Return how many are created each second."""
         if self.rate_per_node is None:
             return self.rate or RATE
         return min(self.rate_per_node * nodes, RATE_MAX)
@@ -376,7 +374,6 @@ def shipped() -> dict[str, Path]:
 
 
 def json_schema() -> dict[str, object]:
-    """Return the JSON schema of scenarios, for editors."""
     return schema_of(TypeAdapter(Scenario), "fleet scenarios")
 
 
