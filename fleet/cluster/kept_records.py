@@ -14,8 +14,8 @@ import zlib
 from collections.abc import Mapping
 
 from fleet.cluster.api_client import METADATA_ONLY, Answer, Api, Json, expect
-from fleet.cluster.identity import RUN_NAMESPACE, Permission, is_allowed
-from fleet.cluster.leftovers import Leftover, is_marked, object_mark
+from fleet.cluster.identity import RUN_NAMESPACE, Permission
+from fleet.cluster.leftovers import Leftover, is_marked, labelled, object_mark
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.errors import SetupError
 
@@ -71,38 +71,24 @@ async def keep_record(
 
 async def find_records(api: Api, run: str = "") -> list[Leftover]:
     """Return the records of a run, or of all; nothing if we may not list them."""
-    if not await is_allowed(api, Permission("list", "", "configmaps", namespace=RUN_NAMESPACE)):
-        return []
-    query = {"labelSelector": _selector(run)}
-    listed = await api.request("GET", CONFIG_MAPS, query=query, accept=METADATA_ONLY)
+    right = Permission("list", "", "configmaps", namespace=RUN_NAMESPACE)
     return [
-        Leftover(
-            f"{CONFIG_MAPS}/{metadata['name']}", metadata["uid"], metadata["labels"][RECORD_OF]
-        )
-        for metadata in (each["metadata"] for each in (listed.body.get("items") or ()))
-        if listed.ok and _is_record(metadata)
+        Leftover(f"{CONFIG_MAPS}/{metadata['name']}", metadata["uid"], of)
+        async for of, item in labelled(api, CONFIG_MAPS, right, RECORD_OF, run, METADATA_ONLY)
+        if is_marked(metadata := item["metadata"], of, RUN_NAMESPACE)
     ]
 
 
 async def read_records(api: Api, run: str) -> dict[str, dict[str, bytes]]:
     """Return the files of each record of a run by its name. Raises SetupError."""
     found: dict[str, dict[str, bytes]] = {}
-    async for page in api.pages(CONFIG_MAPS, "records", labelSelector=_selector(run)):
-        for item in filter(lambda each: _is_record(each["metadata"]), page):
+    async for page in api.pages(CONFIG_MAPS, "records", labelSelector=f"{RECORD_OF}={run}"):
+        for item in filter(lambda each: is_marked(each["metadata"], run, RUN_NAMESPACE), page):
             name, files = item["metadata"]["name"], item.get("binaryData") or {}
             found[name] = {
                 file.removesuffix(SUFFIX): _unpacked(name, text) for file, text in files.items()
             }
     return found
-
-
-def _selector(run: str) -> str:
-    return f"{RECORD_OF}={run}" if run else RECORD_OF
-
-
-def _is_record(metadata: Json) -> bool:
-    """Return whether a ConfigMap has both marks of a run, the one of which names this very one."""
-    return is_marked(metadata, metadata["labels"][RECORD_OF], RUN_NAMESPACE)
 
 
 def _unpacked(name: str, text: str) -> bytes:

@@ -27,12 +27,12 @@ twice, in a label and in the name that is made of it.
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import orjson
 
-from fleet.cluster.api_client import METADATA_ONLY, Api, Json, Sleep, each
+from fleet.cluster.api_client import JSON, METADATA_ONLY, Api, Json, Sleep, each
 from fleet.cluster.identity import STORAGE, Permission, is_allowed
 from fleet.cluster.ownership import NODES, OWNER_ANNOTATION
 from fleet.cluster.run_id import LABEL, LOAD_LABEL, load_name
@@ -211,6 +211,22 @@ async def wait_until_gone(
     return [f"{one.path}{why}" for one, why in left.items()]
 
 
+async def labelled(
+    api: Api, path: str, right: Permission, label: str, run: str, accept: str = JSON
+) -> AsyncIterator[tuple[str, Json]]:
+    """Yield the objects with the label of a run, or of any, each with that run.
+
+    Nothing where we have not the right.
+    """
+    if not await is_allowed(api, right):
+        return
+    selector = f"{label}={run}" if run else label
+    async for page in api.pages(path, right.resource, accept=accept, labelSelector=selector):
+        for item in page:
+            if (of := (item["metadata"].get("labels") or {}).get(label, "")) and run in ("", of):
+                yield of, item
+
+
 # ---- storage ----
 
 
@@ -248,18 +264,12 @@ def is_provisioned(volume: Json) -> bool:
 
 async def find_stored(api: Api, run: str = "") -> list[Stored]:
     """Return volumes and attachments of a run, or of all; nothing of what we may not list."""
-    selector = f"{STORAGE_OF}={run}" if run else STORAGE_OF
-    found: list[Stored] = []
-    for path, right in STORED_KINDS:
-        if not await is_allowed(api, right):
-            continue
-        async for page in api.pages(path, right.resource, labelSelector=selector):
-            for item in page:
-                metadata = item["metadata"]
-                of = (metadata.get("labels") or {}).get(STORAGE_OF, "")
-                if of and run in ("", of) and is_marked(metadata, of, ""):
-                    found.append(Stored(f"{path}/{metadata['name']}", of, item))
-    return found
+    return [
+        Stored(f"{path}/{item['metadata']['name']}", of, item)
+        for path, right in STORED_KINDS
+        async for of, item in labelled(api, path, right, STORAGE_OF, run)
+        if is_marked(item["metadata"], of, "")
+    ]
 
 
 async def remove_stored(api: Api, run: str, sleep: Sleep = asyncio.sleep) -> list[str]:
@@ -343,18 +353,13 @@ def _is_going(claim: Json) -> bool:
 
 async def find_load(api: Api, run: str = "") -> list[Leftover]:
     """Return what API users of a run, or of all, have; nothing of what we may not remove."""
-    selector = f"{LOAD_LABEL},{LABEL}={run}" if run else f"{LOAD_LABEL},{LABEL}"
-    found = []
-    for path, right in LOAD_KINDS:
-        if not await is_allowed(api, right):
-            continue
-        listed = await api.request("GET", path, query={"labelSelector": selector})
-        for item in (listed.body.get("items") or []) if listed.ok else []:
-            metadata = item["metadata"]
-            owner = metadata.get("labels", {}).get(LABEL, "")
-            if owner and metadata["name"] == load_name(owner):
-                found.append(Leftover(f"{path}/{metadata['name']}", metadata["uid"], owner))
-    return found
+    return [
+        Leftover(f"{path}/{metadata['name']}", metadata["uid"], of)
+        for path, right in LOAD_KINDS
+        async for of, item in labelled(api, path, right, LABEL, run, METADATA_ONLY)
+        if LOAD_LABEL in (metadata := item["metadata"])["labels"]
+        and metadata["name"] == load_name(of)
+    ]
 
 
 async def remove_load(api: Api, found: list[Leftover]) -> None:

@@ -266,16 +266,16 @@ def test_what_the_server_refuses_is_left_and_said(method: str) -> None:
     asyncio.run(play(api))
 
     def refuse(asked: str, path: str) -> None:
-        if asked == method and path.startswith(MAPS):
+        if asked == method and path.startswith(SETS):
             api.fail_next = [Answer(403, {"message": "forbidden"})]
 
     api.before_request = refuse
     code, _, noted = command(api, Choice(run=RUN))
     assert code is Exit.EXPECTATION_FAILED
     [told] = noted
-    assert told.startswith(f"still there: {MAPS}")
+    assert told.startswith(f"still there: {SETS}")
     assert told.endswith("(forbidden)")
-    assert api.made() == {f"{MAPS}/config"}
+    assert api.made() == {f"{SETS}/db"}
 
 
 def test_a_dry_run_names_what_would_go_and_copies_are_named_and_stay() -> None:
