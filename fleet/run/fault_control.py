@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from signal import SIGCONT, SIGSTOP
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from fleet.agents.agent import create_event
 from fleet.controlplane.controlplane import ControlPlane
@@ -40,7 +40,7 @@ from fleet.host.node_host import NodeHost
 from fleet.k8s.effects import WatchEvent
 from fleet.k8s.pods import EventType, NodeView
 from fleet.profile.agent_behavior import AgentEvent
-from fleet.profile.schema import DurationNs, Spec, explain
+from fleet.profile.schema import explain
 from fleet.quantity import format_duration
 from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
@@ -56,14 +56,6 @@ NOTED_FIRST = 1_000_000
 REFUSED = "FaultRefused"  # the reason of the event about a Node whose annotation cannot be
 
 log = logging.getLogger(__name__)
-
-
-class Inject(Spec):
-    """An order to begin a fault."""
-
-    do: Literal["inject"]
-    fault: FaultSpec
-    for_ns: Annotated[DurationNs | None, Field(alias="for")] = None  # None: until it is healed
 
 
 @dataclass(slots=True)
@@ -146,9 +138,8 @@ class FaultControl:
         try:
             match order.get("do"):
                 case "inject":
-                    found = _read(order)
-                    fault = await self.inject(found.fault, found.for_ns)
-                    for_ns = found.for_ns
+                    spec, for_ns = _read(order)
+                    fault = await self.inject(spec, for_ns)
                     until = "" if for_ns is None else f" for {format_duration(for_ns)}"
                     return {**self._shown(fault), "told": f"{fault.words}{until}"}
                 case "heal":
@@ -434,19 +425,19 @@ def reach_words(hit: int, of: int) -> str:
     return f" on {hit} of {of} nodes" if of else ""
 
 
-def _read(order: Json) -> Inject:
-    """Read an order to begin a fault. Raises UsageError in one line."""
-    if isinstance(form := order.get("form"), dict):
-        given: dict[str, Any] = dict(form)
+def _read(order: Json) -> tuple[FaultSpec, int | None]:
+    """Return the fault that an order is about, and how long it lasts. Raises UsageError."""
+    if isinstance(order.get("form"), dict):
+        given = dict(order["form"])
         lasts = given.pop("for", None)
         spec = read_fault(str(given.pop("type", "")), given)
-        for_ns = read_lasting(spec, lasts, "for")
-        return Inject.model_construct(do="inject", fault=spec, for_ns=for_ns)
-    try:
-        return Inject.model_validate(order)
-    except ValidationError as error:
-        told = explain(error, Inject)
-        raise UsageError(told.removeprefix("fault: ").removeprefix("fault.")) from error
+    else:
+        lasts = order.get("for")
+        try:
+            spec = FaultSpec.model_validate(order.get("fault"))
+        except ValidationError as error:
+            raise UsageError(explain(error, FaultSpec)) from error
+    return spec, read_lasting(spec, lasts, "for")
 
 
 class _Taken(NamedTuple):
