@@ -149,10 +149,10 @@ class World:
             process = forked_fleet.start(
                 command,
                 cwd=self.root,
-                env={**os.environ, **variables},
                 stdin=stdin,
                 stdout=printed,
                 stderr=log,
+                **variables,
             )
             with process:
                 try:
@@ -186,7 +186,6 @@ class World:
         process = forked_fleet.start(
             (*FLEET, command, f"--name-prefix={prefix}", f"--run-dir={directory}", *arguments),
             cwd=self.root,
-            env=os.environ,
             stdin=None,
             stdout=directory.with_suffix(".out"),
             stderr=log,

@@ -6,7 +6,8 @@
 Of the 2.4 s of CPU that a `fleet spawn` of three nodes takes, 1.6 s go into imports. A fork has
 these behind it and is otherwise a process as any: it has its own PID, directory, environment and
 files, and ends as Python ends. The keeper waits for it, so that the server can take the next one.
-The documentation's commands, the tests of terminals and of the wheel start the program itself.
+Processes of a run, pods of the chart, the probes of `fleet capacity`, the tests of terminals and
+of the wheel start the program itself.
 """
 
 import contextlib
@@ -19,11 +20,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Self
-
-from fleet.cli import main
 
 REQUEST_MAX = 1 << 17
 """Bytes; an environment is most of it, and a message of a socket may have twice as many."""
@@ -41,10 +40,10 @@ LOST = -signal.SIGKILL
 class Forked:
     """A fleet that runs in a fork: what tests use of a Popen."""
 
-    def __init__(self, replies: IO[str], command: tuple[str, ...], stdout: Path) -> None:
+    def __init__(self, replies: IO[str], command: tuple[str, ...], printed: Path | None) -> None:
         self._replies = replies
         self._command = command
-        self._stdout = stdout
+        self._printed = printed
         self.pid = int(replies.readline())
         self.returncode: Any = None  # as Popen has it
 
@@ -64,8 +63,9 @@ class Forked:
 
     def communicate(self, timeout: float) -> tuple[str, str]:
         """Wait until it has ended; return what it printed. Its log is a file."""
+        assert self._printed is not None
         self.wait(timeout)
-        return self._stdout.read_text(), ""
+        return self._printed.read_text(), ""
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
@@ -82,38 +82,55 @@ class Forked:
         self._replies.close()
 
 
-_doors: list[socket.socket] = []
-"""To the server of this session."""
+DOOR = "FLEET_E2E_DOOR"
+"""Names the descriptor of the session's server; who starts a shim passes it on."""
+
+
+def door() -> int:
+    return int(os.environ[DOOR])
 
 
 def start(
     command: tuple[str, ...],
     *,
     cwd: Path,
-    env: Mapping[str, str],
     stdin: int | None,
     stdout: Path,
     stderr: Path,
+    **more: str,
 ) -> Forked:
-    """Start a command of fleet, whose first word is the program's path."""
-    [door] = _doors
-    ours, theirs = os.pipe()
+    """Start a command of fleet that prints into files; `more` are variables of its own."""
     with (
-        os.fdopen(theirs, "wb"),
         stdout.open("wb") as out,
         stderr.open("wb") as err,
         Path(os.devnull).open("rb") as nothing,
     ):
-        files = [nothing.fileno() if stdin is None else stdin, out.fileno(), err.fileno(), theirs]
-        request = json.dumps({"command": command, "cwd": str(cwd), "env": dict(env)}).encode()
-        assert len(request) < REQUEST_MAX, len(request)
-        socket.send_fds(door, [request], files)
-    return Forked(os.fdopen(ours), command, stdout)
+        files = (nothing.fileno() if stdin is None else stdin, out.fileno(), err.fileno())
+        return start_on(command, cwd, files, printed=stdout, **more)
+
+
+def start_on(
+    command: tuple[str, ...],
+    cwd: Path,
+    files: tuple[int, int, int],
+    printed: Path | None = None,
+    **more: str,
+) -> Forked:
+    """Start a command of fleet, whose first word is the program's path, on three descriptors."""
+    ours, theirs = os.pipe()
+    variables = {**os.environ, **more}
+    del variables[DOOR]
+    request = {"command": command, "cwd": str(cwd), "env": variables}
+    with os.fdopen(theirs, "wb"), socket.socket(fileno=os.dup(door())) as asked:
+        message = json.dumps(request).encode()
+        assert len(message) < REQUEST_MAX, len(message)
+        socket.send_fds(asked, [message], [*files, theirs])
+    return Forked(os.fdopen(ours), command, printed)
 
 
 @contextlib.contextmanager
 def fork_server() -> Iterator[None]:
-    """Have a server for a session; it ends when its door is closed."""
+    """Have a server for a session; what it has started goes on when it ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with (
         theirs,
@@ -121,13 +138,14 @@ def fork_server() -> Iterator[None]:
             (sys.executable, __file__, str(theirs.fileno())),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-        ),
+        ) as server,
         ours,
     ):
         theirs.close()
-        _doors.append(ours)
+        os.environ[DOOR] = str(ours.fileno())
         yield
-        _doors.remove(ours)
+        del os.environ[DOOR]
+        server.terminate()  # a shim that was left may keep the door open
 
 
 def serve(door: socket.socket) -> None:
@@ -137,7 +155,7 @@ def serve(door: socket.socket) -> None:
     while True:
         request, files, _, _ = socket.recv_fds(door, REQUEST_MAX, 4)
         if not request:
-            sys.exit()
+            sys.exit()  # the session was killed
         if not os.fork():
             door.close()
             if fork_and_keep(files):
@@ -178,6 +196,8 @@ def become(command: list[str], cwd: str, env: dict[str, str], files: list[int]) 
 
 
 if __name__ == "__main__":
+    from fleet.cli import main
+
     for each in IMPORTED:
         importlib.import_module(each)
     serve(socket.socket(fileno=int(sys.argv[1])))

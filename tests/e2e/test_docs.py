@@ -25,7 +25,8 @@ from support import markdown
 from support.guard import MARK, marked_processes
 from support.markdown import Block
 
-from e2e.e2e_world import FLEET, World
+from e2e.e2e_world import FLEET, WAIT_MAX_S, World
+from e2e.forked_fleet import door
 from fleet.cluster.ownership import RUN_LABEL
 from fleet.controlplane.binaries import cache_directory
 from fleet.errors import UsageError
@@ -48,9 +49,11 @@ VALUES, VALUES_SCHEMA = (
 
 SHIM = f"""\
 #!{sys.executable}
-import signal, subprocess, sys
+import os, signal, sys
+from pathlib import Path
 
 sys.path.insert(0, {str(markdown.ROOT / "tests")!r})
+from e2e import forked_fleet
 from e2e.lateness import is_late
 
 arguments, shown = sys.argv[1:], []
@@ -65,13 +68,15 @@ while arguments and arguments[0] != "--":
         value = limits[name](value if equals else arguments.pop(0))
         name, equals = {{"-n": "--nodes"}}.get(name, name), "="
     shown.append(name + equals + value)
-signal.signal(signal.SIGINT, lambda *_: None)  # which fleet gets, too, and answers
-process = subprocess.Popen([*{FLEET}, *shown, *arguments], stdout=subprocess.PIPE, text=True)
+ours, theirs = os.pipe()
+signal.signal(signal.SIGINT, lambda *_: process.send_signal(signal.SIGINT))
+process = forked_fleet.start_on((*{FLEET}, *shown, *arguments), Path.cwd(), (0, theirs, 2))
+os.close(theirs)
 printed = []
-for line in process.stdout:
+for line in os.fdopen(ours):
     print(line, end="", flush=True)
     printed.append(line)
-code = process.wait()
+code = process.wait({WAIT_MAX_S})
 sys.exit(0 if is_late(code, "".join(printed)) else code)
 """
 # A checkout that was updated after `make setup` needs no new environment for this.
@@ -179,6 +184,7 @@ def test_the_commands_of_a_page_work(
             capture_output=True,
             text=True,
             timeout=240,
+            pass_fds=[door()],
             check=False,
         )
     finally:
