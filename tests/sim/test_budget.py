@@ -35,8 +35,7 @@ def test_an_idle_node_fits_its_budget(*, light: bool) -> None:
     Simulation(nodes=1, light=light).run_for(seconds=25)  # what all nodes share
     tracemalloc.start()
     try:
-        sim = Simulation(nodes=NODES, seed=1, light=light)
-        sim.run_for(seconds=25)
+        sim = Simulation(nodes=NODES, seed=1, light=light).run_for(seconds=25)
         assert sim.ready() == NODES
         for wire in (sim.transport, sim.observer):  # what is the test's own
             for kept in (wire.trace, wire._due, wire._open, wire._numbers):
@@ -78,8 +77,7 @@ def test_tasks_do_not_grow_with_nodes() -> None:
 
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
 def test_pod_churn_leaves_no_garbage(*, light: bool) -> None:
-    sim = Simulation(nodes=5, seed=2, light=light)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=5, seed=2, light=light).run_for(seconds=30)
     gc.collect()
     gc.disable()
     try:
@@ -100,8 +98,7 @@ def test_pod_churn_leaves_no_garbage(*, light: bool) -> None:
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
 def test_nothing_is_kept_of_pods_that_are_gone(*, light: bool) -> None:
     """Of 5,400 pods a process kept 15 MB: timers of their tokens, and what was said of them."""
-    sim = Simulation(nodes=2, seed=4, light=light)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=2, seed=4, light=light).run_for(seconds=30)
 
     def kept(rounds: int) -> list[int]:
         """Let pods come and go; return how much is kept, and is waited for, of how many kinds."""
@@ -151,7 +148,6 @@ def test_nothing_is_kept_of_kubelets_that_were_restarted(*, light: bool) -> None
 
 def test_what_a_node_waits_for_does_not_pile_up() -> None:
     """Stale timers are forgotten when they fire; an idle node holds a handful."""
-    sim = Simulation(nodes=20, seed=3)
-    sim.run_for(seconds=3600)
+    sim = Simulation(nodes=20, seed=3).run_for(seconds=3600)
     assert sim.reactor._wheel.size <= 20 * 3
     assert sim.reactor.calls.delayed == {}

@@ -40,13 +40,11 @@ WHERE = {
 
 
 def started() -> Simulation:
-    sim = Simulation(nodes=2, seed=1, raise_bugs=False)
-    sim.run_for(seconds=60)
-    return sim
+    return Simulation(nodes=2, seed=1, raise_bugs=False).run_for(seconds=60)
 
 
 def status(sim: Simulation, name: str) -> tuple[str, str]:
-    found = sim.server.get("pods", name, "default")["status"]
+    found = sim.status(name)
     return found["phase"], found.get("reason", "")
 
 
@@ -66,11 +64,7 @@ def test_it_fails_that_pod_and_nothing_else(
     assert status(sim, "good") == status(sim, "later") == ("Running", "")
     counts = sim.reactor.counts
     assert (counts.quarantined, counts.bugs) == (0, 1)
-    (event,) = [
-        each
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == "bad" and each["reason"] == "Failed"
-    ]
+    (event,) = sim.events("Failed", "bad")
     assert "RecursionError('a bug')" in event["message"]
     sim.server.delete_pod("bad")
     sim.run_for(seconds=60)
@@ -84,8 +78,7 @@ def test_it_costs_no_other_pod_of_the_same_snapshot(monkeypatch: pytest.MonkeyPa
         for name in ("a", "bad", "c", "d"):
             server.create(("pods", "default", name), pod_json(name, "n-0"))
 
-    sim = Simulation(nodes=2, seed=1, raise_bugs=False, setup=setup)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=2, seed=1, raise_bugs=False, setup=setup).run_for(seconds=60)
     assert status(sim, "bad") == ("Failed", "FleetError")
     assert [sim.phase(name) for name in ("a", "c", "d")] == ["Running"] * 3
     assert (sim.reactor.counts.quarantined, sim.reactor.counts.bugs) == (0, 1)

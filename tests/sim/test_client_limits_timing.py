@@ -67,8 +67,7 @@ def test_heartbeats_do_not_wait_behind_pods() -> None:
 
 
 def test_an_idle_node_keeps_no_bucket() -> None:
-    sim = Simulation(nodes=3, seed=1)
-    sim.run_for(600)
+    sim = Simulation(nodes=3, seed=1).run_for(600)
     assert not len(sim.reactor.calls.limits)
     assert not sim.reactor.counts.throttled.count
 

@@ -97,9 +97,7 @@ def test_a_full_node_says_at_once_how_many_it_takes() -> None:
     status = {"attached": False, "attachError": error}
     sim.server.create(("volumeattachments", "", ATTACHMENT), {"status": status})
     sim.run_for(seconds=140)
-    assert sim.server.get("pods", "db", "default")["status"]["reason"] == (
-        "VolumeAttachmentLimitExceeded"
-    )
+    assert sim.status("db")["reason"] == "VolumeAttachmentLimitExceeded"
     assert count(sim) == 24
 
 

@@ -199,8 +199,7 @@ def test_raw_block_volumes_have_no_tokens() -> None:
 
 
 def test_a_profile_without_the_driver_asks_for_no_token() -> None:
-    sim = Simulation()
-    sim.run_for(seconds=60)
+    sim = Simulation().run_for(seconds=60)
     driver(sim, tokenRequests=[VAULT])
     create(sim, INLINE)
     sim.run_for(seconds=30)

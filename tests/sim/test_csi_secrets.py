@@ -48,7 +48,7 @@ def run(sim: Simulation, volume: Object = DATA, field: str = "volumeMounts") -> 
 
 def said(sim: Simulation, *reasons: str) -> set[str]:
     wanted = reasons or ("FailedMount", "FailedMapVolume")
-    return {each["message"] for each in sim.server.all("events") if each["reason"] in wanted}
+    return {each["message"] for each in sim.events() if each["reason"] in wanted}
 
 
 @pytest.mark.parametrize("attached", [True, False], ids=["attached", "not attached"])
@@ -221,7 +221,7 @@ def test_a_host_path_is_no_block_device_and_nothing_says_so() -> None:
     create(sim, DATA, "volumeDevices")
     sim.run_for(seconds=400)
     assert sim.phase("db") == "Pending"
-    about = [each for each in sim.server.all("events") if each["involvedObject"]["name"] == "db"]
+    about = sim.events(about="db")
     assert about == []
 
 

@@ -15,9 +15,7 @@ STATIC = {"kubeletConfiguration": {"staticPodPath": "/etc/kubernetes/manifests"}
 
 
 def started(**spec: object) -> Simulation:
-    sim = Simulation(seed=3, model=model_of(devices=[DEVICE], **spec))
-    sim.run_for(seconds=60)
-    return sim
+    return Simulation(seed=3, model=model_of(devices=[DEVICE], **spec)).run_for(seconds=60)
 
 
 def create(sim: Simulation, name: str, count: int, seconds: float = 10) -> None:
@@ -67,7 +65,7 @@ def test_the_status_shows_what_a_cgroup_has_with_the_next_resync() -> None:
     """Devices are of no cgroup. Source: convertToAPIPodLevelResourcesStatus."""
 
     def resources() -> Object:
-        found: Object = sim.server.get("pods", "p", "default")["status"].get("resources") or {}
+        found: Object = sim.status("p").get("resources") or {}
         return found
 
     sim = started()

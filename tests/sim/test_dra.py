@@ -103,12 +103,7 @@ def pod(sim: Simulation, name: str, **source: str) -> str:
 
 def errors(sim: Simulation, about: str) -> list[str]:
     start = "Failed to prepare dynamic resources: prepare dynamic resources: "
-    found = [
-        str(each["message"])
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == about
-        and each["reason"] == "FailedPrepareDynamicResources"
-    ]
+    found = [str(each["message"]) for each in sim.events("FailedPrepareDynamicResources", about)]
     assert all(each.startswith(start) for each in found)
     return [each.removeprefix(start) for each in found]
 
@@ -122,7 +117,7 @@ def test_a_claim_is_read_before_the_sandbox_and_its_device_shown() -> None:
     [read] = sim.calls(verb="GET", path="/resourceclaims/mine")
     sandboxed = sim.calls(verb="PATCH", path="/pods/train/status")[1]
     assert read.t_ns < sandboxed.t_ns
-    [status] = sim.server.get("pods", "train", "default")["status"]["containerStatuses"]
+    [status] = sim.status("train")["containerStatuses"]
     assert status["allocatedResourcesStatus"] == [
         {
             "name": "claim:gpu",
@@ -132,7 +127,7 @@ def test_a_claim_is_read_before_the_sandbox_and_its_device_shown() -> None:
 
 
 def health(sim: Simulation, name: str = "train") -> list[Object]:
-    [status] = sim.server.get("pods", name, "default")["status"]["containerStatuses"]
+    [status] = sim.status(name)["containerStatuses"]
     [found] = status["allocatedResourcesStatus"]
     resources: list[Object] = found["resources"]
     return resources
@@ -257,7 +252,7 @@ def test_the_devices_of_a_claim_are_given_back_before_an_end_is_told() -> None:
     sim.run_for(seconds=120)
     for name, is_shown in (("first", True), ("last", False)):
         assert sim.phase(name) == "Failed"
-        [status] = sim.server.get("pods", name, "default")["status"]["containerStatuses"]
+        [status] = sim.status(name)["containerStatuses"]
         assert "terminated" in status["state"]
         assert ("allocatedResourcesStatus" in status) is is_shown
 

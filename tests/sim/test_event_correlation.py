@@ -11,11 +11,7 @@ BURST, REFILL_S = 25, 300
 
 def events_about(sim: Simulation, name: str) -> dict[str, Object]:
     """Return the events about an object, by their own names."""
-    return {
-        str(each["metadata"]["name"]): each
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == name
-    }
+    return {str(each["metadata"]["name"]): each for each in sim.events(about=name)}
 
 
 def sent(sim: Simulation, events: dict[str, Object], kind: str) -> tuple[int, int]:
@@ -31,15 +27,14 @@ def sent(sim: Simulation, events: dict[str, Object], kind: str) -> tuple[int, in
 
 
 def test_an_hour_of_a_crash_loop_is_counted_then_thinned_out() -> None:
-    sim = Simulation(seed=11)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=11).run_for(seconds=30)
     sim.create_pod("crash", command=["false"])
     sim.run_for(seconds=HOUR_S)
     events = events_about(sim, "crash")
     by_reason = {str(each["reason"]): each for each in events.values()}
     assert set(by_reason) == {"Pulling", "Pulled", "Created", "Started", "BackOff"}
     assert len(events) == 6  # Pulled says two things; what repeats is counted, not made anew
-    [container] = sim.server.get("pods", "crash", "default")["status"]["containerStatuses"]
+    [container] = sim.status("crash")["containerStatuses"]
     starts = container["restartCount"] + 1
     assert 14 <= starts <= 18
     for kind in ("Normal", "Warning"):
@@ -57,8 +52,7 @@ def test_an_hour_of_a_crash_loop_is_counted_then_thinned_out() -> None:
 
 def test_after_a_quiet_night_the_burst_is_there_again() -> None:
     """25 tokens take 25 x 300 s to come back."""
-    sim = Simulation(seed=12)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=12).run_for(seconds=30)
     sim.create_pod("crash", command=["false"])
     sim.run_for(seconds=HOUR_S)
     dropped = sim.reactor.counts.events_dropped
@@ -73,8 +67,7 @@ def test_after_a_quiet_night_the_burst_is_there_again() -> None:
 
 
 def test_an_event_that_somebody_deleted_is_posted_anew() -> None:
-    sim = Simulation(seed=13)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=13).run_for(seconds=30)
     sim.create_pod("crash", command=["false"])
     sim.run_for(seconds=120)
     [name] = [
@@ -90,8 +83,7 @@ def test_an_event_that_somebody_deleted_is_posted_anew() -> None:
 
 def test_a_full_range_of_addresses_is_combined_from_the_tenth_message_on() -> None:
     """Each failed sandbox has an id of its own in its message."""
-    sim = Simulation(seed=14)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=14).run_for(seconds=30)
     sim.server.update(
         "nodes", "n-0", {"spec": {"podCIDR": "10.9.0.0/30", "podCIDRs": ["10.9.0.0/30"]}}
     )

@@ -28,16 +28,8 @@ def create(sim: Simulation, name: str, resources: Object | None = None, **notes:
 def node_events(sim: Simulation, reason: str) -> list[Object]:
     return [
         each
-        for each in sim.server.all("events")
+        for each in sim.events()
         if each["involvedObject"]["kind"] == "Node" and each["reason"] == reason
-    ]
-
-
-def pod_events(sim: Simulation, name: str, reason: str) -> list[Object]:
-    return [
-        each
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == name and each["reason"] == reason
     ]
 
 
@@ -46,9 +38,7 @@ def ramp(first: str, last: str, duration: str, after: str = "0s") -> dict[str, s
 
 
 def settled(*, light: bool = False, seed: int = 1, **spec: object) -> Simulation:
-    sim = Simulation(seed=seed, light=light, model=model_of(**spec))
-    sim.run_for(seconds=30)
-    return sim
+    return Simulation(seed=seed, light=light, model=model_of(**spec)).run_for(seconds=30)
 
 
 def test_a_container_over_its_limit_is_killed_and_restarted_by_its_policy() -> None:
@@ -57,7 +47,7 @@ def test_a_container_over_its_limit_is_killed_and_restarted_by_its_policy() -> N
         curve = '{"curve":"Ramp","from":"0","to":"200Mi","duration":"40s"}'
         create(sim, "leak", {"limits": {"memory": "100Mi"}}, memory=curve)
         sim.run_for(seconds=30)
-        [container] = sim.server.get("pods", "leak", "default")["status"]["containerStatuses"]
+        [container] = sim.status("leak")["containerStatuses"]
         assert container["restartCount"] == 1
         ended = container["lastState"]["terminated"]
         assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 137)
@@ -83,7 +73,7 @@ def test_memory_pressure_evicts_one_pod_after_another_and_holds_five_minutes() -
     assert (condition["status"], condition["reason"]) == ("True", "TerminationByKubelet")
     assert condition["message"] == pod["status"]["message"]
     assert sim.phase("modest") == "Running"
-    [event] = pod_events(sim, "greedy", "Evicted")
+    [event] = sim.events("Evicted", "greedy")
     assert event["type"] == "Warning"
     assert event["metadata"]["annotations"] == {
         "offending_containers": "c",
@@ -112,7 +102,7 @@ def test_a_pod_that_is_evicted_and_ends_well_has_succeeded(*, light: bool) -> No
     pod = pod_json("greedy", "n-0", annotations={MEMORY: "3800Mi"})
     assert sim.server.create(("pods", "default", "greedy"), pod) is not None
     sim.run_for(seconds=20)
-    status = sim.server.get("pods", "greedy", "default")["status"]
+    status = sim.status("greedy")
     assert (status["phase"], status.get("reason"), status.get("message")) == (
         "Succeeded",
         None,
@@ -121,7 +111,7 @@ def test_a_pod_that_is_evicted_and_ends_well_has_succeeded(*, light: bool) -> No
     by_type = {each["type"]: each for each in status["conditions"]}
     assert by_type["DisruptionTarget"]["reason"] == "TerminationByKubelet"
     assert by_type["Ready"]["reason"] == "PodCompleted"
-    assert light or len(pod_events(sim, "greedy", "Evicted")) == 1
+    assert light or len(sim.events("Evicted", "greedy")) == 1
 
 
 def test_a_node_under_memory_pressure_refuses_best_effort_pods() -> None:
@@ -132,7 +122,7 @@ def test_a_node_under_memory_pressure_refuses_best_effort_pods() -> None:
     create(sim, "besteffort")
     create(sim, "burstable", {"requests": {"cpu": "10m", "memory": "1Mi"}})
     sim.run_for(seconds=2)
-    status = sim.server.get("pods", "besteffort", "default")["status"]
+    status = sim.status("besteffort")
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
     assert status["message"] == ("Pod was rejected: The node had condition: [MemoryPressure]. ")
     assert sim.phase("burstable") != "Failed"
@@ -153,9 +143,7 @@ def test_a_soft_threshold_gives_a_pod_its_grace_period() -> None:
     assert sim.condition("n-0", "MemoryPressure") == "True"
     sim.run_for(seconds=40)
     assert sim.phase("large") == "Failed"
-    assert (
-        "Threshold quantity: 1Gi" in sim.server.get("pods", "large", "default")["status"]["message"]
-    )
+    assert "Threshold quantity: 1Gi" in sim.status("large")["message"]
 
 
 def test_disk_pressure_comes_from_what_pods_write_and_evicts_the_largest() -> None:
@@ -166,7 +154,7 @@ def test_disk_pressure_comes_from_what_pods_write_and_evicts_the_largest() -> No
     sim.run_for(seconds=60)
     assert sim.condition("n-0", "DiskPressure") == "False"
     sim.run_for(seconds=60)
-    status = sim.server.get("pods", "grows", "default")["status"]
+    status = sim.status("grows")
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
     assert status["message"].startswith(
         "The node was low on resource: ephemeral-storage. Threshold quantity: "
@@ -182,7 +170,7 @@ def test_a_pod_over_its_own_limit_of_the_disk_is_evicted_from_a_calm_node() -> N
     limits = {"limits": {"ephemeral-storage": "1Gi"}}
     create(sim, "writer", limits, disk='{"curve":"Step","from":"0","to":"2Gi","after":"20s"}')
     sim.run_for(seconds=40)
-    status = sim.server.get("pods", "writer", "default")["status"]
+    status = sim.status("writer")
     assert status["reason"] == "Evicted"
     assert status["message"] == (
         "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi. "
@@ -201,14 +189,14 @@ def test_a_node_out_of_memory_kills_the_worst_container_and_says_so() -> None:
     asks = {"requests": {"memory": "1Gi"}}
     create(sim, "bystander", asks, memory="500Mi")
     sim.run_for(seconds=30)
-    [container] = sim.server.get("pods", "victim", "default")["status"]["containerStatuses"]
+    [container] = sim.status("victim")["containerStatuses"]
     assert container["restartCount"] == 1
     assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
     [event] = node_events(sim, "SystemOOM")
     assert event["type"] == "Warning"
     assert event["message"].startswith("System OOM encountered, victim process: nginx, pid: ")
     assert event["metadata"]["namespace"] == "default"
-    [container] = sim.server.get("pods", "bystander", "default")["status"]["containerStatuses"]
+    [container] = sim.status("bystander")["containerStatuses"]
     assert container["restartCount"] == 0
 
 
@@ -218,7 +206,7 @@ def test_an_eviction_looks_the_same_in_light() -> None:
         sim = settled(light=light, template={"status": {"capacity": {"memory": "4Gi"}}})
         create(sim, "greedy", memory="3800Mi")
         sim.run_for(seconds=40)
-        status = sim.server.get("pods", "greedy", "default")["status"]
+        status = sim.status("greedy")
         assert status["reason"] == "Evicted"
         seen.append({(c["type"], c["status"], c.get("reason")) for c in status["conditions"]})
         assert sim.condition("n-0", "MemoryPressure") == "True"
@@ -275,7 +263,7 @@ def test_unused_images_are_deleted_before_a_pod_is_evicted() -> None:
     sim.run_for(seconds=40)
     assert sim.phase("second") == "Running"
     assert len(node_events(sim, "EvictionThresholdMet")) == 1
-    assert pod_events(sim, "second", "Evicted") == []
+    assert sim.events("Evicted", "second") == []
     assert sim.condition("n-0", "DiskPressure") == "True"
     sim.run_for(seconds=320)
     assert sim.condition("n-0", "DiskPressure") == "False"
@@ -297,12 +285,12 @@ def test_an_annotation_is_followed_while_the_pod_runs() -> None:
     annotate(sim, "small", "101Mi")
     annotate(sim, "free", "3800Mi")
     sim.run_for(seconds=15)
-    [container] = sim.server.get("pods", "small", "default")["status"]["containerStatuses"]
+    [container] = sim.status("small")["containerStatuses"]
     assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
-    assert sim.server.get("pods", "free", "default")["status"]["reason"] == "Evicted"
+    assert sim.status("free")["reason"] == "Evicted"
     annotate(sim, "small", "99Mi")
     sim.run_for(seconds=120)
-    [container] = sim.server.get("pods", "small", "default")["status"]["containerStatuses"]
+    [container] = sim.status("small")["containerStatuses"]
     assert "running" in container["state"]
 
 
@@ -313,7 +301,7 @@ def test_a_kill_that_was_to_come_does_not_come_once_the_usage_is_lowered() -> No
     sim.run_for(seconds=40)
     annotate(sim, "leak", "50Mi")
     sim.run_for(seconds=120)
-    [container] = sim.server.get("pods", "leak", "default")["status"]["containerStatuses"]
+    [container] = sim.status("leak")["containerStatuses"]
     assert container["restartCount"] == 0
     assert "running" in container["state"]
 
@@ -328,10 +316,10 @@ def test_an_empty_dir_over_its_limit_costs_the_pod_its_place() -> None:
     sim.run_for(seconds=25)
     assert sim.phase("cache") == "Running"
     sim.run_for(seconds=30)
-    status = sim.server.get("pods", "cache", "default")["status"]
+    status = sim.status("cache")
     assert status["reason"] == "Evicted"
     assert status["message"] == 'Usage of EmptyDir volume "scratch" exceeds the limit "500Mi". '
-    [event] = pod_events(sim, "cache", "Evicted")
+    [event] = sim.events("Evicted", "cache")
     assert "annotations" not in event["metadata"]
 
 
@@ -347,7 +335,7 @@ def test_a_pod_with_a_limit_of_its_own_has_its_largest_container_killed() -> Non
     pod["spec"]["resources"] = {"limits": {"memory": "100Mi"}, "requests": {"memory": "100Mi"}}
     assert sim.server.create(("pods", "default", "shared"), pod) is not None
     sim.run_for(seconds=18)
-    found = sim.server.get("pods", "shared", "default")["status"]["containerStatuses"]
+    found = sim.status("shared")["containerStatuses"]
     restarts = {each["name"]: each["restartCount"] for each in found}
     assert restarts == {"big": 1, "small": 0}
     assert found[0]["lastState"]["terminated"]["reason"] == "OOMKilled"
@@ -363,7 +351,7 @@ def test_a_pod_that_is_being_ended_is_evicted_before_those_that_use_less() -> No
     sim.server.delete_pod("ending")
     create(sim, "modest", memory="1800Mi")
     sim.run_for(seconds=30)
-    assert len(pod_events(sim, "ending", "Evicted")) == 1
-    assert pod_events(sim, "modest", "Evicted") == []
+    assert len(sim.events("Evicted", "ending")) == 1
+    assert sim.events("Evicted", "modest") == []
     sim.run_for(seconds=40)
     assert (sim.phase("ending"), sim.phase("modest")) == ("", "Running")

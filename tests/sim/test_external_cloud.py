@@ -12,8 +12,7 @@ TAINT = {
 
 
 def test_addresses_of_a_cloud_stay() -> None:
-    sim = Simulation(seed=3, model=model_of(cloudProvider="external"))
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3, model=model_of(cloudProvider="external")).run_for(seconds=30)
     node = sim.server.get("nodes", "n-0")
     assert TAINT in node["spec"]["taints"]
     own = {each["type"]: each["address"] for each in node["status"]["addresses"]}
@@ -31,8 +30,7 @@ def test_addresses_of_a_cloud_stay() -> None:
 
 
 def test_without_a_cloud_a_node_says_its_addresses_itself() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3).run_for(seconds=30)
     node = sim.server.get("nodes", "n-0")
     assert "alpha.kubernetes.io/provided-node-ip" not in node["metadata"]["annotations"]
     assert TAINT not in node["spec"].get("taints", ())

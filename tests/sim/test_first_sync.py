@@ -20,8 +20,7 @@ def first_requests_ms(sim: Simulation) -> list[float]:
 
 
 def test_a_new_pod_is_asked_for_after_a_kubelets_latency() -> None:
-    sim = Simulation(nodes=NODES, seed=1)
-    sim.run_for(seconds=SETTLED_S)
+    sim = Simulation(nodes=NODES, seed=1).run_for(seconds=SETTLED_S)
     for name in sim.names:
         sim.create_pod(f"on-{name}", name)
     sim.run_for(seconds=1)
@@ -33,11 +32,10 @@ def test_a_new_pod_is_asked_for_after_a_kubelets_latency() -> None:
 
 
 def test_a_pod_that_is_deleted_before_its_first_sync_never_runs() -> None:
-    sim = Simulation(seed=1)
-    sim.run_for(seconds=SETTLED_S)
+    sim = Simulation(seed=1).run_for(seconds=SETTLED_S)
     sim.create_pod("brief")
     sim.server.delete_pod("brief")
     sim.run_for(seconds=10)
     assert not sim.phase("brief")
     assert not sim.calls(path="/token")
-    assert not [each for each in sim.server.all("events") if each["reason"] == "Started"]
+    assert not sim.events("Started")

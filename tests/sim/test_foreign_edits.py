@@ -18,8 +18,7 @@ def edited(sim: Simulation, **edit: Mapping[str, object]) -> int:
 
 
 def test_edits_are_put_right_by_one_patch_each() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3).run_for(seconds=30)
     node = sim.server.get("nodes", "n-0")
     status = {member: node["status"][member] for member in REPORTED}
     labels = dict(node["metadata"]["labels"])
@@ -36,8 +35,7 @@ def test_edits_are_put_right_by_one_patch_each() -> None:
 
 
 def test_what_kubelets_do_not_say_stays_as_others_wrote_it() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3).run_for(seconds=30)
     assert edited(sim, status={"volumesAttached": [{"name": "v", "devicePath": "d"}]}) == 0
     assert edited(sim, metadata={"labels": {"mine": "x"}, "annotations": {"a": "b"}}) == 0
     assert edited(sim, status={"capacity": {"cpu": "8000m"}}) <= 1  # the same, or nearly
@@ -57,8 +55,7 @@ def test_an_edit_that_is_taken_back_costs_nothing() -> None:
 
 
 def test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3).run_for(seconds=30)
     status = sim.server.get("nodes", "n-0")["status"]
     status["nodeInfo"] = {name: value for name, value in status["nodeInfo"].items() if value != ""}
     sim.server.remove(("nodes", "", "n-0"))
@@ -76,8 +73,7 @@ def test_a_node_that_is_deleted_and_made_bare_gets_all_that_a_kubelet_says() -> 
 def test_an_edit_is_put_right_that_is_seen_while_a_report_is_on_its_way() -> None:
     every = 1.5
     for tries in range(8):  # one of them falls between a PATCH and its answer, which takes 4 s
-        sim = Simulation(seed=3)
-        sim.run_for(seconds=33)
+        sim = Simulation(seed=3).run_for(seconds=33)
         capacity = sim.server.get("nodes", "n-0")["status"]["capacity"]
         AnswersSlow(4).inject(sim.transport)
         sim.server.update("nodes", "n-0", {"status": {"capacity": {"cpu": "1"}}})
@@ -88,8 +84,7 @@ def test_an_edit_is_put_right_that_is_seen_while_a_report_is_on_its_way() -> Non
 
 
 def test_an_edit_is_put_right_though_all_tries_of_a_report_failed() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=33)
+    sim = Simulation(seed=3).run_for(seconds=33)
     capacity = sim.server.get("nodes", "n-0")["status"]["capacity"]
     since_s = sim.now_s
     fault = ApiServerAnswers(500)

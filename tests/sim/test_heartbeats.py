@@ -26,8 +26,7 @@ LEASES = "/namespaces/kube-node-lease/leases"
 
 def test_an_idle_fleet_sends_leases_and_status_reports_only() -> None:
     """Ten virtual minutes of 100 nodes: kubelet-reference 10.1."""
-    sim = Simulation(nodes=100, seed=7)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=100, seed=7).run_for(seconds=30)
     assert sim.ready() == 100
     sim.trace.clear()
     sim.run_for(seconds=600)
@@ -48,16 +47,14 @@ def test_an_idle_fleet_sends_leases_and_status_reports_only() -> None:
 
 def test_leases_outlive_an_apiserver_outage() -> None:
     """25 s of 503 must not let any of 100 leases expire."""
-    sim = Simulation(nodes=100, seed=7)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=100, seed=7).run_for(seconds=30)
     sim.inject(ApiServerAnswers(503), seconds=25)
     sim.run_for(seconds=60)
     assert sim.longest_gap_s(Op.RENEW_LEASE) < LEASE_DURATION_S
 
 
 def test_an_outage_is_met_with_five_tries_then_get_and_back_off() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=40)
+    sim = Simulation(seed=3).run_for(seconds=40)
     before_s = sim.now_s
     sim.inject(ApiServerAnswers(503), seconds=30)
     sim.run_for(seconds=30)
@@ -71,8 +68,7 @@ def test_an_outage_is_met_with_five_tries_then_get_and_back_off() -> None:
 
 
 def test_nodes_recover_from_a_long_outage_within_a_tick() -> None:
-    sim = Simulation(nodes=20, seed=11, monitored=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=20, seed=11, monitored=True).run_for(seconds=60)
     sim.inject(ConnectionsRefused(), seconds=120)
     sim.run_for(seconds=119)
     assert {sim.condition(name) for name in sim.names} == {"Unknown"}
@@ -84,13 +80,12 @@ def test_nodes_recover_from_a_long_outage_within_a_tick() -> None:
     rows = sim.reactor.counts.requests.rows.items()
     unsent = [codes[0] for (verb, _), codes in rows if verb != "WATCH" and 0 in codes]
     assert max(each.percentile_us(1) for each in unsent) <= 10_100_000  # not since the start
-    again = [each for each in sim.server.all("events") if each["reason"] == "NodeReady"]
+    again = sim.events("NodeReady")
     assert sum(each["count"] for each in again) == 40  # posted once, then counted
 
 
 def test_unknown_conditions_flip_back_within_a_tick() -> None:
-    sim = Simulation(seed=12)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=12).run_for(seconds=60)
     conditions = [{"type": kind, "status": "Unknown"} for kind in ("Ready", "DiskPressure")]
     sim.server.update("nodes", "n-0", {"status": {"conditions": conditions}})
     sim.run_for(seconds=10.5)
@@ -100,8 +95,7 @@ def test_unknown_conditions_flip_back_within_a_tick() -> None:
 
 def test_a_lost_answer_makes_a_conflict_that_a_get_resolves() -> None:
     """The server took a renewal whose answer was lost: 409, GET, PUT in the same tick."""
-    sim = Simulation(nodes=50, seed=5)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=50, seed=5).run_for(seconds=30)
     sim.inject(AnswersSlow(0.5), seconds=30)
     for seconds in range(0, 28, 3):
         sim.after(seconds, lambda: sim.inject(ConnectionsDropped()))
@@ -114,8 +108,7 @@ def test_a_lost_answer_makes_a_conflict_that_a_get_resolves() -> None:
 
 
 def test_requests_that_vanish_time_out_after_ten_seconds() -> None:
-    sim = Simulation(nodes=5, seed=6)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=5, seed=6).run_for(seconds=30)
     sim.inject(RequestsVanish(), seconds=15)
     sim.run_for(seconds=60)
     lost = sim.calls(verb="PUT", code=0)
@@ -124,8 +117,7 @@ def test_requests_that_vanish_time_out_after_ten_seconds() -> None:
 
 
 def test_retry_after_is_honoured() -> None:
-    sim = Simulation(seed=8)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=8).run_for(seconds=30)
     sim.inject(Throttled("PUT", 4), seconds=60)
     sim.run_for(seconds=30)
     puts = sim.calls(verb="PUT", since_s=30)
@@ -143,8 +135,7 @@ def test_a_server_that_refuses_everything_gets_rest(
     code: int, retry_after_s: int, *, light: bool
 ) -> None:
     """A loop of its own, or of a watch, asks once a second at most: tries are counted."""
-    sim = Simulation(seed=8, light=light)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=8, light=light).run_for(seconds=60)
     began_s = sim.now_s
     sim.inject(ApiServerAnswers(code, retry_after_s), seconds=60)
     sim.inject(WatchesEnded())
@@ -157,8 +148,7 @@ def test_a_server_that_refuses_everything_gets_rest(
 
 def test_a_renewal_that_is_refused_for_ten_seconds_is_given_up_and_made_anew() -> None:
     """Source: client-go/rest/request.go: the time-out of a client is for all tries of a call."""
-    sim = Simulation(seed=8)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=8).run_for(seconds=30)
     sim.inject(Throttled("PUT", 10), seconds=60)
     sim.run_for(seconds=21)
     puts = sim.calls(verb="PUT", since_s=30)
@@ -202,8 +192,7 @@ def test_both_ways_of_a_heartbeat_are_one_to_the_server(*, light: bool) -> None:
 
 def test_a_deleted_node_is_never_made_again() -> None:
     """Source: kubelet-reference 1.2: status and lease calls just fail until restart."""
-    sim = Simulation(nodes=2, seed=9)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=2, seed=9).run_for(seconds=60)
     sim.server.remove(("nodes", "", "n-0"))
     sim.server.remove(("leases", "kube-node-lease", "n-0"))
     sim.run_for(seconds=120)
@@ -218,16 +207,14 @@ def test_a_deleted_node_is_never_made_again() -> None:
 
 
 def test_a_deleted_lease_is_made_again() -> None:
-    sim = Simulation(seed=10)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=10).run_for(seconds=60)
     sim.server.remove(("leases", "kube-node-lease", "n-0"))
     sim.run_for(seconds=15)
     assert sim.server.find("leases", "n-0", "kube-node-lease") is not None
 
 
 def test_a_quarantined_kubelet_harms_no_other() -> None:
-    sim = Simulation(nodes=5, seed=13, raise_bugs=False)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=5, seed=13, raise_bugs=False).run_for(seconds=30)
     broken = sim.reactor.entries[2].kubelet
     assert broken is not None
     broken.env = None  # type: ignore[assignment]
@@ -240,19 +227,17 @@ def test_a_quarantined_kubelet_harms_no_other() -> None:
 
 
 def test_a_cordoned_node_says_so_once() -> None:
-    sim = Simulation(seed=14)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=14).run_for(seconds=30)
     sim.server.update("nodes", "n-0", {"spec": {"unschedulable": True}})
     sim.run_for(seconds=30)
     sim.server.update("nodes", "n-0", {"spec": {"unschedulable": False}})
     sim.run_for(seconds=30)
-    said = [each["reason"] for each in sim.server.all("events")][-2:]
+    said = [each["reason"] for each in sim.events()][-2:]
     assert said == ["NodeNotSchedulable", "NodeSchedulable"]
 
 
 def test_labels_of_the_run_are_on_every_node() -> None:
-    sim = Simulation(nodes=3, seed=15)
-    sim.run_for(seconds=5)
+    sim = Simulation(nodes=3, seed=15).run_for(seconds=5)
     label, _, run = RUN.partition("=")
     assert sim.ready() == 3
     assert all(each["metadata"]["labels"][label] == run for each in sim.server.all("nodes"))

@@ -19,9 +19,7 @@ SETTLED_S = 60
 
 
 def started(model: NodeModel | None = None, *, light: bool = False, seed: int = 1) -> Simulation:
-    sim = Simulation(seed=seed, light=light, model=model)
-    sim.run_for(seconds=SETTLED_S)
-    return sim
+    return Simulation(seed=seed, light=light, model=model).run_for(seconds=SETTLED_S)
 
 
 def container(image: str = "nginx:1", name: str = "c", policy: str = "IfNotPresent") -> Object:
@@ -34,12 +32,12 @@ def annotated(**notes: str) -> dict[str, str]:
 
 def messages(sim: Simulation, about: str) -> list[tuple[str, str, str]]:
     """Return type, reason and message of the events about a pod, as they came first."""
-    found = [e for e in sim.server.all("events") if e["involvedObject"]["name"] == about]
+    found = sim.events(about=about)
     return [(e["type"], e["reason"], e["message"]) for e in found]
 
 
 def waiting(sim: Simulation, pod: str) -> tuple[str, str]:
-    [status] = sim.server.get("pods", pod, "default")["status"]["containerStatuses"]
+    [status] = sim.status(pod)["containerStatuses"]
     state = status["state"].get("waiting", {})
     return state.get("reason", ""), state.get("message", "")
 
@@ -68,7 +66,7 @@ def test_pulls_that_fail_are_tried_after_10_20_40_seconds_and_so_on() -> None:
     count = 0
     for _ in range(400):  # later on the spam filter holds the counts of events back
         sim.run_for(seconds=1)
-        found = [e for e in sim.server.all("events") if e["reason"] == "Pulling"]
+        found = sim.events("Pulling")
         if found and found[0]["count"] > count:
             count = found[0]["count"]
             tries.append(sim.now_s)
@@ -99,7 +97,7 @@ def test_one_container_that_cannot_be_pulled_keeps_the_others_running() -> None:
     bad = container("Bad", "bad")
     sim.create_pod("two", containers=[bad, container(name="good")])
     sim.run_for(seconds=20)
-    found = sim.server.get("pods", "two", "default")["status"]
+    found = sim.status("two")
     states = {each["name"]: each["state"] for each in found["containerStatuses"]}
     assert states["bad"]["waiting"]["reason"] == "InvalidImageName"
     assert "running" in states["good"]
@@ -112,7 +110,7 @@ def test_an_init_container_that_cannot_be_pulled_holds_the_pod() -> None:
     never = container(name="i", policy="Never")
     sim.create_pod("held", initContainers=[never])
     sim.run_for(seconds=20)
-    found = sim.server.get("pods", "held", "default")["status"]
+    found = sim.status("held")
     [init] = found["initContainerStatuses"]
     assert init["state"]["waiting"]["reason"] == "ErrImageNeverPull"
     assert waiting(sim, "held")[0] == "PodInitializing"
@@ -233,7 +231,7 @@ def test_a_disk_that_cannot_be_freed_is_told_about() -> None:
     sim = started(model)
     sim.create_pod("big", annotations=annotated(image_size="36G"))
     sim.run_for(seconds=1000)
-    found = [e for e in sim.server.all("events") if e["message"].startswith("Insufficient free")]
+    found = [e for e in sim.events() if e["message"].startswith("Insufficient free")]
     assert {e["involvedObject"]["kind"] for e in found} == {"Node"}
     reasons = [e["reason"] for e in found]
     assert reasons[0] == "FreeDiskSpaceFailed"
@@ -246,7 +244,7 @@ def test_what_containers_write_fills_the_disk_of_the_images_too() -> None:
     notes = annotated(ephemeral_storage_usage="93G")  # of 104 GB
     sim.create_pod("big", annotations=notes, priority=2_000_000_000)  # never evicted
     sim.run_for(seconds=700)
-    reasons = {e["reason"] for e in sim.server.all("events") if "image filesystem" in e["message"]}
+    reasons = {e["reason"] for e in sim.events() if "image filesystem" in e["message"]}
     assert {"FreeDiskSpaceFailed", "ImageGCFailed"} <= reasons
 
 
@@ -262,7 +260,7 @@ def test_images_are_the_same_fidelity_light_but_for_their_time() -> None:
     assert waiting(sim, "never")[0] == "ErrImageNeverPull"
     seen = {reason for _, reason in reasons_over_time(sim, "bad", 60)}
     assert seen == {"ErrImagePull", "ImagePullBackOff"}
-    assert sim.server.all("events") == []
+    assert sim.events() == []
 
 
 def image_volume(reference: str, policy: str = "IfNotPresent") -> Object:
@@ -275,7 +273,7 @@ def test_images_of_volumes_are_pulled_before_the_containers_start() -> None:
     sim.create_pod("web", volumes=[image_volume("example.com/model:1")])
     sim.run_for(seconds=20)
     assert sim.phase("web") == "Running"
-    events = [e for e in sim.server.all("events") if e["involvedObject"]["name"] == "web"]
+    events = sim.events(about="web")
     about = [(e["reason"], e["involvedObject"].get("fieldPath", "")) for e in events]
     assert about == [
         ("Pulling", ""),
@@ -300,7 +298,7 @@ def test_a_container_waits_for_the_image_of_its_volume_and_others_do_not() -> No
     notes = annotated(pull_error="NotFound")
     sim.create_pod("two", annotations=notes, volumes=[volume], containers=[mounting, bare])
     sim.run_for(seconds=4)
-    found = sim.server.get("pods", "two", "default")["status"]["containerStatuses"]
+    found = sim.status("two")["containerStatuses"]
     states = {each["name"]: each["state"] for each in found}
     assert "running" in states["bare"]
     assert states["c"]["waiting"]["reason"] in {"ErrImagePull", "ImagePullBackOff"}

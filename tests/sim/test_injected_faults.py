@@ -36,10 +36,6 @@ def expected(sim: Simulation, hit: list[str], status: str) -> dict[str, str]:
     return {name: status if name in hit else "True" for name in sim.names}
 
 
-def events(sim: Simulation, reason: str) -> list[Object]:
-    return [each for each in sim.server.all("events") if each["reason"] == reason]
-
-
 @LIGHT
 def test_lost_heartbeats_make_nodes_unknown_until_they_are_healed(*, light: bool) -> None:
     sim = started(light=light)
@@ -192,10 +188,7 @@ def test_kubelets_that_are_down_leave_their_containers_running(*, light: bool) -
     for name in sim.names:
         sim.create_pod(f"pod-{name}", name)
     sim.run_for(seconds=20)
-    before = {
-        name: sim.server.get("pods", f"pod-{name}", "default")["status"]["containerStatuses"]
-        for name in sim.names
-    }
+    before = {name: sim.status(f"pod-{name}")["containerStatuses"] for name in sim.names}
     hit = sim.go_wrong(type="KubeletDown", share=0.2, seconds=120)
     begun_s = sim.now_s
     sim.run_for(seconds=1)
@@ -264,7 +257,7 @@ def test_no_image_comes_from_a_registry_that_is_out(*, light: bool) -> None:
         sim.create_pod(f"pod-{name}", name)
     sim.run_for(seconds=30)
     assert sim.phase("pod-n-0") == "Running"
-    status = sim.server.get("pods", "pod-n-1", "default")["status"]
+    status = sim.status("pod-n-1")
     waiting = status["containerStatuses"][0]["state"]["waiting"]
     assert waiting["reason"] in {"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable"}
     sim.run_for(seconds=70 + 170)  # back-off doubles up to 160 s in that time
@@ -345,10 +338,10 @@ def test_a_machine_without_power_boots_as_another_one(*, light: bool) -> None:
             last = status["lastState"]["terminated"]
             assert (last["exitCode"], last["reason"]) == (255, "Unknown")
     if not light:
-        [told] = events(sim, "Rebooted")
+        [told] = sim.events("Rebooted")
         booted = boot_id(sim, "n-4")
         assert told["message"] == f"Node n-4 has been rebooted, boot id: {booted}"
-        changed = events(sim, "SandboxChanged")
+        changed = sim.events("SandboxChanged")
         assert [each["involvedObject"]["name"] for each in changed] == ["pod-n-4"]
     sim.go_wrong(type="NodeDown", nodes=["n-4"], seconds=30)
     first = boot_id(sim, "n-4")
@@ -375,7 +368,7 @@ def test_a_sandbox_that_dies_takes_its_containers_along(*, light: bool) -> None:
     assert not sim.injector.active
     sim.run_for(seconds=60)
     for name in sim.names:
-        status = sim.server.get("pods", f"pod-{name}", "default")["status"]
+        status = sim.status(f"pod-{name}")
         anew = int(name in hit)
         assert status["containerStatuses"][0]["restartCount"] == anew
         assert status["initContainerStatuses"][0]["restartCount"] == anew
@@ -383,7 +376,7 @@ def test_a_sandbox_that_dies_takes_its_containers_along(*, light: bool) -> None:
         assert sim.phase(f"never-{name}") == ("Failed" if anew else "Running")
     assert sim.ready() == 2
     if not light:
-        [told] = events(sim, "SandboxChanged")
+        [told] = sim.events("SandboxChanged")
         assert told["involvedObject"]["name"] == "pod-n-1"
         assert told["message"] == "Pod sandbox changed, it will be killed and re-created."
 
@@ -404,7 +397,7 @@ def test_no_sandbox_is_made_while_the_network_plugin_fails(*, light: bool) -> No
     assert sim.phase("old") == "Running"
     assert sim.ready() == 2
     if not light:
-        told = events(sim, "FailedCreatePodSandBox")
+        told = sim.events("FailedCreatePodSandBox")
         assert {each["involvedObject"]["name"] for each in told} == {"pod-n-1"}
         assert all(each["message"].endswith(": no route") for each in told)
         assert "failed to setup network for sandbox" in told[0]["message"]
@@ -425,16 +418,16 @@ def test_containers_that_crash_again_and_again_back_off(*, light: bool) -> None:
     sim.run_for(seconds=20)
     sim.go_wrong(type="ContainerCrash", every="20s", nodes=["n-1"], seconds=110)
     sim.run_for(seconds=100)
-    status = sim.server.get("pods", "pod-n-1", "default")["status"]["containerStatuses"][0]
+    status = sim.status("pod-n-1")["containerStatuses"][0]
     assert 2 <= status["restartCount"] <= 5
     assert status["lastState"]["terminated"]["exitCode"] == 137
     sim.run_for(seconds=400)
-    status = sim.server.get("pods", "pod-n-1", "default")["status"]["containerStatuses"][0]
+    status = sim.status("pod-n-1")["containerStatuses"][0]
     assert "running" in status["state"]
-    calm = sim.server.get("pods", "pod-n-0", "default")["status"]["containerStatuses"][0]
+    calm = sim.status("pod-n-0")["containerStatuses"][0]
     assert calm["restartCount"] == 0
     if not light:
-        assert events(sim, "BackOff")
+        assert sim.events("BackOff")
 
 
 def test_a_fault_that_comes_and_goes_flaps() -> None:
@@ -461,7 +454,7 @@ def test_a_node_out_of_memory_kills_and_comes_to_rest(*, light: bool) -> None:
     sim.run_for(seconds=25)
     assert sim.condition("n-1", "MemoryPressure") == "True"
     if not light:
-        assert events(sim, "SystemOOM")
+        assert sim.events("SystemOOM")
     sim.run_for(seconds=600)
     assert sim.condition("n-1", "MemoryPressure") == "False"
     assert sim.phase("pod-n-0") == "Running"
@@ -480,7 +473,7 @@ def gpus(sim: Simulation, node: str) -> tuple[str, str]:
 
 
 def gpu_health(sim: Simulation, pod: str) -> list[str]:
-    [status] = sim.server.get("pods", pod, "default")["status"]["containerStatuses"]
+    [status] = sim.status(pod)["containerStatuses"]
     [told] = status["allocatedResourcesStatus"]
     assert told["name"] == GPU
     return [each["health"] for each in told["resources"]]
@@ -512,9 +505,7 @@ def test_devices_that_fail_are_told_and_not_given_out(*, light: bool) -> None:
     assert [sim.phase(each) for each in ("pod-n-1", "last", "none")] == [
         *("Running", "Running", "Failed")
     ]
-    assert sim.server.get("pods", "none", "default")["status"]["reason"] == (
-        "UnexpectedAdmissionError"
-    )
+    assert sim.status("none")["reason"] == "UnexpectedAdmissionError"
     assert sim.ready() == 2
     sim.run_for(seconds=200)
     assert [gpus(sim, name) for name in sim.names] == [("4", "4")] * 2
@@ -651,8 +642,7 @@ def test_a_fleet_recovers_from_whatever_was_injected(seed: int) -> None:
     model = model_of(
         kubeletConfiguration={"evictionHard": hard}, devices=devices, csiDrivers=drivers
     )
-    sim = Simulation(nodes=8, seed=seed, model=model)
-    sim.run_for(seconds=40)
+    sim = Simulation(nodes=8, seed=seed, model=model).run_for(seconds=40)
     needs: dict[FaultType, dict[str, object]] = {
         FaultType.CLOCK_SKEW: {"by": "-90s"},
         FaultType.LATE_HEARTBEATS: {"by": "12s"},

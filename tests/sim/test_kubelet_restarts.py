@@ -2,7 +2,6 @@
 
 import pytest
 from world.simulation import EVERY_WATCH, WATCHES, Simulation
-from world.strategic_merge import Object
 
 from fleet.k8s.effects import NodeId
 
@@ -10,20 +9,13 @@ pytest_plugins = ("sim_encodings",)
 
 
 def settled(nodes: int = 1, *, light: bool = False, seed: int = 5) -> Simulation:
-    sim = Simulation(nodes=nodes, seed=seed, light=light)
-    sim.run_for(60)
-    return sim
+    return Simulation(nodes=nodes, seed=seed, light=light).run_for(60)
 
 
 def restart(sim: Simulation, *nodes: int) -> float:
     """Restart kubelets; return when."""
     assert sim.reactor.restart([NodeId(node) for node in nodes]) == len(nodes)
     return sim.now_s
-
-
-def status(sim: Simulation, pod: str = "web") -> Object:
-    found: Object = sim.server.get("pods", pod, "default")["status"]
-    return found
 
 
 def shape(sim: Simulation, since_s: float) -> dict[str, int]:
@@ -64,7 +56,7 @@ def test_the_start_is_told_again_and_the_node_stays_ready() -> None:
     node = sim.server.get("nodes", "n-0")
     since_s = restart(sim, 0)
     sim.run_for(30)
-    told = [each["reason"] for each in sim.server.all("events") if each["reason"] == "Starting"]
+    told = [each["reason"] for each in sim.events("Starting")]
     assert len(told) == 2
     assert sim.calls("n-0", "POST", "/events", since_s=since_s)
     after = sim.server.get("nodes", "n-0")
@@ -82,12 +74,12 @@ def test_pods_are_found_again_as_they_run(light: bool) -> None:  # noqa: FBT001
     sim.create_pod("web")
     sim.create_pod("job", command=["sleep", "40"], restartPolicy="Never")
     sim.run_for(20)
-    before = status(sim)
+    before = sim.status("web")
     added = sim.reactor.counts.pods_added
     since_s = restart(sim, 0)
     sim.run_for(10)
-    assert status(sim)["containerStatuses"] == before["containerStatuses"]
-    assert status(sim)["podIP"] == before["podIP"]
+    assert sim.status("web")["containerStatuses"] == before["containerStatuses"]
+    assert sim.status("web")["podIP"] == before["podIP"]
     assert sim.phase("job") == "Running"
     sim.run_for(20)
     assert sim.phase("job") == "Succeeded"
@@ -104,11 +96,11 @@ def test_what_ran_but_was_not_told_of_yet_is_not_started_twice() -> None:
     sim.create_pod("web")
     while not _running(sim):
         sim.run_for(0.001)
-    assert "running" not in str(status(sim))
+    assert "running" not in str(sim.status("web"))
     [container] = _running(sim)
     restart(sim, 0)
     sim.run_for(10)
-    [told] = status(sim)["containerStatuses"]
+    [told] = sim.status("web")["containerStatuses"]
     assert told["containerID"] == container
     assert told["restartCount"] == 0
     assert told["ready"]
@@ -164,7 +156,7 @@ def test_a_storm_of_all_kubelets_is_over_soon(light: bool) -> None:  # noqa: FBT
     starts = [e.t_ns for e in sim.calls("", "POST", "/api/v1/nodes", since_s=since_s)]
     assert 0.5 < (max(starts) - min(starts)) / 10**9 < 1.0  # not all in one instant
     for number in range(60):
-        [told] = status(sim, f"web-{number}")["containerStatuses"]
+        [told] = sim.status(f"web-{number}")["containerStatuses"]
         assert (told["restartCount"], "running" in told["state"]) == (0, True)
 
 
@@ -178,7 +170,7 @@ def test_a_second_restart_while_the_first_is_on() -> None:
     restart(sim, 0)
     sim.run_for(10)
     assert sim.condition("n-0") == "True"
-    assert status(sim)["containerStatuses"][0]["restartCount"] == 0
+    assert sim.status("web")["containerStatuses"][0]["restartCount"] == 0
 
 
 def test_a_node_that_is_named_twice_restarts_once() -> None:
@@ -199,10 +191,6 @@ def test_a_node_that_is_removed_does_not_come_back() -> None:
     assert sim.reactor.restart([NodeId(0)]) == 0
 
 
-def told(sim: Simulation, reason: str) -> list[Object]:
-    return [each for each in sim.server.all("events") if each["reason"] == reason]
-
-
 def label(sim: Simulation, value: str | None) -> None:
     sim.server.update("nodes", "n-0", {"metadata": {"labels": {"zone": value}}})
     sim.run_for(2)
@@ -215,7 +203,7 @@ def test_a_refused_pod_that_is_deleted_before_housekeeping_leaves_nothing_behind
     sim.run_for(20)
     label(sim, None)
     restart(sim, 0)
-    while not told(sim, "NodeAffinity"):
+    while not sim.events("NodeAffinity"):
         sim.run_for(0.01)
     sim.server.delete_pod("picky")
     sim.run_for(60)
@@ -224,7 +212,7 @@ def test_a_refused_pod_that_is_deleted_before_housekeeping_leaves_nothing_behind
 
 
 def ready_since(sim: Simulation, name: str) -> str:
-    [found] = [each for each in status(sim, name)["conditions"] if each["type"] == "Ready"]
+    [found] = [each for each in sim.status(name)["conditions"] if each["type"] == "Ready"]
     assert found["status"] == "True"
     return str(found["lastTransitionTime"])
 
@@ -245,12 +233,12 @@ def test_pods_that_run_are_admitted_anew(exit_code: int, phase: str) -> None:
     label(sim, None)
     restart(sim, 0)
     sim.run_for(15)
-    assert len(told(sim, "NodeAffinity")) == 1
-    [killing] = told(sim, "Killing")
+    assert len(sim.events("NodeAffinity")) == 1
+    [killing] = sim.events("Killing")
     assert killing["involvedObject"]["name"] == "picky"
     assert "resourceVersion" not in killing["involvedObject"]
     assert sim.phase("picky") == phase
-    assert (status(sim, "picky").get("reason") == "NodeAffinity") is (phase == "Failed")
+    assert (sim.status("picky").get("reason") == "NodeAffinity") is (phase == "Failed")
     assert sim.phase("web") == "Running"
     sim.server.delete_pod("picky")
     sim.run_for(20)

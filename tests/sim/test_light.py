@@ -18,8 +18,7 @@ def by_verb(sim: Simulation, since_s: float = 0) -> dict[str, int]:
 
 
 def test_a_node_costs_a_post_and_a_lease() -> None:
-    sim = Simulation(nodes=50, seed=1, light=True)
-    sim.run_for(seconds=9)
+    sim = Simulation(nodes=50, seed=1, light=True).run_for(seconds=9)
     assert by_verb(sim) == {"POST": 100}
     assert sim.ready() == 50
     assert [each.verb for each in sim.observer.trace] == ["WATCH", "WATCH"]
@@ -31,14 +30,12 @@ def test_a_node_costs_a_post_and_a_lease() -> None:
 
 
 def test_every_request_names_its_node() -> None:
-    sim = Simulation(nodes=5, seed=1, light=True)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=5, seed=1, light=True).run_for(seconds=30)
     assert {each.node for each in sim.trace} == set(sim.names)
 
 
 def test_a_pod_costs_one_patch_and_one_delete() -> None:
-    sim = Simulation(nodes=10, seed=2, light=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=10, seed=2, light=True).run_for(seconds=60)
     for index in range(10):
         sim.create_pod(f"web-{index}", f"n-{index}")
     sim.run_for(seconds=30)
@@ -71,8 +68,7 @@ def create(sim: Simulation, meta: Object, **spec: object) -> str:
 def test_a_deleted_pod_is_told_as_ended_where_somebody_waits_for_it(
     meta: Object, verbs: int
 ) -> None:
-    sim = Simulation(seed=6, light=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=6, light=True).run_for(seconds=60)
     uid = create(sim, meta, restartPolicy="Never", terminationGracePeriodSeconds=5)
     sim.run_for(seconds=10)
     assert sim.phase("web") == "Running"
@@ -101,31 +97,28 @@ def test_a_deleted_pod_is_told_as_ended_where_somebody_waits_for_it(
 
 
 def test_a_deleted_pod_that_never_ran_is_told_as_failed_where_somebody_waits_for_it() -> None:
-    sim = Simulation(seed=7, light=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=7, light=True).run_for(seconds=60)
     notes = {"fleet.emulator/start-failure": "CreateContainerError"}
     create(sim, FINALIZER | {"annotations": notes})
     sim.run_for(seconds=10)
     assert sim.phase("web") == "Pending"
     sim.server.delete_pod("web")
     sim.run_for(seconds=40)
-    status = sim.server.get("pods", "web", "default")["status"]
+    status = sim.status("web")
     assert status["phase"] == "Failed"
     ended = status["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["reason"]) == (137, "ContainerStatusUnknown")
 
 
 def test_a_job_completes() -> None:
-    sim = Simulation(nodes=2, seed=3, light=True)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=2, seed=3, light=True).run_for(seconds=30)
     uid = sim.create_pod("job", "n-1", command=["sleep", "5"], restartPolicy="Never")
     sim.run_for(seconds=20)
     assert sim.server.phases[uid] == ["Pending", "Running", "Succeeded"]
 
 
 def test_an_outage_and_an_expired_watch_are_survived() -> None:
-    sim = Simulation(nodes=20, seed=4, light=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=20, seed=4, light=True).run_for(seconds=60)
     for index in range(20):
         sim.create_pod(f"web-{index}", f"n-{index}")
     sim.inject(ConnectionsRefused(), seconds=20)
@@ -141,8 +134,7 @@ def test_an_outage_and_an_expired_watch_are_survived() -> None:
 
 
 def test_unknown_conditions_flip_back_within_a_tick() -> None:
-    sim = Simulation(nodes=2, seed=5, light=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=2, seed=5, light=True).run_for(seconds=60)
     conditions = [{"type": "Ready", "status": "Unknown"}]
     sim.server.update("nodes", "n-1", {"status": {"conditions": conditions}})
     sim.run_for(seconds=10.5)

@@ -20,17 +20,12 @@ KINDS = {
 
 def failures(sim: Simulation) -> dict[str, int]:
     """Return what could not be mounted, and how often that was said."""
-    return {
-        each["message"]: each["count"]
-        for each in sim.server.all("events")
-        if each["reason"] == "FailedMount"
-    }
+    return {each["message"]: each["count"] for each in sim.events("FailedMount")}
 
 
 def started(strategy: str = "Watch") -> Simulation:
     kubelet = {"configMapAndSecretChangeDetectionStrategy": strategy}
-    sim = Simulation(seed=3, model=model_of(kubeletConfiguration=kubelet))
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=3, model=model_of(kubeletConfiguration=kubelet)).run_for(seconds=60)
     for kind in KINDS:
         for name in ("one", "two"):
             sim.server.create((kind, "default", name), {"data": {"a": "YQ==", "b": "Yg=="}})

@@ -22,7 +22,7 @@ def graceful(**configuration: object) -> NodeModel:
 
 
 def status(sim: Simulation, pod: str) -> Object:
-    found = sim.server.get("pods", pod, "default")["status"]
+    found = sim.status(pod)
     assert isinstance(found, dict)
     return found
 
@@ -40,8 +40,7 @@ def ready(sim: Simulation) -> tuple[str, str]:
 
 
 def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
-    sim = Simulation(seed=1, monitored=True, model=graceful())
-    sim.run_for(seconds=20)
+    sim = Simulation(seed=1, monitored=True, model=graceful()).run_for(seconds=20)
     create_killed(sim, "web")
     create_killed(sim, "dns", priority=CRITICAL)
     sim.create_pod("done")
@@ -49,7 +48,7 @@ def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
     assert ready(sim)[0] == "True"
     sim.run_for(seconds=1.05)
     assert ready(sim) == ("False", "node is shutting down")
-    [event] = [each for each in sim.server.all("events") if each["reason"] == "Shutdown"]
+    [event] = sim.events("Shutdown")
     assert event["message"] == "Shutdown manager detected shutdown event"
     assert event["involvedObject"]["kind"] == "Node"
     assert event["type"] == "Normal"
@@ -121,8 +120,7 @@ def test_a_share_of_the_fleet_is_shut_down() -> None:
             "share": 0.25,
         },
     )
-    sim = Simulation(nodes=40, seed=4, monitored=True, model=model)
-    sim.run_for(seconds=50)
+    sim = Simulation(nodes=40, seed=4, monitored=True, model=model).run_for(seconds=50)
     assert sim.ready() == 40
     sim.run_for(seconds=250)
     gone = [name for name in sim.names if sim.condition(name) == "Unknown"]
@@ -132,8 +130,7 @@ def test_a_share_of_the_fleet_is_shut_down() -> None:
 
 def test_light_nodes_shut_down_too() -> None:
     model = model_of(kubeletConfiguration={"shutdownGracePeriod": "10s"}, shutdown={"after": "60s"})
-    sim = Simulation(seed=5, light=True, model=model)
-    sim.run_for(seconds=20)
+    sim = Simulation(seed=5, light=True, model=model).run_for(seconds=20)
     create_killed(sim, "web")
     sim.run_for(seconds=60)
     assert ready(sim) == ("False", "node is shutting down")
@@ -148,8 +145,7 @@ def test_a_machine_that_comes_back_has_booted(grace: str, *, light: bool) -> Non
         kubeletConfiguration={"shutdownGracePeriod": grace},
         shutdown={"after": "60s", "offFor": "90s"},
     )
-    sim = Simulation(seed=3, light=light, monitored=True, model=model)
-    sim.run_for(seconds=20)
+    sim = Simulation(seed=3, light=light, monitored=True, model=model).run_for(seconds=20)
     create_killed(sim, "web")
     sim.create_pod("once", restartPolicy="Never")
     sim.run_for(seconds=15)
@@ -170,7 +166,7 @@ def test_a_machine_that_comes_back_has_booted(grace: str, *, light: bool) -> Non
     else:
         assert status(sim, "web")["reason"] == "Terminated"
     if not light:
-        assert [each["reason"] for each in sim.server.all("events")].count("Rebooted") == 1
+        assert [each["reason"] for each in sim.events()].count("Rebooted") == 1
     sim.run_for(seconds=60)
     assert sim.condition("n-0") != "True"  # it is told to shut down again
 
@@ -184,8 +180,7 @@ def test_a_shutdown_that_is_cancelled_has_ended_the_pods_all_the_same(*, light: 
         },
         shutdown={"after": "60s", "powerOffDelay": "10s", "cancelAfter": "5s"},
     )
-    sim = Simulation(seed=3, light=light, monitored=True, model=model)
-    sim.run_for(seconds=20)
+    sim = Simulation(seed=3, light=light, monitored=True, model=model).run_for(seconds=20)
     create_killed(sim, "web")
     sim.run_for(seconds=42)
     assert ready(sim) == ("False", "node is shutting down")
@@ -193,9 +188,7 @@ def test_a_shutdown_that_is_cancelled_has_ended_the_pods_all_the_same(*, light: 
     assert ready(sim)[0] == "True"
     assert status(sim, "web")["reason"] == "Terminated"
     if not light:
-        told = [
-            each["message"] for each in sim.server.all("events") if each["reason"] == "Shutdown"
-        ]
+        told = [each["message"] for each in sim.events("Shutdown")]
         assert told == [
             "Shutdown manager detected shutdown event",
             "Shutdown manager detected shutdown cancellation",
@@ -212,8 +205,7 @@ def test_a_cancellation_after_the_power_is_off_is_none() -> None:
         kubeletConfiguration={"shutdownGracePeriod": "10s"},
         shutdown={"after": "60s", "powerOffDelay": "3s", "cancelAfter": "30s"},
     )
-    sim = Simulation(seed=3, model=model)
-    sim.run_for(seconds=150)
+    sim = Simulation(seed=3, model=model).run_for(seconds=150)
     assert sim.reactor.entries[0].kubelet is None
 
 

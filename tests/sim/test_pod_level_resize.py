@@ -25,9 +25,7 @@ def own(cpu: str, memory: str = "256Mi", limit: str = "") -> Object:
 
 def node(model: NodeModel | None = None) -> Simulation:
     """Return a node of 8 CPUs."""
-    sim = Simulation(seed=1) if model is None else Simulation(seed=1, model=model)
-    sim.run_for(60)
-    return sim
+    return Simulation(seed=1, model=model).run_for(60)
 
 
 def run(sim: Simulation, name: str, resources: Object | None, **spec: object) -> None:
@@ -47,13 +45,8 @@ def resize(sim: Simulation, name: str, resources: Object) -> None:
     sim.server.update("pods", name, changed, "default")
 
 
-def status(sim: Simulation, name: str) -> Object:
-    found: Object = sim.server.get("pods", name, "default")["status"]
-    return found
-
-
 def condition(sim: Simulation, name: str, kind: str) -> Object:
-    conditions = status(sim, name)["conditions"]
+    conditions = sim.status(name)["conditions"]
     found: Object = next((each for each in conditions if each["type"] == kind), {})
     return found
 
@@ -62,7 +55,7 @@ def told(sim: Simulation, name: str) -> list[str]:
     """Return the reasons of the events of a pod's resizes, oldest first."""
     return [
         each["reason"]
-        for each in sim.server.all("events")
+        for each in sim.events()
         if each["involvedObject"]["name"] == name and str(each["reason"]).startswith("Resize")
     ]
 
@@ -80,13 +73,13 @@ def test_it_waits_until_another_pod_ends() -> None:
         2,
     )
     assert found["message"].startswith("Node didn't have enough resource: cpu, requested: 6000, ")
-    assert status(sim, "web")["allocatedResources"]["cpu"] == "3"
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "3"
+    assert sim.status("web")["allocatedResources"]["cpu"] == "3"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "3"
     sim.run_for(60)
     assert sim.phase("job") == "Succeeded"
     assert not condition(sim, "web", "PodResizePending")
-    assert status(sim, "web")["allocatedResources"]["cpu"] == "6"
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "6"
+    assert sim.status("web")["allocatedResources"]["cpu"] == "6"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "6"
     assert told(sim, "web") == ["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]
 
 
@@ -96,33 +89,33 @@ def test_containers_that_have_no_limit_take_that_of_their_pod() -> None:
     run(sim, "web", own("1"), container={"resizePolicy": policy})
     resize(sim, "web", own("1", "256Mi", limit="512Mi"))
     sim.run_for(10)
-    [container] = status(sim, "web")["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert container["restartCount"] == 1
-    killing = [each["message"] for each in sim.server.all("events") if each["reason"] == "Killing"]
+    killing = [each["message"] for each in sim.events("Killing")]
     assert killing == ["Container c resize requires restart"]
     assert told(sim, "web") == ["ResizeStarted", "ResizeCompleted"]
     resize(sim, "web", own("2", "256Mi", limit="512Mi"))
     sim.run_for(10)
-    assert status(sim, "web")["containerStatuses"][0]["restartCount"] == 1
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "2"
+    assert sim.status("web")["containerStatuses"][0]["restartCount"] == 1
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "2"
 
 
 def test_a_container_is_told_with_the_limits_that_it_has_of_its_pod() -> None:
     sim = node()
     asked = {"limits": {"memory": "64Mi"}, "requests": {"memory": "64Mi"}}
     run(sim, "web", own("1"), container={"resources": asked})
-    [container] = status(sim, "web")["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     amounts = {"cpu": "1", "memory": "64Mi"}
     assert container["resources"] == {"limits": amounts, "requests": amounts}
     # What is updated has the least of shares, where it asks for none, and no more those of a limit.
     after = {"limits": {"cpu": "2", "memory": "64Mi"}, "requests": {"memory": "64Mi"}}
     resize(sim, "web", own("2"))
     sim.run_for(5)
-    [container] = status(sim, "web")["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert container["resources"] == after
     assert sim.reactor.restart([NodeId(0)]) == 1
     sim.run_for(20)
-    [container] = status(sim, "web")["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert container["resources"] == after
 
 
@@ -132,8 +125,8 @@ def test_without_the_gate_nothing_is_resized_and_nothing_told() -> None:
     assert GATE not in sim.server.get("nodes", "n-0")["status"]["declaredFeatures"]
     resize(sim, "web", own("60"))  # an API server refuses it by what the node declares
     sim.run_for(10)
-    assert "resources" not in status(sim, "web")
-    assert "allocatedResources" not in status(sim, "web")
+    assert "resources" not in sim.status("web")
+    assert "allocatedResources" not in sim.status("web")
     assert not told(sim, "web")
     assert not condition(sim, "web", "PodResizePending")
 
@@ -145,12 +138,12 @@ def test_a_cgroup_that_cannot_be_written_until_it_can() -> None:
     sim.run_for(20)
     found = condition(sim, "web", "PodResizeInProgress")
     assert (found["reason"], found["message"]) == ("Error", "cgroup is busy")
-    assert status(sim, "web")["allocatedResources"]["cpu"] == "2"
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "1"
+    assert sim.status("web")["allocatedResources"]["cpu"] == "2"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "1"
     sim.server.update("pods", "web", {"metadata": {"annotations": {ERROR: None}}}, "default")
     sim.run_for(30)
     assert not condition(sim, "web", "PodResizeInProgress")
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "2"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "2"
     assert told(sim, "web") == ["ResizeStarted", "ResizeError", "ResizeCompleted"]
 
 
@@ -166,16 +159,16 @@ def test_a_limit_below_what_is_used_waits_until_less_is_used() -> None:
         "[attempting to set pod memory limit (104857600) below current usage (209715200), "
         'attempting to set container "c" memory limit (104857600) below current usage (209715200)]'
     )
-    assert status(sim, "web")["resources"]["limits"]["memory"] == "256Mi"
-    assert status(sim, "web")["containerStatuses"][0]["restartCount"] == 0
+    assert sim.status("web")["resources"]["limits"]["memory"] == "256Mi"
+    assert sim.status("web")["containerStatuses"][0]["restartCount"] == 0
     sim.server.update("pods", "web", {"metadata": {"annotations": {USAGE: "50Mi"}}}, "default")
     sim.run_for(30)
     assert not condition(sim, "web", "PodResizeInProgress")
-    assert status(sim, "web")["resources"]["limits"]["memory"] == "100Mi"
+    assert sim.status("web")["resources"]["limits"]["memory"] == "100Mi"
     # What is applied counts: the kernel kills what uses more from now on.
     sim.server.update("pods", "web", {"metadata": {"annotations": {USAGE: "150Mi"}}}, "default")
     sim.run_for(30)
-    [container] = status(sim, "web")["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
 
 
@@ -191,15 +184,15 @@ def test_a_kubelet_that_restarts_knows_what_it_had_allocated() -> None:
     sim.run_for(20)
     after = condition(sim, "web", "PodResizePending")
     assert (after["reason"], after["message"]) == ("Deferred", before["message"])
-    assert status(sim, "web")["allocatedResources"] == {"cpu": "3", "memory": "256Mi"}
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "3"
+    assert sim.status("web")["allocatedResources"] == {"cpu": "3", "memory": "256Mi"}
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "3"
     assert sim.phase("other") == "Running"
     assert told(sim, "web") == ["ResizeDeferred"]
     sim.server.delete_pod("other")
     sim.run_for(40)
     assert not condition(sim, "web", "PodResizePending")
-    assert status(sim, "web")["allocatedResources"] == {"cpu": "6", "memory": "256Mi"}
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "6"
+    assert sim.status("web")["allocatedResources"] == {"cpu": "6", "memory": "256Mi"}
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "6"
     assert told(sim, "web") == ["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]
 
 
@@ -212,11 +205,11 @@ def test_a_kubelet_that_restarts_goes_on_with_what_it_could_not_apply() -> None:
     sim.run_for(20)
     found = condition(sim, "web", "PodResizeInProgress")
     assert (found["reason"], found["observedGeneration"]) == ("Error", 2)
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "1"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "1"
     sim.server.update("pods", "web", {"metadata": {"annotations": {ERROR: None}}}, "default")
     sim.run_for(30)
     assert not condition(sim, "web", "PodResizeInProgress")
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "2"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "2"
     assert told(sim, "web") == ["ResizeStarted", "ResizeError", "ResizeCompleted"]
 
 
@@ -231,7 +224,7 @@ def test_the_more_important_of_two_that_wait_is_first() -> None:
         assert condition(sim, name, "PodResizePending")["reason"] == "Deferred"
     resize(sim, "other", own("1"))  # asks for less: what others wait for is free at once
     sim.run_for(5)
-    assert status(sim, "greater")["allocatedResources"]["cpu"] == "4"
+    assert sim.status("greater")["allocatedResources"]["cpu"] == "4"
     assert condition(sim, "lesser", "PodResizePending")["reason"] == "Deferred"
     sim.server.delete_pod("other")
     sim.run_for(40)
@@ -239,7 +232,7 @@ def test_the_more_important_of_two_that_wait_is_first() -> None:
     resize(sim, "greater", own("2"))
     sim.run_for(5)
     assert not condition(sim, "lesser", "PodResizePending")
-    assert status(sim, "lesser")["allocatedResources"]["cpu"] == "4"
+    assert sim.status("lesser")["allocatedResources"]["cpu"] == "4"
 
 
 def test_under_pressure_it_waits_and_is_tried_again_every_three_minutes() -> None:
@@ -271,4 +264,4 @@ def test_under_pressure_it_waits_and_is_tried_again_every_three_minutes() -> Non
     assert condition(sim, "web", "PodResizePending")
     sim.run_for(20)
     assert not condition(sim, "web", "PodResizePending")
-    assert status(sim, "web")["resources"]["limits"]["cpu"] == "3"
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "3"

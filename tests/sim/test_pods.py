@@ -22,15 +22,13 @@ def counts(sent: list[Sent]) -> dict[str, int]:
 
 
 def reasons(sim: Simulation, about: str) -> list[str]:
-    events = sim.server.all("events")
+    events = sim.events()
     return [str(e["reason"]) for e in events if e["involvedObject"]["name"] == about]
 
 
 def started(seed: int = 1, *, light: bool = False) -> Simulation:
     """Return a node that has settled."""
-    sim = Simulation(seed=seed, light=light)
-    sim.run_for(seconds=60)
-    return sim
+    return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
 def test_a_pod_starts_within_a_second_or_two() -> None:
@@ -59,18 +57,17 @@ def test_a_pod_starts_within_a_second_or_two() -> None:
 def test_a_pod_runs_on_a_node_of_windows(light: bool, says_so: bool) -> None:  # noqa: FBT001
     """An API server takes no user of Linux in its status: validateContainerStatusUsers."""
     template = {"status": {"nodeInfo": {"operatingSystem": "windows"}}}
-    sim = Simulation(seed=1, light=light, model=model_of(template=template))
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=1, light=light, model=model_of(template=template)).run_for(seconds=60)
     if says_so:
         sim.create_pod("web", os={"name": "windows"})
     else:
         sim.create_pod("web", nodeSelector={"kubernetes.io/os": "windows"})
     sim.create_pod("linux", os={"name": "linux"})
     sim.run_for(seconds=5)
-    status = sim.server.get("pods", "web", "default")["status"]
+    status = sim.status("web")
     assert status["phase"] == "Running"
     assert all("user" not in each for each in status["containerStatuses"])
-    refused = sim.server.get("pods", "linux", "default")["status"]
+    refused = sim.status("linux")
     assert (refused["phase"], refused["reason"]) == ("Failed", "PodOSNotSupported")
 
 
@@ -226,7 +223,7 @@ def test_a_node_keeps_a_pod_through_api_server_restarts() -> None:
         sim.inject(ConnectionsRefused(), seconds=10)
     sim.run_for(seconds=60)
     assert sim.server.phases[uid] == ["Pending", "Running"]
-    [container] = sim.server.get("pods", "web", "default")["status"]["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert container["restartCount"] == 0
 
 

@@ -13,22 +13,15 @@ LONG = "a" * 50
 
 
 def started(*, light: bool = False, **spec: object) -> Simulation:
-    sim = Simulation(seed=1, light=light, model=model_of(**spec))
-    sim.run_for(seconds=30)
-    return sim
-
-
-def status(sim: Simulation, pod: str = "p") -> Object:
-    found: Object = sim.server.get("pods", pod, "default")["status"]
-    return found
+    return Simulation(seed=1, light=light, model=model_of(**spec)).run_for(seconds=30)
 
 
 def messages(sim: Simulation, reason: str) -> set[str]:
-    return {each["message"] for each in sim.server.all("events") if each["reason"] == reason}
+    return {each["message"] for each in sim.events(reason)}
 
 
 def waiting(sim: Simulation, pod: str = "p", field: str = "containerStatuses") -> Object:
-    found: Object = status(sim, pod)[field][0]["state"].get("waiting", {})
+    found: Object = sim.status(pod)[field][0]["state"].get("waiting", {})
     return found
 
 
@@ -231,7 +224,7 @@ def test_a_recursive_read_only_mount(wanted: str, has: bool, shown: str, *, ligh
     sim.create_pod("p", containers=[container], volumes=EMPTY_DIR)
     sim.run_for(seconds=60)
     if shown:
-        [found] = status(sim)["containerStatuses"][0]["volumeMounts"]
+        [found] = sim.status("p")["containerStatuses"][0]["volumeMounts"]
         assert found["recursiveReadOnly"] == shown
         assert sim.phase("p") == "Running"
         return
@@ -258,4 +251,4 @@ def test_an_ephemeral_container_waits_for_its_target(*, light: bool) -> None:
     if not light:
         assert f"Error: {text}" in messages(sim, "Failed")
     sim.run_for(seconds=120)
-    assert "running" in status(sim)[field][0]["state"]
+    assert "running" in sim.status("p")[field][0]["state"]

@@ -15,8 +15,7 @@ SECRET_KEY = ("secrets", "default", "env")
 def started(strategy: str, ttl_s: int | None = None) -> Simulation:
     """Start a node with a strategy, and maybe with the annotation of the TTL controller."""
     key = "configMapAndSecretChangeDetectionStrategy"
-    sim = Simulation(model=model_of(kubeletConfiguration={key: strategy}))
-    sim.run_for(seconds=60)
+    sim = Simulation(model=model_of(kubeletConfiguration={key: strategy})).run_for(seconds=60)
     if ttl_s is not None:
         notes = {"node.alpha.kubernetes.io/ttl": str(ttl_s)}
         sim.server.update("nodes", "n-0", {"metadata": {"annotations": notes}})
@@ -41,7 +40,7 @@ def watches(sim: Simulation) -> int:
 
 
 def events(sim: Simulation, reason: str) -> set[str]:
-    return {each["message"] for each in sim.server.all("events") if each["reason"] == reason}
+    return {each["message"] for each in sim.events(reason)}
 
 
 @pytest.mark.parametrize(
@@ -101,10 +100,10 @@ def test_a_volume_waits_for_an_object_that_is_missing_and_misses_it_again(strate
     sim.server.create(CONFIG_KEY, {"data": {"a": "1"}})
     sim.run_for(seconds=20)
     assert sim.phase("web") == "Running"
-    [before] = [each["count"] for each in sim.server.all("events") if each["message"] == text]
+    [before] = [each["count"] for each in sim.events() if each["message"] == text]
     sim.server.remove(CONFIG_KEY)
     sim.run_for(seconds=120)
-    [after] = [each["count"] for each in sim.server.all("events") if each["message"] == text]
+    [after] = [each["count"] for each in sim.events() if each["message"] == text]
     assert after > before
     sim.server.create(CONFIG_KEY, {"data": {"a": "2"}})
     sim.run_for(seconds=130)

@@ -95,8 +95,7 @@ def hold(sim: Simulation) -> int:
 def test_pressure_comes_and_goes(seed: int, *, light: bool) -> None:
     model = model_of(**GROUND)
     assert not is_always_needed(model)
-    sim = Simulation(nodes=NODES, seed=seed, light=light, model=model)
-    sim.run_for(seconds=30)
+    sim = Simulation(nodes=NODES, seed=seed, light=light, model=model).run_for(seconds=30)
     for at in range(PODS):
         create(sim, at)
         sim.run_for(seconds=7)

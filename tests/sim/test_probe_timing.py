@@ -12,28 +12,22 @@ LIVENESS = "fleet.emulator/liveness-probe"
 
 def started(seed: int = 1, *, light: bool = False) -> Simulation:
     """Return a node that has settled."""
-    sim = Simulation(seed=seed, light=light)
-    sim.run_for(seconds=60)
-    return sim
+    return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
 def events(sim: Simulation, reason: str, pod: str = "web") -> dict[str, int]:
     """Return how often each message of a reason was said about a pod."""
-    return {
-        str(each["message"]): int(each.get("count", 1))
-        for each in sim.server.all("events")
-        if each["reason"] == reason and each["involvedObject"]["name"] == pod
-    }
+    return {str(each["message"]): int(each.get("count", 1)) for each in sim.events(reason, pod)}
 
 
 def container(sim: Simulation, pod: str = "web") -> dict[str, object]:
-    [found] = sim.server.get("pods", pod, "default")["status"]["containerStatuses"]
+    [found] = sim.status(pod)["containerStatuses"]
     return dict(found)
 
 
 def is_ready(sim: Simulation, pod: str = "web") -> bool:
     """Return the Ready condition, which says the same as its sister and the container."""
-    status = sim.server.get("pods", pod, "default")["status"]
+    status = sim.status(pod)
     found = {each["type"]: each["status"] for each in status["conditions"]}
     assert found["Ready"] == found["ContainersReady"]
     assert container(sim, pod)["ready"] is (found["Ready"] == "True")
@@ -89,9 +83,9 @@ def test_readiness_follows_its_timeline() -> None:
     assert 5 < came_s < 9
     assert set(events(sim, "Unhealthy")) == {
         'Readiness probe failed: Get "http://'
-        + str(sim.server.get("pods", "web", "default")["status"]["podIP"])
+        + str(sim.status("web")["podIP"])
         + ':8080/healthz": dial tcp '
-        + str(sim.server.get("pods", "web", "default")["status"]["podIP"])
+        + str(sim.status("web")["podIP"])
         + ":8080: connect: connection refused"
     }
     sim.run_for(seconds=29 - came_s)
@@ -306,7 +300,7 @@ def test_light_shows_the_same_without_events() -> None:
     ready_after_s(sim, 10, ready=False)
     sim.run_for(seconds=28)
     assert container(sim)["restartCount"] == 1
-    assert sim.server.all("events") == []
+    assert sim.events() == []
 
 
 def test_liveness_does_not_disturb_a_pod_that_is_being_deleted() -> None:

@@ -25,22 +25,11 @@ def small(**spec: object) -> Object:
 
 
 def started(*, light: bool = False, **spec: object) -> Simulation:
-    sim = Simulation(seed=1, light=light, model=model_of(**small(**spec)))
-    sim.run_for(seconds=60)
-    return sim
-
-
-def status(sim: Simulation, pod: str) -> Object:
-    found: Object = sim.server.get("pods", pod, "default")["status"]
-    return found
+    return Simulation(seed=1, light=light, model=model_of(**small(**spec))).run_for(seconds=60)
 
 
 def events(sim: Simulation, about: str) -> list[tuple[str, str, str]]:
-    return [
-        (each["type"], each["reason"], each["message"])
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == about
-    ]
+    return [(each["type"], each["reason"], each["message"]) for each in sim.events(about=about)]
 
 
 def reasons(sim: Simulation, about: str) -> list[str]:
@@ -53,7 +42,7 @@ def test_a_refused_pod_fails_and_leaves_with_its_object(*, light: bool) -> None:
     sim.create_pod("big", containers=[container(cpu="5")])
     sim.run_for(seconds=5)
     text = "Node didn't have enough resource: cpu, requested: 5000, used: 0, capacity: 4000"
-    found = status(sim, "big")
+    found = sim.status("big")
     assert found["phase"] == "Failed"
     assert found["reason"] == "OutOfcpu"
     assert found["message"] == f"Pod was rejected: {text}"
@@ -138,7 +127,7 @@ def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
     sim.run_for(seconds=20)
     assert sim.phase("critical") == "Running"
     assert sim.phase("lower") == "Running"
-    found = status(sim, "low")
+    found = sim.status("low")
     assert found["phase"] == "Failed"
     assert found["reason"] == "Preempting"
     assert found["message"] == "Preempted in order to admit critical pod"
@@ -148,7 +137,7 @@ def test_a_critical_pod_waits_for_those_that_it_displaces() -> None:
     text = "Preempted in order to admit critical pod"
     assert ("Warning", "Preempting", text) in events(sim, "low")
     ended = found["containerStatuses"][0]["state"]["terminated"]["finishedAt"]
-    assert status(sim, "critical")["containerStatuses"][0]["state"]["running"]["startedAt"] >= ended
+    assert sim.status("critical")["containerStatuses"][0]["state"]["running"]["startedAt"] >= ended
     # the status that says so is sent once the containers have ended
     assert condition["lastTransitionTime"] >= ended
 
@@ -178,7 +167,7 @@ def test_victims_are_killed_one_after_another_and_later_pods_wait() -> None:
     sim.run_for(seconds=10)
     phases = {"one": "Failed", "two": "Failed", "critical": "Running", "later": "Running"}
     assert {name: sim.phase(name) for name in phases} == phases
-    assert status(sim, "last")["reason"] == "OutOfcpu"  # the fourth of four CPUs is taken
+    assert sim.status("last")["reason"] == "OutOfcpu"  # the fourth of four CPUs is taken
 
 
 def test_pods_of_a_snapshot_are_admitted_in_the_order_of_creation() -> None:
@@ -190,18 +179,17 @@ def test_pods_of_a_snapshot_are_admitted_in_the_order_of_creation() -> None:
             pod["metadata"]["creationTimestamp"] = at
             server.create(("pods", "default", name), pod)
 
-    sim = Simulation(seed=1, model=model_of(**small()), setup=setup)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=1, model=model_of(**small()), setup=setup).run_for(seconds=60)
     assert sim.phase("b-old") == "Running"
-    assert status(sim, "a-young")["reason"] == "OutOfcpu"
+    assert sim.status("a-young")["reason"] == "OutOfcpu"
 
 
 def test_a_critical_pod_that_nobody_can_make_room_for_is_an_error() -> None:
     sim = started()
     sim.create_pod("critical", containers=[container(cpu="9")], priority=2_000_001_000)
     sim.run_for(seconds=5)
-    assert status(sim, "critical")["reason"] == "UnexpectedAdmissionError"
-    assert status(sim, "critical")["message"] == (
+    assert sim.status("critical")["reason"] == "UnexpectedAdmissionError"
+    assert sim.status("critical")["message"] == (
         "Pod was rejected: Unexpected error while attempting to recover from admission failure: "
         "preemption: error finding a set of pods to preempt: "
         "no set of running pods found to reclaim resources: [(res: cpu, q: 5000), ]"
@@ -248,20 +236,20 @@ def test_a_pods_devices_show_in_its_status_and_fail_there() -> None:
     sim = started(**gpus(registrationDelay="5s", health=[{"after": "100s", "devices": [0]}]))
     sim.create_pod("one", containers=[container(**{GPU: "1"})])
     sim.run_for(seconds=5)
-    [shown] = status(sim, "one")["containerStatuses"]
+    [shown] = sim.status("one")["containerStatuses"]
     assert shown["allocatedResourcesStatus"] == [
         {"name": GPU, "resources": [{"health": "Healthy", "resourceID": "gpu-0"}]}
     ]
     sim.run_for(seconds=50)
-    [shown] = status(sim, "one")["containerStatuses"]
+    [shown] = sim.status("one")["containerStatuses"]
     [told] = shown["allocatedResourcesStatus"][0]["resources"]
     assert told == {"health": "Unhealthy", "resourceID": "gpu-0"}
     sim.create_pod("two", containers=[container(**{GPU: "1"})])
     sim.create_pod("three", containers=[container(**{GPU: "1"})])
     sim.run_for(seconds=5)
     assert sim.phase("two") == "Running"
-    assert status(sim, "three")["reason"] == "UnexpectedAdmissionError"
-    assert status(sim, "three")["message"] == (
+    assert sim.status("three")["reason"] == "UnexpectedAdmissionError"
+    assert sim.status("three")["message"] == (
         "Pod was rejected: Allocate failed due to requested number of devices unavailable for "
         f"{GPU}. Requested: 1, Available: 0, which is unexpected"
     )
@@ -282,7 +270,7 @@ def test_allocatable_of_what_others_write_follows_the_capacity() -> None:
     sim.create_pod("two", containers=[container(**{"x.io/dongle": "3"})])
     sim.run_for(seconds=5)
     assert sim.phase("one") == "Running"
-    assert status(sim, "two")["reason"] == "OutOfx.io/dongle"
+    assert sim.status("two")["reason"] == "OutOfx.io/dongle"
     sim.server.update("nodes", "n-0", {"status": {"capacity": {"x.io/dongle": None}}})
     sim.run_for(seconds=11)
     assert "x.io/dongle" not in sim.server.get("nodes", "n-0")["status"]["allocatable"]
@@ -304,15 +292,15 @@ def test_a_pod_that_runs_already_keeps_its_device() -> None:
     sim.run_for(seconds=20)
     assert sim.phase("old") == "Running"
     sim.run_for(seconds=40)
-    [shown] = status(sim, "old")["containerStatuses"]
+    [shown] = sim.status("old")["containerStatuses"]
     assert shown["allocatedResourcesStatus"][0]["resources"][0]["resourceID"] == "gpu-0"
     sim.create_pod("both", containers=[container(**{GPU: "2"})])
     sim.create_pod("one", containers=[container(**{GPU: "1"})])
     sim.create_pod("big", containers=[container(cpu="2")])
     sim.run_for(seconds=5)
     assert sim.phase("one") == "Running"
-    assert "Requested: 2, Available: 1" in status(sim, "both")["message"]
-    assert status(sim, "big")["reason"] == "OutOfcpu"
+    assert "Requested: 2, Available: 1" in sim.status("both")["message"]
+    assert sim.status("big")["reason"] == "OutOfcpu"
     assert events(sim, "old") == []
 
 

@@ -29,8 +29,7 @@ def reasons(server: SimApiServer) -> list[str]:
 
 
 def test_the_first_moments_of_a_node() -> None:
-    sim = Simulation(seed=1)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=1).run_for(seconds=30)
     at_once = sorted(each for each in sim.trace if each.t_ns == 0)
     first = ["GET n-0", "GET n-0", "POST events"]  # the Lease, the CSINode
     assert lines(at_once)[:3] == first
@@ -43,8 +42,7 @@ def test_the_first_moments_of_a_node() -> None:
 
 
 def test_the_first_lease_comes_ten_seconds_after_the_node() -> None:
-    sim = Simulation(seed=2)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=2).run_for(seconds=30)
     first, second = sim.calls(verb="GET", path=LEASES)
     [created] = sim.calls(verb="POST", path=LEASES)
     assert (first.t_ns, first.code, second.code, created.code) == (0, 404, 404, 201)
@@ -59,8 +57,7 @@ def test_the_first_lease_comes_ten_seconds_after_the_node() -> None:
 
 def test_ready_is_reported_on_the_grid_of_100_ms() -> None:
     for seed in range(5):
-        sim = Simulation(seed=seed)
-        sim.run_for(seconds=3)
+        sim = Simulation(seed=seed).run_for(seconds=3)
         first, ready = sim.calls(verb="PATCH", path=STATUS)
         assert 100_000_000 < first.t_ns < 120_000_000
         assert ready.t_ns % 100_000_000 == 0
@@ -70,8 +67,7 @@ def test_ready_is_reported_on_the_grid_of_100_ms() -> None:
 
 
 def test_the_requests_of_one_registration() -> None:
-    sim = Simulation(seed=1)
-    sim.run_for(seconds=20)
+    sim = Simulation(seed=1).run_for(seconds=20)
     counts: dict[tuple[str, str], int] = {}
     for line in sim.trace:
         resource = line.path.partition("?")[0].removeprefix(NODE[:8]).split("/")
@@ -110,8 +106,7 @@ def add_node(server: SimApiServer) -> None:
 @pytest.mark.parametrize("light", [False, True])
 def test_a_node_that_exists_is_reconciled(*, light: bool) -> None:
     """It becomes what a new one would be, but for what kubelets leave to others."""
-    sim = Simulation(seed=3, setup=add_node, light=light)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3, setup=add_node, light=light).run_for(seconds=30)
     fresh = Simulation(seed=3, light=light)
     fresh.run_for(seconds=30)
     status, expected = (each.server.get("nodes", "n-0")["status"] for each in (sim, fresh))
@@ -178,8 +173,7 @@ def test_a_node_that_is_not_this_run_s_is_left_alone(*, light: bool) -> None:
 
 
 def test_a_restarted_kubelet_finds_nothing_to_change() -> None:
-    sim = Simulation(seed=3)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=3).run_for(seconds=30)
     assert sim.reactor.restart([NodeId(0)]) == 1
     before = len(sim.calls(verb="PATCH", path=NODE))
     sim.run_for(seconds=9)
@@ -245,8 +239,7 @@ def test_a_node_has_its_images_from_its_creation_on_and_the_first_patch_nothing(
 
 def test_every_node_wipes_its_slices() -> None:
     """Whatever comes first: the informer's event, or the GET of the first status tick."""
-    sim = Simulation(nodes=200, seed=5)
-    sim.run_for(seconds=5)
+    sim = Simulation(nodes=200, seed=5).run_for(seconds=5)
     assert len(sim.calls(verb="DELETECOLLECTION")) == 200
 
 
@@ -260,8 +253,7 @@ def test_a_machine_with_swap_says_how_much() -> None:
 
 def test_a_node_without_isolation_of_local_storage_shows_none() -> None:
     kubelet = {"localStorageCapacityIsolation": False}
-    sim = Simulation(model=model_of(kubeletConfiguration=kubelet))
-    sim.run_for(seconds=30)
+    sim = Simulation(model=model_of(kubeletConfiguration=kubelet)).run_for(seconds=30)
     asks = {"requests": {"ephemeral-storage": "1Gi"}}
     pulled = {"image": "nginx:1", "imagePullPolicy": "IfNotPresent"}
     sim.create_pod("p", containers=[{"name": "c", **pulled, "resources": asks}])
@@ -269,7 +261,7 @@ def test_a_node_without_isolation_of_local_storage_shows_none() -> None:
     sim.run_for(seconds=30)
     assert "ephemeral-storage" not in sim.server.get("nodes", "n-0")["status"]["capacity"]
     assert sim.phase("q") == "Running"
-    assert sim.server.get("pods", "p", "default")["status"]["reason"] == "OutOfephemeral-storage"
+    assert sim.status("p")["reason"] == "OutOfephemeral-storage"
 
 
 @pytest.mark.parametrize(
@@ -278,6 +270,5 @@ def test_a_node_without_isolation_of_local_storage_shows_none() -> None:
 )
 def test_a_kernel_may_swap_out_what_is_in_memory(kernel: str, swap: int, *, told: bool) -> None:
     info = {"kernelVersion": kernel, "swap": {"capacity": swap}}
-    sim = Simulation(model=model_of(template={"status": {"nodeInfo": info}}))
-    sim.run_for(seconds=30)
+    sim = Simulation(model=model_of(template={"status": {"nodeInfo": info}})).run_for(seconds=30)
     assert ("PossibleMemoryBackedVolumesOnDisk" in reasons(sim.server)) is told

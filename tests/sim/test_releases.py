@@ -27,13 +27,11 @@ def model_of(release: Release, **configuration: object) -> NodeModel:
 
 
 def started(release: Release, **configuration: object) -> Simulation:
-    sim = Simulation(seed=3, model=model_of(release, **configuration))
-    sim.run_for(30)
-    return sim
+    return Simulation(seed=3, model=model_of(release, **configuration)).run_for(30)
 
 
 def events(sim: Simulation, kind: str) -> list[Object]:
-    return [each for each in sim.server.all("events") if each["involvedObject"]["kind"] == kind]
+    return [each for each in sim.events() if each["involvedObject"]["kind"] == kind]
 
 
 def messages(sim: Simulation, reason: str) -> list[str]:
@@ -41,7 +39,7 @@ def messages(sim: Simulation, reason: str) -> list[str]:
 
 
 def conditions(sim: Simulation, pod: str = "web") -> dict[str, Object]:
-    found = sim.server.get("pods", pod, "default")["status"]["conditions"]
+    found = sim.status(pod)["conditions"]
     return {each["type"]: each for each in found}
 
 
@@ -189,7 +187,7 @@ def test_the_last_state_of_an_ended_container_is_kept_or_dropped(release: Releas
     sim.run_for(30)
     sim.server.delete_pod("web")
     sim.run_for(10)
-    [container] = sim.server.get("pods", "web", "default")["status"]["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert container["state"]["terminated"]["exitCode"] == 1
     assert bool(container.get("lastState")) == (release in {V1_36, V1_37})
 
@@ -277,7 +275,7 @@ def test_what_is_said_of_a_resize(release: Release) -> None:
     assert said == (
         ["ResizeCompleted"] if release is V1_34 else ["ResizeStarted", "ResizeCompleted"]
     )
-    whole = "resources" in sim.server.get("pods", "web", "default")["status"]
+    whole = "resources" in sim.status("web")
     assert whole == (release in {V1_36, V1_37})
 
 
@@ -288,7 +286,7 @@ def test_a_crash_loop_is_capped_by_the_configuration(release: Release) -> None:
         "web", annotations={"fleet.emulator/exit-code": "1", "fleet.emulator/exit-after": "1s"}
     )
     sim.run_for(300)
-    [container] = sim.server.get("pods", "web", "default")["status"]["containerStatuses"]
+    [container] = sim.status("web")["containerStatuses"]
     assert (container["restartCount"] > 15) == (release is V1_35)
 
 

@@ -16,8 +16,7 @@ HERE = Path(__file__).parent
 
 def digest(seed: int, *, light: bool = False) -> str:
     """Return a digest of everything that was sent in a run with a bit of everything."""
-    sim = Simulation(nodes=8, seed=seed, light=light, monitored=True)
-    sim.run_for(seconds=20)
+    sim = Simulation(nodes=8, seed=seed, light=light, monitored=True).run_for(seconds=20)
     for index in range(16):
         command = ["sleep", "7"] if index % 3 == 0 else ["serve"]
         policy = "Never" if index % 2 else "Always"

@@ -17,20 +17,12 @@ PULL_SECRET = "FailedToRetrieveImagePullSecret"
 
 def counted(sim: Simulation, about: str, reason: str) -> int:
     """Return how often something was said of an object."""
-    found = [
-        each
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == about and each["reason"] == reason
-    ]
+    found = sim.events(reason, about)
     return sum(each["count"] for each in found)
 
 
 def messages(sim: Simulation, about: str, reason: str) -> list[str]:
-    return [
-        each["message"]
-        for each in sim.server.all("events")
-        if each["involvedObject"]["name"] == about and each["reason"] == reason
-    ]
+    return [each["message"] for each in sim.events(reason, about)]
 
 
 def started(**kubelet: object) -> Simulation:

@@ -20,8 +20,7 @@ def running(
     *names: str, cpu: str = "1", notes: dict[str, str] | None = None, **fields: object
 ) -> Simulation:
     """Return a node of 8 CPUs on which some pods run."""
-    sim = Simulation(seed=1)
-    sim.run_for(60)
+    sim = Simulation(seed=1).run_for(60)
     for name in names:
         spec = {**container(cpu), **fields}
         sim.create_pod(name, "n-0", containers=[spec], annotations=notes or {})
@@ -40,12 +39,12 @@ def resize(sim: Simulation, name: str, cpu: str, memory: str = "64Mi", **fields:
 
 
 def shown(sim: Simulation, name: str) -> Object:
-    found: Object = sim.server.get("pods", name, "default")["status"]["containerStatuses"][0]
+    found: Object = sim.status(name)["containerStatuses"][0]
     return found
 
 
 def condition(sim: Simulation, name: str, kind: str) -> Object:
-    conditions = sim.server.get("pods", name, "default")["status"]["conditions"]
+    conditions = sim.status(name)["conditions"]
     found: Object = next((each for each in conditions if each["type"] == kind), {})
     return found
 
@@ -53,7 +52,7 @@ def condition(sim: Simulation, name: str, kind: str) -> Object:
 def events(sim: Simulation, name: str) -> list[str]:
     return [
         f"{each['reason']}: {each['message']}"
-        for each in sim.server.all("events")
+        for each in sim.events()
         if each["involvedObject"]["name"] == name and str(each["reason"]).startswith("Resize")
     ]
 
@@ -93,8 +92,7 @@ def test_pinned_pods_cannot_be_resized(manager: str) -> None:
         "kubeReserved": {"cpu": "1"},
         "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
     }
-    sim = Simulation(seed=1, model=model_of(kubeletConfiguration=kubelet))
-    sim.run_for(60)
+    sim = Simulation(seed=1, model=model_of(kubeletConfiguration=kubelet)).run_for(60)
     spec = container("1")
     spec["resources"]["limits"]["cpu"] = "1"
     sim.create_pod("web", "n-0", containers=[spec])
@@ -132,7 +130,7 @@ def test_init_containers_are_resized_while_they_run_and_before_they_begin() -> N
     changed = {"metadata": {"generation": 2}, "spec": {"initContainers": inits}}
     sim.server.update("pods", "web", changed, "default")
     sim.run_for(5)
-    status = sim.server.get("pods", "web", "default")["status"]
+    status = sim.status("web")
     one, two = status["initContainerStatuses"]
     assert one["state"]["running"]
     assert (one["restartCount"], one["resources"]) == (0, resources("2"))
@@ -143,7 +141,7 @@ def test_init_containers_are_resized_while_they_run_and_before_they_begin() -> N
         "ResizeCompleted",
     ]
     sim.run_for(70)
-    one, two = sim.server.get("pods", "web", "default")["status"]["initContainerStatuses"]
+    one, two = sim.status("web")["initContainerStatuses"]
     assert one["state"]["terminated"]
     assert (two["restartCount"], two["resources"]) == (0, resources("3"))
     assert not condition(sim, "web", "PodResizeInProgress")

@@ -13,9 +13,7 @@ PREFIX = "fleet.emulator/"
 
 def started(seed: int = 1, *, light: bool = False) -> Simulation:
     """Return a node that has settled."""
-    sim = Simulation(seed=seed, light=light)
-    sim.run_for(seconds=60)
-    return sim
+    return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
 def container(name: str = "c", script: str = "", **fields: object) -> Object:
@@ -36,7 +34,7 @@ def create(
 
 
 def status(sim: Simulation) -> Object:
-    found: Object = sim.server.get("pods", "web", "default")["status"]
+    found: Object = sim.status("web")
     return found
 
 
@@ -47,11 +45,7 @@ def state(sim: Simulation, name: str = "c", field: str = "containerStatuses") ->
 
 def events(sim: Simulation, reason: str) -> list[tuple[str, int]]:
     """Return what was said for a reason, and how often."""
-    return [
-        (str(each["message"]), int(each.get("count", 1)))
-        for each in sim.server.all("events")
-        if each["reason"] == reason
-    ]
+    return [(str(each["message"]), int(each.get("count", 1))) for each in sim.events(reason)]
 
 
 def restarts(sim: Simulation, seconds: float, name: str = "c") -> list[float]:
@@ -436,7 +430,7 @@ def test_light_restarts_and_kills_too() -> None:
     assert state(sim)["restartCount"] == 3
     sim.create_pod("late", activeDeadlineSeconds=5)
     sim.run_for(12)
-    assert sim.server.get("pods", "late", "default")["status"]["reason"] == "DeadlineExceeded"
+    assert sim.status("late")["reason"] == "DeadlineExceeded"
 
 
 def test_what_the_relist_reports_that_a_sync_waited_for_has_the_pod_synced_again() -> None:

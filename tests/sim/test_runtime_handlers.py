@@ -6,13 +6,12 @@ pytest_plugins = ("sim_encodings",)
 
 
 def refusals(sim: Simulation) -> set[str]:
-    found = sim.server.all("events")
+    found = sim.events()
     return {each["message"] for each in found if each["reason"] == "FailedCreatePodSandBox"}
 
 
 def test_a_pod_runs_once_its_node_has_the_handler() -> None:
-    sim = Simulation()
-    sim.run_for(seconds=30)
+    sim = Simulation().run_for(seconds=30)
     sim.server.create(("runtimeclasses", "", "vm"), {"handler": "kata"})
     sim.server.create(("runtimeclasses", "", "plain"), {"handler": "runc"})
     sim.run_for(seconds=1)

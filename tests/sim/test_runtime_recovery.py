@@ -65,5 +65,5 @@ def test_nodes_and_pods_recover_from_outages_of_their_runtimes(seed: int, *, lig
     left = {pod["metadata"]["name"] for pod in sim.server.all("pods")}
     assert left == {*alive, *jobs}
     for name in alive:
-        [container] = sim.server.get("pods", name, "default")["status"]["containerStatuses"]
+        [container] = sim.status(name)["containerStatuses"]
         assert (container["restartCount"], container["ready"]) == (0, True)

@@ -27,10 +27,6 @@ def run_until(sim: Simulation, status: str, limit_s: int) -> float:
     raise AssertionError(f"Ready is not {status} after {limit_s} s")
 
 
-def events(sim: Simulation, reason: str) -> list[Object]:
-    return [each for each in sim.server.all("events") if each["reason"] == reason]
-
-
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
 def test_a_runtime_that_is_down_makes_the_node_not_ready_after_30_s(*, light: bool) -> None:
     sim = Simulation(
@@ -46,9 +42,9 @@ def test_a_runtime_that_is_down_makes_the_node_not_ready_after_30_s(*, light: bo
     assert 190 <= up_s < 206
     assert ready(sim)["message"] == "kubelet is posting ready status"
     if not light:
-        [event] = events(sim, "NodeNotReady")
+        [event] = sim.events("NodeNotReady")
         assert event["message"] == "Node n-0 status is now: NodeNotReady"
-        assert [each["count"] for each in events(sim, "NodeReady")] == [2]
+        assert [each["count"] for each in sim.events("NodeReady")] == [2]
 
 
 def test_a_runtime_that_is_down_for_long_stalls_the_pleg_too() -> None:
@@ -61,7 +57,7 @@ def test_a_runtime_that_is_down_for_long_stalls_the_pleg_too() -> None:
     assert first.endswith(" ago; threshold is 3m0s]")
     sim.run_for(seconds=30)
     assert ready(sim)["message"] != first  # each status says anew how long ago
-    [event] = events(sim, "ContainerGCFailed")
+    [event] = sim.events("ContainerGCFailed")
     assert event["count"] == 4
     assert event["involvedObject"]["kind"] == "Node"
     assert str(event["message"]).startswith("rpc error: code = Unavailable desc = connection error")
@@ -82,7 +78,7 @@ def test_a_pleg_stall_shows_after_three_minutes_and_pods_wait() -> None:
     sim.create_pod("during")
     sim.run_for(seconds=60)
     assert sim.phase("during") == "Pending"
-    assert "startTime" not in sim.server.get("pods", "during", "default")["status"]
+    assert "startTime" not in sim.status("during")
     run_until(sim, "True", 90)
     sim.run_for(seconds=10)
     assert sim.phase("during") == "Running"
@@ -91,8 +87,7 @@ def test_a_pleg_stall_shows_after_three_minutes_and_pods_wait() -> None:
 
 def test_a_runtime_that_is_not_ready_says_why_at_the_next_check() -> None:
     runtime = outage("RuntimeNotReady", "50s", "60s", reason="Busy", message="being updated")
-    sim = Simulation(seed=4, model=model_of(runtime=runtime))
-    sim.run_for(seconds=50)
+    sim = Simulation(seed=4, model=model_of(runtime=runtime)).run_for(seconds=50)
     not_ready_s = run_until(sim, "False", 30)
     assert not_ready_s < 50 + 5 + 10.5
     text = "container runtime not ready: RuntimeReady=false reason:Busy message:being updated"
@@ -112,7 +107,7 @@ def test_a_late_network_holds_pods_back_but_for_the_host_network() -> None:
     sim.create_pod("cni", hostNetwork=True)
     sim.run_for(seconds=15)
     assert (sim.phase("web"), sim.phase("cni")) == ("Pending", "Running")
-    [event] = events(sim, "NetworkNotReady")
+    [event] = sim.events("NetworkNotReady")
     assert event["involvedObject"]["name"] == "web"
     assert event["type"] == "Warning"
     assert event["count"] >= 5
@@ -155,8 +150,7 @@ def test_what_the_watch_said_in_a_pause_is_not_lost() -> None:
 
 
 def test_healthy_nodes_keep_nothing_of_it() -> None:
-    sim = Simulation(seed=8)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=8).run_for(seconds=30)
     kubelet = sim.reactor.entries[0].kubelet
     assert kubelet is not None
     assert kubelet._runtime_state is None

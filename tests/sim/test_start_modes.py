@@ -104,14 +104,13 @@ def test_after_five_minutes_no_request_tells_a_settled_node_from_a_cold_one(*, l
 
 
 def test_a_settled_node_makes_three_objects_and_its_watches_until_all_is_open() -> None:
-    sim = Simulation(nodes=20, seed=1, settled=True)
-    sim.run_for(seconds=9.9)
+    sim = Simulation(nodes=20, seed=1, settled=True).run_for(seconds=9.9)
     for name in sim.names:
         sent = sim.calls(name)
         assert (sent[0].verb, sent[0].path) == ("POST", UNIT)
         assert Counter(each.verb for each in sent) == {"POST": 3, "WATCH": WATCHES}
     assert sim.ready() == 20
-    assert sim.server.all("events") == []
+    assert sim.events() == []
     node, lease = sim.server.get("nodes", "n-7"), sim.server.get("leases", "n-7", "kube-node-lease")
     assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
     owner = sim.server.get("csinodes", "n-7")["metadata"]["ownerReferences"][0]
@@ -121,25 +120,21 @@ def test_a_settled_node_makes_three_objects_and_its_watches_until_all_is_open() 
 
 def test_the_first_ranges_for_pods_are_no_news_to_a_settled_node() -> None:
     for settled, patches in ((True, 0), (False, 1)):
-        sim = Simulation(seed=1, settled=settled)
-        sim.run_for(seconds=5)
+        sim = Simulation(seed=1, settled=settled).run_for(seconds=5)
         cidrs: Object = {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}
         sim.server.update("nodes", "n-0", {"spec": cidrs})
         sim.run_for(seconds=60)
         assert len(sim.calls(verb="PATCH", path=UNIT, since_s=5)) == patches
         sim.create_pod("web")
         sim.run_for(seconds=30)
-        assert str(sim.server.get("pods", "web", "default")["status"]["podIP"]).startswith(
-            "10.1.0."
-        )
+        assert str(sim.status("web")["podIP"]).startswith("10.1.0.")
 
 
 def test_a_kubelet_that_restarts_starts_cold() -> None:
-    sim = Simulation(seed=2, settled=True)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=2, settled=True).run_for(seconds=60)
     sim.reactor.restart([NodeId(0)])
     sim.run_for(seconds=60)
-    reasons = [each["reason"] for each in sim.server.all("events")]
+    reasons = [each["reason"] for each in sim.events()]
     assert {"Starting", "NodeHasSufficientMemory", "NodeAllocatableEnforced"} <= set(reasons)
     assert len(sim.calls(verb="GET", path="/leases/", since_s=60)) == 1
 
@@ -152,12 +147,11 @@ def test_a_node_that_exists_is_taken_over_as_by_a_kubelet_that_starts() -> None:
     def exists(server: object) -> None:
         server.create(("nodes", "", "n-0"), {**node, "metadata": {"labels": {}}})  # type: ignore[attr-defined]
 
-    sim = Simulation(seed=4, settled=True, setup=exists)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=4, settled=True, setup=exists).run_for(seconds=60)
     creations = sim.calls(verb="POST", path=UNIT)
     assert [each.code for each in creations if each.path == UNIT] == [409, 409]
     assert sim.condition("n-0") == "True"
-    assert "Starting" in {each["reason"] for each in sim.server.all("events")}
+    assert "Starting" in {each["reason"] for each in sim.events()}
     assert sim.server.get("nodes", "n-0")["metadata"]["labels"]["kubernetes.io/os"] == "linux"
 
 
@@ -179,7 +173,7 @@ def test_a_settled_node_survives_refusals_of_all_its_requests() -> None:
     sim.run_for(seconds=120)
     assert sim.ready() == 5
     assert len(sim.server.all("csinodes")) == len(sim.server.all("leases")) == 5
-    assert sim.server.all("events") == []
+    assert sim.events() == []
 
 
 def test_a_csinode_that_is_refused_is_looked_for() -> None:

@@ -183,7 +183,7 @@ def test_a_changed_manifest_replaces_the_pod_and_its_mirror() -> None:
     assert after["metadata"]["annotations"][key] != before["metadata"]["annotations"][key]
     assert after["status"]["phase"] == "Running"
     assert after["status"]["containerStatuses"][0]["image"].endswith("proxy:2")
-    killed = [each for each in sim.server.all("events") if each["reason"] == "Killing"]
+    killed = sim.events("Killing")
     assert [each["involvedObject"]["name"] for each in killed] == ["proxy-n-0"]
 
 
@@ -193,7 +193,7 @@ def test_a_changed_static_pod_starts_a_back_off_after_the_end_of_its_namesake() 
     put(sim, manifest(image="proxy:2"))
     sim.run_for(seconds=50)
     ends = {}
-    for each in sim.server.all("events"):
+    for each in sim.events():
         if each["reason"] == "Killing":
             ends[each["involvedObject"]["name"]] = each["firstTimestamp"]
     assert len(ends) == 20
@@ -209,7 +209,7 @@ def test_the_events_of_a_static_pod_carry_its_hash() -> None:
     sim = started()
     key = "kubernetes.io/config.mirror"
     wanted = mirror(sim)["metadata"]["annotations"][key]
-    events = [each for each in sim.server.all("events") if each["involvedObject"]["kind"] == "Pod"]
+    events = [each for each in sim.events() if each["involvedObject"]["kind"] == "Pod"]
     assert events
     assert {each["involvedObject"]["uid"] for each in events} == {wanted}
 
@@ -288,7 +288,7 @@ def test_a_mirror_without_a_manifest_is_deleted_within_housekeeping() -> None:
 
 def test_two_manifests_of_one_name_are_an_error() -> None:
     sim = started(1, manifest(), manifest(image="proxy:3"))
-    [event] = [each for each in sim.server.all("events") if each["reason"] == "FailedValidation"]
+    [event] = sim.events("FailedValidation")
     assert event["message"].startswith("Error validating pod proxy-n-0_kube-system(")
     assert event["message"].endswith(') from file due to duplicate pod name "proxy-n-0", ignoring')
     assert mirror(sim)["spec"]["containers"][0]["image"] == "proxy:1"
@@ -332,8 +332,7 @@ def test_a_crash_of_a_static_pod_brings_the_mirror_that_was_refused() -> None:
 
 def test_nothing_is_removed_before_every_source_was_read() -> None:
     model = MODEL
-    sim = Simulation(seed=6, model=model)
-    sim.run_for(seconds=30)
+    sim = Simulation(seed=6, model=model).run_for(seconds=30)
     sim.create_pod("web")
     sim.run_for(seconds=10)
     sim.server.remove(("pods", "default", "web"))
@@ -406,6 +405,6 @@ def test_a_static_pod_makes_room_for_itself_on_a_full_node() -> None:
     put(sim, manifest(containers=[big]))
     sim.run_for(seconds=40)
     assert sim.phase("web") == "Succeeded"  # it exits with 0
-    [event] = [each for each in sim.server.all("events") if each["reason"] == "Preempting"]
+    [event] = sim.events("Preempting")
     assert event["involvedObject"]["name"] == "web"
     assert mirror(sim)["status"]["phase"] == "Running"

@@ -100,7 +100,7 @@ def test_a_volume_that_is_not_mounted_is_told_and_keeps_its_pod_waiting() -> Non
     create_pods(sim)
     sim.run_for(seconds=90)
     assert phases(sim) == ONE_WAITS
-    told = [each for each in sim.server.all("events") if each["reason"] == "FailedMount"]
+    told = sim.events("FailedMount")
     assert {each["involvedObject"]["name"] for each in told} == {"db-n-1"}
     assert any("wrong fs type" in each["message"] for each in told)
     assert sim.ready() == len(NODES)

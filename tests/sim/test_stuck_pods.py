@@ -44,18 +44,14 @@ def pod(sim: Simulation, name: str) -> Object:
 def told(sim: Simulation, reason: str) -> dict[str, list[str]]:
     """Return the messages of the events with a reason, by whom they are about."""
     found: dict[str, list[str]] = {}
-    for each in sim.server.all("events"):
+    for each in sim.events():
         if each["reason"] == reason:
             found.setdefault(each["involvedObject"]["name"], []).append(each["message"])
     return found
 
 
 def count(sim: Simulation, name: str, reason: str) -> int:
-    return sum(
-        int(each["count"])
-        for each in sim.server.all("events")
-        if each["reason"] == reason and each["involvedObject"]["name"] == name
-    )
+    return sum(int(each["count"]) for each in sim.events(reason, name))
 
 
 def runs(sim: Simulation, node: int = 1) -> int:
@@ -161,13 +157,13 @@ def test_volumes_that_do_not_unmount_keep_their_pods_without_a_word() -> None:
     sim = started()
     run_pods(sim)
     sim.go_wrong(type="UnmountFailure", nodes=["n-1"], seconds=200)
-    before = len(sim.server.all("events"))
+    before = len(sim.events())
     for node in sim.names:
         sim.server.delete_pod(f"web-{node}")
     sim.run_for(seconds=190)
     assert left(sim) == {"web-n-1": "Succeeded"}
     assert not sim.calls("n-1", "DELETE", "/pods/")
-    assert len(sim.server.all("events")) == before + 2  # Killing, of both
+    assert len(sim.events()) == before + 2  # Killing, of both
     sim.run_for(seconds=10 + UNMOUNT_S)
     assert left(sim) == {}
     assert [each.node for each in sim.calls(verb="DELETE", path="/pods/")] == ["n-0", "n-1"]

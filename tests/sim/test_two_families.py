@@ -30,8 +30,7 @@ def give(sim: Simulation, *cidrs: str) -> None:
 
 
 def settled(model: NodeModel, *cidrs: str, light: bool = False) -> Simulation:
-    sim = Simulation(seed=21, model=model, light=light)
-    sim.run_for(30)
+    sim = Simulation(seed=21, model=model, light=light).run_for(30)
     give(sim, *cidrs)
     return sim
 
@@ -44,7 +43,7 @@ def run_pods(sim: Simulation) -> None:
 
 def ips(sim: Simulation, pod: str, of: str = "pod") -> list[str]:
     """Return the addresses of a pod, of which the first one stands alone as well."""
-    status = sim.server.get("pods", pod, "default")["status"]
+    status = sim.status(pod)
     listed = [each["ip"] for each in status[f"{of}IPs"]]
     assert status[f"{of}IP"] == listed[0]
     return listed
@@ -115,16 +114,11 @@ def resumed(before: Simulation, model: NodeModel) -> Simulation:
         for key, obj in objects:
             server.create(key, obj)
 
-    sim = Simulation(seed=22, model=model, setup=setup)
-    sim.run_for(60)
-    return sim
+    return Simulation(seed=22, model=model, setup=setup).run_for(60)
 
 
 def container_ids(sim: Simulation) -> list[str]:
-    statuses: list[Object] = [
-        sim.server.get("pods", pod, "default")["status"]["containerStatuses"][0]
-        for pod in ("web", "host")
-    ]
+    statuses: list[Object] = [sim.status(pod)["containerStatuses"][0] for pod in ("web", "host")]
     return [str(each["containerID"]) for each in statuses]
 
 
@@ -159,11 +153,7 @@ def test_a_range_of_one_family_that_is_full_holds_a_pod_up_until_another_goes() 
         sim.create_pod(name, terminationGracePeriodSeconds=1)
     sim.run_for(60)
     [starved] = [name for name in names if sim.phase(name) == "Pending"]
-    told = [
-        each["message"]
-        for each in sim.server.all("events")
-        if each["reason"] == "FailedCreatePodSandBox"
-    ]
+    told = [each["message"] for each in sim.events("FailedCreatePodSandBox")]
     assert told
     end = "range 1: no IP addresses available in range set: fd00:9::1-fd00:9::3"
     assert all(message.endswith(end) for message in told)

@@ -16,8 +16,7 @@ RESYNC_S = 95  # 60 to 90 s, and what follows
 
 
 def model_with(**driver: object) -> Simulation:
-    sim = Simulation(model=model_of(csiDrivers=[{"name": DRIVER, **driver}]))
-    sim.run_for(seconds=60)
+    sim = Simulation(model=model_of(csiDrivers=[{"name": DRIVER, **driver}])).run_for(seconds=60)
     claim(sim.server)
     shape(sim, "1Gi", "1Gi")
     return sim
@@ -55,11 +54,7 @@ def status_of(sim: Simulation) -> Object:
 
 
 def told(sim: Simulation, reason: str) -> dict[str, str]:
-    return {
-        each["involvedObject"]["kind"]: each["message"]
-        for each in sim.server.all("events")
-        if each["reason"] == reason
-    }
+    return {each["involvedObject"]["kind"]: each["message"] for each in sim.events(reason)}
 
 
 def requests(sim: Simulation, since_s: float) -> list[str]:
@@ -102,7 +97,7 @@ def test_the_claim_of_an_event_is_the_one_that_was_written() -> None:
     sim.run_for(seconds=RESYNC_S)
     [about] = [
         each["involvedObject"]
-        for each in sim.server.all("events")
+        for each in sim.events()
         if each["involvedObject"]["kind"] == "PersistentVolumeClaim"
     ]
     stored = sim.server.get("persistentvolumeclaims", "data", "default")["metadata"]

@@ -41,9 +41,7 @@ def attach(sim: Simulation) -> None:
 
 
 def started() -> Simulation:
-    sim = Simulation(model=MODEL)
-    sim.run_for(seconds=60)
-    return sim
+    return Simulation(model=MODEL).run_for(seconds=60)
 
 
 def reads(sim: Simulation, since_s: float) -> list[str]:
@@ -57,11 +55,7 @@ def reads(sim: Simulation, since_s: float) -> list[str]:
 
 
 def mount_events(sim: Simulation) -> dict[str, int]:
-    return {
-        each["message"]: each["count"]
-        for each in sim.server.all("events")
-        if each["reason"] == "FailedMount"
-    }
+    return {each["message"]: each["count"] for each in sim.events("FailedMount")}
 
 
 def test_a_claim_is_reported_attached_and_mounted() -> None:
@@ -171,8 +165,7 @@ def test_a_wait_for_attach_times_out_without_an_event_and_goes_on() -> None:
 
 
 def test_a_driver_that_is_not_on_the_node_fails_to_mount() -> None:
-    sim = Simulation()
-    sim.run_for(seconds=60)
+    sim = Simulation().run_for(seconds=60)
     claim(sim.server)
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=11)
@@ -424,8 +417,7 @@ def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
 
 
 def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
-    sim = Simulation(light=True, model=MODEL)
-    sim.run_for(seconds=60)
+    sim = Simulation(light=True, model=MODEL).run_for(seconds=60)
     claim(sim.server)
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=3)
@@ -447,7 +439,7 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
     sim.run_for(seconds=120)
     assert sim.phase("db") == "Pending"
     sim.run_for(seconds=15)
-    found = sim.server.get("pods", "db", "default")["status"]
+    found = sim.status("db")
     assert (found["phase"], found["reason"]) == ("Failed", "VolumeAttachmentLimitExceeded")
     assert found["message"] == (
         "Pod was rejected: Node has reached its volume attachment limit, rejecting pod. unmounted "
@@ -475,11 +467,7 @@ def test_a_raw_block_volume_is_mapped_and_says_so() -> None:
     attach(sim)
     sim.run_for(seconds=3)
     assert sim.phase("db") == "Running"
-    found = [
-        each["message"]
-        for each in sim.server.all("events")
-        if each["reason"] == "SuccessfulMountVolume"
-    ]
+    found = [each["message"] for each in sim.events("SuccessfulMountVolume")]
     text = 'MapVolume.MapPodDevice succeeded for volume "pv-1" '
     home = "/var/lib/kubelet"
     assert found == [

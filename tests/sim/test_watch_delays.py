@@ -15,8 +15,7 @@ PODS = 24
 
 def played(*faults: AnswersSlow | EventsLate, light: bool = False) -> Simulation:
     """Let pods start while something is wrong."""
-    sim = Simulation(nodes=2, seed=3, light=light)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=2, seed=3, light=light).run_for(seconds=60)
     for fault in faults:
         sim.inject(fault, seconds=1_000)
     for number in range(PODS):
@@ -64,8 +63,7 @@ def test_a_watch_that_lags_shows_in_both() -> None:
 
 def starting() -> Simulation:
     """Return a node that knows its pods and is about to tell of them."""
-    sim = Simulation(nodes=1, seed=3)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=1, seed=3).run_for(seconds=60)
     for number in range(PODS):
         sim.create_pod(f"p{number}")
     sim.run_for(seconds=0.1)

@@ -12,9 +12,7 @@ SHARED = {"nodes": 1, "pods": 1, "services": 1, "csidrivers": 1, "runtimeclasses
 
 
 def settled(*, light: bool, own_watches: bool, seed: int = 4) -> Simulation:
-    sim = Simulation(nodes=NODES, seed=seed, light=light, own_watches=own_watches)
-    sim.run_for(60)
-    return sim
+    return Simulation(nodes=NODES, seed=seed, light=light, own_watches=own_watches).run_for(60)
 
 
 def opened(sim: Simulation, *, by_nodes: bool) -> dict[str, int]:

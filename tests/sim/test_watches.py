@@ -16,8 +16,7 @@ pytest_plugins = ("sim_encodings",)
 
 
 def test_a_watch_that_times_out_goes_on_from_its_version() -> None:
-    sim = Simulation(nodes=10, seed=1)
-    sim.run_for(seconds=1200)
+    sim = Simulation(nodes=10, seed=1).run_for(seconds=1200)
     again = sim.calls(verb="WATCH", since_s=30)
     assert len(again) >= 10 * WATCHES * 2
     assert all("sendInitialEvents" not in each.path for each in again)
@@ -27,8 +26,7 @@ def test_a_watch_that_times_out_goes_on_from_its_version() -> None:
 
 
 def test_a_watch_lives_five_to_ten_minutes() -> None:
-    sim = Simulation(seed=2)
-    sim.run_for(seconds=3600)
+    sim = Simulation(seed=2).run_for(seconds=3600)
     times = [each.t_ns / 1e9 for each in sim.calls(verb="WATCH", path="/api/v1/pods")]
     lives = [after - before for before, after in pairwise(times)]
     assert min(lives) >= 300
@@ -36,8 +34,7 @@ def test_a_watch_lives_five_to_ten_minutes() -> None:
 
 
 def test_an_expired_version_is_met_with_back_off_and_a_new_snapshot() -> None:
-    sim = Simulation(nodes=20, seed=3)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=20, seed=3).run_for(seconds=60)
     sim.inject(VersionsExpired())
     sim.run_for(seconds=10)
     first = sim.calls("n-7", "WATCH", "/api/v1/pods", since_s=60)
@@ -49,8 +46,7 @@ def test_an_expired_version_is_met_with_back_off_and_a_new_snapshot() -> None:
 
 
 def test_a_pod_that_came_while_versions_expired_is_seen() -> None:
-    sim = Simulation(seed=4)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=4).run_for(seconds=60)
     sim.create_pod("old")
     sim.run_for(seconds=5)
     sim.inject(VersionsExpired())
@@ -65,8 +61,7 @@ def test_a_pod_that_came_while_versions_expired_is_seen() -> None:
 
 
 def test_watches_that_the_server_ends_reopen_at_once() -> None:
-    sim = Simulation(nodes=3, seed=5)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=3, seed=5).run_for(seconds=60)
     sim.inject(WatchesEnded())
     sim.run_for(seconds=1)
     again = sim.calls(verb="WATCH", since_s=60)
@@ -76,8 +71,7 @@ def test_watches_that_the_server_ends_reopen_at_once() -> None:
 
 def test_a_watch_that_keeps_ending_is_not_asked_for_at_once() -> None:
     """Source: client-go: a watch that ends within a second without events is an error."""
-    sim = Simulation(seed=6)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=6).run_for(seconds=60)
     for tenth in range(100):
         sim.after(tenth / 10, lambda: sim.inject(WatchesEnded()))
     sim.run_for(seconds=10)
@@ -87,8 +81,7 @@ def test_a_watch_that_keeps_ending_is_not_asked_for_at_once() -> None:
 
 
 def test_lost_connections_resume_watches() -> None:
-    sim = Simulation(nodes=5, seed=7)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=5, seed=7).run_for(seconds=60)
     sim.inject(ConnectionsDropped())
     sim.run_for(seconds=1)
     again = sim.calls(verb="WATCH", code=200, since_s=60)
@@ -110,8 +103,7 @@ def test_a_server_without_watch_lists_is_listed() -> None:
 
 
 def test_a_refused_watch_backs_off_up_to_a_minute() -> None:
-    sim = Simulation(nodes=4, seed=9)
-    sim.run_for(seconds=60)
+    sim = Simulation(nodes=4, seed=9).run_for(seconds=60)
     sim.inject(ApiServerAnswers(500), seconds=120)
     sim.inject(WatchesEnded())
     sim.run_for(seconds=120)
@@ -122,8 +114,7 @@ def test_a_refused_watch_backs_off_up_to_a_minute() -> None:
 
 
 def test_a_throttled_watch_waits_as_told() -> None:
-    sim = Simulation(seed=10)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=10).run_for(seconds=60)
     sim.inject(Throttled("WATCH", 3), seconds=30)
     sim.inject(WatchesEnded())
     sim.run_for(seconds=2.5)
@@ -133,8 +124,7 @@ def test_a_throttled_watch_waits_as_told() -> None:
 
 def test_an_error_event_ends_a_stream_once() -> None:
     """The server closes the stream right after an ERROR: one relist, not two."""
-    sim = Simulation(seed=11)
-    sim.run_for(seconds=60)
+    sim = Simulation(seed=11).run_for(seconds=60)
     refused = sim.server.encoded(refusal(500, "InternalError"))
     error = sim.server.encoding.event(b"ERROR", refused.body)
     for watches in list(sim.server._watches.values()):

@@ -29,8 +29,7 @@ def play(
     mangled_s: int = MANGLED_S,
 ) -> Counter[str]:
     """Play a story; return how many frames were changed, by how. Raises AssertionError."""
-    sim = Simulation(nodes=NODES, seed=seed, light=light, encoding=encoding)
-    sim.run_for(seconds=20)
+    sim = Simulation(nodes=NODES, seed=seed, light=light, encoding=encoding).run_for(seconds=20)
     fault = FramesMangled(seed, share)
     sim.inject(fault, seconds=mangled_s)
     for number, at_s in zip(count(), range(0, mangled_s - POD_S, POD_EVERY_S), strict=False):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import pytest
 from support.go_program import TESTED
@@ -209,8 +209,9 @@ class Simulation:
     def now_s(self) -> float:
         return self.clock.now_ns() / NS_PER_S
 
-    def run_for(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> Self:
         self.world.run_until(self.clock.now_ns() + int(seconds * NS_PER_S))
+        return self
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Do something at a later instant."""
@@ -291,6 +292,18 @@ class Simulation:
         """Return a pod's phase, "" once it is gone."""
         found = self.server.find("pods", pod, "default")
         return str(found["status"]["phase"]) if found else ""
+
+    def status(self, pod: str) -> Object:
+        found: Object = self.server.get("pods", pod, "default")["status"]
+        return found
+
+    def events(self, reason: str = "", about: str = "") -> list[Object]:
+        """Return the Events of a reason, or about an object, the oldest first."""
+        return [
+            each
+            for each in self.server.all("events")
+            if reason in {"", each["reason"]} and about in {"", each["involvedObject"]["name"]}
+        ]
 
     # ---- what happened ----
 

@@ -63,12 +63,6 @@ def test_the_end_of_an_expansion_takes_its_conditions_along(
     assert tuple(status.get("conditions") or ()) == others
 
 
-def test_the_end_of_an_expansion_says_nothing_of_conditions_that_there_are_none_of() -> None:
-    body = patched(decode_claim(claim()), ResizeStatus.NONE, "2Gi")
-    status = {"allocatedResourceStatuses": None, "capacity": {"storage": "2Gi"}}
-    assert body == {"metadata": {"resourceVersion": "7"}, "status": status}
-
-
 def test_an_error_is_a_condition_and_no_matter_of_versions() -> None:
     old = decode_claim(claim(PENDING))
     body = patched(old, ResizeStatus.NODE_INFEASIBLE, error="Expander.NodeExpand failed")
