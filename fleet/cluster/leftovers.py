@@ -356,7 +356,10 @@ async def find_load(api: Api, run: str = "") -> list[Leftover]:
     return [
         Leftover(f"{path}/{metadata['name']}", metadata["uid"], of)
         for path, right in LOAD_KINDS
-        async for of, item in labelled(api, path, right, LABEL, run, METADATA_ONLY)
+        if await is_allowed(api, right)
+        async for of, item in labelled(
+            api, path, right._replace(verb="list"), LABEL, run, METADATA_ONLY
+        )
         if LOAD_LABEL in (metadata := item["metadata"])["labels"]
         and metadata["name"] == load_name(of)
     ]
