@@ -345,7 +345,6 @@ class Cluster:
         await self.close()
 
     async def close(self) -> None:
-        """Close fleet's own connections."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -100,7 +100,6 @@ class BuildProgress:
             self._line()
 
     def elapsed(self) -> str:
-        """Return the time since the beginning."""
         minutes, seconds = divmod(int(self._now_s() - self._began_s), 60)
         return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
 

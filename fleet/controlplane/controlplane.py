@@ -225,7 +225,6 @@ class ControlPlane:
         await self._components[component].stop(grace_s=0)
 
     def signal(self, component: str, number: Signals) -> None:
-        """Send a signal to one component, such as SIGSTOP."""
         self._components[component].signal(number)
 
     async def revive(self, component: str) -> None:
@@ -299,7 +298,6 @@ class ControlPlane:
         return self._info
 
     async def _bring_up(self, probe: Probe, url: str) -> None:
-        """Start the components in order."""
         await self._start_component(ETCD, self._health(ETCD, probe))
         await self._start_component(APISERVER, self._health(APISERVER, probe))
         await asyncio.gather(

@@ -131,6 +131,5 @@ class Component:
             return ""
 
     def last_lines(self) -> tuple[str, ...]:
-        """Give the last lines of the log, for a message."""
         lines = self.output().splitlines()[-LAST_LINES:]
         return tuple(line[:LINE_CHARACTERS] for line in lines)

@@ -194,7 +194,6 @@ class Injector:
         self._apply(injection)
 
     def _of(self, node: NodeId, types: Iterable[FaultType]) -> list[Injection]:
-        """Return the faults of some types that a node has."""
         wanted = frozenset(types)
         return [
             each

@@ -42,7 +42,6 @@ class Readiness:
         self._look()
 
     def forget(self, name: str) -> None:
-        """Forget a node that is not counted any more."""
         self.present.discard(name)
         self.ready.discard(name)
 

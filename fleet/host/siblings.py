@@ -90,7 +90,6 @@ class Sibling:
             self.live = LiveFigures(**orjson.loads((self.run_directory / LIVE).read_bytes()))
 
     async def stop(self) -> None:
-        """Let it end in order."""
         if self._process is not None:
             await self._process.stop(END_S_MAX, politely=signal.SIGINT)
 
@@ -137,7 +136,6 @@ class Siblings:
             await self._sleep(POLL_S)
 
     def ready(self) -> int:
-        """Return how many of their nodes are Ready."""
         return sum(each.nodes_ready for each in self.live())
 
     def live(self) -> list[LiveFigures]:

@@ -30,7 +30,6 @@ class Serving(NamedTuple):
     shift: int = 0  # within LOOPBACK_POOL, see address_plan.py
 
     def address_of(self, index: int) -> str:
-        """Return the address of a node."""
         return self.address or str(LOOPBACK_POOL[index + self.shift + 1])
 
     def port_of(self, index: int) -> int:

@@ -84,7 +84,6 @@ class ResourceSpec(schema.Spec):
 
     @cached_property
     def path(self) -> bytes:
-        """The path of the collection."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
         within = f"/namespaces/{self.namespace}" if self.namespace else ""
         return f"{root}{within}/{self.resource}".encode()
@@ -268,7 +267,6 @@ class AgentModel(NodeAgentSpec):
         return self.back_off.first, self.back_off.max
 
     def rules(self) -> tuple[Rule, ...]:
-        """Return the rights that the agent's user needs."""
         rules = [
             Rule(each.group, each.resource, ("list", "watch"), each.namespace or "")
             for each in self.watches

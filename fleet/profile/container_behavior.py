@@ -43,7 +43,6 @@ class ProbeAnswer(enum.Enum):
 
     @property
     def is_good(self) -> bool:
-        """Return whether the probe counts as passed."""
         return self in {ProbeAnswer.SUCCESS, ProbeAnswer.WARNING}
 
 
@@ -167,7 +166,6 @@ class Probes(Spec):
     liveness: ProbeField | None = None
 
     def of(self, kind: ProbeKind) -> ProbeBehavior:
-        """Return what the probe of a kind finds."""
         return (self.startup, self.readiness, self.liveness)[kind] or ALWAYS_GOOD
 
 

@@ -129,7 +129,6 @@ class DistributionSpec(Spec):
         return self
 
     def compiled(self) -> Distribution:
-        """Return what is sampled."""
         low, high = self.min or 0, self.max if self.max is not None else _NO_MAX
         mean, median, p99 = (float(each or 0) for each in (self.mean, self.median, self.p99))
         a, b = float(self.value or 0), 0.0  # of Constant

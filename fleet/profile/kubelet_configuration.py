@@ -110,7 +110,6 @@ class TaintSpec(Spec):
     time_added: object = None
 
     def compiled(self) -> Taint:
-        """Return what a NodeModel keeps."""
         return self.key, self.value, self.effect
 
 
@@ -203,7 +202,6 @@ def cpus_in(text: str) -> frozenset[int]:
 
 
 def _cpu_list(text: str) -> str:
-    """Check a list of CPUs."""
     parts = [CPU_RANGE.fullmatch(part) for part in text.split(",")] if text else []
     if not all(part and int(part[1]) <= int(part[2] or part[1]) for part in parts):
         raise ValueError(f"{text!r} is not a list of CPUs such as 0-3,8")

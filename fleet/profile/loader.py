@@ -82,7 +82,6 @@ class NodeMix:
         return tuple(ranks)
 
     def model_of(self, index: int) -> NodeModel:
-        """Return the model of the node with an index."""
         return self.models[self._pattern[index % len(self._pattern)]]
 
     def adapt(
@@ -303,7 +302,6 @@ def path_of(source: str) -> Path:
 
 
 def load_file(path: Path) -> tuple[Document, ...]:
-    """Read all documents of a file."""
     documents = parse_documents(_read(path), str(path))
     for each in documents:
         if isinstance(each, NodeProfile):
@@ -368,7 +366,6 @@ class _Schema(GenerateJsonSchema):
 
 
 def json_schema() -> dict[str, object]:
-    """Return the JSON schema of every document, for editors."""
     return schema_of(TypeAdapter(Document), "fleet documents")
 
 
@@ -391,7 +388,6 @@ def is_path(source: str) -> bool:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the shipped documents by name."""
     root = shipped_directory()
     return {path.stem: path for part in DIRECTORIES for path in (root / part).glob("*.yaml")}
 

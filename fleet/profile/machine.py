@@ -187,11 +187,9 @@ class DeviceModel(Spec):
 
     @property
     def total(self) -> int:
-        """How many devices there are."""
         return self.count or len(self.ids)
 
     def numa_node(self, index: int) -> int:
-        """Return the NUMA node of a device."""
         return index * self.numa_nodes // self.total
 
     def device_id(self, node: str, index: int) -> str:

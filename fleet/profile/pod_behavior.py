@@ -268,7 +268,6 @@ class PodBehaviorManifest(Spec):
     spec: PodBehaviorSpec = PodBehaviorSpec()
 
     def compiled(self) -> "PodBehavior":
-        """Return what the runtime reads."""
         return PodBehavior.model_construct(None, name=self.metadata.name, **dict(self.spec))
 
 

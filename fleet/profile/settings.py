@@ -549,7 +549,6 @@ class Settings(BaseModel):
 
     @property
     def keeps_records(self) -> bool:
-        """Whether the records of the run stay in the cluster."""
         return self.record == "cluster" if self.record else self.shard is not None
 
     @property
@@ -638,6 +637,5 @@ def flags_of(given: Mapping[str, object]) -> list[str]:
 
 
 def flag_of(field: str) -> str:
-    """Return the command-line flag of a field or option."""
     by_name = Settings.model_fields.get(field)
     return "--" + ((by_name.alias if by_name else None) or field).replace("_", "-")

@@ -44,7 +44,6 @@ class Curve(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Return whether the amount never changes."""
         return len(self.points) == 1
 
     def at(self, t_ns: int) -> int:

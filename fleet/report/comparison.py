@@ -105,7 +105,6 @@ class Comparison(NamedTuple):
 
     @property
     def is_worse(self) -> bool:
-        """Return whether any figure of any run is worse than the first one's."""
         return any(any(row.worse) for row in self.rows)
 
 

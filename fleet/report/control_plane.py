@@ -370,7 +370,6 @@ class ControlPlaneSampler:
         return sample.took_ms / 1e3
 
     async def close(self) -> None:
-        """Close the connections to the local components."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

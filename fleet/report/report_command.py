@@ -129,7 +129,6 @@ WHY_CHARACTERS_MAX = 40  # of a reason in a cell of the table
 
 
 def amount(value: float | None, unit: str) -> str:
-    """Say a figure of a comparison."""
     if value is None:
         return "-"
     if unit == "s":

@@ -234,7 +234,6 @@ class Observation:
         return evidence
 
     def _last(self, name: str) -> Sample | None:
-        """Return what a component reported last."""
         listed = self._sampler.components if self._sampler is not None else ()
         return next((each.last for each in listed if each.name == name), None)
 

@@ -133,7 +133,6 @@ class Target:
         return self._files.enter_context(private_file(content))
 
     def _inputs(self) -> list[Path]:
-        """Return the kubeconfigs that the run reads."""
         settings = self._settings
         named = self._named().paths() if settings.kubeconfig or settings.context else []
         return [*named, *filter(None, [settings.bootstrap_kubeconfig])]

@@ -93,7 +93,6 @@ def _lines(phase: PhaseSpec, faults: Iterable[PhaseFault], nodes: int) -> Iterat
 
 
 def what_of(spec: ManifestSpec) -> str:
-    """Say which objects these are."""
     if spec.manifest is None:
         return spec.file
     metadata = spec.manifest["metadata"]

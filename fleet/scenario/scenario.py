@@ -290,7 +290,6 @@ class PhaseSpec(Spec):
 
     @property
     def all_faults(self) -> tuple[FaultSpec, ...]:
-        """Return all that may go wrong in it."""
         return (*self.faults, *(fault for each in self.random_faults for fault in each.of))
 
 
@@ -337,7 +336,6 @@ class Scenario(Spec):
 
     @property
     def nodes(self) -> int:
-        """How many nodes all pools have."""
         return sum(pool.replicas for pool in self.spec.node_pools)
 
     @property
