@@ -197,16 +197,25 @@ def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
       fleet capacity --max-nodes 5000
       fleet capacity --max-nodes 2000 --pods-per-node 10
       fleet capacity --max-nodes 2000 --scenario zone-outage -o json
+      fleet capacity --max-nodes 60000 --shard 0/3 --context c --confirm-cluster c
     """
     from fleet.run import capacity as search  # noqa: PLC0415
+    from fleet.run.capacity_shards import Part  # noqa: PLC0415
 
     names = ("first", "max_nodes", "precision", "tries", "ready_within", "run_dir")
     most, within = given["max_nodes"], given["ready_within"]
     workload = search.Workload(given.pop("pods_per_node"), given.pop("pod_churn"))
+    part = Part.parse(given.pop("shard"))
     options = search.options_of(*(given.pop(name) for name in names))
     note = _note if not given["quiet"] else lambda _line: None
-    asked = search.asked_of(scenario, hold, most, given, workload, within)
-    found = _run(search.search(asked, options, note))
+    asked = search.asked_of(scenario, hold, most, given, workload, within, part)
+    if part.shards > 1:
+        found = _run(search.search_with_others(asked, options, note))
+    else:
+        found = _run(search.search(asked, options, note))
+    if isinstance(found, int):
+        note(f"the search is over; this machine took part in {found} runs")
+        return Exit.OK
     click.echo(printed(output, found, search.text(found, options.directory)))
     return found.exit_code
 

@@ -17,6 +17,7 @@ all that is below it hold, and is the last one left. So a search has few runs mo
 import asyncio
 import contextlib
 import os
+import platform
 import signal
 import sys
 import time
@@ -28,12 +29,18 @@ from typing import Any, NamedTuple, cast
 import orjson
 import yaml
 
+from fleet.background import give_up
+from fleet.cluster.api_client import RUN, Cluster
+from fleet.cluster.cleanup import PATIENCE_S
+from fleet.cluster.credentials import ClusterSelection
+from fleet.cluster.run_id import new_run_id
+from fleet.cluster.runs import RunLease
 from fleet.controlplane.binaries import BIN_VARIABLE
 from fleet.controlplane.options import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
-from fleet.profile.loader import mix_of
+from fleet.profile.loader import NodeMix, mix_of
 from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings, flags_of, is_absent
 from fleet.profile.yaml_text import read_document
@@ -43,8 +50,9 @@ from fleet.report.findings import of_unit, sentence
 from fleet.report.printed import printed, table
 from fleet.report.report import Outcome, own_limit_words
 from fleet.report.run_directory import SUMMARY, TIMESERIES, RunRecord, read_run
-from fleet.report.service_levels import share_of_limit
+from fleet.report.service_levels import load_objectives, share_of_limit
 from fleet.report.summary_text import duration
+from fleet.run.capacity_shards import ALONE, Part, SharedSearch, take_part
 from fleet.scenario.scenario import find as find_scenario
 
 
@@ -123,7 +131,9 @@ class Asked(NamedTuple):
     """They begin with `spawn` or `run`; the number of nodes and the run directory are added."""
     variables: dict[str, str]  # what is nobody's to read in a list of processes
     load: str = IDLE  # what the nodes do, in words
-    scenario: str = ""  # the scenario of `--pods-per-node`, which the search writes for its runs
+    scenario: str = ""  # one that the search writes for its runs
+    part: Part = ALONE
+    settings: Settings = Settings()
 
 
 class Workload(NamedTuple):
@@ -132,11 +142,39 @@ class Workload(NamedTuple):
     pods_per_node: int | None = None
     churn: float | None = None  # pods replaced per second and node; None: as in the scenario
 
-    def scenario(self, hold: str, ready_within: str) -> tuple[str, str]:
-        """Return `cluster-in-use` with these figures, and what is on the nodes in words."""
-        made = read_document(find_scenario(IN_USE).read_text("utf-8"))
-        load, use = cast("Json", made)["spec"]["phases"]
+    def check(self, scenario: str | None, mix: NodeMix) -> None:
+        """Raise UsageError for pods that nodes have no room for, or that a scenario has."""
+        if self.pods_per_node is None:
+            if self.churn is not None:
+                raise UsageError("--pod-churn goes with --pods-per-node")
+            return
+        if scenario is not None:
+            raise UsageError("--pods-per-node excludes --scenario, which has pods of its own")
+        room = min(model.pods_max for model in mix.models)
+        if not 0 < self.pods_per_node < room:  # one more comes and goes
+            raise UsageError(
+                f"--pods-per-node: {self.pods_per_node} is not between 1 and {room - 1}, which "
+                "nodes of the profile have room for"
+            )
+        if self.churn is not None and not 0 <= self.churn <= 1:
+            raise UsageError(f"--pod-churn: {self.churn:g} is not between 0 and 1")
+
+    def scenario(self, hold: str, ready_within: str, slo: Path | None) -> tuple[str, str]:
+        """Return `cluster-in-use` with these figures, and what is on the nodes in words.
+
+        Without pods it is a scenario that holds still.
+        """
+        made = cast("Json", read_document(find_scenario(IN_USE).read_text("utf-8")))
+        spec = made["spec"]
+        load, use = spec["phases"]
         [apply], [churn] = load["apply"], use["churn"]
+        if slo is not None:
+            load_objectives(slo)
+            asked = cast("Json", read_document(slo.read_text("utf-8")))["spec"]
+            spec |= {key: asked[key] for key in ("defaults", "expectations") if key in asked}
+        if self.pods_per_node is None:
+            spec["phases"] = [{"name": "hold", "duration": hold}]
+            return yaml.safe_dump(made, sort_keys=False), IDLE
         apply["podsPerNode"] = apply["manifest"]["spec"]["replicas"] = self.pods_per_node
         load["until"]["timeout"], use["duration"] = ready_within, hold
         rate = churn["ratePerNode"] = churn["ratePerNode"] if self.churn is None else self.churn
@@ -182,6 +220,7 @@ def asked_of(
     given: Mapping[str, object],
     workload: Workload | None = None,
     ready_within: str = "10m",
+    part: Part = ALONE,
 ) -> Asked:
     """Return the options of each run but its size. Raises UsageError for what is not one."""
     options = {key: value for key, value in given.items() if not is_absent(value)}
@@ -194,32 +233,24 @@ def asked_of(
     settings = Settings.from_options(nodes=most, duration=hold, **options)
     if settings.names_cluster and not settings.confirm_cluster:
         raise UsageError("fleet capacity does not prompt; add --confirm-cluster CONTEXT")
+    if part.shards > 1 and not settings.names_cluster:
+        raise UsageError("--shard: machines meet at an existing cluster; name it with --context")
     text, load, mix = "", IDLE, mix_of(settings)
     workload = workload or Workload()
-    if workload.pods_per_node is not None:
-        if scenario is not None:
-            raise UsageError("--pods-per-node excludes --scenario, which has pods of its own")
-        room = min(model.pods_max for model in mix.models)
-        if not 0 < workload.pods_per_node < room:  # one more comes and goes
-            raise UsageError(
-                f"--pods-per-node: {workload.pods_per_node} is not between 1 and {room - 1}, which "
-                "nodes of the profile have room for"
-            )
-        if workload.churn is not None and not 0 <= workload.churn <= 1:
-            raise UsageError(f"--pod-churn: {workload.churn:g} is not between 0 and 1")
-        text, load = workload.scenario(hold, ready_within)
-        arguments = ["run"]
-    elif workload.churn is not None:
-        raise UsageError("--pod-churn goes with --pods-per-node")
-    elif scenario is not None:
+    workload.check(scenario, mix)
+    if scenario is not None:
         find_scenario(scenario)
         arguments, load = ["run", scenario], f"the scenario {scenario}"
-    elif settings.real_nodes:
-        raise UsageError("--real-nodes is about pods: add --scenario or --pods-per-node")
+    elif workload.pods_per_node is not None or part.shards > 1:
+        options.pop("slo", None)  # the scenario has it
+        text, load = workload.scenario(hold, ready_within, settings.slo)
+        arguments = ["run"]
     else:
         arguments = ["spawn", f"--duration={hold}"]
+    if settings.real_nodes and load == IDLE:
+        raise UsageError("--real-nodes is about pods: add --scenario or --pods-per-node")
     kept = {f"FLEET_{key.upper()}": str(options.pop(key)) for key in INHERITED & options.keys()}
-    return Asked(arguments + flags_of(options), kept, load, text)
+    return Asked(arguments + flags_of(options), kept, load, text, part, settings)
 
 
 def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
@@ -228,11 +259,8 @@ def environment_of(asked: Asked, environ: Mapping[str, str]) -> dict[str, str]:
     return without_options(environ) | kept | asked.variables
 
 
-async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
-    """Look for the largest size that holds, and write `capacity.json`.
-
-    Raises UsageError or SetupError if a run does not come to a verdict.
-    """
+def prepare(asked: Asked, options: CapacityOptions) -> None:
+    """Make the directory of the search, with the scenario of its runs. Raises UsageError."""
     try:
         options.directory.mkdir(parents=True)
     except FileExistsError as error:
@@ -241,6 +269,49 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         file = options.directory / f"{IN_USE}.yaml"
         file.write_text(asked.scenario, "utf-8")
         asked.arguments.insert(1, str(file))
+
+
+async def search_with_others(asked: Asked, options: CapacityOptions, note: Note) -> Search | int:
+    """Search as one of several machines; all but shard 0 return in how many sizes they took part.
+
+    Raises FleetError.
+    """
+    settings, part = asked.settings, asked.part
+    named = ClusterSelection(
+        kubeconfig=settings.kubeconfig,
+        context=settings.context or None,
+        in_cluster=settings.in_cluster,
+    )
+    async with await Cluster.connect(named) as cluster:
+        api, prefix = cluster.api("capacity", patience_s=PATIENCE_S), settings.name_prefix
+        if part.shard:
+            prepare(asked, options)
+
+            def run_of(nodes: int, run_id: str, flags: Sequence[str]) -> Component:
+                return _run_of(nodes, options.directory / run_id, flags, asked, options)
+
+            return await take_part(api, part, prefix, run_of, note)
+        run_id = new_run_id(time.time_ns(), os.getpid())
+        holder = f"{platform.node()}-{os.getpid()}"
+        lease = RunLease(cluster.api(RUN), prefix, run_id, holder=holder)
+        await lease.acquire()
+        keeping = asyncio.ensure_future(lease.keep())
+        try:
+            return await search(asked, options, note, SharedSearch(api, lease, part, settings))
+        finally:
+            await give_up(keeping)
+            await lease.release()
+
+
+async def search(
+    asked: Asked, options: CapacityOptions, note: Note, shared: SharedSearch | None = None
+) -> Search:
+    """Look for the largest size that holds, and write `capacity.json`.
+
+    `shared` is what other machines take part by. Raises UsageError or SetupError if a run does not
+    come to a verdict.
+    """
+    prepare(asked, options)
     began_s = time.monotonic()
     sizes = options.sizes
     probes: list[Probe] = []
@@ -249,7 +320,7 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
         attempt = 1 + sum(each.nodes == nodes for each in probes)
         note(f"{nodes:,} nodes{f', try {attempt}' if attempt > 1 else ''} ...")
         try:
-            probe = await _probe(nodes, attempt, asked, options)
+            probe = await _probe(nodes, attempt, asked, options, shared)
         except asyncio.CancelledError:  # Ctrl-C or SIGTERM
             if not probes:
                 raise
@@ -291,29 +362,47 @@ async def search(asked: Asked, options: CapacityOptions, note: Note) -> Search:
     return found
 
 
-async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOptions) -> Probe:
-    """Make the run of one size."""
-    directory = options.directory / f"{nodes:06}-{attempt}"
-    command = (sys.executable, "-m", "fleet.cli", *asked.arguments, f"--nodes={nodes}")
-    run = Component(
+def _run_of(
+    nodes: int, directory: Path, flags: Sequence[str], asked: Asked, options: CapacityOptions
+) -> Component:
+    command = (sys.executable, "-m", "fleet.cli", *asked.arguments, *flags)
+    return Component(
         f"the run of {nodes} nodes",
         (*command, f"--run-dir={directory}"),
-        options.directory / f"{directory.name}.log",
+        options.directory / f"{directory.relative_to(options.directory).parts[0]}.log",
         environment=environment_of(asked, os.environ),
     )
+
+
+async def _probe(
+    nodes: int,
+    attempt: int,
+    asked: Asked,
+    options: CapacityOptions,
+    shared: SharedSearch | None,
+) -> Probe:
+    """Make the run of one size."""
+    directory = options.directory / f"{nodes:06}-{attempt}"
+    own, flags = directory, [f"--nodes={nodes}"]
+    if shared is not None:
+        own, flags = directory / "shards" / "first", await shared.begin(nodes, attempt)
+    run = _run_of(nodes, own, flags, asked, options)
     await run.start()
     ended = asyncio.ensure_future(run.wait())
     try:
-        is_late = await _is_late(ended, directory, nodes, options.ready_within_ns / 1e9)
+        is_late = await _is_late(ended, own, nodes, options.ready_within_ns / 1e9, shared)
         if is_late:
             run.signal(signal.SIGINT)
         death = await ended
     finally:
         await run.stop(END_S_MAX, politely=signal.SIGINT)
-    if death.returncode not in _JUDGED or not (directory / SUMMARY).exists():
+    code = death.returncode
+    if code not in _JUDGED or not (own / SUMMARY).exists():
         lines = [line for line in death.last_lines if line.startswith(SAYS)] or ["", run.output()]
-        kind = UsageError if death.returncode == Exit.USAGE else SetupError
+        kind = UsageError if code == Exit.USAGE else SetupError
         raise kind(f"{run.name}: {lines[-1].removeprefix(SAYS).strip()[-400:]}")
+    if shared is not None:
+        code = await shared.judge(directory)
     record = read_run(directory)
     verdict, told = judged(record, nodes, options.ready_within_ns if is_late else None)
     name, share, shown = nearest(record) if not is_late else ("", None, "")
@@ -327,7 +416,7 @@ async def _probe(nodes: int, attempt: int, asked: Asked, options: CapacityOption
         share=share,
         shown=shown,
         directory=str(directory),
-        exit_code=death.returncode,
+        exit_code=code,
         ended=ended_by(record),
     )
 
@@ -369,16 +458,32 @@ def judged(run: RunRecord, nodes: int, late_ns: int | None) -> tuple[Outcome, st
 
 
 async def _is_late(
-    ended: "asyncio.Future[ComponentDeath]", directory: Path, nodes: int, limit_s: float
+    ended: "asyncio.Future[ComponentDeath]",
+    directory: Path,
+    nodes: int,
+    limit_s: float,
+    shared: SharedSearch | None = None,
 ) -> bool:
     """Wait until a run has ended or its nodes are Ready; return whether that took too long.
 
-    The time that a local control plane takes to start does not count.
+    The time that a local control plane takes to start does not count, nor that until other machines
+    take part.
     """
-    for step, most_s in ((_has_begun(directory), None), (_all_ready(directory, nodes), limit_s)):
-        waits = asyncio.ensure_future(step)
+
+    async def begin() -> None:
+        await _has_begun(directory)
+        if shared is not None:
+            await shared.joined()
+
+    async def come_up() -> None:
+        await _all_ready(directory, nodes, shared)
+
+    for step, most_s in ((begin, None), (come_up, limit_s)):
+        waits = asyncio.ensure_future(step())
         await asyncio.wait((ended, waits), timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         is_late = not ended.done() and not waits.done()
+        if waits.done():
+            waits.result()
         waits.cancel()
     return is_late
 
@@ -390,10 +495,13 @@ async def _has_begun(directory: Path) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _all_ready(directory: Path, nodes: int) -> None:
+async def _all_ready(directory: Path, nodes: int, shared: SharedSearch | None) -> None:
     """Wait until the time series of a run, one a process, have seen all of its nodes Ready."""
-    while _ready(directory) < nodes:  # noqa: ASYNC110 - other processes write
+    elsewhere = 0
+    while _ready(directory) + elsewhere < nodes:
         await asyncio.sleep(0.5)
+        if shared is not None:
+            elsewhere = await shared.ready()
 
 
 def _ready(directory: Path) -> int:

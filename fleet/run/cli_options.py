@@ -354,6 +354,7 @@ capacity_options = options(
         "Pods to replace per second and node (default 0.004 if there are pods).",
     ),
     ("--scenario", "FILE", "Play this scenario with each size."),
+    ("--shard", "K/N", "Search with N machines: 0/N leads, 1/N to N-1/N follow.", "0/1"),
     ("--run-dir", PATH, "Directory of all runs (default runs/capacity-<time>)."),
 )
 # fmt: off

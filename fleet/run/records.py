@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from fleet.cluster.api_client import Cluster
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.cleanup import PATIENCE_S
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.kept_records import BYTES_MAX, keep_record, read_records, record_name
@@ -59,10 +59,16 @@ async def fetch_records(selection: ClusterSelection, run: str, directory: Path |
     """
     selection = selection if selection.is_named else standing()
     async with await Cluster.connect(selection) as cluster:
-        found = await read_records(cluster.api("record"), run)
+        directory = directory or RUNS_DIRECTORY / f"{run}-merged"
+        return await write_records(cluster.api("record"), run, directory)
+
+
+async def write_records(api: Api, run: str, directory: Path) -> Path:
+    """Write what `fetch_records` fetches below a directory."""
+    found = await read_records(api, run)
     if not found:
         raise UsageError(f"--run {run}: no shard of this run has left a record in this cluster")
-    shards = (directory or RUNS_DIRECTORY / f"{run}-merged") / "shards"
+    shards = directory / "shards"
     for name, files in found.items():
         (shards / name).mkdir(parents=True, exist_ok=True)
         for file in FILES & files.keys():

@@ -12,6 +12,7 @@ from support.summary_schema import read_summary
 
 from e2e.e2e_world import DEDICATED, FLEET, WAIT_MAX_S, Json, World
 from e2e.lateness import INVALID, is_late
+from fleet.cluster.kept_records import RECORD_OF
 
 pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -27,14 +28,21 @@ spec:
 """
 
 
+def options(world: World, name: str) -> tuple[str, ...]:
+    """Return those of a search from 3 to 6 nodes."""
+    return (
+        *("capacity", "--max-nodes=6", "--first=3", "--hold=1s", f"--name-prefix={name}"),
+        "--fidelity=light",  # whose few timers are no sample to find a run late by
+        *(f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--tries=1"),
+    )
+
+
 def searched(world: World, name: str, *arguments: str, no_report: str = "1") -> tuple[int, Json]:
     """Search from 3 to 6 nodes; return the exit code and `capacity.json`."""
     directory = world.root / f"capacity-{name}"
     done = world.fleet(
-        *("capacity", "--max-nodes=6", "--first=3", "--hold=1s", f"--name-prefix={name}"),
-        "--fidelity=light",  # whose few timers are no sample to find a run late by
-        *(f"--kubeconfig={world.info.kubeconfig}", *DEDICATED, "--tries=1", "--output=json"),
-        *(f"--run-dir={directory}", *arguments),
+        *options(world, name),
+        *("--output=json", f"--run-dir={directory}", *arguments),
         FLEET_NO_REPORT=no_report,
     )
     assert done.returncode in {0, 1}, done.stderr
@@ -74,6 +82,33 @@ def test_nodes_have_pods_while_a_size_is_held(world: World) -> None:
     assert (waited["name"], waited["met"]) == ("load: PodsReady within 10m0s", True)
     parts = {each["name"]: each for each in summary["phases"]}
     assert parts["load"]["until_s"] <= parts["steady"]["from_s"] <= parts["in-use"]["from_s"]
+
+
+def test_two_machines_search_together(world: World, tmp_path: Path) -> None:
+    """Each has its part of the nodes, and one verdict comes of the records of both."""
+    name, part = "both", ("--shard=1/2", f"--run-dir={tmp_path / 'second'}")
+    with subprocess.Popen(
+        (*FLEET, *options(world, name), *part), stderr=subprocess.PIPE, text=True
+    ) as second:
+        try:
+            code, found = searched(world, name, "--shard=0/2", "--max-nodes=3")
+            _, said = second.communicate(timeout=WAIT_MAX_S)
+        finally:
+            second.kill()
+    [probe] = found["probes"]
+    summary = read_summary(Path(probe["directory"]) / "summary.json")
+    if not was_late(probe):
+        assert (code, found["held"], probe["verdict"]) == (0, 3, "not-judged"), found
+    assert (summary["nodes"]["requested"], summary["nodes"]["ready"]) == (3, 3)
+    assert [(each["name"], each["nodes"]) for each in summary["shards"]] == [
+        ("both-0000", 2),
+        ("both-0001", 1),
+    ]
+    assert (second.returncode, said.splitlines()[-1]) == (
+        0,
+        "the search is over; this machine took part in 1 runs",
+    )
+    assert not world.items("configmaps", "-n", "default", "-l", RECORD_OF)
 
 
 def test_nothing_holds_what_cannot_be_kept(world: World, tmp_path: Path) -> None:

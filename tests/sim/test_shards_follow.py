@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from world.cluster_fakes import FakeApi
 from world.simulation import Simulation
-from world.virtual_loop import VirtualLoop
+from world.virtual_loop import VirtualLoop, Worlds
 from world.virtual_time import World
 
 from fleet.clock import NS_PER_S, Clock
@@ -29,7 +29,6 @@ pytest_plugins = ("sim_encodings",)
 
 NODES = (1, 3, 3, 3)  # by shard; a zone has every third node, so the first shard has none in it
 ZONE = "zone-b"
-STEP_NS = NS_PER_S // 20
 SCENARIO = """\
 apiVersion: fleet.emulator/v1alpha1
 kind: Scenario
@@ -47,25 +46,6 @@ spec:
     - {type: ClockSkew, by: 1h, at: 20s}
   - {name: recovery, until: {condition: NodesReady, timeout: 2m}}
 """
-
-
-class Worlds:
-    """Several simulations, each with an API server of its own, in one virtual time."""
-
-    def __init__(self) -> None:
-        self.simulations: list[Simulation] = []
-
-    @property
-    def clock(self) -> SimpleNamespace:
-        return SimpleNamespace(now_ns=lambda: self.now_ns)
-
-    now_ns = 0
-
-    def run_until(self, end_ns: int, is_woken: Callable[[], bool]) -> None:
-        while self.now_ns < end_ns and not is_woken():
-            self.now_ns = min(self.now_ns + STEP_NS, end_ns)
-            for each in self.simulations:
-                each.world.run_until(self.now_ns)
 
 
 class Cluster:

@@ -9,12 +9,33 @@ import asyncio
 import selectors
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from types import SimpleNamespace
 from typing import Any
 
 from fleet.clock import NS_PER_S
 from world.virtual_time import World
 
 _RESOLUTION_S = 1e-6
+_STEP_NS = NS_PER_S // 20
+
+
+class Worlds:
+    """Several simulations, each with an API server of its own, in one virtual time."""
+
+    def __init__(self) -> None:
+        self.simulations: list[Any] = []  # `Simulation`, which makes loops of its own
+
+    @property
+    def clock(self) -> SimpleNamespace:
+        return SimpleNamespace(now_ns=lambda: self.now_ns)
+
+    now_ns = 0
+
+    def run_until(self, end_ns: int, is_woken: Callable[[], bool]) -> None:
+        while self.now_ns < end_ns and not is_woken():
+            self.now_ns = min(self.now_ns + _STEP_NS, end_ns)
+            for each in self.simulations:
+                each.world.run_until(self.now_ns)
 
 
 class _Selector(selectors.BaseSelector):

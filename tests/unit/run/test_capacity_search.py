@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fleet.cli import run_scenario
 from fleet.controlplane.options import ComponentDeath
 from fleet.errors import UsageError
+from fleet.profile.settings import Settings
 from fleet.report.capacity_report import Probe, Search
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
@@ -31,6 +32,7 @@ from fleet.run.capacity import (
     search,
     text,
 )
+from fleet.run.capacity_shards import Part
 from fleet.scenario.scenario import parse
 
 
@@ -119,6 +121,48 @@ def test_pods_per_node_are_a_scenario_that_each_run_plays(tmp_path: Path) -> Non
     assert not still.spec.phases[1].churn
     usual = parse(asked_of(None, "75s", 9, {}, Workload(1)).scenario, "x")
     assert usual.spec.phases[1].churn[0].per_second(5_000) == 20
+
+
+def test_service_levels_of_a_file_are_those_of_the_scenario(tmp_path: Path) -> None:
+    slo = tmp_path / "slo.yaml"
+    slo.write_text(
+        "apiVersion: fleet.emulator/v1alpha1\nkind: ServiceLevelObjectives\nmetadata: {name: own}\n"
+        "spec: {defaults: false, expectations: [{sli: TimeToNodesReady, max: 9s}]}\n"
+    )
+    asked = asked_of(None, "75s", 9, {"slo": slo}, Workload(1))
+    assert asked.arguments == ["run"]
+    spec = parse(asked.scenario, "x").spec
+    assert not spec.defaults
+    assert [each.sli for each in spec.expectations] == ["TimeToNodesReady"]
+
+
+def test_several_machines_play_a_scenario_also_without_pods() -> None:
+    given = {"context": "test", "confirm_cluster": "test", "seed": 3}
+    asked = asked_of(None, "90s", 9, given, None, "3m", Part.parse("1/2"))
+    assert asked.arguments[0] == "run"
+    assert asked.load.startswith("no pods")
+    [phase] = parse(asked.scenario, "x").spec.phases
+    assert (phase.duration_ns, phase.until) == (90 * 10**9, None)
+    with pytest.raises(UsageError, match="--shard: machines meet at an existing cluster"):
+        asked_of(None, "90s", 9, {}, None, "3m", Part(1, 2))
+
+
+@pytest.mark.parametrize("text", ["", "1", "2/2", "-1/2", "0/0", "a/b"])
+def test_a_part_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--shard: .* is not K/N, such as 0/3"):
+        Part.parse(text)
+
+
+@given(st.integers(1, 300), st.integers(1, 9))
+def test_all_nodes_have_a_machine(nodes: int, shards: int) -> None:
+    parts = []
+    for shard in range(Part(0, shards).of(nodes)):
+        flags = Part(shard, shards).flags("r", nodes)
+        given_ = dict(
+            each.removeprefix("--").replace("-", "_").partition("=")[::2] for each in flags
+        )
+        parts.append(Settings.from_options(**given_).nodes)
+    assert (sum(parts), len(parts) <= shards) == (nodes, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,184 @@
+"""`fleet capacity --shard K/N`: N machines search together, and meet at the API server.
+
+    Lease of the name prefix    shard 0 holds it as long as it searches; it names the present run
+    Leases of that run          of its shards, as of any run of several; see lead.py
+
+Each size is a scenario that all shards play, of about as many nodes each.
+
+    shard 0    names a run -> all have joined it -> it ends -> all records are whole -> judges it
+    others     a run is new -> play it to its end -> ... -> the Lease is given up: it is over
+"""
+
+import asyncio
+import logging
+import math
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import msgspec
+
+from fleet.cluster.api_client import Api
+from fleet.cluster.cleanup import clean_run
+from fleet.cluster.runs import RunLease, find_lease, find_leases, read_holder
+from fleet.controlplane.options import ComponentDeath
+from fleet.controlplane.process import Component
+from fleet.errors import Exit, FleetError, SetupError, UsageError
+from fleet.host.siblings import END_S_MAX, refusal
+from fleet.profile.settings import Settings, flags_of
+from fleet.report.merge_command import find_records, merge_runs
+from fleet.run.lead import LEADER_LOST_S, STANDING_ANNOTATION, Standing
+from fleet.run.records import write_records
+
+RUN_ANNOTATION = "fleet.emulator/capacity"
+LOOK_S = 1.0
+JOINED_S_MAX = 120.0
+"""A machine that takes no part in a size by then ends the search."""
+
+log = logging.getLogger(__name__)
+
+
+class Part(NamedTuple):
+    """Which of the machines this is."""
+
+    shard: int = 0
+    shards: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `--shard`. Raises UsageError."""
+        shard, _, shards = text.partition("/")
+        if not (shard.isdecimal() and shards.isdecimal() and int(shard) < int(shards)):
+            raise UsageError(f"--shard: {text!r} is not K/N, such as 0/3 for the first of three")
+        return cls(int(shard), int(shards))
+
+    def of(self, nodes: int) -> int:
+        """Return how many machines have nodes in a run of so many."""
+        return math.ceil(nodes / math.ceil(nodes / self.shards))
+
+    def flags(self, run: str, nodes: int) -> list[str]:
+        """Return the options of this machine in a run of so many nodes."""
+        options = {"nodes": math.ceil(nodes / self.shards), "nodes_total": nodes}
+        return flags_of(options | {"shard": self.shard, "run_id": run, "record": "cluster"})
+
+
+ALONE = Part()
+
+
+class SharedSearch:
+    """What shard 0 has to do with the others for each size."""
+
+    def __init__(self, api: Api, lease: RunLease, part: Part, settings: Settings) -> None:
+        self._api = api
+        self._lease = lease
+        self._part = part
+        self._settings = settings
+        self._run, self._nodes = "", 0
+
+    async def begin(self, nodes: int, attempt: int) -> list[str]:
+        """Have all begin with a run of so many nodes; return the options of this machine."""
+        self._run, self._nodes = f"{self._lease.run_id}-{nodes}-{attempt}", nodes
+        await self._lease.say(RUN_ANNOTATION, f"{nodes}/{self._run}")
+        return self._part.flags(self._run, nodes)
+
+    async def joined(self) -> None:
+        """Wait until all machines take part. Raises SetupError if one does not."""
+        now_s = asyncio.get_running_loop().time
+        ends_s = now_s() + JOINED_S_MAX
+        prefix, processes = self._settings.name_prefix, self._settings.processes
+        shards = range(self._part.of(self._nodes))
+        while True:
+            leases, _refused, _now_s = await find_leases(self._api, self._run)
+            there = {read_holder(each, 0).prefix for each in leases}
+            lacking = [each for each in shards if f"{prefix}-{each * processes:04d}" not in there]
+            if not lacking:
+                return
+            if now_s() > ends_s:
+                parts = ", ".join(f"{each}/{self._part.shards}" for each in lacking)
+                raise SetupError(f"no machine takes part with --shard {parts}: see its output")
+            await asyncio.sleep(LOOK_S)
+
+    async def ready(self) -> int:
+        """Return how many nodes of the other machines are Ready."""
+        leases, _refused, _now_s = await find_leases(self._api, self._run)
+        notes = [each["metadata"]["annotations"].get(STANDING_ANNOTATION) for each in leases]
+        return sum(msgspec.json.decode(each, type=Standing).ready for each in notes if each)
+
+    async def judge(self, directory: Path) -> Exit:
+        """Make one run of the records of all shards, which then leave the cluster."""
+        now_s = asyncio.get_running_loop().time
+        ends_s = now_s() + END_S_MAX
+        wanted = self._part.of(self._nodes) * self._settings.processes
+        while True:
+            records = find_records((await write_records(self._api, self._run, directory),))
+            whole = {each.shard for each in records.values() if each.is_over}
+            if len(whole) >= wanted or now_s() > ends_s:
+                break
+            await asyncio.sleep(LOOK_S)
+        _, code = merge_runs(records, None, directory)
+        await clean_run(self._api, self._run)
+        return code
+
+
+async def take_part(
+    api: Api,
+    part: Part,
+    prefix: str,
+    run_of: Callable[[int, str, Sequence[str]], Component],
+    note: Callable[[str], None],
+) -> int:
+    """Play the part of this machine in each size until the search is over; return in how many.
+
+    `run_of` makes a run of a number of nodes, an id, and the options of this machine. Raises
+    SetupError if shard 0 does not come or goes without an end, and FleetError if a run is refused.
+    """
+    now_s = asyncio.get_running_loop().time
+    seen_s, named, played = now_s(), "", 0
+    run: Component | None = None
+    ended: asyncio.Future[ComponentDeath] | None = None
+    try:
+        while True:
+            wanted = await _named(api, prefix)
+            if wanted is None and named:
+                return played
+            if wanted:
+                seen_s = now_s()
+            if wanted and wanted != named:
+                if run is not None:
+                    await run.stop(END_S_MAX, politely=signal.SIGINT)
+                named, ended = wanted, None
+                count, _, run_id = wanted.partition("/")
+                nodes = int(count)
+                if part.shard < part.of(nodes):
+                    note(f"{nodes:,} nodes ...")
+                    run = run_of(nodes, run_id, part.flags(run_id, nodes))
+                    await run.start()
+                    ended, played = asyncio.ensure_future(run.wait()), played + 1
+            if ended is not None and ended.done():
+                if error := refusal(ended.result()):
+                    raise error
+                ended = None
+            if now_s() - seen_s > LEADER_LOST_S:
+                how = "was gone" if named else "did not come"
+                raise SetupError(f"--shard 0/{part.shards} {how} for {LEADER_LOST_S} s")
+            await asyncio.sleep(LOOK_S)
+    finally:
+        if run is not None:
+            await run.stop(END_S_MAX, politely=signal.SIGINT)
+
+
+async def _named(api: Api, prefix: str) -> str | None:
+    """Return how many nodes the present run of a search has, and its id; None for no search.
+
+    It is "" if shard 0 has not named one, or does not renew the Lease, or if nobody answers.
+    """
+    try:
+        lease, server_s = await find_lease(api, prefix)
+    except FleetError as error:  # the next look may do better
+        log.warning("the search: %s", error)
+        return ""
+    if lease is None:
+        return None
+    is_alive = read_holder(lease, server_s).is_alive
+    return lease["metadata"]["annotations"].get(RUN_ANNOTATION, "") if is_alive else ""

@@ -1,0 +1,249 @@
+"""`fleet capacity --shard K/N` in virtual time: three machines search, with simulated nodes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.summary_schema import read_summary
+from world.cluster_fakes import FakeApi
+from world.simulation import Simulation
+from world.virtual_loop import VirtualLoop, Worlds
+from world.virtual_time import World
+
+from fleet.background import give_up
+from fleet.clock import NS_PER_S, Clock
+from fleet.cluster.api_client import Cluster
+from fleet.cluster.kept_records import keep_record, packed, record_name
+from fleet.cluster.runs import RUN_LEASES, RunLease
+from fleet.controlplane.options import ComponentDeath
+from fleet.errors import SetupError
+from fleet.profile.settings import Settings
+from fleet.report.figures import HostState
+from fleet.report.record import Record, dump
+from fleet.report.report import Expectation, Phase, RunFigures
+from fleet.report.run_directory import RECORD, SUMMARY, TIMESERIES
+from fleet.run import capacity
+from fleet.run.capacity import Asked, options_of, search_with_others
+from fleet.run.capacity_shards import Part
+from fleet.run.lead import Follower, Leader, Plan
+
+pytest_plugins = ("sim_encodings",)
+
+MACHINES, CAPACITY, HOLD_S = 3, 9, 5.0
+
+
+class Place:
+    """One API server, and one virtual time, for all machines and all runs."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.worlds, self.api = Worlds(), FakeApi()
+        self.began_s = self.api.date_s
+        self.api.before_request = self._tick
+        self.runs: list[Played] = []
+        self.broken: set[int] = set()
+        """Machines whose runs cannot begin."""
+        place = self
+
+        class Connected:
+            async def __aenter__(self) -> SimpleNamespace:
+                return SimpleNamespace(api=lambda *_purpose, **_how: place.api)
+
+            async def __aexit__(self, *_error: object) -> None:
+                """There is nothing to close."""
+
+        async def connect(_selection: object) -> Connected:
+            return Connected()
+
+        def run(name: str, command: Sequence[str], _log: Path, **_how: object) -> Played:
+            return Played(place, name, command)
+
+        monkeypatch.setattr(Cluster, "connect", connect)
+        monkeypatch.setattr(capacity, "Component", run)
+        monkeypatch.setattr("fleet.cluster.runs.SystemClock", lambda: self.wall)
+
+    def _tick(self, _method: str, _path: str) -> None:
+        self.api.date_s = int(self.now_s())
+
+    def now_s(self) -> float:
+        return self.began_s + self.worlds.now_ns / NS_PER_S
+
+    @property
+    def wall(self) -> Clock:
+        return cast("Clock", SimpleNamespace(wall_ns=lambda: int(self.now_s() * NS_PER_S)))
+
+    def play(self, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await work()
+
+        world = cast("World", self.worlds)
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
+            runner.run(run())
+
+
+class Played:
+    """The run of one size on one machine, in place of a process."""
+
+    def __init__(self, place: Place, name: str, command: Sequence[str]) -> None:
+        self.place = place
+        given = dict(each.removeprefix("--").partition("=")[::2] for each in command)
+        self.nodes, self.total = int(given["nodes"]), int(given["nodes-total"])
+        self.shard, self.run_id = int(given["shard"]), given["run-id"]
+        self.nodes = min(self.nodes, self.total - self.shard * self.nodes)
+        self.directory = Path(given["run-dir"])
+        self.name = name
+        place.runs.append(self)
+
+    async def start(self) -> None:
+        self.task = asyncio.ensure_future(self._play())
+
+    async def wait(self) -> ComponentDeath:
+        await asyncio.wait((self.task,))
+        is_refused = self.shard in self.place.broken
+        lines = ("fleet: not enough memory",) if is_refused else ()
+        return ComponentDeath(self.name, 3 if is_refused else 0, Path("log"), lines)
+
+    def signal(self, _number: object) -> None:
+        self.task.cancel()
+
+    async def stop(self, _grace_s: float, **_how: object) -> None:
+        await give_up(self.task)
+
+    def output(self) -> str:
+        return ""
+
+    async def _play(self) -> None:
+        place = self.place
+        if self.shard in place.broken:
+            return
+        began_s = place.now_s()
+        lease = RunLease(place.api, f"n-{self.shard:04d}", self.run_id, holder="h")
+        await lease.acquire()
+        sim = Simulation(self.nodes, seed=self.shard, settled=True)
+        sim.world.run_until(place.worlds.now_ns)
+        place.worlds.simulations.append(sim)
+
+        def state() -> HostState:
+            return cast("HostState", SimpleNamespace(wanted=self.nodes, ready=sim.ready()))
+
+        async def act(_plan: Plan, _before_s: float, _now_s: float) -> dict[int, int]:
+            return {}
+
+        leader = Leader(lease, place.api, is_played=True, now_s=place.now_s)
+        follower = Follower(lease, place.api, "n-0000", state, act)
+        following = asyncio.ensure_future(follower.run() if self.shard else leader.run())
+        try:
+            while sim.ready() < self.nodes:  # noqa: ASYNC110 - the world says no word
+                await asyncio.sleep(1)
+            await self._hold(leader, follower)
+        finally:
+            await give_up(following)
+            place.worlds.simulations.remove(sim)
+            await lease.release()
+        await self._leave(began_s)
+
+    async def _hold(self, leader: Leader, follower: Follower) -> None:
+        self.directory.mkdir(parents=True)
+        line = f'{{"nodes":{{"ready":{self.nodes}}}}}\n'
+        (self.directory / TIMESERIES).write_text(line)
+        if self.shard:
+            follower.is_up = True
+            await follower.is_over.wait()
+        else:
+            await leader.wait_ready(self.total - self.nodes)
+            self.steady_s = self.place.now_s()
+            await asyncio.sleep(HOLD_S)
+            await leader.close()
+
+    async def _leave(self, began_s: float) -> None:
+        """Leave the record, and what the search reads."""
+        place = self.place
+        figures = RunFigures(run_id=self.run_id, wall_s=place.now_s() - began_s)
+        figures.nodes.requested = figures.nodes.ready = self.nodes
+        figures.nodes.time_to_ready_s = 5.0
+        waited: tuple[Expectation, ...] = ()
+        if not self.shard:
+            ends_s = figures.wall_s
+            figures.phases = [Phase(name="steady", from_s=self.steady_s - began_s, until_s=ends_s)]
+            waited = (Expectation("it holds", is_met=self.total <= CAPACITY),)
+        record = Record(
+            shard=self.shard,
+            name=f"n-{self.shard:04d}",
+            shards=-(-self.total // -(-self.total // MACHINES)),
+            began_s=began_s,
+            ready_s=began_s + 5.0,
+            is_over=True,
+            is_leader=not self.shard,
+            figures=figures,
+            waited=waited,
+            about={},
+        )
+        name = record_name(self.run_id, self.shard, began_s)
+        await keep_record(place.api, self.run_id, name, {RECORD: packed(dump(record))})
+        (self.directory / SUMMARY).write_text("{}")
+
+
+def machine(shard: int, root: Path) -> Awaitable[Any]:
+    options = options_of(4, 12, "10%", 1, "10m", root / f"machine-{shard}")
+    settings = Settings(name_prefix="n")
+    asked = Asked(["run", "--no-report"], {}, "idle", "x", Part(shard, MACHINES), settings)
+    return search_with_others(asked, options, lambda _line: None)
+
+
+def test_three_machines_find_one_capacity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = Place(monkeypatch)
+
+    async def search() -> None:
+        found, *parts = await asyncio.gather(*(machine(each, tmp_path) for each in range(MACHINES)))
+        assert [each.nodes for each in found.probes] == [4, 8, 12, 10, 9]
+        assert (found.held, found.broke) == (9, 10)
+        shards = []
+        for probe in found.probes:
+            summary = read_summary(Path(probe.directory) / SUMMARY)
+            shards.append([each["nodes"] for each in summary["shards"]])
+        # A part is as large as the first: two of four nodes need two machines.
+        assert shards == [[2, 2], [3, 3, 2], [4, 4, 4], [4, 4, 2], [3, 3, 3]]
+        assert parts == [5, 4]
+
+    place.play(search)
+    assert not place.api.objects, "records and Leases are gone"
+
+
+def test_a_machine_that_cannot_take_part_ends_the_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+    place.broken.add(2)
+
+    async def search() -> None:
+        searching = [asyncio.ensure_future(machine(each, tmp_path)) for each in range(MACHINES)]
+        await asyncio.wait(searching)
+        found, why = searching[0].result(), searching[2].exception()
+        assert str(why) == "the run of 8 nodes: not enough memory"
+        assert (found.held, found.verdict) == (4, "pass")
+        assert found.problem == "no machine takes part with --shard 2/3: see its output"
+
+    place.play(search)
+    assert not [path for path in place.api.objects if RUN_LEASES in path]
+
+
+def test_machines_end_when_the_first_one_does_not_come_or_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+
+    async def search() -> None:
+        with pytest.raises(SetupError, match=r"^--shard 0/3 did not come for 300 s$"):
+            await machine(1, tmp_path / "alone")
+        first = asyncio.ensure_future(machine(0, tmp_path))
+        second = asyncio.ensure_future(machine(1, tmp_path))
+        while not any(run.shard == 1 for run in place.runs):  # noqa: ASYNC110
+            await asyncio.sleep(1)
+        monkeypatch.setattr(RunLease, "release", lambda _lease: asyncio.sleep(0))  # it is killed
+        await give_up(first)
+        with pytest.raises(SetupError, match=r"^--shard 0/3 was gone for 300 s$"):
+            await second
+
+    place.play(search)
