@@ -33,13 +33,6 @@ class LogChunk(NamedTuple):
     is_over: bool
 
 
-class TerminalSize(NamedTuple):
-    """Source: client-go/tools/remotecommand, TerminalSize."""
-
-    width: int
-    height: int
-
-
 class Output(NamedTuple):
     """What a command said since it was asked last; with a terminal all of it is stdout."""
 

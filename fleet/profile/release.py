@@ -90,9 +90,6 @@ class Release:
 
     # Their own endpoints
     extends_sockets: bool = False  # WebSockets that the API server only passes on
-    checkpoints: bool = True  # /checkpoint
-    serves_flags: bool = False  # /flagz
-    serves_status: bool = False  # /statusz
 
     @property
     def name(self) -> str:

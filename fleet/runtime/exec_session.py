@@ -6,7 +6,7 @@ Source: k8s.io/cri-streaming/pkg/streaming/remotecommand.
 
 from collections import deque
 
-from fleet.k8s.streams import Output, TerminalSize
+from fleet.k8s.streams import Output
 from fleet.profile.pod_behavior import ContainerBehavior
 from fleet.runtime.files import FileChange
 from fleet.runtime.program import Process, Program, Run, Session, Steps, Written
@@ -40,7 +40,7 @@ class _Answer:
 
 
 class DeafSession:
-    """What the sessions of commands share that read no input and know no terminal."""
+    """What the sessions of commands share that read no input."""
 
     def write(self, data: bytes, _now_ns: int) -> int:
         """Take input, which nobody reads."""
@@ -48,9 +48,6 @@ class DeafSession:
 
     def close_stdin(self, now_ns: int) -> None:
         """Learn that the input is complete."""
-
-    def resize(self, size: TerminalSize) -> None:
-        """Take the size of the terminal."""
 
 
 class StepsSession(DeafSession):

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, ProbeSpec, TokenSource
-from fleet.k8s.streams import Output, TerminalSize
+from fleet.k8s.streams import Output
 from fleet.profile.container_behavior import LogBehavior, ProbeBehavior
 from fleet.profile.distribution import Distribution
 from fleet.profile.kubelet_configuration import DNSSettings
@@ -163,9 +163,6 @@ class Session(Protocol):
 
     def close_stdin(self, now_ns: int) -> None:
         """Learn that the input is complete."""
-
-    def resize(self, size: TerminalSize) -> None:
-        """Take the size of the terminal."""
 
     def close(self, now_ns: int) -> None:
         """End: the client went away."""

@@ -42,21 +42,9 @@ VERBS = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-FINE_GRAINED = (
-    ("/pods", "pods"),
-    ("/healthz", "healthz"),
-    ("/configz", "configz"),
-    ("/runningpods", "pods"),
-)
+FINE_GRAINED = (("/pods", "pods"), ("/healthz", "healthz"), ("/configz", "configz"))
 """With the gate KubeletFineGrainedAuthz: asked for before `proxy`, which means everything."""
-SUBRESOURCES = (
-    ("/stats", "stats"),
-    ("/metrics", "metrics"),
-    ("/logs", "log"),
-    ("/checkpoint", "checkpoint"),
-    ("/statusz", "statusz"),
-    ("/flagz", "configz"),
-)
+SUBRESOURCES = (("/stats", "stats"), ("/metrics", "metrics"))
 FINE_GRAINED_GATE = "KubeletFineGrainedAuthz"
 CACHED_MAX = 200_000  # reviews of one kind in a process: those of 5,000 nodes and 40 users
 

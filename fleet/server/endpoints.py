@@ -4,9 +4,6 @@ Health, pods, stats, metrics, logs and /configz.
 Source: pkg/kubelet/server/server.go, getContainerLogs; apiserver/pkg/server/healthz/healthz.go;
 apimachinery/pkg/runtime/conversion.go and pkg/apis/core/validation, ValidatePodLogOptions, for the
 query of a log.
-Differs: there is no process behind a node, so what a kubelet says of its own (/logs, /checkpoint,
-/debug, /flagz, /statusz) is answered with 501 to those who may ask; so are /run and /runningpods,
-which no API server asks for.
 """
 
 import asyncio
@@ -46,12 +43,6 @@ SESSIONS_MAX = 2_000
 """exec, attach and port-forward; each may hold 1 MB for a client that does not read."""
 LOGS_MAX = 2_000  # logs that are being read; one that is followed stays until its client goes
 FORWARDED_MAX = 10_000  # connections to ports of pods, of all clients that forward
-
-
-NOT_EMULATED = (
-    *(Endpoint.LOGS, Endpoint.CHECKPOINT, Endpoint.DEBUG_FLAGS, Endpoint.PPROF),
-    *(Endpoint.FLAGZ, Endpoint.STATUSZ, Endpoint.RUN, Endpoint.RUNNING_PODS),
-)
 
 
 class ConcurrencyLimit:
@@ -201,14 +192,10 @@ class Endpoints:
             Endpoint.METRICS_SLIS: partial(self._metrics, act=sli_metrics),
             Endpoint.CONTAINER_LOGS: self._container_logs,
             Endpoint.CONFIGZ: self._configz,
-            **dict.fromkeys(NOT_EMULATED, self._not_emulated),
         }
 
     async def _configz(self, asked: Asked) -> web.StreamResponse:
         return json(configz(self._entries[asked.node].caller.template.model))
-
-    async def _not_emulated(self, _asked: Asked) -> web.StreamResponse:
-        return text(501, "fleet does not emulate this endpoint\n")
 
     async def _pods(self, asked: Asked) -> web.StreamResponse:
         return json(await self._reactor_thread.call(asked.node, all_pods))

@@ -23,7 +23,7 @@ from fleet.k8s.pods import (
     TerminatedState,
     WaitingState,
 )
-from fleet.k8s.streams import LogOptions, Output, Refusal, TerminalSize
+from fleet.k8s.streams import LogOptions, Output, Refusal
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.watched_objects import PodSources
@@ -98,10 +98,6 @@ class ExecSession:
         """Learn that the input is complete."""
         self._session.close_stdin(now_ns)
         self._note_changes(now_ns)
-
-    def resize(self, size: TerminalSize) -> None:
-        """Take the size of the terminal."""
-        self._session.resize(size)
 
     def close(self, now_ns: int) -> None:
         """End: the client went away."""

@@ -247,10 +247,9 @@ class KubeletServers:
         node: NodeId,
         model: NodeModel,
     ) -> web.StreamResponse:
-        configuration, accept = model.kubelet, request.headers.get("Accept", "")
+        configuration = model.kubelet
         has_debugging = configuration.enable_debugging_handlers
-        method, path, release = request.method, request.path, model.release
-        found = route(method, path, accept, release, has_debugging=has_debugging)
+        found = route(request.method, request.path, has_debugging=has_debugging)
         if isinstance(found, Answer) and found.is_public:
             return _routed(found)
         refused = await self._access.refusal(request, protocol, configuration)

@@ -1,17 +1,14 @@
 """The paths of a kubelet's server: which endpoint answers, and what there is instead of one.
 
-    ServeMux: the longest pattern, a redirect to a path with a slash, or 404 in plain text
-    -> authentication and authorization -> go-restful: route, 404, 405, 406
-
-What the mux does not know is answered to everybody; all else only to whom may ask.
-Source: pkg/kubelet/server/server.go, NewServer; net/http ServeMux; go-restful CurlyRouter.
+What no endpoint has is answered to everybody; all else only to whom may ask.
+Source: pkg/kubelet/server/server.go, NewServer.
+Differs: what fleet does not emulate (/logs, /checkpoint, /run, /runningpods, /debug, /flagz,
+/statusz) is not there; a path without its last slash is not redirected; what a client accepts is
+not looked at.
 """
 
 from enum import StrEnum
-from operator import attrgetter
 from typing import NamedTuple
-
-from fleet.profile.release import Release
 
 
 class Endpoint(StrEnum):
@@ -19,25 +16,17 @@ class Endpoint(StrEnum):
 
     HEALTHZ = "healthz"
     PODS = "pods"
-    RUNNING_PODS = "runningpods"
     STATS = "stats"
     METRICS = "metrics"
     METRICS_CADVISOR = "metrics/cadvisor"
     METRICS_RESOURCE = "metrics/resource"
     METRICS_PROBES = "metrics/probes"
     METRICS_SLIS = "metrics/slis"
-    LOGS = "logs"
-    PPROF = "debug"
-    DEBUG_FLAGS = "debug/flags/v"
-    RUN = "run"
     EXEC = "exec"
     ATTACH = "attach"
     PORT_FORWARD = "portForward"
     CONTAINER_LOGS = "containerLogs"
     CONFIGZ = "configz"
-    CHECKPOINT = "checkpoint"
-    FLAGZ = "flagz"
-    STATUSZ = "statusz"
 
 
 class Answer(NamedTuple):
@@ -56,130 +45,60 @@ class Route(NamedTuple):
     parameters: dict[str, str]
 
 
-class _Service(NamedTuple):
-    """A web service of go-restful."""
-
-    endpoint: Endpoint
-    methods: tuple[str, ...]
-    templates: tuple[tuple[str, ...], ...]  # names of the parts behind the root
-    is_json: bool = False
-
-
 NOT_FOUND = Answer(404, "404 page not found\n", is_public=True)
-NO_ROUTE = Answer(404, "404: Page Not Found")
-NOT_ACCEPTABLE = Answer(406, "406: Not Acceptable\n\nAvailable representations: application/json")
 DEBUG_DISABLED = Answer(405, "Debug endpoints are disabled.\n")
-_IN_POD = (("podNamespace", "podID", "containerName"),)
-_OF_POD = (*_IN_POD, ("podNamespace", "podID", "uid", "containerName"))
-_FORWARD = (("podNamespace", "podID"), ("podNamespace", "podID", "uid"))
-_BOTH = ("GET", "POST")
-
-HANDLERS = {
-    "/healthz": Endpoint.HEALTHZ,
-    "/healthz/ping": Endpoint.HEALTHZ,
-    "/healthz/log": Endpoint.HEALTHZ,
-    "/healthz/syncloop": Endpoint.HEALTHZ,
-    "/metrics": Endpoint.METRICS,
-    "/metrics/cadvisor": Endpoint.METRICS_CADVISOR,
-    "/metrics/resource": Endpoint.METRICS_RESOURCE,
-    "/metrics/probes": Endpoint.METRICS_PROBES,
-    "/metrics/slis": Endpoint.METRICS_SLIS,
-}
-"""Exact paths, any method."""
-SERVICES = {
-    "/pods": _Service(Endpoint.PODS, ("GET",), ((),), is_json=True),
-    "/stats/": _Service(Endpoint.STATS, _BOTH, (("summary",),), is_json=True),
-}
-DEBUG_HANDLERS = {
-    "/configz": Endpoint.CONFIGZ,
-    "/debug/flags/v": Endpoint.DEBUG_FLAGS,
-    "/flagz": Endpoint.FLAGZ,
-    "/statusz": Endpoint.STATUSZ,
-}
-DEBUG_SERVICES = {
-    "/run": _Service(Endpoint.RUN, ("POST",), _OF_POD),
-    "/exec": _Service(Endpoint.EXEC, _BOTH, _OF_POD),
-    "/attach": _Service(Endpoint.ATTACH, _BOTH, _OF_POD),
-    "/portForward": _Service(Endpoint.PORT_FORWARD, _BOTH, _FORWARD),
-    "/containerLogs": _Service(Endpoint.CONTAINER_LOGS, ("GET",), _IN_POD),
-    "/runningpods/": _Service(Endpoint.RUNNING_PODS, ("GET",), ((),), is_json=True),
-    "/checkpoint/": _Service(Endpoint.CHECKPOINT, ("POST",), _IN_POD, is_json=True),
-    "/logs/": _Service(Endpoint.LOGS, ("GET",), ((), ("*",))),
-    "/debug/pprof/": _Service(Endpoint.PPROF, ("GET",), (("*",),)),
-}
-DISABLED = tuple(f"{root.rstrip('/')}/" for root in DEBUG_SERVICES if root != "/checkpoint/")
-"""What is answered without enableDebuggingHandlers."""
-GATES = {
-    "/checkpoint/": attrgetter("checkpoints"),
-    "/flagz": attrgetter("serves_flags"),
-    "/statusz": attrgetter("serves_status"),
-}
-"""What only some releases answer."""
+_ANY, _GET, _BOTH = (), ("GET",), ("GET", "POST")
+_PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
+    (Endpoint.METRICS, _ANY, "/metrics"),
+    (Endpoint.METRICS_CADVISOR, _ANY, "/metrics/cadvisor"),
+    (Endpoint.METRICS_RESOURCE, _ANY, "/metrics/resource"),
+    (Endpoint.METRICS_PROBES, _ANY, "/metrics/probes"),
+    (Endpoint.METRICS_SLIS, _ANY, "/metrics/slis"),
+    (Endpoint.HEALTHZ, _ANY, "/healthz"),
+    *((Endpoint.HEALTHZ, _ANY, f"/healthz/{each}") for each in ("ping", "log", "syncloop")),
+    (Endpoint.PODS, _GET, "/pods"),
+    (Endpoint.STATS, _BOTH, "/stats/summary"),
+)
+_DEBUG_PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
+    (Endpoint.CONFIGZ, _ANY, "/configz"),
+    (Endpoint.CONTAINER_LOGS, _GET, "/containerLogs/{podNamespace}/{podID}/{containerName}"),
+    (Endpoint.EXEC, _BOTH, "/exec/{podNamespace}/{podID}/{containerName}"),
+    (Endpoint.EXEC, _BOTH, "/exec/{podNamespace}/{podID}/{uid}/{containerName}"),
+    (Endpoint.ATTACH, _BOTH, "/attach/{podNamespace}/{podID}/{containerName}"),
+    (Endpoint.ATTACH, _BOTH, "/attach/{podNamespace}/{podID}/{uid}/{containerName}"),
+    (Endpoint.PORT_FORWARD, _BOTH, "/portForward/{podNamespace}/{podID}"),
+    (Endpoint.PORT_FORWARD, _BOTH, "/portForward/{podNamespace}/{podID}/{uid}"),
+)
+"""What is answered only with enableDebuggingHandlers."""
 
 
-def route(
-    method: str, path: str, accept: str, release: Release, *, has_debugging: bool = True
-) -> Route | Answer:
+def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answer:
     """Return what answers a request, or the answer of the router.
 
     `has_debugging` is enableDebuggingHandlers of the kubelet's configuration.
     """
-    endpoint = HANDLERS.get(path)
-    if endpoint is None and has_debugging and _is_on(path, release):
-        endpoint = DEBUG_HANDLERS.get(path)
-    if endpoint is not None:
-        return Route(endpoint, {})
-    services = {**SERVICES, **DEBUG_SERVICES} if has_debugging else SERVICES
-    for root, service in services.items():
-        bare = root.rstrip("/")
-        if not (path == bare or path.startswith(f"{bare}/")) or not _is_on(root, release):
+    parts = path.rstrip("/").split("/")
+    for endpoint, methods, pattern in (*_PATHS, *_DEBUG_PATHS):
+        parameters = _matched(pattern.split("/"), parts)
+        if parameters is None:
             continue
-        if path == bare and root.endswith("/"):
-            return Answer(301, "", (("Location", root),), is_public=True)
-        return _select(service, method, path[len(bare) :], accept)
-    for root in () if has_debugging else DISABLED:
-        if path == root.rstrip("/"):
-            return Answer(301, "", (("Location", root),), is_public=True)
-        if path.startswith(root):
+        if not has_debugging and (endpoint, methods, pattern) in _DEBUG_PATHS:
             return DEBUG_DISABLED
+        if methods and method not in methods:
+            allowed = (("Allow", ", ".join(methods)),)
+            return Answer(405, "405: Method Not Allowed", allowed)
+        return Route(endpoint, parameters)
     return NOT_FOUND
 
 
-def _is_on(root: str, release: Release) -> bool:
-    is_served = GATES.get(root)
-    return is_served is None or is_served(release)
-
-
-def _select(service: _Service, method: str, rest: str, accept: str) -> Route | Answer:
-    """Choose a route as CurlyRouter does: by the path, then the method, then what is accepted."""
-    parts = rest.strip("/").split("/") if rest.strip("/") else []
-    for template in service.templates:
-        parameters = _matched(template, parts)
-        if parameters is None:
-            continue
-        if method not in service.methods:
-            text = "405: Method Not Allowed"
-            return Answer(405, text, (("Allow", ", ".join(service.methods)),))
-        if service.is_json and not _accepts_json(accept):
-            return NOT_ACCEPTABLE
-        return Route(service.endpoint, parameters)
-    return NO_ROUTE
-
-
-def _matched(template: tuple[str, ...], parts: list[str]) -> dict[str, str] | None:
-    if template == ("*",):
-        return {"*": "/".join(parts)} if parts else None
-    if template == ("summary",):
-        return {} if parts == ["summary"] else None
-    if len(template) != len(parts) or not all(parts):
+def _matched(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
+    """Return what stands in the place of names, None if a path is not of a pattern."""
+    if len(pattern) != len(parts):
         return None
-    return dict(zip(template, parts, strict=True))
-
-
-def _accepts_json(accept: str) -> bool:
-    """Source: go-restful route.go, matchesAccept."""
-    for each in (accept or "*/*").split(","):
-        media_type = each.partition(";")[0].strip()
-        if media_type in {"*/*", "application/json"}:
-            return True
-    return False
+    found = {}
+    for wanted, part in zip(pattern, parts, strict=True):
+        if wanted.startswith("{") and part:
+            found[wanted.strip("{}")] = part
+        elif wanted != part:
+            return None
+    return found

@@ -1,6 +1,6 @@
 """exec and attach: a session in a container, and its client over a WebSocket or SPDY.
 
-    input task:   client -> stdin, resize          output loop: advance -> stdout, stderr -> status
+    input task:   client -> stdin                  output loop: advance -> stdout, stderr -> status
 
 A session is asked for `CHUNK_BYTES` at a time and only once the client took the last ones, so a
 client that does not read holds one chunk and its socket's buffers, and disturbs nobody.
@@ -13,8 +13,8 @@ client that does not read holds one chunk and its socket's buffers, and disturbs
 
 Source: cri-streaming/pkg/streaming/remotecommand/{exec,attach,httpstream,websocket}.go;
 streaming/pkg/httpstream/wsstream/conn.go; apiserver/pkg/util/proxy/{streamtranslator,websocket}.go.
-Differs: version 1 over SPDY does not end its error stream with a reset; the WebSocket protocols in
-base64 are refused.
+Differs: the size of a terminal is dropped; version 1 over SPDY does not end its error stream with a
+reset; the WebSocket protocols in base64 are refused.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from aiohttp import WSMsgType, web
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId
-from fleet.k8s.streams import Output, TerminalSize
+from fleet.k8s.streams import Output
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.byte_streams import ByteStream
 from fleet.server.host_interface import Session
@@ -104,8 +104,8 @@ class Ended(NamedTuple):
 class Client(Protocol):
     """The other end of a session."""
 
-    async def receive(self) -> tuple[Channel, bytes] | None:
-        """Return the next input: of STDIN or RESIZE, CLOSE at the end of stdin, None at the end."""
+    async def receive(self) -> bytes | None:
+        """Return the next input, b"" once stdin has ended, None once the client has."""
 
     async def send(self, channel: Channel, data: bytes) -> None:
         """Send output; returns once there is room for more. Raises ConnectionError."""
@@ -189,14 +189,11 @@ class Conversation:
 
     async def _take_input(self) -> None:
         try:
-            while (found := await self._client.receive()) is not None:
-                channel, data = found
-                if channel is Channel.STDIN and self._wanted.stdin:
+            while (data := await self._client.receive()) is not None:
+                if data and self._wanted.stdin:
                     await self._write(data)
-                elif channel is Channel.CLOSE and self._wanted.stdin:
+                elif self._wanted.stdin:
                     await self._ask(self._session.close_stdin)
-                elif channel is Channel.RESIZE and self._wanted.tty:
-                    await self._ask(partial(self._resize, sizes_of(data)))
                 self._news.set()
         except (NodeGoneError, BugError):
             pass
@@ -210,10 +207,6 @@ class Conversation:
             self._news.set()
             if data and not taken:
                 await asyncio.sleep(STUCK_S)
-
-    def _resize(self, sizes: Sequence[TerminalSize], _now_ns: int) -> None:
-        for size in sizes:
-            self._session.resize(size)
 
     async def _ask(self, act: Callable[[int], T]) -> T:
         """Do something with the session in the reactor's thread, and what follows for the pod."""
@@ -229,23 +222,11 @@ class Conversation:
         return await self._reactor_thread.call(self._node, in_reactor)
 
 
-def sizes_of(data: bytes) -> list[TerminalSize]:
-    """Read sizes of a terminal; what is none is ignored. Source: handleResizeEvents."""
-    found = []
-    for line in data.replace(b"}{", b"}\n{").split(b"\n"):
-        try:
-            size = orjson.loads(line)
-            found.append(TerminalSize(int(size.get("Width", 0)), int(size.get("Height", 0))))
-        except (ValueError, TypeError, AttributeError):
-            continue
-    return found
-
-
 V5 = "v5.channel.k8s.io"
 WEB_SOCKET_PROTOCOLS = (V5, "v4.channel.k8s.io", "channel.k8s.io")
+_STDIN, _CLOSE = bytes((Channel.STDIN,)), bytes((Channel.CLOSE,))
 MESSAGE_BYTES_MAX = 1 << 20
 WRITE_BYTES_MAX = 64 << 10  # what may wait for a slow client before `send` waits
-INPUT = frozenset((Channel.STDIN, Channel.RESIZE))
 
 
 def is_web_socket(request: web.BaseRequest) -> bool:
@@ -269,14 +250,16 @@ class WebSocketClient:
         self._has_close = protocol == V5
         self._has_status = protocol.startswith(("v4.", "v5."))
 
-    async def receive(self) -> tuple[Channel, bytes] | None:
-        """Return the next input, None at the end. What is no input is ignored, as upstream does."""
+    async def receive(self) -> bytes | None:
+        """Return the next input. What is none is ignored, as upstream does."""
         while True:
             message = await self._socket.receive()
             if message.type is WSMsgType.BINARY:
-                found = self._read(bytes(message.data))
-                if found is not None:
-                    return found
+                channel, data = bytes(message.data[:1]), bytes(message.data[1:])
+                if channel == _STDIN and data:
+                    return data
+                if channel == _CLOSE and self._has_close and data[:1] == _STDIN:
+                    return b""
             elif message.type is not WSMsgType.TEXT:
                 return None
 
@@ -291,15 +274,6 @@ class WebSocketClient:
             await self.send(Channel.ERROR, text)
         with contextlib.suppress(ConnectionError):
             await self._socket.close()
-
-    def _read(self, data: bytes) -> tuple[Channel, bytes] | None:
-        if not data:
-            return None
-        if data[0] == Channel.CLOSE:
-            if self._has_close and data[1:2] == bytes((Channel.STDIN,)):
-                return Channel.CLOSE, b""
-            return None
-        return (Channel(data[0]), data[1:]) if data[0] in INPUT else None
 
 
 SPDY_PROTOCOLS = (
@@ -329,7 +303,7 @@ class SpdyClient:
         self._has_resize = protocol in WITH_RESIZE
         self._numbers: dict[Channel, int] = {}
         self._channels: dict[int, Channel] = {}
-        self._inputs: deque[tuple[Channel, bytes]] = deque()
+        self._inputs: deque[bytes] = deque()
         self._is_over = False
 
     async def wait_for_streams(self, wanted: Wanted) -> bool:
@@ -345,8 +319,8 @@ class SpdyClient:
                     await self._read()
         return expected <= self._numbers.keys()
 
-    async def receive(self) -> tuple[Channel, bytes] | None:
-        """Return the next input, None at the end."""
+    async def receive(self) -> bytes | None:
+        """Return the next input."""
         while not self._inputs and not self._is_over:
             await self._read()
         return self._inputs.popleft() if self._inputs else None
@@ -384,12 +358,11 @@ class SpdyClient:
             if isinstance(event, Opened):
                 self._open(event)
             elif isinstance(event, Data):
-                channel = self._channels.get(event.stream)
-                if channel in {Channel.STDIN, Channel.RESIZE}:
-                    self._inputs.append((channel, event.data))
+                if self._channels.get(event.stream) is Channel.STDIN:
+                    self._inputs.append(event.data)
             elif isinstance(event, StreamEnded | Reset):
                 if self._channels.get(event.stream) is Channel.STDIN:
-                    self._inputs.append((Channel.CLOSE, b""))
+                    self._inputs.append(b"")
             elif isinstance(event, GoneAway):
                 self._is_over = self._is_over or not self._channels
         await self._flush()

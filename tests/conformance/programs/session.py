@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol
 
-from fleet.k8s.streams import Output, TerminalSize
+from fleet.k8s.streams import Output
 
 from .agnhost import is_agnhost
 from .budget import UNITS, OverBudgetError
@@ -167,9 +167,6 @@ class Session:
             self.start_ns = now_ns
             self._start(bytes(self._input))
             self._input.clear()
-
-    def resize(self, size: TerminalSize) -> None:
-        """Take the size of the terminal; nothing here asks for it."""
 
     def close(self, _now_ns: int) -> None:
         """End: the client went away. What is not written yet never will be."""

@@ -22,7 +22,6 @@ ADA = User("ada", groups=("system:authenticated",))
     ("path", "fine", "coarse"),
     [
         ("/pods", ("pods", "proxy"), ("proxy",)),
-        ("/runningpods/", ("pods", "proxy"), ("proxy",)),
         ("/healthz", ("healthz", "proxy"), ("proxy",)),
         ("/healthz/log", ("healthz", "proxy"), ("proxy",)),
         ("/configz", ("configz", "proxy"), ("proxy",)),
@@ -31,10 +30,6 @@ ADA = User("ada", groups=("system:authenticated",))
         ("/metrics", ("metrics",), ("metrics",)),
         ("/metrics/cadvisor", ("metrics",), ("metrics",)),
         ("/metricsy", ("proxy",), ("proxy",)),
-        ("/logs/messages", ("log",), ("log",)),
-        ("/checkpoint/a/b/c", ("checkpoint",), ("checkpoint",)),
-        ("/statusz", ("statusz",), ("statusz",)),
-        ("/flagz", ("configz",), ("configz",)),
         ("/exec/a/b/c", ("proxy",), ("proxy",)),
     ],
 )

@@ -10,7 +10,7 @@ from aiohttp import WSMessage, WSMsgType, web
 from support.spdy_client import Client
 
 from fleet.k8s.effects import NodeId, Outbox
-from fleet.k8s.streams import Output, TerminalSize
+from fleet.k8s.streams import Output
 from fleet.server.byte_streams import ByteStream
 from fleet.server.host_interface import Session
 from fleet.server.reactor_thread import ReactorThread
@@ -22,7 +22,6 @@ from fleet.server.sessions import (
     SpdyClient,
     Wanted,
     WebSocketClient,
-    sizes_of,
     wanted_streams,
 )
 from fleet.server.spdy import FIN
@@ -51,12 +50,6 @@ def test_how_a_command_ended() -> None:
     assert b"exit code 3" in Ended(3).text()
 
 
-def test_sizes_of_a_terminal() -> None:
-    sent = b'{"Width":80,"Height":24}\n{"Width":100,"Height":30}{"Width":1,"Height":2}'
-    assert sizes_of(sent) == [TerminalSize(80, 24), TerminalSize(100, 30), TerminalSize(1, 2)]
-    assert sizes_of(b'nonsense\n[1]\n{"Width":"x"}\n') == []
-
-
 # ---- a session and its client ----
 
 
@@ -81,7 +74,6 @@ class Echo:
     def __init__(self, room: int = 1 << 20) -> None:
         self.out: Outbox = []
         self.heard = bytearray()
-        self.sizes: list[TerminalSize] = []
         self.room = room
         self.is_over = self.is_closed = False
 
@@ -92,9 +84,6 @@ class Echo:
 
     def close_stdin(self, _now_ns: int) -> None:
         self.is_over = True
-
-    def resize(self, size: TerminalSize) -> None:
-        self.sizes.append(size)
 
     def advance(self, limit: int, _now_ns: int) -> Output:
         said = bytes(self.heard[: min(limit, 100)])
@@ -109,13 +98,13 @@ class Echo:
 class Peer:
     """A client that sends what it is given."""
 
-    def __init__(self, *inputs: tuple[Channel, bytes] | None) -> None:
+    def __init__(self, *inputs: bytes | None) -> None:
         self.inputs = list(inputs)
         self.received = bytearray()
         self.ended: Ended | None = None
         self.stays = asyncio.Event()
 
-    async def receive(self) -> tuple[Channel, bytes] | None:
+    async def receive(self) -> bytes | None:
         if not self.inputs:
             await self.stays.wait()
         return self.inputs.pop(0)
@@ -135,7 +124,7 @@ def converse(session: Echo, peer: Peer, wanted: Wanted = ALL) -> None:
 
 def test_all_input_comes_back_and_the_end_is_told() -> None:
     sent = bytes(range(256)) * 500
-    session, peer = Echo(), Peer((Channel.STDIN, sent), (Channel.CLOSE, b""))
+    session, peer = Echo(), Peer(sent, b"")
     converse(session, peer)
     assert bytes(peer.received) == sent
     assert peer.ended == Ended(7)
@@ -144,7 +133,7 @@ def test_all_input_comes_back_and_the_end_is_told() -> None:
 
 def test_a_session_without_room_gets_all_of_it_by_and_by() -> None:
     sent = b"x" * (CHUNK_BYTES * 2)
-    session, peer = Echo(room=500), Peer((Channel.STDIN, sent), (Channel.CLOSE, b""))
+    session, peer = Echo(room=500), Peer(sent, b"")
     converse(session, peer)
     assert bytes(peer.received) == sent
 
@@ -162,7 +151,7 @@ def test_errors_come_before_the_output_of_the_same_moment() -> None:
 
 
 def test_a_client_that_goes_ends_its_session() -> None:
-    session, peer = Echo(), Peer((Channel.STDIN, b"x"), None)
+    session, peer = Echo(), Peer(b"x", None)
     converse(session, peer)
     assert session.is_closed
     assert peer.ended is None
@@ -170,19 +159,10 @@ def test_a_client_that_goes_ends_its_session() -> None:
 
 def test_what_was_not_asked_for_is_not_taken() -> None:
     wanted = Wanted(stdin=False, stdout=True, stderr=False, tty=False)
-    size = (Channel.RESIZE, b'{"Width":1,"Height":2}')
-    session, peer = Echo(), Peer((Channel.STDIN, b"x"), (Channel.CLOSE, b""), size, None)
+    session, peer = Echo(), Peer(b"x", b"", None)
     converse(session, peer, wanted)
     assert not session.heard
     assert not session.is_over
-    assert not session.sizes
-
-
-def test_a_terminal_is_resized() -> None:
-    session = Echo()
-    peer = Peer((Channel.RESIZE, b'{"Width":90,"Height":20}'), (Channel.CLOSE, b""))
-    converse(session, peer, ALL._replace(tty=True))
-    assert session.sizes == [TerminalSize(90, 20)]
 
 
 # ---- WebSockets ----
@@ -207,10 +187,10 @@ class Socket:
         self.sent.append(b"closed")
 
 
-def received(protocol: str, *messages: tuple[WSMsgType, object]) -> list[tuple[Channel, bytes]]:
+def received(protocol: str, *messages: tuple[WSMsgType, object]) -> list[bytes]:
     client = WebSocketClient(cast("web.WebSocketResponse", Socket(protocol, *messages)))
 
-    async def read() -> list[tuple[Channel, bytes]]:
+    async def read() -> list[bytes]:
         found = []
         while (each := await client.receive()) is not None:
             found.append(each)
@@ -223,10 +203,9 @@ def test_channels_are_the_first_byte() -> None:
     binary = WSMsgType.BINARY
     sent = [b"\0in", b"\4size", b"\1out", b"", b"\xff\0", b"\xff\1", b"\x09"]
     messages = [(binary, each) for each in sent]
-    first = [(Channel.STDIN, b"in"), (Channel.RESIZE, b"size")]
-    assert received("v5.channel.k8s.io", *messages) == [*first, (Channel.CLOSE, b"")]
-    assert received("v4.channel.k8s.io", *messages) == first  # which cannot close
-    assert received("", *messages) == first
+    assert received("v5.channel.k8s.io", *messages) == [b"in", b""]
+    assert received("v4.channel.k8s.io", *messages) == [b"in"]  # which cannot close
+    assert received("", *messages) == [b"in"]
 
 
 @pytest.mark.parametrize(
@@ -280,8 +259,8 @@ def test_a_session_begins_once_all_streams_are_there() -> None:
 
     async def play() -> None:
         assert await session.wait_for_streams(ALL)
-        assert await session.receive() == (Channel.STDIN, b"typed")
-        assert await session.receive() == (Channel.CLOSE, b"")
+        assert await session.receive() == b"typed"
+        assert await session.receive() == b""
         await session.send(Channel.STDOUT, b"said")
         await session.finish(Ended(5))
 
