@@ -46,6 +46,11 @@ def program_of(pod: Pod, spec: ContainerSpec) -> Program:
     return CommandProgram(command_of(spec), has_input=spec.script is not None and spec.script.stdin)
 
 
+def has_plug_ins() -> bool:
+    """Return whether anybody may ask for what the programs that are built in do not read."""
+    return bool(_plug_ins)
+
+
 def command_of(spec: ContainerSpec) -> tuple[str, ...]:
     """Return the words of a container's command, () if they are for an unknown entry point."""
     args = spec.args

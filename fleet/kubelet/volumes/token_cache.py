@@ -1,7 +1,6 @@
 """The service-account tokens of the pods of one node, for projected volumes and for CSI drivers.
 
-A token is a JSON Web Token, and most of its text is the same in all of them or known to be likely:
-packed against a dictionary of that, one of 900 characters takes 340 bytes.
+Only programs of plug-ins can read the text of a token: without any it is not kept.
 Those of projected volumes are asked for again before they are over, as a pod is synced again.
 A CSIDriver names audiences and lives (`tokenRequests`). A volume that is published asks for one
 after another; one that is known, and not near its end, is given again. So a volume that is
@@ -11,9 +10,6 @@ GetServiceAccountToken; pkg/volume/csi/csi_mounter.go, podServiceAccountTokenAtt
 Differs: a projected volume with the same audience and life has a token of its own.
 """
 
-import zlib
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,22 +17,13 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
 from fleet.k8s.pods import Pod, PodUid, Token, TokenSource, VolumeSpec
 from fleet.kubelet.turn import Turn
+from fleet.runtime.programs import has_plug_ins
 
 TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
 HOP_NS = 300 * NS_PER_S
 RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_TOKEN = 0x70102
 
-_LIKELY = (
-    b'{"alg":"RS256","kid":"{"alg":"ES256","kid":"'
-    b'{"aud":["https://kubernetes.default.svc"],"exp":17,"iat":17,"iss":"","jti":"",'
-    b'{"aud":["https://kubernetes.default.svc.cluster.local"],"exp":1,"iat":1,'
-    b'"iss":"https://kubernetes.default.svc.cluster.local","jti":"","kubernetes.io":{"namespace":'
-    b'"default","node":{"name":"fleet-00000","uid":"-4"},"pod":{"name":"","uid":"-4"},'
-    b'"serviceaccount":{"name":"default","uid":"-4"},"warnafter":1},"nbf":1,'
-    b'"sub":"system:serviceaccount:default:default"}'
-)
-"""Of a token's header and payload; what is most likely stands last. Source: pkg/serviceaccount."""
 LEFT_MAX = 16  # pods that have ended whose tokens are kept
 
 
@@ -49,17 +36,20 @@ class TokenCache:
     """
 
     _refresh: dict[PodUid, int] = field(default_factory=dict)  # when a pod's tokens are renewed
-    _packed: dict[PodUid, bytes] = field(default_factory=dict)
+    _texts: dict[PodUid, dict[str, str]] | None = None  # for plug-ins, by name
     _armed_ns: int = 0
     _left: tuple[PodUid, ...] = ()  # whose pods are gone
 
     def keep(self, uid: PodUid, source: TokenSource | TokenRequest, text: str) -> None:
-        """Take a new token in the place of the last."""
-        self._packed[uid] = pack({**self._tokens(uid), _name(source): text})
+        """Take a new token in the place of the last, if anybody can read it."""
+        if has_plug_ins():
+            if self._texts is None:
+                self._texts = {}
+            self._texts.setdefault(uid, {})[_name(source)] = text
 
     def text(self, uid: PodUid, source: TokenSource) -> str:
         """Return a token, "" if there is none."""
-        return self._tokens(uid).get(_name(source), "")
+        return (self._texts or {}).get(uid, {}).get(_name(source), "")
 
     def forget(self, uid: PodUid, *, is_read: bool) -> None:
         """Drop the tokens of a pod that is gone.
@@ -67,12 +57,14 @@ class TokenCache:
         `is_read`: its log is computed from them, so that those of the last such pods are kept.
         """
         self._refresh.pop(uid, None)
+        if self._texts is None:
+            return
         if not is_read:
-            self._packed.pop(uid, None)
-        elif uid in self._packed and uid not in self._left:
+            self._texts.pop(uid, None)
+        elif uid in self._texts and uid not in self._left:
             self._left = (*self._left, uid)[-LEFT_MAX - 1 :]
             if len(self._left) > LEFT_MAX:
-                self._packed.pop(self._left[0], None)
+                self._texts.pop(self._left[0], None)
                 self._left = self._left[1:]
 
     def due(self, turn: Turn) -> list[PodUid]:
@@ -135,50 +127,10 @@ class TokenCache:
             self._refresh[pod.uid] = due_ns
             self._arm(due_ns, turn)
 
-    def _tokens(self, uid: PodUid) -> dict[str, str]:
-        packed = self._packed.get(uid)
-        return {} if packed is None else unpack(packed)
-
 
 def _name(source: TokenSource | TokenRequest) -> str:
     """Name a token: a pod has one for each audience and life."""
     return f"{source.expiration_s} {source.audience}"
-
-
-def pack(tokens: Mapping[str, str]) -> bytes:
-    """Return the tokens of a pod by name in fewer bytes."""
-    packing = zlib.compressobj(
-        zlib.Z_BEST_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=_LIKELY
-    )
-    fields = [field for name, text in tokens.items() for field in (name, *_decoded(text))]
-    return packing.compress("\0".join(fields).encode()) + packing.flush()
-
-
-def unpack(packed: bytes) -> dict[str, str]:
-    """Return the tokens."""
-    data = zlib.decompressobj(-zlib.MAX_WBITS, _LIKELY).decompress(packed)
-    fields = iter(data.decode().split("\0"))
-    parts = zip(fields, fields, fields, fields, strict=False)
-    return {name: _encoded(header, payload, rest) for name, header, payload, rest in parts}
-
-
-def _decoded(text: str) -> tuple[str, str, str]:
-    """Return the JSON of header and payload and the signature; ("", "", text) if it has none."""
-    first, _, rest = text.partition(".")
-    second, _, signature = rest.partition(".")
-    try:
-        header, payload = (urlsafe_b64decode(f"{part}===").decode() for part in (first, second))
-    except ValueError:
-        return "", "", text
-    found = (header, payload, signature)
-    return found if header and _encoded(*found) == text else ("", "", text)
-
-
-def _encoded(header: str, payload: str, rest: str) -> str:
-    if not header:
-        return rest
-    parts = (urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in (header, payload))
-    return ".".join((*parts, rest))
 
 
 LIFE_DEFAULT_S = 3600  # authentication/v1/defaults.go, SetDefaults_TokenRequestSpec

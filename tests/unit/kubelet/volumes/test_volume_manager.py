@@ -39,6 +39,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.volumes.pod_volume import MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import references
+from fleet.runtime import programs
 
 CM, SECRET = WatchKind.CONFIG_MAP, WatchKind.SECRET
 FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'
@@ -183,7 +184,8 @@ def test_tokens_come_first_then_the_objects() -> None:
     assert volumes.tokens.due(turn_of(ENV, refresh.due_ns + 1, out)) == []
 
 
-def test_a_token_is_kept_while_its_pod_is_there() -> None:
+def test_a_token_is_kept_while_its_pod_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "_plug_ins", [lambda _pod, _spec: None])
     pod = make_pod()
     volumes = manager(pod)
     attempt(volumes, pod, 0)
