@@ -1,6 +1,7 @@
 """Bad input: one line that says what to do, exit 2 or 3, and nothing is created."""
 
 import resource
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,27 @@ def test_what_only_a_run_finds_out_is_refused(
 ) -> None:
     """Wrong options are in tests/unit/test_cli.py, servers in test_cluster_connection.py."""
     assert_refused(world, code, words, argument)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--metrics-port={}",), "fleet: --metrics-port {}: "),
+        (("--dashboard", "--dashboard-port={}"), "fleet: --dashboard-port {}: Address already in"),
+        (("--serve=ports", "--serve-at=127.0.0.1:{}"), "127.0.0.1 port {}: Address already in use"),
+    ],
+    ids=["metrics", "dashboard", "kubelets"],
+)
+def test_a_port_in_use_is_named(world: World, options: tuple[str, ...], words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = (each.format(port) for each in options)
+        done = world.fleet("spawn", "--nodes=1", "--name-prefix=ports", *given)
+    assert done.returncode == 3, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("fleet: ")
+    assert words.format(port) in last
+    world.assert_nothing_left("ports")
 
 
 def test_revoked_credentials_are_told(world: World, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import time
 
 import psutil
@@ -149,16 +148,6 @@ def test_a_process_that_is_killed_adopts_its_nodes(world: World) -> None:
         run.interrupt()
         assert run.wait() == 4, run.log  # the figures lack the part of the process that died
     world.assert_nothing_left(PREFIX)
-
-
-def test_a_port_that_is_taken_is_named(world: World) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = world.fleet("spawn", "--nodes=1", "--dashboard", f"--dashboard-port={port}")
-    assert done.returncode == 3
-    assert f"fleet: --dashboard-port {port}: Address already in use" in done.stderr
 
 
 def test_a_master_that_is_not_there_is_missed_and_waited_for(world: World) -> None:

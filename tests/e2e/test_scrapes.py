@@ -1,6 +1,5 @@
 """Prometheus metrics of a run: what they say is what the cluster has."""
 
-import socket
 import urllib.request
 
 import pytest
@@ -66,15 +65,3 @@ def test_metrics_say_what_the_cluster_has(world: World) -> None:
         world.kubectl("delete", "deployment", PREFIX)
         run.end_well_or_late()
     assert is_valid or "lagged" in str(run.summary()["invalid_reasons"])
-
-
-def test_a_metrics_port_that_is_taken_is_named(world: World) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        done = world.fleet("spawn", "--nodes=1", f"--metrics-port={port}")
-    assert done.returncode == 3
-    assert f"fleet: --metrics-port {port}: " in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("fleet: ")
-    world.assert_nothing_left("fleet")

@@ -49,14 +49,3 @@ def test_each_node_answers_at_a_port_of_its_own(world: World) -> None:
         world.kubectl("delete", "pod/first", "pod/last", "--wait=false")
         fleet.end_well_or_late()
     world.assert_nothing_left("ports")
-
-
-def test_a_port_in_use_is_named(world: World) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = world.fleet(
-            *("spawn", "--nodes=1", "--name-prefix=taken", "--serve=ports"),
-            f"--serve-at=127.0.0.1:{port}",
-        )
-    assert done.returncode == 3, done.stderr
-    assert f"127.0.0.1 port {port}: Address already in use" in done.stderr
