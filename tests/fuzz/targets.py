@@ -109,7 +109,7 @@ def judge_frames(pieces: tuple[bytes, ...]) -> None:
     http2.outbound.on_written(1)
     refused = 0
     for piece in pieces:
-        inbox += http2.receive(memoryview(piece), 2)
+        inbox += http2.receive(piece, 2)
         if http2.news is not None:
             news = http2.take_news()
             if news.breach is not None:

@@ -81,7 +81,7 @@ class Pair:
             back = self.server.data_to_send() + self.raw
             self.raw = b""
             for piece in self._pieces(back):
-                self.inbox += self.client.receive(memoryview(piece), 2)
+                self.inbox += self.client.receive(piece, 2)
             if not sent and not back:
                 return
 

@@ -635,7 +635,7 @@ def test_a_watch_that_ends_early_after_a_lag_was_closed_as_slow(certificate: Cer
     with_peer(certificate, test)
 
 
-@pytest.mark.parametrize("call", ["read_into", "write_out"])
+@pytest.mark.parametrize("call", ["read", "write_out"])
 def test_a_reset_by_the_network_is_told(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:

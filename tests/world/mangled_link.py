@@ -100,7 +100,7 @@ class MangledLink:
         now_ns, codec = self._transport.clock.now_ns(), connection.codec
         sent, begun = self._mangler.mangle(frame, connection.late)
         data = b"".join(each.encoded() for each in sent) + begun
-        for number, message in codec.receive(memoryview(data), now_ns):
+        for number, message in codec.receive(data, now_ns):
             assert isinstance(number, int)
             assert isinstance(message, Content), message
             self._transport.take(number, message)

@@ -178,7 +178,8 @@ def clear_table(table_bytes: int) -> bytes:
     return bytes((SIZE_UPDATE_ZERO,)) + encode_integer(table_bytes, 5, 0x20)
 
 
-_INDEXED = {0x88: 200, 0x89: 204, 0x8A: 206, 0x8B: 304, 0x8C: 400, 0x8D: 404}
+OK = 0x88
+_INDEXED = {OK: 200, 0x89: 204, 0x8A: 206, 0x8B: 304, 0x8C: 400, 0x8D: 404}
 _HUFFMAN = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
 
 

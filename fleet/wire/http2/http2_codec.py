@@ -2,7 +2,7 @@
 
 One `Http2Codec` is one connection's state. `open_stream` has `Outbound` write a request's frames;
 `receive` takes whatever bytes came, cut anywhere, and returns the answers. A frame that is not yet
-whole waits in `_rest`, which is None between frames: an idle connection holds no buffer.
+whole waits in `_rest`, which is empty between frames: an idle connection holds no buffer.
 
     QUEUED (no number) --open_stream--> OPEN --END_STREAM, RST_STREAM, cancel--> done
 
@@ -38,6 +38,7 @@ STREAM_ID_MAX = 2**31 - 1
 WINDOW_DEFAULT = 65535
 WINDOW_MAX = 2**31 - 1
 CONNECTION_WINDOW_GAIN = 2**30
+CONNECTION_HALF, STREAM_HALF = CONNECTION_WINDOW_GAIN // 2, WINDOW_MAX // 2  # then it is widened
 FRAME_BYTES_DEFAULT = 16384  # also what we accept: we announce no other
 HEADER_BLOCK_BYTES_MAX = 65536
 BODY_BYTES_MAX = 2**28
@@ -49,6 +50,7 @@ OUT_BYTES_MAX = 2**20  # of replies to a peer that asks and does not read
 
 HEAD = struct.Struct(">BHBBL")
 SETTING = struct.Struct(">HL")
+GAIN = struct.Struct(">L")
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
@@ -65,7 +67,7 @@ OPENING = (
         0,
         SETTING.pack(1, 0) + SETTING.pack(2, 0) + SETTING.pack(4, WINDOW_MAX),
     )
-    + frame(WINDOW_UPDATE, 0, 0, struct.pack(">L", CONNECTION_WINDOW_GAIN))
+    + frame(WINDOW_UPDATE, 0, 0, GAIN.pack(CONNECTION_WINDOW_GAIN))
 )
 
 
@@ -96,7 +98,7 @@ def error_name(code: int) -> str:
         return f"error {code}"
 
 
-def unpad(payload: memoryview) -> memoryview:
+def unpad(payload: bytes) -> bytes:
     """Return what a padded frame carries."""
     if len(payload) == 0 or payload[0] >= len(payload):
         raise RemoteProtocolError("padding longer than its frame")
@@ -386,7 +388,7 @@ class Http2Codec:
         self.news: News | None = None
         self.goaway = ""  # what the peer said with it; then nothing new is opened here
         self._next_id = 1
-        self._rest: bytearray | None = None
+        self._rest = b""
         self._block: tuple[int, int, bytearray] | None = None  # an unfinished header block
         self._received = 0
         self._settled = False
@@ -430,39 +432,33 @@ class Http2Codec:
             self.news = News()
         return self.news
 
-    def receive(self, data: memoryview, now_ns: int) -> Inbox:
+    def receive(self, data: bytes, now_ns: int) -> Inbox:
         """Take bytes, cut anywhere; return what they complete.
 
         A breach of the protocol is news, not an exception: what came whole before it stays good.
         """
         found: Inbox = []
-        rest = self._rest
+        if self._rest:
+            data, self._rest = self._rest + data, b""
         try:
-            if rest is None:
-                used = self._read_frames(data, now_ns, found)
-                if used < len(data):
-                    self._rest = bytearray(data[used:])
-            else:
-                rest += data
-                used = self._read_frames(memoryview(rest), now_ns, found)
-                if used:
-                    self._rest = rest[used:] or None
+            used = self._read_frames(data, now_ns, found)
+            if used < len(data):
+                self._rest = data[used:]
         except RemoteProtocolError as error:
             # Without its traceback, which would hold this connection in a cycle.
             self._noted().breach = error.with_traceback(None)
         return found
 
-    def _read_frames(self, data: memoryview, now_ns: int, found: Inbox) -> int:
+    def _read_frames(self, data: bytes, now_ns: int, found: Inbox) -> int:
         """Handle the whole frames in `data`; return how many bytes they were."""
-        at, end = 0, len(data)
+        at, end, unpack_from = 0, len(data), HEAD.unpack_from
         while end - at >= 9:
-            high, low, kind, flags, sid = HEAD.unpack_from(data, at)
+            high, size, kind, flags, sid = unpack_from(data, at)
+            if high or size > FRAME_BYTES_DEFAULT:
+                size |= high << 16
+                raise RemoteProtocolError(f"frame of {size} bytes", ErrorCode.FRAME_SIZE_ERROR)
             start = at + 9
-            stop = start + (high << 16 | low)
-            if stop - start > FRAME_BYTES_DEFAULT:
-                raise RemoteProtocolError(
-                    f"frame of {stop - start} bytes", ErrorCode.FRAME_SIZE_ERROR
-                )
+            stop = start + size
             if stop > end:
                 break
             at = stop
@@ -478,16 +474,14 @@ class Http2Codec:
             elif kind == WINDOW_UPDATE:  # one for each request that has a body
                 self._on_window_update(sid, data[start:stop])
             else:
-                self._on_control(kind, sid, flags, bytes(data[start:stop]), now_ns, found)
+                self._on_control(kind, sid, flags, data[start:stop], now_ns, found)
         return at
 
-    def _on_data(
-        self, sid: int, flags: int, payload: memoryview, now_ns: int, found: Inbox
-    ) -> None:
+    def _on_data(self, sid: int, flags: int, payload: bytes, now_ns: int, found: Inbox) -> None:
         size = len(payload)
-        self._received += size
-        if self._received >= CONNECTION_WINDOW_GAIN // 2:
-            self.outbound.write(WINDOW_UPDATE, 0, 0, self._received.to_bytes(4, "big"))
+        self._received = received = self._received + size
+        if received >= CONNECTION_HALF:
+            self.outbound.write(WINDOW_UPDATE, 0, 0, received.to_bytes(4, "big"))
             self._received = 0
         if flags & PADDED:
             payload = unpad(payload)
@@ -495,24 +489,28 @@ class Http2Codec:
         if stream is None:
             self._check_was_open(sid)
             return
-        if stream.code == 0:
+        code = stream.code
+        if code == 0:
             raise RemoteProtocolError(f"DATA before HEADERS on stream {sid}")
         if stream.watch:
-            stream.received += size
-            if stream.received >= WINDOW_MAX // 2 and not flags & END_STREAM:
-                self.outbound.write(WINDOW_UPDATE, 0, sid, stream.received.to_bytes(4, "big"))
+            stream.received = received = stream.received + size
+            if received >= STREAM_HALF and not flags & END_STREAM:
+                self.outbound.write(WINDOW_UPDATE, 0, sid, received.to_bytes(4, "big"))
                 stream.received = 0
-        if stream.watch and stream.code == 200:
-            if len(payload) > 0:
-                found.append((stream.token, bytes(payload)))
-        elif not stream.body:  # the only frame of most answers
-            stream.body = bytes(payload)
+            if code == 200:
+                if payload:
+                    found.append((stream.token, payload))
+                if flags & END_STREAM:
+                    self._finish(stream, now_ns, found)
+                return
+        if not stream.body:  # the only frame of most answers
+            stream.body = payload
         else:
             self._keep(stream, payload, now_ns, found)
         if flags & END_STREAM and not stream.done:
             self._finish(stream, now_ns, found)
 
-    def _keep(self, stream: Stream, payload: memoryview, now_ns: int, found: Inbox) -> None:
+    def _keep(self, stream: Stream, payload: bytes, now_ns: int, found: Inbox) -> None:
         """Add to the body of an answer; give up one that is too large."""
         body = stream.body
         if type(body) is bytes:
@@ -522,9 +520,7 @@ class Http2Codec:
             self.cancel(stream)
             found.append(stream.fail(Failure.OVERSIZED, OVERSIZED, now_ns))
 
-    def _on_headers(
-        self, sid: int, flags: int, payload: memoryview, now_ns: int, found: Inbox
-    ) -> None:
+    def _on_headers(self, sid: int, flags: int, payload: bytes, now_ns: int, found: Inbox) -> None:
         if flags & PADDED:
             payload = unpad(payload)
         if flags & PRIORITY_FLAG:
@@ -532,7 +528,7 @@ class Http2Codec:
                 raise RemoteProtocolError("short HEADERS", ErrorCode.FRAME_SIZE_ERROR)
             payload = payload[5:]
         if flags & END_HEADERS:
-            self._on_block(sid, flags, bytes(payload), now_ns, found)
+            self._on_block(sid, flags, payload, now_ns, found)
         else:
             self._check_was_open(sid)
             self._block = (sid, flags, bytearray(payload))
@@ -560,7 +556,10 @@ class Http2Codec:
                 raise RemoteProtocolError(f"trailers that do not end stream {sid}")
             self._finish(stream, now_ns, found)
             return
-        code, retry_after_s = hpack.read_block(block)
+        if block and block[0] == hpack.OK:  # of nearly all answers
+            code, retry_after_s = 200, -1
+        else:
+            code, retry_after_s = hpack.read_block(block)
         if code < 200:
             if flags & END_STREAM:
                 raise RemoteProtocolError(f"stream {sid} ends with {code}")
@@ -654,13 +653,12 @@ class Http2Codec:
                     raise RemoteProtocolError(f"MAX_FRAME_SIZE {value}")
                 self.outbound.frame_bytes_max = value
 
-    def _on_window_update(self, sid: int, payload: memoryview) -> None:
-        if len(payload) != 4:
-            raise RemoteProtocolError("frame of wrong size", ErrorCode.FRAME_SIZE_ERROR)
-        gain = int.from_bytes(payload, "big") & WINDOW_MAX
-        if gain == 0:
+    def _on_window_update(self, sid: int, payload: bytes) -> None:
+        check_size(payload, 4)
+        [gain] = GAIN.unpack(payload)
+        if gain & WINDOW_MAX == 0:
             raise RemoteProtocolError("WINDOW_UPDATE of 0")
-        self.outbound.widen(sid, gain)
+        self.outbound.widen(sid, gain & WINDOW_MAX)
 
     def _on_reset(self, sid: int, payload: bytes, now_ns: int, found: Inbox) -> None:
         check_size(payload, 4)

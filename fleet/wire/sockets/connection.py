@@ -4,7 +4,7 @@
         |by a proxy: CONNECT         ^
         +--> TUNNEL --2xx------------+
 
-    socket --recv--> INCOMING --SSL_read--> buffer; `out` --SSL_write--> OUTGOING --send--> socket
+    socket --recv--> INCOMING --SSL_read--> codec; `out` --SSL_write--> OUTGOING --send--> socket
 
 OpenSSL works on memory, and one recv takes all records that have come: on a descriptor it makes two
 system calls for each record. All connections share the two memory BIOs, since each call leaves them
@@ -53,6 +53,9 @@ class ConnectionState(enum.Enum):
     TUNNEL = 4
 
 
+UP = ConnectionState.UP  # looked up for each event, and of an Enum that takes 50 ns
+
+
 class TlsContext(Protocol):
     """What makes a TLS connection: an `ssl.SSLContext`, or what stands for one."""
 
@@ -75,11 +78,9 @@ def prepare_context(context: ssl.SSLContext) -> None:
 
 
 NEVER = -1
-CIPHER_BYTES = 65_536
-"""Read at a time; with the record of which OpenSSL has the beginning, at most `PLAIN_BYTES`."""
-PLAIN_BYTES = CIPHER_BYTES + 16_384
+CIPHER_BYTES = 65_536  # read at a time
+RECORD_BYTES = 16_384  # the most that a TLS record carries: an SSL_read returns one
 INCOMING, OUTGOING = ssl.MemoryBIO(), ssl.MemoryBIO()
-_CIPHER = memoryview(bytearray(CIPHER_BYTES))
 """These are used from the thread of the reactor's loop only."""
 
 REPLY_BYTES_MAX = 16_384
@@ -197,13 +198,13 @@ class Connection:
         except ssl.SSLError:
             self._break_off()
             raise
-        self.early = INCOMING.read()  # of the server's next messages, which `read_into` takes
+        self.early = INCOMING.read()  # of the server's next messages, which `read` takes
         self._send_encrypted()
         self.mask = READ | WRITE if self.unsent else READ
         if is_done:
             if self.tls.selected_alpn_protocol() != "h2":
                 raise DialError(NO_H2)
-            self.state = ConnectionState.UP
+            self.state = UP
             self.limit_ns = 0
             self.read_ns = self.up_ns = now_ns
 
@@ -211,11 +212,10 @@ class Connection:
         """Take what has come to INCOMING; return its size, -1 for nothing yet, 0 at the end."""
         assert self.sock is not None
         try:
-            size = self.sock.recv_into(_CIPHER)
+            data = self.sock.recv(CIPHER_BYTES)
         except BlockingIOError:
             return -1
-        INCOMING.write(_CIPHER[:size])
-        return size
+        return INCOMING.write(data)
 
     def _break_off(self) -> None:
         """Leave both memory BIOs empty after an error, of which the server gets the alert."""
@@ -228,19 +228,21 @@ class Connection:
         assert self.sock is not None
         if self.unsent:
             self.unsent += OUTGOING.read()
+            waiting = self.unsent
         else:
-            self.unsent = OUTGOING.read()
-        if self.unsent:
+            waiting = OUTGOING.read()
+        if waiting:
             try:
-                size = self.sock.send(self.unsent)
+                size = self.sock.send(waiting)
             except BlockingIOError:
                 size = 0
-            if size == len(self.unsent):
+            if size == len(waiting):
                 self.unsent = b""
             else:
-                if isinstance(self.unsent, bytes):
-                    self.unsent = bytearray(self.unsent)  # what is sent goes off its front
-                del self.unsent[:size]
+                if isinstance(waiting, bytes):
+                    waiting = bytearray(waiting)  # what is sent goes off its front
+                del waiting[:size]
+                self.unsent = waiting
 
     def _is_through(self) -> bool:
         """Read what a proxy answers; return whether it has opened the tunnel.
@@ -262,25 +264,24 @@ class Connection:
             raise DialError(why)
         return True
 
-    def read_into(self, buffer: memoryview) -> int:
-        """Decrypt what has come into a buffer of `PLAIN_BYTES`; return how much.
-
-        -1 is for nothing yet, 0 for the end. Raises OSError.
-        """
+    def read(self) -> bytes | None:
+        """Return what has come, decrypted: None for nothing, b"" for the end. Raises OSError."""
         if self.early:
             INCOMING.write(self.early)
             self.early = b""
         elif (size := self._receive()) <= 0:
-            return size
+            return None if size else b""
         assert self.tls is not None
-        read, at = self.tls.read, 0
+        data, read = b"", self.tls.read
         try:
-            while INCOMING.pending:
-                size = int(read(PLAIN_BYTES, buffer[at:]))  # no bytes, as there is a buffer
-                if not size:  # the server has said that this is the end
+            while True:
+                record = read(RECORD_BYTES)
+                if not record:  # the server has said that this is the end
                     INCOMING.read()
-                    return at
-                at += size
+                    return data
+                data += record
+                if not INCOMING.pending:
+                    break
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError:
@@ -288,7 +289,7 @@ class Connection:
             raise
         if OUTGOING.pending:  # new keys
             self._send_encrypted()
-        return at or -1
+        return data or None
 
     def write_out(self) -> int:
         """Write `out`; return how many bytes were encrypted. `unsent` is what the socket refused.

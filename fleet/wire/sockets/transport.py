@@ -24,7 +24,7 @@ from fleet.wire.sockets import dials
 from fleet.wire.sockets.connection import (
     DEFAULT_LIMITS,
     NEVER,
-    PLAIN_BYTES,
+    UP,
     Connection,
     ConnectionHealth,
     ConnectionState,
@@ -79,7 +79,6 @@ class Transport:
         self._fifos: dict[int, deque[Stream]] = {}  # one per time-out value
         self._dirty: list[Connection] = []
         self._delayed: list[Pool] = []  # those that have requests to send again later
-        self._buffer = memoryview(bytearray(PLAIN_BYTES))
         self._poller = Poller(loop, now_ns, self._on_event, self._on_drained)
         self._descriptors = Descriptors(self._poller)
         self._by_fd = self._descriptors.by_fd  # looked up for each event
@@ -299,7 +298,7 @@ class Transport:
         self._poller.rest()
         for connection in dirty:
             connection.dirty = False
-            if connection.state is ConnectionState.UP and not connection.unsent:
+            if connection.state is UP and not connection.unsent:
                 if self._cuts and swallows_output(self._cuts.get(connection.pool)):
                     continue
                 self._write(connection)
@@ -318,7 +317,7 @@ class Transport:
         connection = self._by_fd.get(fd)
         if connection is None:
             return
-        if connection.state is not ConnectionState.UP:
+        if connection.state is not UP:
             if self._dials.advance(connection):
                 self._watch_over(connection)
                 self._pump(self._pools[connection.pool])
@@ -328,7 +327,7 @@ class Transport:
             return
         if mask & WRITE:
             self._write(connection)
-        if mask & ~WRITE and connection.state is ConnectionState.UP:
+        if mask != WRITE and connection.state is UP:
             self._read(connection)
 
     def _on_drained(self) -> None:
@@ -342,32 +341,30 @@ class Transport:
             self._on_ready()
 
     def _read(self, connection: Connection) -> None:
-        buffer, inbox, stats, http2 = self._buffer, self._inbox, self.stats, connection.http2
-        pool = self._pools[connection.pool]
+        http2, tries = connection.http2, READS_PER_EVENT_MAX
         now_ns = connection.read_ns = self._now_ns()
-        end = ""
         try:
-            for _ in range(READS_PER_EVENT_MAX):
-                size = connection.read_into(buffer)
-                if size <= 0:
-                    end = "" if size else "the server closed the connection"
+            while data := connection.read():
+                self.stats.bytes_in += len(data)
+                self._inbox += http2.receive(data, now_ns)
+                if len(data) < READ_AGAIN_BYTES or http2.news is not None:  # epoll reports the rest
                     break
-                stats.bytes_in += size
-                inbox += http2.receive(buffer[:size], now_ns)
-                if size < READ_AGAIN_BYTES or http2.news is not None:  # epoll reports the rest
+                tries -= 1
+                if not tries:
+                    connection.full_ns = now_ns
                     break
-            else:
-                connection.full_ns = now_ns
         except OSError as error:
-            end = explain(error)
-        if end:
-            self._lose(connection, end)
+            self._lose(connection, explain(error))
+            return
+        if data == b"":
+            self._lose(connection, "the server closed the connection")
             return
         if http2.news is not None:
             self._attend(connection, now_ns)
+        pool = self._pools[connection.pool]
         if pool.waiting:
             self._pump(pool)
-        if connection.state is ConnectionState.UP:
+        if connection.state is UP:
             if connection.unsent:
                 self._write(connection)
             elif http2.outbound.out:
@@ -423,11 +420,11 @@ class Transport:
         self._poller.drain()
         self._expire(now_ns)
         for connection in self._descriptors.due(now_ns):
-            if connection.state is not ConnectionState.UP:
+            if connection.state is not UP:
                 self._dials.look(connection, now_ns)
                 continue
             self._check_alive(connection, now_ns)
-            if connection.state is ConnectionState.UP:
+            if connection.state is UP:
                 self._watch_over(connection)
         self._send_delayed(now_ns)
         self.flush()
@@ -461,7 +458,7 @@ class Transport:
         """Ping what was silent for long; close what did not answer, or has drained."""
         if connection.http2.news is not None:  # a request given up may have been the last one
             self._attend(connection, now_ns)
-            if connection.state is not ConnectionState.UP:
+            if connection.state is not UP:
                 return
         if connection.read_ns > connection.ping_ns:
             connection.ping_ns = 0
@@ -534,7 +531,7 @@ class Transport:
     def _part(self, connection: Connection, code: int) -> None:
         """Say GOAWAY, as far as the socket takes it at once."""
         is_cut = connection.pool in self._cuts
-        if connection.state is ConnectionState.UP and not connection.unsent and not is_cut:
+        if connection.state is UP and not connection.unsent and not is_cut:
             connection.http2.outbound.say_goodbye(code)
             with contextlib.suppress(OSError):
                 self.stats.bytes_out += connection.write_out()

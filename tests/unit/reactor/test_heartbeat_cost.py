@@ -81,7 +81,7 @@ class Beating:
         assert world.reactor.counts.renewals == renewals + HEARTBEATS
 
     def _receive(self, data: bytes) -> None:
-        found = self._wire.codec.receive(memoryview(data), self._world.clock.now_ns())
+        found = self._wire.codec.receive(data, self._world.clock.now_ns())
         self._world.reactor.inbox.extend(found)
 
 
