@@ -399,6 +399,11 @@ class Runtime:
             self._files = NodeFiles()
         return self._files
 
+    @property
+    def has_files(self) -> bool:
+        """Whether a file is left that somebody wrote; those of hosts and claims outlive pods."""
+        return self._files is not None and bool(self._files.changes)
+
     def set_up_host_path(
         self, volume: VolumeSpec, machine: Mapping[str, str], now_ns: int, *, names_type: bool
     ) -> str:

@@ -599,3 +599,15 @@ def test_a_pod_that_is_deleted_before_its_containers_exist_is_told_as_failed(
     found = shown["state"]["terminated"]
     assert (found["exitCode"], found["reason"], found["message"]) == lost
     assert (shown["imageID"], shown.get("containerID")) == ("", None)
+
+
+def test_what_a_pod_made_on_its_host_is_there_when_no_pod_is_left() -> None:
+    sim = started()
+    sim.create_pod("maker", volumes=host_path("/data/web", "DirectoryOrCreate"))
+    sim.run_for(seconds=10)
+    sim.server.delete_pod("maker", grace_s=1)
+    sim.run_for(seconds=120)
+    assert sim.phase("maker") == ""
+    sim.create_pod("web", volumes=host_path("/data/web", "Directory"))
+    sim.run_for(seconds=10)
+    assert sim.phase("web") == "Running"

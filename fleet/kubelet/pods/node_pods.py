@@ -299,14 +299,14 @@ class NodePods:
         return False
 
     def is_idle(self) -> bool:
-        """Return whether no pod is left, and no volume that the Node shows in use."""
+        """Return whether no pod is left, nor a file or a volume that outlives its pod."""
         if self.workers or len(self._config) or self.admission.shutdown is not None:
             return False
         if next(iter(self._syncer.statuses), None) is not None:
             return False  # of a pod that is gone, until housekeeping
         if next(iter(self.runtime), None) is not None:
             return False  # a kubelet before us started something that we have not seen yet
-        if not self.statics.is_idle() or not self.monitor.is_idle:
+        if not self.statics.is_idle() or not self.monitor.is_idle or self.runtime.has_files:
             return False
         claims = self._syncer.volumes.claims
         return claims is None or claims.is_idle()
