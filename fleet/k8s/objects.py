@@ -1,17 +1,9 @@
-"""What kubelets read of Services, RuntimeClasses and CertificateSigningRequests.
-
-Source of the variables of Services: pkg/kubelet/kubelet_pods.go, getServiceEnvVarMap;
-pkg/kubelet/envvars/envvars.go, FromServices, makeLinkVariables.
-"""
+"""What kubelets read of Services, RuntimeClasses and CertificateSigningRequests."""
 
 import enum
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fleet.k8s.schema import Record, Text, kind, member
-
-MASTER_SERVICE = ("default", "kubernetes")
-NO_ADDRESS = frozenset(("", "None"))
 
 
 class Owner(Record, frozen=True):
@@ -77,48 +69,6 @@ class ServiceView(Record, frozen=True):
     resource_version: str = member("metadata/resourceVersion", "")
     cluster_ip: str = member("spec/clusterIP", "")
     ports: tuple[ServicePort, ...] = member("spec/ports", ())
-
-
-def service_variables(
-    services: Mapping[tuple[str, str], ServiceView], namespace: str, *, has_links: bool
-) -> dict[str, str]:
-    """Return the variables of a namespace: those of the master always, of others with links."""
-    found: dict[str, ServiceView] = {}
-    for key, service in services.items():
-        if service.cluster_ip in NO_ADDRESS or not service.ports:
-            continue
-        if key == MASTER_SERVICE:
-            found.setdefault(service.name, service)
-        elif service.namespace == namespace and has_links:
-            found[service.name] = service
-    made: dict[str, str] = {}
-    for service in found.values():
-        _add(made, service)
-    return made
-
-
-def _add(made: dict[str, str], service: ServiceView) -> None:
-    prefix = _variable_name(service.name)
-    host = service.cluster_ip
-    made[f"{prefix}_SERVICE_HOST"] = host
-    made[f"{prefix}_SERVICE_PORT"] = str(service.ports[0].port)
-    for each in service.ports:
-        if each.name:
-            made[f"{prefix}_SERVICE_PORT_{_variable_name(each.name)}"] = str(each.port)
-    for at, each in enumerate(service.ports):
-        protocol = each.protocol.lower()
-        url = f"{protocol}://{f'[{host}]' if ':' in host else host}:{each.port}"
-        if not at:
-            made[f"{prefix}_PORT"] = url
-        start = f"{prefix}_PORT_{each.port}_{each.protocol.upper()}"
-        made[start] = url
-        made[f"{start}_PROTO"] = protocol
-        made[f"{start}_PORT"] = str(each.port)
-        made[f"{start}_ADDR"] = host
-
-
-def _variable_name(name: str) -> str:
-    return name.replace("-", "_").upper()
 
 
 class RuntimeClassView(Record, frozen=True):

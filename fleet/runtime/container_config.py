@@ -29,7 +29,6 @@ STRINGS_MAX = 2 << 20
 """Of all together. Source: Linux, fs/exec.c, bprm_stack_limits, with a stack of 8 MiB."""
 TOO_MANY_ARGUMENTS = "argument list too long"
 HOSTNAME_MAX, FQDN_MAX = 63, 64
-USUAL_DOMAIN = DNSSettings().domain
 PODS_DIRECTORY = "/var/lib/kubelet/pods"
 SERVERS_MAX, SEARCHES_MAX = 3, 32  # validation.MaxDNSNameservers, MaxDNSSearchPaths
 SEARCH_CHARS_MAX, PATH_CHARS_MAX = 2048, 253
@@ -338,13 +337,6 @@ def _mount_error(script: ScriptSpec, variables: Mapping[str, str], *, recursive:
 
 
 # ---- host name ----
-
-
-def hostname(pod: Pod, cluster_domain: str = USUAL_DOMAIN) -> str:
-    """Return the host name that the processes of a pod see. Source: GetNodenameForKernel."""
-    if pod.spec.host_network:
-        return pod.node_name
-    return full_name(pod, cluster_domain) if pod.spec.network.is_fqdn else short_name(pod)
 
 
 def hostname_error(pod: Pod, cluster_domain: str) -> str:

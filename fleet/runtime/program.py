@@ -19,6 +19,7 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
+from fleet.k8s.objects import ServiceView
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, ProbeSpec, TokenSource
 from fleet.k8s.streams import Output
 from fleet.profile.container_behavior import LogBehavior, ProbeBehavior
@@ -44,9 +45,10 @@ class Sources:
         """Return the token of a pod that a volume shows, "" if there is none."""
         return ""
 
-    def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:  # noqa: ARG002
-        """Return the variables that Services make in a namespace, None if they are unknown."""
-        return None
+    @property
+    def services(self) -> Mapping[tuple[str, str], ServiceView]:
+        """Return the Services of the cluster, by namespace and name."""
+        return {}
 
     def allocatable(self, resource: str) -> str:  # noqa: ARG002
         """Return what the node has of a resource for its pods, "" if that is unknown."""

@@ -28,7 +28,7 @@ from fleet.k8s.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.k8s.objects import service_variables
+from fleet.k8s.objects import ServiceView
 from fleet.k8s.pods import EnvRef, EventType, ObjectSource, Pod, PodUid, TokenSource, VolumeSpec
 from fleet.k8s.volumes import ObjectData, ObjectTarget
 from fleet.k8s.well_known import TTL_ANNOTATION
@@ -412,9 +412,10 @@ class PodSources(Sources):
         """Return the token of a pod that a volume shows, "" if it has none yet."""
         return self.tokens.text(uid, source)
 
-    def service_variables(self, namespace: str, *, has_links: bool) -> Mapping[str, str] | None:
-        """Return the variables that Services make in a namespace."""
-        return service_variables(self.env.services, namespace, has_links=has_links)
+    @property
+    def services(self) -> Mapping[tuple[str, str], ServiceView]:
+        """Return the Services of the cluster, by namespace and name."""
+        return self.env.services
 
     def allocatable(self, resource: str) -> str:
         """Return what the node has of a resource for its pods, "" if it has none."""

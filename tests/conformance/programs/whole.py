@@ -1,7 +1,8 @@
 """What the command of a container finds when it starts: its variables and its volumes.
 
 Source: pkg/kubelet/kubelet_pods.go, makeEnvironmentVariables, podFieldSelectorRuntimeValue,
-ensureHostsFileContent; pkg/volume/{configmap,secret,projected,downwardapi};
+getServiceEnvVarMap, ensureHostsFileContent; pkg/kubelet/envvars/envvars.go, FromServices;
+pkg/volume/{configmap,secret,projected,downwardapi};
 pkg/api/v1/resource/helpers.go, ExtractContainerResourceValue.
 Differs: sources of a projected volume other than these, as clusterTrustBundle, show no files.
 """
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping
 import orjson
 
 from fleet.k8s.addresses import each_of
+from fleet.k8s.objects import ServiceView
 from fleet.k8s.pods import ContainerSpec, MountSpec, ObjectSource, Pod, ScriptSpec, VolumeSpec
 from fleet.profile.machine import real_path
 from fleet.runtime.container_config import (
@@ -20,7 +22,6 @@ from fleet.runtime.container_config import (
     OverBudgetError,
     expand,
     full_name,
-    hostname,
     left_of,
     own_variables,
     pod_dns,
@@ -35,6 +36,8 @@ from .container_files import HOST_FILES, VolumePlace, view
 from .images import files_of_image, is_shell_image, working_dir
 from .surroundings import Surroundings
 
+MASTER_SERVICE = ("default", "kubernetes")
+NO_ADDRESS = frozenset(("", "None"))
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _TOKEN_MODE = 0o600
 """Of a token in a volume that is given to a group. Source: projected.go, collectData."""
@@ -136,7 +139,9 @@ def environment(process: Process) -> dict[str, str]:
     Source: makeEnvironmentVariables; containerd sets HOSTNAME.
     """
     pod, script = process.pod, process.spec.script or ScriptSpec()
-    services = process.sources.service_variables(pod.namespace, has_links=script.has_service_links)
+    services = _service_variables(
+        process.sources.services, pod.namespace, has_links=script.has_service_links
+    )
     found: dict[str, str] = {"PATH": PATH, "HOSTNAME": hostname(pod, process.sources.dns.domain)}
     own: dict[str, str] = {}
     room = STRINGS_MAX
@@ -145,7 +150,7 @@ def environment(process: Process) -> dict[str, str]:
         texts = process.sources.texts(each.source.kind, pod.namespace, each.source.name) or {}
         room = left_of(room, *texts.values())
         own |= {each.name + key: text for key, text in texts.items()}
-    seen = ChainMap(own, dict(services or {}))
+    seen = ChainMap(own, services)
     text: str | None
     for variable in script.variables:
         if variable.source is None:
@@ -155,10 +160,59 @@ def environment(process: Process) -> dict[str, str]:
         own[variable.name] = text
         room = left_of(room, variable.name, text)
     found |= own
-    for name, text in (services or {}).items():
+    for name, text in services.items():
         found.setdefault(name, text)
     found.setdefault("HOME", "/root")
     return found
+
+
+def _service_variables(
+    services: Mapping[tuple[str, str], ServiceView], namespace: str, *, has_links: bool
+) -> dict[str, str]:
+    """Return the variables of a namespace: those of the master always, of others with links."""
+    found: dict[str, ServiceView] = {}
+    for key, service in services.items():
+        if service.cluster_ip in NO_ADDRESS or not service.ports:
+            continue
+        if key == MASTER_SERVICE:
+            found.setdefault(service.name, service)
+        elif service.namespace == namespace and has_links:
+            found[service.name] = service
+    made: dict[str, str] = {}
+    for service in found.values():
+        _add_service(made, service)
+    return made
+
+
+def _add_service(made: dict[str, str], service: ServiceView) -> None:
+    prefix = _variable_name(service.name)
+    host = service.cluster_ip
+    made[f"{prefix}_SERVICE_HOST"] = host
+    made[f"{prefix}_SERVICE_PORT"] = str(service.ports[0].port)
+    for each in service.ports:
+        if each.name:
+            made[f"{prefix}_SERVICE_PORT_{_variable_name(each.name)}"] = str(each.port)
+    for at, each in enumerate(service.ports):
+        protocol = each.protocol.lower()
+        url = f"{protocol}://{f'[{host}]' if ':' in host else host}:{each.port}"
+        if not at:
+            made[f"{prefix}_PORT"] = url
+        start = f"{prefix}_PORT_{each.port}_{each.protocol.upper()}"
+        made[start] = url
+        made[f"{start}_PROTO"] = protocol
+        made[f"{start}_PORT"] = str(each.port)
+        made[f"{start}_ADDR"] = host
+
+
+def _variable_name(name: str) -> str:
+    return name.replace("-", "_").upper()
+
+
+def hostname(pod: Pod, cluster_domain: str) -> str:
+    """Return the host name that the processes of a pod see. Source: GetNodenameForKernel."""
+    if pod.spec.host_network:
+        return pod.node_name
+    return full_name(pod, cluster_domain) if pod.spec.network.is_fqdn else short_name(pod)
 
 
 def _mounts(script: ScriptSpec, variables: Mapping[str, str]) -> list[MountSpec]:
