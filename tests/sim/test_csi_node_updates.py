@@ -82,8 +82,7 @@ def test_a_period_may_come_change_and_go(*, own_watches: bool) -> None:
     since_s = sim.now_s
     sim.run_for(seconds=300)
     assert verbs(sim, since_s) == []
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet._csi is None
 
 

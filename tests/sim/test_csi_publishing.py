@@ -1,7 +1,14 @@
 """What CSI drivers want of kubelets for each volume: tokens, and to be published all the time."""
 
 import pytest
-from test_volume_timing import DATA, DRIVER, attach, claim, mount_events, reads, started
+from test_volume_timing import (
+    DATA,
+    DRIVER,
+    attach_in_turn,
+    claim,
+    reads,
+    started,
+)
 from world.api_server import Answer, refusal
 from world.simulation import Simulation, pod_json
 from world.strategic_merge import Object
@@ -46,9 +53,7 @@ def run_pod(volume: Object, **spec: object) -> Simulation:
     driver(sim, **spec)
     claim(sim.server)
     create(sim, volume)
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     return sim
 
 
@@ -91,13 +96,11 @@ def test_a_token_that_is_refused_is_told_and_asked_for_again(
     with monkeypatch.context() as patch:
         refuse_tokens(sim, patch)
         create(sim, volume)
-        sim.run_for(seconds=11)
-        attach(sim)
-        sim.run_for(seconds=5)
+        attach_in_turn(sim, 5)
         assert sim.phase("db") == "Pending"
         name = "pv-1" if volume is DATA else "inline"
         text = f'MountVolume.SetUp failed for volume "{name}" : {NO_TOKEN}not this audience'
-        assert list(mount_events(sim)) == [text]
+        assert list(sim.said("FailedMount")) == [text]
         assert 3 <= len(asked(sim)) <= 6  # the first one only, with its back-off
     sim.run_for(seconds=20)
     assert sim.phase("db") == "Running"
@@ -110,9 +113,9 @@ def test_a_token_that_is_good_is_given_while_no_other_one_is_to_be_had(
     refuse_tokens(sim, monkeypatch)
     sim.run_for(seconds=560)  # asked for since 80 % of its life
     assert asked(sim)[-1].code == 403
-    assert not mount_events(sim)
+    assert not sim.said("FailedMount")
     sim.run_for(seconds=150)
-    [text] = mount_events(sim)
+    [text] = sim.said("FailedMount")
     assert " expired and refresh failed: not this audience" in text
     assert 'token "default"/"default"/[]string{"vault"}/600/v1.BoundObjectReference{' in text
     assert sim.phase("db") == "Running"
@@ -132,7 +135,7 @@ def test_a_volume_is_published_again_at_each_sync(volume: Object) -> None:
         once = ["persistentvolumeclaims", "persistentvolumes"]
         again = ["volumeattachments", "volumeattachments", "persistentvolumeclaims"]
         assert found == [*once, *again] * rounds
-    assert not mount_events(sim)
+    assert not sim.said("FailedMount")
 
 
 @pytest.mark.parametrize("volume", VOLUMES)
@@ -155,18 +158,19 @@ def test_a_volume_that_is_not_published_again_is_told_and_its_pod_runs_on() -> N
     sim.server.update("pods", "db", {"metadata": {"annotations": annotations}}, "default")
     sim.run_for(seconds=RESYNC_S)
     error = "rpc error: code = Internal desc = the secret is gone"
-    assert list(mount_events(sim)) == [f'MountVolume.SetUp failed for volume "pv-1" : {error}']
+    assert list(sim.said("FailedMount")) == [
+        f'MountVolume.SetUp failed for volume "pv-1" : {error}'
+    ]
     assert sim.phase("db") == "Running"
     nothing = {"fleet.emulator/mount-error": None}
     sim.server.update("pods", "db", {"metadata": {"annotations": nothing}}, "default")
     sim.run_for(seconds=130)
-    count = sum(mount_events(sim).values())
+    count = sum(sim.said("FailedMount").values())
     sim.run_for(seconds=300)
-    assert sum(mount_events(sim).values()) == count
+    assert sum(sim.said("FailedMount").values()) == count
     sim.server.delete_pod("db", grace_s=1)
     sim.run_for(seconds=30)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
 
 
@@ -191,9 +195,7 @@ def test_raw_block_volumes_have_no_tokens() -> None:
     claim(sim.server)
     sim.server.update("persistentvolumes", "pv-1", {"spec": {"volumeMode": "Block"}})
     create(sim, DATA, "volumeDevices")
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     assert sim.phase("db") == "Running"
     assert not asked(sim)
 

@@ -7,7 +7,7 @@ pkg/volume/util/operationexecutor/operation_generator.go.
 import pytest
 from test_csi_publishing import create, driver
 from test_volume_expansion import RESYNC_S, grow, model_with, run_pod
-from test_volume_timing import DATA, DRIVER, attach, claim, mount_events, started
+from test_volume_timing import DATA, DRIVER, attach_in_turn, claim, started
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
@@ -41,9 +41,7 @@ def read(sim: Simulation, since_s: float = 0) -> list[tuple[str, int]]:
 
 def run(sim: Simulation, volume: Object = DATA, field: str = "volumeMounts") -> None:
     create(sim, volume, field)
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=RUN_S - 11)
+    attach_in_turn(sim, RUN_S - 11)
 
 
 def said(sim: Simulation, *reasons: str) -> set[str]:
@@ -154,7 +152,7 @@ def test_an_inline_volume_has_a_secret_of_its_pod_s_namespace() -> None:
     create(sim, {"name": "inline", "csi": inline})
     sim.run_for(seconds=RUN_S)
     assert sim.phase("db") == "Pending"
-    [text] = mount_events(sim)
+    [text] = sim.said("FailedMount")
     assert text.startswith(
         'MountVolume.SetUp failed for volume "inline" : '
         f"fetching NodePublishSecretRef default/own failed: {UNFOUND % ('own', 'default')}"
@@ -197,7 +195,7 @@ def test_one_pod_alone_has_a_volume_of_that_mode(*, attached: bool) -> None:
     sim.create_pod("second", volumes=[DATA])
     sim.run_for(seconds=RUN_S)
     assert (sim.phase("db"), sim.phase("second")) == ("Running", "Pending")
-    assert list(mount_events(sim)) == [
+    assert list(sim.said("FailedMount")) == [
         (
             'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
             "mode and is already in use by another pod"
@@ -262,4 +260,4 @@ def test_mount_options_are_for_plugins_that_know_them(
         'MountVolume.MountOptionSupport check failed for volume "pv-1" : '
         "mount options are not supported for this volume type"
     )
-    assert list(mount_events(sim)) == ([] if is_taken else [text])
+    assert list(sim.said("FailedMount")) == ([] if is_taken else [text])

@@ -215,8 +215,7 @@ def test_a_deleted_lease_is_made_again() -> None:
 
 def test_a_quarantined_kubelet_harms_no_other() -> None:
     sim = Simulation(nodes=5, seed=13, raise_bugs=False).run_for(seconds=30)
-    broken = sim.reactor.entries[2].kubelet
-    assert broken is not None
+    broken = sim.kubelet(2)
     broken.env = None  # type: ignore[assignment]
     sim.run_for(seconds=60)
     assert sim.reactor.counts.quarantined == 1

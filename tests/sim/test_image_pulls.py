@@ -206,8 +206,7 @@ def test_a_pod_that_is_deleted_while_it_pulls_goes_once_its_containers_have_run(
     assert sim.server.deleted == [(("pods", "default", "slow"), uid)]
     said = [reason for _, reason, _ in messages(sim, "slow")]
     assert said == ["Pulling", "Pulled", "Created", "Started", "Killing"]
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
 
 

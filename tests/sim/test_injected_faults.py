@@ -277,8 +277,7 @@ def test_a_resource_that_something_uses_up_puts_its_node_under_pressure(
     assert sim.ready() == 4
     sim.run_for(seconds=20 + 330)  # evictionPressureTransitionPeriod is 5 minutes
     assert {sim.condition(name, kind) for name in sim.names} == {"False"}
-    kubelet = sim.reactor.entries[3].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet(3)
     assert kubelet.pods is None  # as before
 
 

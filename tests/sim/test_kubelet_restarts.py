@@ -107,8 +107,7 @@ def test_what_ran_but_was_not_told_of_yet_is_not_started_twice() -> None:
 
 
 def _running(sim: Simulation) -> list[str]:
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     loop = kubelet.pods
     runtime = loop.runtime if loop is not None else None
     return [each.id for _, box in runtime for each in box.containers] if runtime else []

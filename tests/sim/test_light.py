@@ -91,8 +91,7 @@ def test_a_deleted_pod_is_told_as_ended_where_somebody_waits_for_it(
     if meta is FINALIZER:
         sim.server.remove(("pods", "default", "web"))
         sim.run_for(seconds=1)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
 
 
@@ -128,8 +127,7 @@ def test_an_outage_and_an_expired_watch_are_survived() -> None:
     sim.run_for(seconds=60)
     assert sum(sim.phase(f"web-{index}") == "Running" for index in range(20)) == 19
     assert sim.longest_gap_s(Op.RENEW_LEASE) < 40
-    kubelet = sim.reactor.entries[3].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet(3)
     assert kubelet.pods is None
 
 

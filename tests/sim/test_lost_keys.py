@@ -18,11 +18,6 @@ KINDS = {
 }
 
 
-def failures(sim: Simulation) -> dict[str, int]:
-    """Return what could not be mounted, and how often that was said."""
-    return {each["message"]: each["count"] for each in sim.events("FailedMount")}
-
-
 def started(strategy: str = "Watch") -> Simulation:
     kubelet = {"configMapAndSecretChangeDetectionStrategy": strategy}
     sim = Simulation(seed=3, model=model_of(kubeletConfiguration=kubelet)).run_for(seconds=60)
@@ -48,22 +43,22 @@ def test_a_key_that_goes_fails_the_mount_for_as_long_as_it_is_gone(
     sim.run_for(seconds=30)
     sim.server.update(kind, "one", {"data": {"b": None}}, "default")
     sim.run_for(seconds=2 * RESYNC_S)
-    assert failures(sim) == {}  # none that the pod shows
+    assert sim.said("FailedMount") == {}  # none that the pod shows
     sim.server.update(kind, "one", {"data": {"a": None}}, "default")
     sim.run_for(seconds=RESYNC_S + 128)
     text = f'MountVolume.SetUp failed for volume "of-one" : {KINDS[kind][2]}'
-    [(message, first)] = failures(sim).items()
+    [(message, first)] = sim.said("FailedMount").items()
     assert message == text
     assert 8 <= first <= 9  # after 0.5, 1, 2, ... 64 s
     sim.run_for(seconds=600)
-    again = failures(sim)[text] - first
+    again = sim.said("FailedMount")[text] - first
     assert 4 <= again <= 5  # every 122 s
     assert sim.phase("web") == "Running"
     sim.server.update(kind, "one", {"data": {"a": "YQ=="}}, "default")
     sim.run_for(seconds=130)
-    told = failures(sim)
+    told = sim.said("FailedMount")
     sim.run_for(seconds=600)
-    assert failures(sim) == told
+    assert sim.said("FailedMount") == told
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -75,7 +70,7 @@ def test_a_lost_key_is_missed_by_a_sync_that_comes_before_the_resync(kind: str) 
     sim.run_for(seconds=1)
     sim.server.update("pods", "web", {"metadata": {"annotations": {"a": "1"}}}, "default")
     sim.run_for(seconds=2)
-    assert len(failures(sim)) == 1
+    assert len(sim.said("FailedMount")) == 1
 
 
 def test_a_key_of_an_optional_object_may_go() -> None:
@@ -84,7 +79,7 @@ def test_a_key_of_an_optional_object_may_go() -> None:
     sim.run_for(seconds=30)
     sim.server.update("configmaps", "one", {"data": {"a": None}}, "default")
     sim.run_for(seconds=2 * RESYNC_S)
-    assert failures(sim) == {}
+    assert sim.said("FailedMount") == {}
 
 
 def test_two_objects_of_a_pod_are_missed_by_themselves() -> None:
@@ -96,7 +91,7 @@ def test_two_objects_of_a_pod_are_missed_by_themselves() -> None:
     sim.run_for(seconds=2 * RESYNC_S)
     sim.server.update("secrets", "two", {"data": {"a": None}}, "default")
     sim.run_for(seconds=2 * RESYNC_S)
-    assert set(failures(sim)) == {
+    assert set(sim.said("FailedMount")) == {
         'MountVolume.SetUp failed for volume "of-one" : configmap "one" not found',
         f'MountVolume.SetUp failed for volume "of-two" : {KINDS["secrets"][2]}',
     }

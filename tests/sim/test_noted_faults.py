@@ -57,8 +57,7 @@ class Noted:
         return [str(each["fault"]) for each in self.control.on()]
 
     def skew_ns(self, node: int = 0) -> int:
-        kubelet = self.sim.reactor.entries[node].kubelet
-        assert kubelet is not None
+        kubelet = self.sim.kubelet(node)
         return kubelet.env.skew_ns
 
 

@@ -16,10 +16,6 @@ def started(*, light: bool = False, **spec: object) -> Simulation:
     return Simulation(seed=1, light=light, model=model_of(**spec)).run_for(seconds=30)
 
 
-def messages(sim: Simulation, reason: str) -> set[str]:
-    return {each["message"] for each in sim.events(reason)}
-
-
 def waiting(sim: Simulation, pod: str = "p", field: str = "containerStatuses") -> Object:
     found: Object = sim.status(pod)[field][0]["state"].get("waiting", {})
     return found
@@ -84,7 +80,7 @@ def test_a_variable_of_a_file(script: str, ref: Object, error: str, *, light: bo
     assert sim.phase("p") == "Pending"
     assert waiting(sim) == {"reason": CONFIG_ERROR, "message": text}
     if not light:
-        assert f"Error: {text}" in messages(sim, "Failed")
+        assert f"Error: {text}" in sim.said("Failed")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +124,7 @@ def test_a_full_name_has_64_characters_at_most(length: int, phase: str) -> None:
         f"domain, FQDN {name}.{domain} is too long (64 characters is the max, "
         f"{length + 1 + len(domain)} characters requested)"
     )
-    assert messages(sim, "FailedCreatePodSandBox") == ({text} if phase == "Pending" else set())
+    assert sim.said("FailedCreatePodSandBox").keys() == ({text} if phase == "Pending" else set())
 
 
 HUGE = "hugePages storage requested, but there is no resource request for huge pages"
@@ -167,7 +163,7 @@ def test_an_empty_directory_of_huge_pages(medium: str, asked: tuple[str, ...], e
     sim.run_for(seconds=60)
     assert sim.phase("p") == ("Pending" if error else "Running")
     text = f'MountVolume.SetUp failed for volume "v" : {error}'
-    assert messages(sim, "FailedMount") == ({text} if error else set())
+    assert sim.said("FailedMount").keys() == ({text} if error else set())
 
 
 @pytest.mark.parametrize(
@@ -204,7 +200,7 @@ def test_a_user_namespace(runtime_class: str, users: bool, error: str) -> None: 
     assert sim.phase("host") == "Running"
     assert sim.phase("p") == ("Pending" if error else "Running")
     found = {f"Failed to create pod sandbox: {error}"} if error else set()
-    assert messages(sim, "FailedCreatePodSandBox") == found
+    assert sim.said("FailedCreatePodSandBox").keys() == found
 
 
 @pytest.mark.parametrize("light", [False, True], ids=["kubelet", "light"])
@@ -249,6 +245,6 @@ def test_an_ephemeral_container_waits_for_its_target(*, light: bool) -> None:
     field = "ephemeralContainerStatuses"
     assert waiting(sim, field=field) == {"reason": CONFIG_ERROR, "message": text}
     if not light:
-        assert f"Error: {text}" in messages(sim, "Failed")
+        assert f"Error: {text}" in sim.said("Failed")
     sim.run_for(seconds=120)
     assert "running" in sim.status("p")[field][0]["state"]

@@ -39,10 +39,6 @@ def watches(sim: Simulation) -> int:
     )
 
 
-def events(sim: Simulation, reason: str) -> set[str]:
-    return {each["message"] for each in sim.events(reason)}
-
-
 @pytest.mark.parametrize(
     ("strategy", "ttl_s", "least", "most", "query"),
     [
@@ -95,7 +91,7 @@ def test_a_volume_waits_for_an_object_that_is_missing_and_misses_it_again(strate
     assert sim.phase("web") == "Pending"
     # configmaps: the API server's words; kubelets that watch have their own, of a "configmap"
     text = 'MountVolume.SetUp failed for volume "cfg" : configmaps "cfg" not found'
-    assert events(sim, "FailedMount") == {text}
+    assert sim.said("FailedMount").keys() == {text}
     assert 4 <= len(reads(sim, "configmaps")) <= 6  # one for each try: 0.5 s, 1 s, 2 s...
     sim.server.create(CONFIG_KEY, {"data": {"a": "1"}})
     sim.run_for(seconds=20)
@@ -125,7 +121,7 @@ def test_the_environment_of_each_container_is_read_before_it_starts(
     sim.run_for(seconds=20)
     assert sim.phase("web") == "Running"
     assert len(reads(sim, "secrets")) == found
-    assert events(sim, "Failed") == set()
+    assert sim.said("Failed").keys() == set()
     assert watches(sim) == 0
 
 
@@ -134,7 +130,7 @@ def test_a_container_without_its_secret_starts_once_a_try_finds_it() -> None:
     sim.create_pod("web", containers=[container(envFrom=[{"secretRef": {"name": "env"}}])])
     sim.run_for(seconds=10)
     assert sim.phase("web") == "Pending"
-    assert events(sim, "Failed") == {'Error: secrets "env" not found'}
+    assert sim.said("Failed").keys() == {'Error: secrets "env" not found'}
     sim.server.create(SECRET_KEY, {"data": {"K": "dg=="}})
     sim.run_for(seconds=30)
     assert sim.phase("web") == "Running"

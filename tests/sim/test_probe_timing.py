@@ -15,11 +15,6 @@ def started(seed: int = 1, *, light: bool = False) -> Simulation:
     return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
-def events(sim: Simulation, reason: str, pod: str = "web") -> dict[str, int]:
-    """Return how often each message of a reason was said about a pod."""
-    return {str(each["message"]): int(each.get("count", 1)) for each in sim.events(reason, pod)}
-
-
 def container(sim: Simulation, pod: str = "web") -> dict[str, object]:
     [found] = sim.status(pod)["containerStatuses"]
     return dict(found)
@@ -52,7 +47,7 @@ def test_a_probe_of_which_nothing_is_said_succeeds_at_once(light: bool) -> None:
     sim.run_for(seconds=3)
     assert is_ready(sim)
     assert container(sim)["started"]
-    assert events(sim, "Unhealthy") == {}
+    assert sim.said("Unhealthy", "web") == {}
 
 
 def test_a_healthy_pod_with_probes_costs_nothing() -> None:
@@ -81,7 +76,7 @@ def test_readiness_follows_its_timeline() -> None:
     assert container(sim)["started"]
     came_s = 3 + ready_after_s(sim, 6)
     assert 5 < came_s < 9
-    assert set(events(sim, "Unhealthy")) == {
+    assert set(sim.said("Unhealthy", "web")) == {
         'Readiness probe failed: Get "http://'
         + str(sim.status("web")["podIP"])
         + ':8080/healthz": dial tcp '
@@ -93,7 +88,7 @@ def test_readiness_follows_its_timeline() -> None:
     left_s = 29 + ready_after_s(sim, 10, ready=False)
     assert 34 < left_s < 38  # the third failure in a row, 2 s apart
     [failures] = [
-        count for text, count in events(sim, "Unhealthy").items() if text.endswith("code: 503")
+        count for text, count in sim.said("Unhealthy", "web").items() if text.endswith("code: 503")
     ]
     assert failures in {3, 4}  # the sync that the third one calls for triggers another
     assert 14 < ready_after_s(sim, 30) < 18  # one success is enough
@@ -109,11 +104,11 @@ def test_an_unready_container_is_probed_twice_at_its_start_then_each_period() ->
         annotations={READINESS: "Failure"},
     )
     sim.run_for(seconds=4)
-    assert list(events(sim, "Unhealthy").values()) == [2]
+    assert list(sim.said("Unhealthy", "web").values()) == [2]
     sim.run_for(seconds=10)
-    assert list(events(sim, "Unhealthy").values()) == [3]
+    assert list(sim.said("Unhealthy", "web").values()) == [3]
     sim.run_for(seconds=20)
-    assert list(events(sim, "Unhealthy").values()) == [5]
+    assert list(sim.said("Unhealthy", "web").values()) == [5]
     assert not is_ready(sim)
 
 
@@ -135,7 +130,7 @@ def test_the_initial_delay_is_waited_for() -> None:
     probe = {**HTTP, "periodSeconds": 2, "initialDelaySeconds": 9}
     sim.create_pod("web", readinessProbe=probe, annotations={READINESS: "Success after 1s"})
     assert 9 < is_ready_times(sim) < 14
-    assert events(sim, "Unhealthy") == {}
+    assert sim.said("Unhealthy", "web") == {}
 
 
 def test_liveness_failures_of_a_pod_that_is_never_restarted_end_it() -> None:
@@ -149,7 +144,7 @@ def test_liveness_failures_of_a_pod_that_is_never_restarted_end_it() -> None:
     sim.run_for(seconds=20)
     assert sim.server.phases[uid][:2] == ["Pending", "Running"]
     assert sim.phase("web") in {"Failed", "Succeeded"}
-    assert list(events(sim, "Killing")) == ["Stopping container c"]  # nothing is left to keep
+    assert list(sim.said("Killing", "web")) == ["Stopping container c"]  # nothing is left to keep
     assert container(sim)["restartCount"] == 0
 
 
@@ -168,7 +163,7 @@ def test_the_grace_period_of_the_probe_counts(
         terminationGracePeriodSeconds=10,
         annotations={LIVENESS: "Failure after 5s", "fleet.emulator/stop-time": "never"},
     )
-    while not events(sim, "Killing"):
+    while not sim.said("Killing", "web"):
         sim.run_for(seconds=0.1)
     since_s = sim.now_s
     while container(sim)["restartCount"] == 0:
@@ -188,10 +183,10 @@ def test_the_example_of_the_documentation_fails_after_half_a_minute() -> None:
         livenessProbe={**probe, "periodSeconds": 5},
     )
     sim.run_for(seconds=29)
-    assert events(sim, "Unhealthy") == {}
+    assert sim.said("Unhealthy", "web") == {}
     sim.run_for(seconds=15)
     missing = "cat: can't open '/tmp/healthy': No such file or directory"
-    assert events(sim, "Unhealthy") == {f"Liveness probe failed: {missing}\n": 3}
+    assert sim.said("Unhealthy", "web") == {f"Liveness probe failed: {missing}\n": 3}
     sim.run_for(seconds=32)
     assert container(sim)["restartCount"] == 1
 
@@ -208,7 +203,7 @@ def test_a_container_that_keeps_failing_its_liveness_probe_backs_off() -> None:
     assert found["restartCount"] in {2, 3}
     sim.run_for(seconds=60)
     assert container(sim)["restartCount"] in {3, 4}
-    assert events(sim, "BackOff")
+    assert sim.said("BackOff", "web")
 
 
 def test_a_slow_answer_is_a_timeout_and_comes_that_much_later() -> None:
@@ -221,7 +216,7 @@ def test_a_slow_answer_is_a_timeout_and_comes_that_much_later() -> None:
     assert 2 < is_ready_times(sim) < 5
     sim.run_for(seconds=20)
     ready_after_s(sim, 12, ready=False)
-    [text] = events(sim, "Unhealthy")
+    [text] = sim.said("Unhealthy", "web")
     assert text.endswith(
         "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
     )
@@ -236,7 +231,7 @@ def test_a_tick_that_falls_into_a_slow_attempt_is_kept() -> None:
         annotations={READINESS: "Timeout"},
     )
     sim.run_for(seconds=23)
-    [count] = events(sim, "Unhealthy").values()
+    [count] = sim.said("Unhealthy", "web").values()
     assert 19 <= count <= 22
 
 
@@ -249,7 +244,7 @@ def test_an_error_of_the_prober_changes_no_result() -> None:
     )
     sim.run_for(seconds=60)
     assert is_ready(sim)
-    [(text, count)] = events(sim, "Unhealthy").items()
+    [(text, count)] = sim.said("Unhealthy", "web").items()
     assert text.startswith("Readiness probe errored and resulted in unknown state: ")
     assert count == pytest.approx(8, abs=1)
 
@@ -264,7 +259,7 @@ def test_random_failures_are_repeatable_and_as_frequent_as_declared() -> None:
             annotations={READINESS: "[{result: Success, failureRate: 0.02}]"},
         )
         sim.run_for(seconds=10_000)
-        found.append(sum(events(sim, "Unhealthy").values()))
+        found.append(sum(sim.said("Unhealthy", "web").values()))
     assert found[0] == found[1]
     assert 8 < found[0] < 40  # of 1000 attempts
 
@@ -314,8 +309,8 @@ def test_liveness_does_not_disturb_a_pod_that_is_being_deleted() -> None:
     sim.server.delete_pod("web")
     sim.run_for(seconds=30)
     assert sim.phase("web") == ""
-    assert events(sim, "Unhealthy") == {}
-    assert list(events(sim, "Killing")) == ["Stopping container c"]
+    assert sim.said("Unhealthy", "web") == {}
+    assert list(sim.said("Killing", "web")) == ["Stopping container c"]
 
 
 ASKED_BY_A_COMMAND = {
@@ -336,12 +331,12 @@ def test_commands_of_probes_are_cancelled_once_their_pod_begins_to_end() -> None
     )
     sim.run_for(seconds=10)
     assert is_ready(sim)
-    assert not events(sim, "Unhealthy")
+    assert not sim.said("Unhealthy", "web")
     sim.server.delete_pod("web")
     sim.run_for(seconds=4)
     assert is_ready(sim)
     sim.run_for(seconds=6)
-    [(message, count)] = events(sim, "Unhealthy").items()
+    [(message, count)] = sim.said("Unhealthy", "web").items()
     assert message == (
         "Readiness probe errored and resulted in unknown state: "
         "rpc error: code = Canceled desc = context canceled"
@@ -360,4 +355,4 @@ def test_probes_end_with_a_pod_whose_status_says_that_it_failed() -> None:
     )
     sim.run_for(seconds=20)
     assert sim.phase("web") == "Failed"
-    assert not events(sim, "Unhealthy")
+    assert not sim.said("Unhealthy", "web")

@@ -150,8 +150,7 @@ def test_a_pod_that_has_nothing_to_say_is_not_synced_again() -> None:
     sim = started()
     sim.create_pod("web")
     sim.run_for(seconds=30)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is not None
     [worker] = kubelet.pods.workers.values()
     assert worker.sync_ns == 0

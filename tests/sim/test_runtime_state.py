@@ -151,6 +151,5 @@ def test_what_the_watch_said_in_a_pause_is_not_lost() -> None:
 
 def test_healthy_nodes_keep_nothing_of_it() -> None:
     sim = Simulation(seed=8).run_for(seconds=30)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet._runtime_state is None

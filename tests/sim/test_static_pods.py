@@ -337,8 +337,7 @@ def test_nothing_is_removed_before_every_source_was_read() -> None:
     sim.run_for(seconds=10)
     sim.server.remove(("pods", "default", "web"))
     sim.run_for(seconds=60)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is not None  # it runs on
     sim.env.static = (parse_manifest(manifest("agent"), "/m/agent.yaml"),)
     sim.reactor.static_pods_changed(sim.env)
@@ -353,8 +352,7 @@ def test_a_node_that_is_being_deleted_gets_no_mirror_and_its_successor_does() ->
     sim = Simulation(seed=8, model=MODEL)
     put(sim)
     sim.run_for(seconds=60)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
     node = sim.server.get("nodes", "n-0")
     sim.server.update("nodes", "n-0", {"metadata": {"deletionTimestamp": sim.server.now()}})

@@ -56,8 +56,7 @@ def count(sim: Simulation, name: str, reason: str) -> int:
 
 def runs(sim: Simulation, node: int = 1) -> int:
     """Return how many pods the runtime of a node has."""
-    kubelet = sim.reactor.entries[node].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet(node)
     return 0 if kubelet.pods is None else len(list(kubelet.pods.runtime))
 
 

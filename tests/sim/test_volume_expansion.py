@@ -1,7 +1,14 @@
 """Volumes that grow while they are claimed: what a kubelet asks, writes and says of them."""
 
 import pytest
-from test_volume_timing import ATTACHMENT, DATA, DRIVER, UNIQUE, attach, claim, mount_events
+from test_volume_timing import (
+    ATTACHMENT,
+    DATA,
+    DRIVER,
+    UNIQUE,
+    attach_in_turn,
+    claim,
+)
 from world.pod_world import model_of
 from world.simulation import Simulation
 from world.strategic_merge import Object
@@ -42,9 +49,7 @@ def grow(sim: Simulation, size: str = "2Gi", status: str = "NodeResizePending") 
 def run_pod(sim: Simulation, annotations: dict[str, str] | None = None) -> None:
     """Start a pod with the claim."""
     sim.create_pod("db", volumes=[DATA], annotations=annotations or {})
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     assert sim.phase("db") == "Running"
 
 
@@ -220,11 +225,9 @@ def test_an_error_keeps_a_pod_from_its_volume() -> None:
     grow(sim)
     notes = {"fleet.emulator/expand-error": "the disk is busy"}
     sim.create_pod("db", volumes=[DATA], annotations=notes)
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     assert sim.phase("db") == "Pending"
-    [text] = mount_events(sim)
+    [text] = sim.said("FailedMount")
     start = 'MountVolume.Setup failed while expanding volume for volume "pv-1" : '
     assert text.startswith(start + EXPANDER)
     sim.server.update(
@@ -284,9 +287,7 @@ def test_a_claim_that_is_read_only_is_not_expanded() -> None:
     grow(sim)
     source = {"claimName": "data", "readOnly": True}
     sim.create_pod("db", volumes=[{"name": "data", "persistentVolumeClaim": source}])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     assert sim.phase("db") == "Running"
     text = 'MountVolume.NodeExpandVolume failed for volume "pv-1" requested read-only file system'
     both = {"Pod": text, "PersistentVolumeClaim": text}
@@ -302,8 +303,7 @@ def test_a_pod_that_goes_takes_its_expansion_along() -> None:
     sim.run_for(seconds=RESYNC_S)
     sim.server.delete_pod("db", grace_s=1)
     sim.run_for(seconds=30)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
     sim.server.remove(("volumeattachments", "", ATTACHMENT))
     sim.server.update("nodes", "n-0", {"status": {"volumesAttached": []}})

@@ -40,6 +40,13 @@ def attach(sim: Simulation) -> None:
     sim.server.update("nodes", "n-0", {"status": {"volumesAttached": volumes}})
 
 
+def attach_in_turn(sim: Simulation, seconds: float) -> None:
+    """Attach the volume once the kubelet has read the claim of a new pod; go on for a while."""
+    sim.run_for(seconds=11)
+    attach(sim)
+    sim.run_for(seconds=seconds)
+
+
 def started() -> Simulation:
     return Simulation(model=MODEL).run_for(seconds=60)
 
@@ -52,10 +59,6 @@ def reads(sim: Simulation, since_s: float) -> list[str]:
         if resource.startswith(("persistent", "volumeatt", "nodes")):
             found.append(resource)
     return found
-
-
-def mount_events(sim: Simulation) -> dict[str, int]:
-    return {each["message"]: each["count"] for each in sim.events("FailedMount")}
 
 
 def test_a_claim_is_reported_attached_and_mounted() -> None:
@@ -81,22 +84,19 @@ def test_a_claim_is_reported_attached_and_mounted() -> None:
         "persistentvolumeclaims",  # for the sync that finds the container running, as the next
         "persistentvolumes",
     ]
-    assert mount_events(sim) == {}
+    assert sim.said("FailedMount") == {}
 
 
 def test_volumes_in_use_end_with_the_pod() -> None:
     sim = started()
     claim(sim.server)
     sim.create_pod("db", volumes=[DATA])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=10)
+    attach_in_turn(sim, 10)
     sim.server.delete_pod("db", grace_s=1)
     sim.run_for(seconds=20)
     assert sim.phase("db") == ""
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
 
 
@@ -104,9 +104,7 @@ def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
     sim = started()
     claim(sim.server)
     sim.create_pod("db", volumes=[DATA])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     since_s = sim.now_s
     sim.run_for(seconds=900)
     found = reads(sim, since_s)
@@ -138,9 +136,9 @@ def test_a_claim_that_is_no_good_fails_the_sync_until_it_is(phase: str, error: s
         "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
         f"failed to process volumes=[data]: {error}"
     )
-    assert mount_events(sim) == {text: 1}
+    assert sim.said("FailedMount") == {text: 1}
     sim.run_for(seconds=16)  # 10 s x U[1, 1.5], at the next second
-    assert mount_events(sim) == {text: 2}
+    assert sim.said("FailedMount") == {text: 2}
     if phase:
         sim.server.remove(("persistentvolumeclaims", "default", "data"))
         sim.server.remove(("persistentvolumes", "", "pv-1"))
@@ -157,7 +155,7 @@ def test_a_wait_for_attach_times_out_without_an_event_and_goes_on() -> None:
     since_s = sim.now_s
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=150)
-    assert mount_events(sim) == {}
+    assert sim.said("FailedMount") == {}
     assert reads(sim, since_s).count("persistentvolumeclaims") == 2  # one for each sync
     attach(sim)
     sim.run_for(seconds=20)
@@ -168,10 +166,8 @@ def test_a_driver_that_is_not_on_the_node_fails_to_mount() -> None:
     sim = Simulation().run_for(seconds=60)
     claim(sim.server)
     sim.create_pod("db", volumes=[DATA])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=4)
-    [text] = mount_events(sim)
+    attach_in_turn(sim, 4)
+    [text] = sim.said("FailedMount")
     assert text == (
         'MountVolume.MountDevice failed for volume "pv-1" : kubernetes.io/csi: attacher.MountDevice'
         " failed to create newCsiDriverClient: driver name csi.example.com not found in the list "
@@ -184,9 +180,7 @@ def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
     claim(sim.server)
     notes = {"fleet.emulator/mount-delay": "30s"}
     sim.create_pod("slow", volumes=[DATA], annotations=notes)
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=29)
+    attach_in_turn(sim, 29)
     assert sim.phase("slow") == "Pending"
     sim.run_for(seconds=4)
     assert sim.phase("slow") == "Running"
@@ -194,7 +188,9 @@ def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
     sim.create_pod("bad", volumes=[DATA], annotations=notes)
     sim.run_for(seconds=5)
     error = "rpc error: code = Internal desc = no such device"
-    assert list(mount_events(sim)) == [f'MountVolume.SetUp failed for volume "pv-1" : {error}']
+    assert list(sim.said("FailedMount")) == [
+        f'MountVolume.SetUp failed for volume "pv-1" : {error}'
+    ]
     assert sim.phase("bad") == "Pending"
 
 
@@ -203,9 +199,7 @@ def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
     claim(sim.server)
     for name in ("one", "two"):
         sim.create_pod(name, volumes=[DATA])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=5)
+    attach_in_turn(sim, 5)
     sim.server.delete_pod("one", grace_s=1)
     sim.run_for(seconds=30)
     assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
@@ -222,10 +216,8 @@ def test_a_volume_that_does_not_belong_here_is_refused() -> None:
     affinity = {"required": {"nodeSelectorTerms": terms}}
     sim.server.update("persistentvolumes", "pv-1", {"spec": {"nodeAffinity": affinity}})
     sim.create_pod("db", volumes=[DATA])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=3)
-    assert list(mount_events(sim)) == [
+    attach_in_turn(sim, 3)
+    assert list(sim.said("FailedMount")) == [
         'MountVolume.NodeAffinity check failed for volume "pv-1" : no matching NodeSelectorTerms'
     ]
     sim.server.update("nodes", "n-0", {"metadata": {"labels": {"disk": "fast"}}})
@@ -263,7 +255,7 @@ def test_a_local_volume_asks_for_the_hostname_that_the_node_shows(
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=30)
     assert (sim.phase("db") == "Running") is fits
-    refused = [each for each in mount_events(sim) if "NodeAffinity check failed" in each]
+    refused = [each for each in sim.said("FailedMount") if "NodeAffinity check failed" in each]
     assert len(refused) == (not fits)
 
 
@@ -276,12 +268,12 @@ def test_a_config_map_that_goes_is_missed_at_the_next_resync() -> None:
     sim.server.remove(("configmaps", "default", "cfg"))
     sim.run_for(seconds=100)
     text = 'MountVolume.SetUp failed for volume "cfg" : configmap "cfg" not found'
-    assert list(mount_events(sim)) == [text]
+    assert list(sim.said("FailedMount")) == [text]
     sim.server.create(("configmaps", "default", "cfg"), {"data": {"a": "1"}})
     sim.run_for(seconds=130)
-    count = mount_events(sim)[text]
+    count = sim.said("FailedMount")[text]
     sim.run_for(seconds=300)
-    assert mount_events(sim)[text] == count
+    assert sim.said("FailedMount")[text] == count
     assert sim.phase("web") == "Running"
 
 
@@ -402,7 +394,7 @@ def test_an_inline_volume_needs_a_driver_that_takes_it(
         'MountVolume.SetUp failed for volume "inline" : kubernetes.io/csi: mounter.SetupAt failed '
         f'to check volume lifecycle mode: volume mode "Ephemeral" not supported by driver {DRIVER} '
     )
-    assert list(mount_events(sim)) == ([failed + problem] if problem else [])
+    assert list(sim.said("FailedMount")) == ([failed + problem] if problem else [])
     assert sim.phase("web") == ("Pending" if problem else "Running")
 
 
@@ -411,8 +403,7 @@ def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
     sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
     sim.run_for(seconds=11)
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
 
 
@@ -451,8 +442,7 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
     for name in ("db", "other"):
         sim.server.delete_pod(name)
     sim.run_for(seconds=5)
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is None
 
 
@@ -463,9 +453,7 @@ def test_a_raw_block_volume_is_mapped_and_says_so() -> None:
     device = {"name": "data", "devicePath": "/dev/xvda"}
     container = {"name": "c", "image": "nginx:1", "volumeDevices": [device]}
     uid = sim.create_pod("db", volumes=[DATA], containers=[container])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=3)
+    attach_in_turn(sim, 3)
     assert sim.phase("db") == "Running"
     found = [each["message"] for each in sim.events("SuccessfulMountVolume")]
     text = 'MapVolume.MapPodDevice succeeded for volume "pv-1" '
@@ -482,7 +470,7 @@ def test_a_block_volume_cannot_be_mounted() -> None:
     sim.server.update("persistentvolumes", "pv-1", {"spec": {"volumeMode": "Block"}})
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=2)
-    [text] = mount_events(sim)
+    [text] = sim.said("FailedMount")
     assert text.endswith(
         "failed to process volumes=[data]: volume data has volumeMode Block, but is specified in "
         "volumeMounts"
@@ -509,14 +497,12 @@ def test_a_volume_for_one_pod_alone_is_refused_to_the_second() -> None:
     claim(sim.server)
     sim.server.update("persistentvolumes", "pv-1", {"spec": {"accessModes": ["ReadWriteOncePod"]}})
     sim.create_pod("one", volumes=[DATA])
-    sim.run_for(seconds=11)
-    attach(sim)
-    sim.run_for(seconds=3)
+    attach_in_turn(sim, 3)
     since_s = sim.now_s
     sim.create_pod("two", volumes=[DATA])
     sim.run_for(seconds=3)
     assert (sim.phase("one"), sim.phase("two")) == ("Running", "Pending")
-    [text] = mount_events(sim)
+    [text] = sim.said("FailedMount")
     assert text == (
         'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
         "mode and is already in use by another pod"
@@ -551,7 +537,7 @@ def test_a_host_path_of_another_type_is_not_mounted_until_a_pod_makes_it() -> No
     sim.run_for(seconds=10)
     assert [sim.phase(each) for each in ("web", "dns", "log")] == ["Pending", "Pending", "Running"]
     start = 'MountVolume.SetUp failed for volume "h" : hostPath type check failed'
-    told = mount_events(sim)
+    told = sim.said("FailedMount")
     found = "/etc/hostname is not a directory, it's a File"
     lost = "/data/web is not a directory, unable to determine its type"
     assert set(told) == {

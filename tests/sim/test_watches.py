@@ -54,8 +54,7 @@ def test_a_pod_that_came_while_versions_expired_is_seen() -> None:
     sim.server.remove(("pods", "default", "old"))
     sim.run_for(seconds=60)
     assert sim.phase("new") == "Running"
-    kubelet = sim.reactor.entries[0].kubelet
-    assert kubelet is not None
+    kubelet = sim.kubelet()
     assert kubelet.pods is not None
     assert [pod.name for pod in kubelet.pods] == ["new"]
 

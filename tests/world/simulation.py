@@ -258,11 +258,15 @@ class Simulation:
                 self.server.update("nodes", name, {"status": {"conditions": conditions}})
         self.after(MONITOR_S, self._monitor)
 
+    def kubelet(self, node: int = 0) -> VirtualKubelet:
+        """Return the kubelet of a node, which was not removed."""
+        found = self.reactor.entries[node].kubelet
+        assert found is not None, node
+        return found
+
     def kubelet_metrics(self, node: int = 0) -> bytes:
         """Return /metrics of a node, as its server would show it."""
-        kubelet = self.reactor.entries[node].kubelet
-        assert kubelet is not None
-        return kubelet_metrics(kubelet, self.clock.now_ns())
+        return kubelet_metrics(self.kubelet(node), self.clock.now_ns())
 
     # ---- the cluster ----
 
@@ -304,6 +308,12 @@ class Simulation:
             for each in self.server.all("events")
             if reason in {"", each["reason"]} and about in {"", each["involvedObject"]["name"]}
         ]
+
+    def said(self, reason: str, about: str = "") -> dict[str, int]:
+        """Return how often each message was said for a reason."""
+        return {
+            str(each["message"]): int(each.get("count", 1)) for each in self.events(reason, about)
+        }
 
     # ---- what happened ----
 
