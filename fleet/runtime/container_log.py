@@ -9,6 +9,7 @@ Differs: no file is rotated; of declared lines the newest 10 MiB are there, as o
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 from fleet.clock import NS_PER_S, mix
@@ -221,25 +222,21 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+@dataclass(slots=True, eq=False)
 class LogReader:
     """One reader of a log. Nothing of it is kept elsewhere: who drops the reader has ended it."""
 
-    def __init__(
-        self,
-        lines: Lines,
-        start_ns: int,
-        wall_offset_ns: int,
-        ended_ns: Callable[[int], int | None],
-        options: LogOptions,
-    ) -> None:
-        self._lines = lines
-        self._start_ns = start_ns  # of the container
-        self._wall_offset_ns = wall_offset_ns
-        self._ended_ns = ended_ns  # of the container at an instant, None while it runs
-        self._options = options
-        self._left = options.limit_bytes
-        self._rest = b""
-        self._is_sought = False
+    _lines: Lines
+    _start_ns: int  # of the container
+    _wall_offset_ns: int
+    _ended_ns: Callable[[int], int | None]  # of the container at an instant, None while it runs
+    _options: LogOptions
+    _rest: bytes = b""
+    _is_sought: bool = False
+    _left: int | None = None  # bytes that may still be read, None for no limit
+
+    def __post_init__(self) -> None:
+        self._left = self._options.limit_bytes
 
     def read(self, limit: int, now_ns: int) -> LogChunk:
         """Return at most so many bytes of what there is at an instant."""

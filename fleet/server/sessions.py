@@ -22,6 +22,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -125,24 +126,17 @@ def wanted_streams(query: Mapping[str, Sequence[str]]) -> Wanted | None:
     return wanted if wanted.stdin or wanted.stdout or wanted.stderr else None
 
 
+@dataclass(eq=False)
 class Conversation:
     """One session and its client, to the end of either."""
 
-    def __init__(
-        self,
-        reactor_thread: ReactorThread,
-        node: NodeId,
-        session: Session,
-        client: Client,
-        wanted: Wanted,
-    ) -> None:
-        self._reactor_thread = reactor_thread
-        self._node = node
-        self._session = session
-        self._client = client
-        self._wanted = wanted
-        self._news = asyncio.Event()  # input was taken: there may be output
-        self._is_gone = False
+    _reactor_thread: ReactorThread
+    _node: NodeId
+    _session: Session
+    _client: Client
+    _wanted: Wanted
+    _news: asyncio.Event = field(default_factory=asyncio.Event)  # input came: there may be output
+    _is_gone: bool = False
 
     async def run(self) -> None:
         """Carry input and output until the command ends or the client goes."""
