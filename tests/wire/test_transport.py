@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import selectors
 import socket
 import ssl
@@ -404,6 +405,23 @@ def test_a_lost_connection_answers_for_everything(certificate: Certificate) -> N
         assert {answer.failure for answer in answers.values()} == {Failure.LOST}
         harness.send()
         answers = await harness.answers(1)
+        assert answers["a"].code == 200
+        assert len(peer.connections) == 2
+
+    with_peer(certificate, test)
+
+
+def test_a_descriptor_that_something_else_closed_is_a_lost_connection(
+    certificate: Certificate,
+) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        [descriptor] = harness.transport._by_fd
+        os.close(descriptor)
+        harness.send()
+        answers = await harness.answers(2)
+        assert answers["w"].failure is Failure.LOST
         assert answers["a"].code == 200
         assert len(peer.connections) == 2
 

@@ -309,7 +309,8 @@ class Connection:
         """Close the descriptor; what waits in `out` is lost."""
         self.state = ConnectionState.CLOSED
         if self.sock is not None:
-            self.sock.close()
+            with contextlib.suppress(OSError):  # something else in the process closed it
+                self.sock.close()
             self.sock = self.tls = None
 
 
