@@ -1,15 +1,15 @@
-"""The metrics of a node in Prometheus' text format, as Go's client library writes it.
+"""The metrics of a node in Prometheus' text format.
 
 families.toml says which families a page has and what fills them; a page is written from rows: by
 what there is a series of, the labels and the numbers of each.
 Source: github.com/prometheus/common/expfmt/text_create.go; component-base/metrics/desc.go for the
 level of stability before each help text.
+Differs: numbers are written as Python writes them, which Prometheus reads alike.
 """
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from math import isfinite, isnan
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -17,8 +17,6 @@ from fleet.clock import NS_PER_S
 from fleet.kubelet.node_facts import Durations
 
 FAMILIES = Path(__file__).with_name("families.toml")
-PLAIN_FROM, PLAIN_BELOW = 1e-4, 1_000_000
-"""Numbers between them are written without an exponent. Source: strconv, formatDigits."""
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 
 Row: TypeAlias = Mapping[str, "str | float | Durations"]
@@ -89,7 +87,7 @@ def page_text(page: str, rows: Rows, wall_ms: int = 0) -> bytes:
                 continue
             assert not isinstance(value, str), sample
             shown_labels = f"{{{text}}}" if text else ""
-            lines.append(f"{name}{shown_labels} {go_float(value)}{end}")
+            lines.append(f"{name}{shown_labels} {value}{end}")
     return "".join(lines).encode()
 
 
@@ -98,24 +96,9 @@ def _histogram(name: str, labels: str, durations: Durations) -> Iterator[str]:
     count = 0
     for bound, inside in zip(_BOUNDS, durations.counts, strict=True):
         count += inside
-        yield f'{name}_bucket{{{start}le="{bound}"}} {go_float(count)}\n'
-    yield f"{name}_sum{shown} {go_float(durations.total_ns / NS_PER_S)}\n"
-    yield f"{name}_count{shown} {go_float(count)}\n"
+        yield f'{name}_bucket{{{start}le="{bound}"}} {count}\n'
+    yield f"{name}_sum{shown} {durations.total_ns / NS_PER_S}\n"
+    yield f"{name}_count{shown} {count}\n"
 
 
-def go_float(value: float) -> str:
-    """Return a number as Go's strconv.FormatFloat(value, 'g', -1, 64) writes it."""
-    if value == 0 or PLAIN_FROM <= abs(value) < PLAIN_BELOW:
-        return repr(value).removesuffix(".0")
-    text = repr(float(value))
-    if "e" in text:  # below PLAIN_FROM and from 1e16 on both write the same
-        return text
-    if not isfinite(value):
-        return "NaN" if isnan(value) else f"{value:+}".replace("inf", "Inf")
-    whole, _, fraction = text.lstrip("-").partition(".")
-    digits = (whole + fraction).rstrip("0")
-    mantissa = f"{digits[0]}.{digits[1:]}".removesuffix(".")
-    return f"{'-' if value < 0 else ''}{mantissa}e+{len(whole) - 1:02d}"
-
-
-_BOUNDS = (*map(go_float, Durations.bounds), "+Inf")
+_BOUNDS = (*map(str, Durations.bounds), "+Inf")

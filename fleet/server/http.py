@@ -13,10 +13,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from aiohttp import StreamReader, web
-from aiohttp.abc import AbstractStreamWriter
+from aiohttp import web
 from aiohttp.http_exceptions import LineTooLong
-from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
 from fleet.k8s.effects import NodeId
@@ -79,13 +77,6 @@ class NodeProtocol(RequestHandler):
         return response
 
 
-class NodeRequest(web.BaseRequest):
-    """A request to a kubelet, whose server does not say what it is made with."""
-
-    async def _prepare_hook(self, resp: web.StreamResponse) -> None:
-        resp.headers.popall("Server", None)
-
-
 class NodeHttp(web.Server):
     """Makes the protocols of all connections; a handler is cancelled when its client goes."""
 
@@ -95,7 +86,6 @@ class NodeHttp(web.Server):
     ) -> None:
         super().__init__(
             handler,
-            request_factory=self._new_request,
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=IDLE_S,
@@ -115,16 +105,6 @@ class NodeHttp(web.Server):
                 assert isinstance(each, NodeProtocol), each
                 if each.made_s <= late_s and not each.has_asked:
                     each.force_close()  # Go's server says nothing, either
-
-    def _new_request(
-        self,
-        message: RawRequestMessage,
-        payload: StreamReader,
-        protocol: RequestHandler,
-        writer: AbstractStreamWriter,
-        task: "asyncio.Task[None]",
-    ) -> NodeRequest:
-        return NodeRequest(message, payload, protocol, writer, task, self._loop)
 
     def __call__(self) -> RequestHandler:
         """Make the protocol of one connection."""

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from stats_world import kubelet_of, pod, world_with
 
-from fleet.server.exposition import Rows, go_float, page_text
+from fleet.server.exposition import Rows, page_text
 from fleet.server.node_metrics import (
     cadvisor_metrics,
     kubelet_metrics,
@@ -114,38 +114,6 @@ def test_both_texts_tell_the_same() -> None:
     node = found["node"]
     assert values["node_cpu_usage_seconds_total"] == node["cpu"]["usageCoreNanoSeconds"] / 1e9
     assert values["node_memory_working_set_bytes"] == node["memory"]["workingSetBytes"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (1.5, "1.5"),
-        (999_999, "999999"),
-        (1_000_000, "1e+06"),
-        (1_234_567, "1.234567e+06"),
-        (123_456_789, "1.23456789e+08"),
-        (16_777_216, "1.6777216e+07"),
-        (30_000_000_000, "3e+10"),
-        (1 << 53, "9.007199254740992e+15"),
-        ((1 << 60) + 1, "1.152921504606847e+18"),
-        (999_999.5, "999999.5"),
-        (12.0, "12"),
-        (-12.0, "-12"),
-        (0.0, "0"),
-        (0.0001, "0.0001"),
-        (0.00001, "1e-05"),
-        (1.797e20, "1.797e+20"),
-        (123_456.789, "123456.789"),
-        (-1_234_567.89, "-1.23456789e+06"),
-        (2e-7, "2e-07"),
-        (1_800_000_000.25, "1.80000000025e+09"),
-        (float("inf"), "+Inf"),
-        (float("nan"), "NaN"),
-    ],
-)
-def test_numbers_are_written_as_go_writes_them(value: float, text: str) -> None:
-    assert go_float(value) == text
 
 
 def test_labels_are_escaped() -> None:
