@@ -42,7 +42,7 @@ from fleet.wire.api.protobuf import (
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
 
 CACHED_MAX = 2048  # parts of objects, and objects that come to every node, by their bytes
-BOUND_BYTES_MAX = 128  # a status without containers is shorter
+STATUS_BYTES_MAX = 2048  # of those that are kept; a pod of one container has up to 750
 ONE_BYTE_MAX = 127  # what a varint, and so the length of a field, says in one byte
 NAME, STATE = 1 << 3 | BYTES, 2 << 3 | BYTES  # fields of a container's status, as their tags
 NO_LAST_STATE = bytes((3 << 3 | BYTES, 0))
@@ -179,8 +179,8 @@ def part(kind: type[_T], message: str, raw: bytes) -> _T:
 
 
 def _status(raw: bytes) -> pods.PodStatus:
-    """Return a status. What only the scheduler wrote is the same for the pods of one second."""
-    return _bound_status(raw) if len(raw) < BOUND_BYTES_MAX else _read_status(raw)
+    """Return a status. Each comes by the watch, and by the GET before the next PATCH."""
+    return _kept_status(raw) if len(raw) < STATUS_BYTES_MAX else _read_status(raw)
 
 
 def _read_status(raw: bytes) -> pods.PodStatus:
@@ -207,7 +207,7 @@ def _read_status(raw: bytes) -> pods.PodStatus:
     )
 
 
-_bound_status = lru_cache(CACHED_MAX)(_read_status)
+_kept_status = lru_cache(CACHED_MAX)(_read_status)
 
 
 def _resources(message: Any) -> bytes:

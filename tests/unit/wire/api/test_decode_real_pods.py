@@ -23,6 +23,7 @@ def test_both_encodings_say_the_same(name: str) -> None:
     raw, json = ((PODS / f"{name}.{kind}").read_bytes() for kind in ("pb", "json"))
     assert as_dict(decode_pod(raw)) == as_dict(json_pods.decode_pod(json))
     assert decode_view(raw) == json_pods.decode_pod_view(json)
+    assert decode_view(raw).status is decode_pod(raw).status  # read once for the watch and the GET
 
 
 def test_another_pod_of_the_template_differs_in_its_own_parts_only() -> None:
