@@ -42,12 +42,13 @@ class Meter:
         self._run = run
         self._counts = counts
         self._state = state
+        self._own = psutil.Process()
         self._processes = [psutil.Process(pid) for pid in pids.values()]
         self._clock_ns = clock_ns
         self._started_ns = clock_ns()
         self._cpu_before_s = _cpu_s()
         self._rss_bytes = 0
-        self._last = self._sample(state())
+        self._last = self._sample(state(), _latency(counts).buckets)
         self._burst = 0.0, 0, 0.0  # when it was looked at, pods started by then, the most a second
 
     def elapsed_s(self) -> float:
@@ -68,7 +69,7 @@ class Meter:
     def _rss(self) -> int:
         """Return the resident memory of this process, the last known if no file can be opened."""
         with contextlib.suppress(OSError):
-            self._rss_bytes = int(psutil.Process().memory_info().rss)
+            self._rss_bytes = int(self._own.memory_info().rss)
         return self._rss_bytes
 
     def count_requests(self) -> None:
@@ -115,9 +116,10 @@ class Meter:
     def live(self) -> LiveFigures:
         """Return how the run stands, with rates since the last call."""
         counts, state, before = self._counts, self._state(), self._last
-        self._last = now = self._sample(state)
+        latency = _latency(counts)
+        self._last = now = self._sample(state, latency.buckets)
         span_s = max(now.at_ns - before.at_ns, 1) / 1e9
-        recent = _latency(counts).since(before.latency)
+        recent = latency.since(before.latency)
         late = counts.lease_late.since(before.late)
         return LiveFigures(
             elapsed_s=(now.at_ns - self._started_ns) / 1e9,
@@ -142,12 +144,12 @@ class Meter:
             rss_bytes=self._rss(),
         )
 
-    def _sample(self, state: HostState) -> "_Sample":
+    def _sample(self, state: HostState, latency: dict[int, int]) -> "_Sample":
         return _Sample(
             at_ns=self._clock_ns(),
             requests=self._counts.requests.total,
             agent_bytes=sum(each.received_bytes for each in state.agents.values()),
-            latency=_latency(self._counts).snapshot(),
+            latency=latency,
             late=self._counts.lease_late.snapshot(),
             cpu_s=_cpu_s(),
             controlplane_cpu_s=self.controlplane_cpu_s(),
