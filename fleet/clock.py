@@ -115,9 +115,8 @@ def _due_count(bucket: list[TimerEntry], now_ns: int, limit: int) -> int:
 _MASK = (1 << 64) - 1
 
 
-def mix(*words: int) -> int:
-    """Mix integers into 64 well-spread bits (splitmix64); the same in every process."""
-    state = 0x9E3779B97F4A7C15
+def mix(*words: int, state: int = 0x9E3779B97F4A7C15) -> int:
+    """Mix integers into 64 well-spread bits (splitmix64), from `state` on; the same everywhere."""
     for word in words:
         state = (state ^ (word & _MASK)) * 0xBF58476D1CE4E5B9 & _MASK
         state ^= state >> 27
@@ -129,15 +128,15 @@ def mix(*words: int) -> int:
 class Draws:
     """Randomness that is computed, not kept: a function of seed, node, stream and count."""
 
-    __slots__ = ("_seed",)
+    __slots__ = ("_state",)
 
     def __init__(self, seed: int) -> None:
-        self._seed = seed
+        self._state = mix(seed)
 
     def uniform(self, node: int, stream: int, count: int) -> float:
         """Return a float in [0, 1)."""
-        return (mix(self._seed, node, stream, count) >> 11) * (1.0 / (1 << 53))
+        return (mix(node, stream, count, state=self._state) >> 11) * (1.0 / (1 << 53))
 
     def bits(self, node: int, stream: int, count: int) -> int:
         """Return 64 random bits."""
-        return mix(self._seed, node, stream, count)
+        return mix(node, stream, count, state=self._state)

@@ -17,6 +17,8 @@ from fleet.reactor.calls import Calls, count_answer, count_renewal
 from fleet.reactor.process import Entry, Process
 from fleet.wire.http2.messages import Response
 
+RENEW_LEASE, RENEWAL_DUE = Op.RENEW_LEASE, Timer.RENEW_LEASE
+
 
 class Heartbeats:
     """Renews the Leases of one process as long as nothing out of the ordinary happens."""
@@ -24,7 +26,7 @@ class Heartbeats:
     def __init__(self, process: Process, calls: Calls) -> None:
         self._process = process
         self._calls = calls
-        self._row = process.codec.operations[Op.RENEW_LEASE]
+        self._row = process.codec.operations[RENEW_LEASE]
         self._malformed = process.codec.malformed
 
     def send(self, node: NodeId, entry: Entry, now_ns: int, out: Outbox) -> bool:
@@ -40,7 +42,7 @@ class Heartbeats:
         base = kubelet.begin_renewal(now_ns)
         if not base:
             return False
-        call = ApiCall(node, Op.RENEW_LEASE, "", LeaseRenewal(base, kubelet.env.wall_ns(now_ns)))
+        call = ApiCall(node, RENEW_LEASE, "", LeaseRenewal(base, kubelet.env.wall_ns(now_ns)))
         try:
             request = self._row.build(call, entry.caller)
         except RemoteProtocolError:
@@ -66,5 +68,5 @@ class Heartbeats:
         count_answer(process, self._row, response)
         count_renewal(process.counts, kubelet, response, is_first=True)
         due_ns = kubelet.renewed(lease.body, response.arrived_ns, now_ns)
-        process.wheel.set(due_ns, call.node, Timer.RENEW_LEASE)
+        process.wheel.set(due_ns, call.node, RENEWAL_DUE)
         return True

@@ -23,7 +23,6 @@ from fleet.k8s.effects import (
     Effect,
     Milestone,
     NodeId,
-    Op,
     Outbox,
     PowerOff,
     Report,
@@ -40,7 +39,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.pod_worker import PodWorker
 from fleet.profile.agent_behavior import AgentModel
 from fleet.reactor.calls import Calls, Delayed, Errand, Unsent, owner_of
-from fleet.reactor.heartbeats import Heartbeats
+from fleet.reactor.heartbeats import RENEW_LEASE, RENEWAL_DUE, Heartbeats
 from fleet.reactor.process import NOBODY, STORY_MAX, Entry, Process, count_report
 from fleet.reactor.restarts import RESTART_NS_MAX, Restarts
 from fleet.reactor.watches import Deliveries, Watches
@@ -336,10 +335,10 @@ class Reactor:
         expired = self._wheel.expire(now_ns, TIMERS_MAX)
         record_lag, renew = self.counts.timer_lag.record, self._heartbeats.send
         if len(expired) == TIMERS_MAX:  # a suspend: who renews last is taken for dead
-            expired.sort(key=lambda each: (each[3] != Timer.RENEW_LEASE, each[0], each[1]))
+            expired.sort(key=lambda each: (each[3] != RENEWAL_DUE, each[0], each[1]))
         for due_ns, _, owner, timer, key in expired:
             record_lag((now_ns - due_ns) // 1000)
-            if timer == Timer.RENEW_LEASE:
+            if timer == RENEWAL_DUE:
                 entry = self.entries[owner]
                 if self._guard(entry, renew, NodeId(owner), entry, now_ns, out):
                     continue
@@ -387,7 +386,7 @@ class Reactor:
         for token, message in batch:
             if type(token) is ApiCall or type(token) is Delayed:
                 assert isinstance(message, Response), message
-                if type(token) is ApiCall and token.op is Op.RENEW_LEASE:
+                if type(token) is ApiCall and token.op is RENEW_LEASE:
                     entry = self.entries[token.node]
                     if self._guard(entry, renewed, token, entry, message, now_ns):
                         continue

@@ -249,14 +249,13 @@ class Watches:
         if opening.number != reflector.opens or reflector.phase is watch.WatchPhase.STOPPED:
             return []
         found: Deliveries = []
-        codec, step = self._process.codec, watch.Step()
         try:
             if type(message) is bytes:
                 return self._on_chunk(reflector, message, now_ns)
             assert isinstance(message, (StreamOpened, Response)), message
             step = watch.on_message(reflector, self._lane(reflector), message, now_ns)
             if step.page is not None:
-                events = reflector.on_page(step.page, codec.decode_list)
+                events = reflector.on_page(step.page, self._process.codec.decode_list)
                 found = self._deliver(reflector, events, now_ns)
         except RemoteProtocolError as error:
             step = watch.on_unreadable(reflector, self._lane(reflector), error, now_ns)
@@ -264,11 +263,12 @@ class Watches:
 
     def _on_chunk(self, reflector: watch.Reflector, chunk: bytes, now_ns: int) -> Deliveries:
         """Take bytes of a stream; most are one bookmark. Raises RemoteProtocolError."""
-        kind, codec, is_between = reflector.kind, self._process.codec, reflector.is_between_events
+        kind, is_between = reflector.kind, reflector.is_between_events
         if is_between and (version := self._bookmarks.version_in(chunk, kind)):
             reflector.on_bookmark(version)
             self._process.counts.watch_events += 1
             return []
+        codec = self._process.codec
         events = reflector.on_chunk(chunk, codec.decode_watch_event, codec.split)
         if is_between and reflector.is_between_events and events == _ONE_BOOKMARK:
             self._bookmarks.learn(chunk, kind, reflector.version)

@@ -409,7 +409,8 @@ class Reflector(ListWatch):
 
     def on_bookmark(self, version: str) -> None:
         """Take a bookmark that came whole, between two events."""
-        self._on_event(EventType.BOOKMARK, version)
+        self._events += 1
+        self.version = sys.intern(version)
 
 
 class ListingReflector(Reflector):

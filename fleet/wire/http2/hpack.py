@@ -13,6 +13,8 @@ Source: RFC 7541; golang.org/x/net/http2/hpack/encode.go for what a Go server ch
 Differs: values go out without Huffman coding, which would cost more CPU than the bytes are worth.
 """
 
+from functools import lru_cache
+
 import hpack
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
@@ -96,6 +98,7 @@ def path_lead(length: int) -> bytes:
     return _PATH_LEADS[length] if length < len(_PATH_LEADS) else _path_lead(length)
 
 
+@lru_cache(maxsize=1024)  # Leases are of few lengths
 def content_fields(content_type: ContentType, length: int) -> bytes:
     """Encode content-type and content-length of a request body."""
     digits = b"%d" % length

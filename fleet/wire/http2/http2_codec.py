@@ -640,7 +640,7 @@ class Http2Codec:
         # First: the peer expects what larger windows let go only after it.
         self.outbound.write(SETTINGS, ACK, 0, b"")
         # Windows last: what larger ones let go is written in frames of the new size.
-        for name, value in sorted(SETTING.iter_unpack(payload), key=_is_window):
+        for name, value in sorted(SETTING.iter_unpack(payload), key=lambda each: each[0] == 4):
             if name == 1:
                 self.outbound.resize_table(value)
             elif name == 3:
@@ -701,7 +701,3 @@ class Http2Codec:
         if retry:
             news = self._noted()
             news.refused = [*news.refused, *retry]
-
-
-def _is_window(setting: tuple[int, int]) -> bool:
-    return setting[0] == 4

@@ -331,8 +331,7 @@ class Transport:
             self._read(connection)
 
     def _on_drained(self) -> None:
-        if self._dirty:
-            self.flush()
+        self.flush()
         self._notify()
 
     def _notify(self) -> None:
