@@ -201,14 +201,18 @@ class Scene:
     def pause(self, wait_s: float = PAUSE_S) -> None:
         self.course.sleep(wait_s)
 
-    def until_running(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
-        self.wait(name, lambda pod: phase(pod) == "Running", "runs", limit_s=limit_s)
+    def until_running(self, *names: str, limit_s: float = WAIT_MAX_S) -> None:
+        for name in names:
+            self.wait(name, lambda pod: phase(pod) == "Running", "runs", limit_s=limit_s)
 
     def until_ready(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
         self.wait(name, is_ready, "is ready", limit_s=limit_s)
 
-    def until_over(self, name: str, limit_s: float = WAIT_MAX_S) -> None:
-        self.wait(name, lambda pod: phase(pod) in ("Failed", "Succeeded"), "ends", limit_s=limit_s)
+    def until_over(self, *names: str, limit_s: float = WAIT_MAX_S) -> None:
+        for name in names:
+            self.wait(
+                name, lambda pod: phase(pod) in ("Failed", "Succeeded"), "ends", limit_s=limit_s
+            )
 
     def delete(
         self,
@@ -362,10 +366,10 @@ class Scene:
     def live(self, *pods: Json) -> None:
         """Create pods, wait until they run, and delete them."""
         self.create(*pods)
-        for each in pods:
-            self.until_running(each["metadata"]["name"])
+        names = [each["metadata"]["name"] for each in pods]
+        self.until_running(*names)
         self.pause()
-        self.delete(*(each["metadata"]["name"] for each in pods))
+        self.delete(*names)
 
 
 def play(

@@ -45,13 +45,11 @@ def finalizers(scene: Scene) -> None:
     )
     scene.create(*made)
     scene.until_running("runs")
-    for name in ("done", "fails", "refused"):
-        scene.until_over(name)
+    scene.until_over("done", "fails", "refused")
     scene.pause()
     names = [each["metadata"]["name"] for each in made]
     scene.ask_to_delete(*names)
-    for name in ("runs", "waits"):
-        scene.until_over(name)
+    scene.until_over("runs", "waits")
     scene.pause(LOOKS_S)
     for name in names:
         scene.patch("pods", name, {"metadata": {"finalizers": None}})
@@ -65,8 +63,7 @@ def finalizers(scene: Scene) -> None:
 def foreign_statuses(scene: Scene) -> None:
     """Others write into the status of a pod: the kubelet takes back what is its own."""
     scene.create(pod("touched"), pod("failed"))
-    scene.until_running("touched")
-    scene.until_running("failed")
+    scene.until_running("touched", "failed")
     scene.pause()
     foreign = {"type": "oracle.example.com/seen", "status": "True"}
     unready = {"type": "Ready", "status": "False", "reason": "Foreign"}
@@ -90,8 +87,7 @@ def edited(scene: Scene) -> None:
     volumes = [{"name": "d", "downwardAPI": {"items": items}}]
     mounts = [{"name": "d", "mountPath": "/d"}]
     scene.create(pod("edited", container(volumeMounts=mounts), volumes=volumes), pod("ends"))
-    scene.until_running("edited")
-    scene.until_running("ends")
+    scene.until_running("edited", "ends")
     scene.pause()
     for change in (
         {"metadata": {"labels": {"app": "web"}}},
@@ -121,8 +117,7 @@ def lost_keys(scene: Scene) -> None:
             for each, mount in zip(volumes, mounts, strict=True)
         )
     )
-    scene.until_running("needs-c")
-    scene.until_running("needs-s")
+    scene.until_running("needs-c", "needs-s")
     scene.pause()
     scene.patch("configmaps", "config", {"data": {"a": None}})
     scene.patch("secrets", "secret", {"data": {"a": None}})

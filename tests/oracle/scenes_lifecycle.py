@@ -98,8 +98,7 @@ def completes(scene: Scene) -> None:
             restartPolicy="Never",
         ),
     )
-    for name in ("well", "ill", "both", "on-failure", "message"):
-        scene.until_over(name)
+    scene.until_over("well", "ill", "both", "on-failure", "message")
     scene.pause()
     scene.delete("well", "ill", "both", "on-failure", "message")
 
@@ -156,8 +155,7 @@ def hooks(scene: Scene) -> None:
         # It heeds SIGTERM: a kill of seconds would race with the deletion.
         pod("bad-start", container(lifecycle={"postStart": hook("exit 4")})),
     )
-    for name in ("slow-hooks", "bad-stop", "sleeps"):
-        scene.until_running(name)
+    scene.until_running("slow-hooks", "bad-stop", "sleeps")
     scene.wait("bad-start", lambda each: restarts(each) >= 2, "restarts after its back-off")
     scene.pause()
     scene.delete("slow-hooks", "bad-stop", "sleeps", "bad-start")
@@ -182,8 +180,7 @@ def stops(scene: Scene) -> None:
         pod("killed", notes={"stop-time": "never"}),
         pod("at-once", terminationGracePeriodSeconds=0),
     )
-    for name in ("slow-stop", "killed", "at-once"):
-        scene.until_running(name)
+    scene.until_running("slow-stop", "killed", "at-once")
     scene.pause()
     scene.delete("slow-stop", "killed", "at-once")
 

@@ -41,8 +41,7 @@ def tainted(scene: Scene) -> None:
     a_while = [{**tolerates[0], "effect": "NoExecute", "tolerationSeconds": 6}]
     scene.create(pod("stays", tolerations=tolerates), pod("goes"))
     scene.create(pod("leaves", tolerations=a_while))
-    for name in ("stays", "goes", "leaves"):
-        scene.until_running(name)
+    scene.until_running("stays", "goes", "leaves")
     scene.pause()
     scene.patch_node({"spec": {"taints": [TAINT]}})
     scene.until(lambda side: scene.get(side, "pods", "goes") is None, "it goes")

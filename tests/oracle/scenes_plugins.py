@@ -109,8 +109,7 @@ def dynamic_resources(scene: Scene) -> None:
         using("waits", "late"),
         using("missing", "nobody"),
     )
-    for name in ("one", "both"):
-        scene.until_running(name)
+    scene.until_running("one", "both")
     scene.pause(RETRY_S)
     allocate(scene, "late", DRIVER, "device-1")
     scene.until_running("waits")
@@ -163,8 +162,7 @@ def csi_volumes(scene: Scene) -> None:
     for name in names:
         scene.until_bound(name)
     scene.create(claiming("one", "attached"), claiming("none", "plain"), claiming("lacks", "lacks"))
-    scene.until_running("one")
-    scene.until_running("none")
+    scene.until_running("one", "none")
     scene.create(claiming("shares", "attached"))
     scene.until_running("shares")
     scene.create(secret("absent", key="3"))

@@ -15,8 +15,7 @@ def resized(scene: Scene) -> None:
         pod("resized", container(resources=resources("100m", "64Mi"), resizePolicy=policy)),
         pod("burstable", container("a", resources={"requests": {"cpu": "50m"}}), container("b")),
     )
-    scene.until_running("resized")
-    scene.until_running("burstable")
+    scene.until_running("resized", "burstable")
     scene.pause()
     for cpu, memory in (("200m", "64Mi"), ("150m", "64Mi"), ("150m", "128Mi")):
         scene.resize("resized", "c", resources(cpu, memory))
@@ -33,8 +32,7 @@ def deferred_resize(scene: Scene) -> None:
         pod("waits", container(resources=resources("100m", "64Mi"))),
         pod("other", container(resources=resources(half, "32Mi"))),
     )
-    scene.until_running("waits")
-    scene.until_running("other")
+    scene.until_running("waits", "other")
     scene.pause()
     scene.resize("waits", "c", resources(half, "64Mi"))
     scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
@@ -56,8 +54,7 @@ def whole_resized(scene: Scene) -> None:
         pod("renewed", container(resizePolicy=policy), resources=own),
         pod("given", container(resources=asked)),
     )
-    for name in ("whole", "renewed", "given"):
-        scene.until_running(name)
+    scene.until_running("whole", "renewed", "given")
     scene.pause()
     for cpu, memory in (("300m", "64Mi"), ("300m", "128Mi"), ("250m", "96Mi")):
         scene.resize_whole("whole", resources(cpu, memory))
@@ -80,8 +77,7 @@ def critical_resize(scene: Scene) -> None:
         pod("other", container(resources=asks(5))),
         pod("critical", container(resources=asks(3)), priorityClassName=CRITICAL),
     )
-    scene.until_running("other")
-    scene.until_running("critical")
+    scene.until_running("other", "critical")
     scene.pause()
     scene.resize("critical", "c", asks(6))
     scene.until_over("other")
@@ -97,8 +93,7 @@ def resize_and_restart(scene: Scene) -> None:
         pod("waits", container(), resources=resources(f"{parts}m", "64Mi")),
         pod("other", container(resources=resources(f"{parts * 6}m", "32Mi"))),
     )
-    scene.until_running("waits")
-    scene.until_running("other")
+    scene.until_running("waits", "other")
     scene.pause()
     scene.resize_whole("waits", resources(f"{parts * 6}m", "64Mi"))
     scene.wait("waits", lambda each: pending_reason(each) == "Deferred", "is deferred")
@@ -127,8 +122,7 @@ def preempted(scene: Scene) -> None:
         pod("small", container(resources=asks(3))),
         pod("least"),
     )
-    for name in ("large", "small", "least"):
-        scene.until_running(name)
+    scene.until_running("large", "small", "least")
     scene.pause()
     scene.create(pod("critical", container(resources=asks(4)), priorityClassName=CRITICAL))
     scene.until_running("critical")

@@ -55,8 +55,7 @@ def kubelet_restarts(scene: Scene) -> None:
         scene.create(each)
         scene.pause(APART_S)
     scene.until_over("done")
-    for name in ("stays", "ends", "selected", "mounted", "sidecar", "stops"):
-        scene.until_running(name)
+    scene.until_running("stays", "ends", "selected", "mounted", "sidecar", "stops")
     scene.wait("crashed", lambda each: restarts(each) == 1 and is_ready(each), "has restarted")
     for name in ("probed", "three-probes"):
         scene.until_ready(name)
@@ -68,8 +67,7 @@ def kubelet_restarts(scene: Scene) -> None:
     scene.ask_to_delete("stops")
     scene.pause()
     scene.restart_kubelets()
-    scene.until_over("selected")
-    scene.until_over("ends")
+    scene.until_over("selected", "ends")
     scene.until_ready("young")
     scene.pause(LOOKS_S)
     scene.until(lambda side: scene.get(side, "pods", "stops") is None, "stops is gone")
@@ -84,8 +82,7 @@ def apiserver_restarts(scene: Scene) -> None:
         pod("ends", container(script="sleep 8"), restartPolicy="Never"),
         pod("probed", container(script="sleep 900", readinessProbe=exec_probe("true"))),
     )
-    for name in ("stays", "ends", "probed"):
-        scene.until_running(name)
+    scene.until_running("stays", "ends", "probed")
     scene.pause()
     scene.restart_apiserver()
     scene.until_over("ends", limit_s=120)

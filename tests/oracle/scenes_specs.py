@@ -55,8 +55,7 @@ def too_much_dns(scene: Scene) -> None:
         pod("servers", dnsConfig={"nameservers": servers}),
         pod("searches", dnsConfig={"searches": searches}),
     )
-    scene.until_running("servers")
-    scene.until_running("searches")
+    scene.until_running("servers", "searches")
     scene.pause(REPEATS_S)
     scene.delete("servers", "searches")
 
@@ -130,8 +129,7 @@ def sub_paths(scene: Scene) -> None:
         mounting("own", "v", subPathExpr="$(WHO)"),
         mounting("nobodys", "v", subPathExpr="$(NONE)"),
     )
-    for name in ("part", "key", "own"):
-        scene.until_running(name)
+    scene.until_running("part", "key", "own")
     scene.wait("nobodys", lambda each: bool(waiting(each)), "waits")
     scene.pause(SEES_S)
     scene.delete("part", "key", "own", "nobodys")
@@ -176,8 +174,7 @@ def users(scene: Scene) -> None:
         ),
     )
     scene.create(*made)
-    scene.until_running("somebody")
-    scene.until_running("grouped")
+    scene.until_running("somebody", "grouped")
     scene.wait("zero", lambda each: bool(waiting(each)), "waits")
     scene.pause(SEES_S)
     scene.delete(*(each["metadata"]["name"] for each in made))
@@ -231,8 +228,7 @@ def classes(scene: Scene) -> None:
         pod("heavy", container(resources=asked), runtimeClassName=name + "heavy"),
         pod("strange", runtimeClassName=name + "strange"),
     )
-    scene.until_running("high")
-    scene.until_running("heavy")
+    scene.until_running("high", "heavy")
     scene.pause(SEES_S + 8)
     scene.delete("high", "heavy", "strange")
 

@@ -20,8 +20,7 @@ def no_cluster_dns(scene: Scene) -> None:
         pod("wants-not", dnsPolicy="Default"),
         pod("own", dnsPolicy="None", dnsConfig={"nameservers": ["203.0.113.1"]}),
     )
-    for name in ("wants", "wants-not", "own"):
-        scene.until_running(name)
+    scene.until_running("wants", "wants-not", "own")
     scene.pause(SEES_S)
     scene.delete("wants", "wants-not", "own")
 
@@ -33,8 +32,7 @@ def lone_cpus(scene: Scene) -> None:
         pod("alone", container(resources=one), dnsPolicy=HOSTS),
         pod("shares", container(resources=resources("100m", "32Mi")), dnsPolicy=HOSTS),
     )
-    scene.until_running("alone")
-    scene.until_running("shares")
+    scene.until_running("alone", "shares")
     scene.pause()
     scene.create(pod("no-more", container(resources=one), dnsPolicy=HOSTS))
     scene.until_over("no-more")
