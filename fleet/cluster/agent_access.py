@@ -21,7 +21,8 @@ from fleet.cluster.identity import (
     who_am_i,
 )
 from fleet.errors import DeniedError, SetupError
-from fleet.k8s.well_known import BINDINGS, NODE_USER, RBAC, ROLES
+from fleet.k8s import roles
+from fleet.k8s.well_known import BINDINGS, NODE_USER, ROLES
 from fleet.profile.agent_behavior import NODE, SERVICE_ACCOUNT_USER, AgentModel
 from fleet.profile.loader import NodeMix
 from fleet.profile.node_model import NodeModel
@@ -104,26 +105,18 @@ def manifests(agents: Iterable[AgentModel]) -> list[Json]:
     for agent in agents:
         if agent.user.startswith(NODE_USER):
             continue
-        name = {"name": NAME + agent.name, "labels": {MANAGED_BY: MANAGER}}
+        name = NAME + agent.name
         rules = [
             {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
             for rule in agent.rules()
         ]
-        subject = {"kind": "User", "apiGroup": RBAC, "name": agent.user}
+        whom = roles.subject(agent.user)
         if agent.user.startswith(SERVICE_ACCOUNT_USER):
             namespace, account = _service_account(agent.user)
-            subject = {"kind": "ServiceAccount", "namespace": namespace, "name": account}
-        role = {"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": name}
-        found.append({**role, "rules": rules})
-        found.append(
-            {
-                "apiVersion": f"{RBAC}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": name,
-                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": name["name"]},
-                "subjects": [subject],
-            }
-        )
+            whom = roles.subject(account, namespace)
+        found += [roles.role(name, rules), roles.binding(name, name, whom)]
+    for made in found:
+        made["metadata"]["labels"] = {MANAGED_BY: MANAGER}
     return found
 
 

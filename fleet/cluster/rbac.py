@@ -34,7 +34,7 @@ from fleet.cluster.identity import (
 )
 from fleet.controlplane.options import NODE_BINDINGS
 from fleet.errors import UsageError
-from fleet.k8s.well_known import RBAC
+from fleet.k8s import roles
 from fleet.profile.loader import mix_of
 from fleet.profile.settings import IdentityMode, Settings
 
@@ -62,11 +62,6 @@ class Subject(NamedTuple):
         if not namespace or not name or "/" in name:
             raise UsageError(f"--service-account: {service_account!r} is not NAMESPACE/NAME")
         return cls(name, namespace)
-
-    def manifest(self) -> Json:
-        if self.namespace:
-            return {"kind": "ServiceAccount", "name": self.name, "namespace": self.namespace}
-        return {"kind": "User", "apiGroup": RBAC, "name": self.name}
 
 
 def of_run(
@@ -124,7 +119,10 @@ def manifests(
         ),
     ]
     if identity.mode is IdentityMode.CSR:
-        found += [node_binding(*each) for each in NODE_BINDINGS]
+        found += [
+            roles.binding(name, role, roles.subject(whom, kind=kind))
+            for name, role, kind, whom in NODE_BINDINGS
+        ]
     return found
 
 
@@ -163,12 +161,6 @@ def rules(permissions: Iterable[Permission]) -> list[Rule]:
     ]
 
 
-def node_binding(name: str, role: str, kind: str, subject: str) -> Json:
-    """Return the ClusterRoleBinding of a role that every cluster has."""
-    subjects = [{"kind": kind, "apiGroup": RBAC, "name": subject}]
-    return _binding(name, "", "ClusterRole", role, subjects)
-
-
 def node_names(settings: Settings) -> list[str]:
     """Return the names of the nodes of all processes of a run with these options."""
     if settings.processes == 1:
@@ -193,20 +185,7 @@ def _roles(name: str, subject: Subject, permissions: Sequence[Permission]) -> li
     """Return a role and its binding for each namespace that the permissions are about."""
     found: list[Json] = []
     for namespace in dict.fromkeys(each.namespace for each in permissions):
-        kind = "Role" if namespace else "ClusterRole"
         there = [each for each in permissions if each.namespace == namespace]
-        metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
-        role = {"apiVersion": f"{RBAC}/v1", "kind": kind, "metadata": metadata}
-        found.append({**role, "rules": rules(there)})
-        found.append(_binding(name, namespace, kind, name, [subject.manifest()]))
+        found.append(roles.role(name, rules(there), namespace))
+        found.append(roles.binding(name, name, roles.subject(*subject), namespace))
     return found
-
-
-def _binding(name: str, namespace: str, kind: str, role: str, subjects: list[Json]) -> Json:
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": f"{'Role' if namespace else 'ClusterRole'}Binding",
-        "metadata": {"name": name, **({"namespace": namespace} if namespace else {})},
-        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
-        "subjects": subjects,
-    }

@@ -60,7 +60,8 @@ from fleet.controlplane.options import (
 )
 from fleet.controlplane.process import Component
 from fleet.errors import SetupError
-from fleet.k8s.well_known import BINDINGS, RBAC
+from fleet.k8s import roles
+from fleet.k8s.well_known import BINDINGS
 
 log = logging.getLogger(__name__)
 
@@ -124,13 +125,7 @@ class Probe:
         time. SetupError if it refused.
         """
         for name, role, kind, subject in ROLE_BINDINGS:
-            body = {
-                "apiVersion": f"{RBAC}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": name},
-                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-                "subjects": [{"apiGroup": RBAC, "kind": kind, "name": subject}],
-            }
+            body = roles.binding(name, role, roles.subject(subject, kind=kind))
             try:
                 async with self._session.post(url + BINDINGS, json=body) as response:
                     if response.status not in CREATED:

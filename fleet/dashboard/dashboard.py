@@ -28,6 +28,7 @@ from fleet.errors import FleetError, SetupError
 from fleet.host.elastic import ElasticFleet
 from fleet.host.node_host import NodeHost
 from fleet.host.siblings import Siblings
+from fleet.k8s import roles
 from fleet.k8s.well_known import BINDINGS, RBAC, ROLES
 from fleet.profile.settings import Settings
 from fleet.report.control_plane import ControlPlaneSampler
@@ -71,12 +72,13 @@ class LoadAccess:
         await self._create(NAMESPACES, {})
         await self._create(accounts, {})
         if self._cluster_role:
-            await self._create(BINDINGS, self._binding("ClusterRole", self._cluster_role))
+            await self._create(BINDINGS, self._binding(self._cluster_role))
         else:
             await self._create(ROLES, {"rules": rules(EVERYWHERE)})
-            await self._create(BINDINGS, self._binding("ClusterRole", self.namespace))
+            await self._create(BINDINGS, self._binding(self.namespace))
             await self._create(f"{here}/roles", {"rules": rules(IN_NAMESPACE)})
-            await self._create(f"{here}/rolebindings", self._binding("Role", self.namespace))
+            binding = self._binding(self.namespace, self.namespace)
+            await self._create(f"{here}/rolebindings", binding)
         asked = {"spec": {"expirationSeconds": TOKEN_S}}
         answer = await self._api.request("POST", f"{accounts}/{self.namespace}/token", body=asked)
         token = expect(answer, "cannot get a token for the API users")["status"]["token"]
@@ -90,7 +92,7 @@ class LoadAccess:
     async def _create(self, path: str, body: Json) -> None:
         labels = {LOAD_LABEL: "true", LABEL: self._run}
         metadata = {"name": self.namespace, "labels": labels}
-        answer = await self._api.request("POST", path, body={"metadata": metadata, **body})
+        answer = await self._api.request("POST", path, body={**body, "metadata": metadata})
         if answer.code == 409:
             raise SetupError(
                 f"{path}/{self.namespace} is there and not of this run: remove it, or choose "
@@ -101,14 +103,9 @@ class LoadAccess:
             name = f"{path}/{self.namespace}"
             self._created.append(Leftover(name, made["metadata"]["uid"], self._run))
 
-    def _binding(self, kind: str, role: str) -> Json:
-        subject = {
-            "kind": "ServiceAccount",
-            "name": self.namespace,
-            "namespace": self.namespace,
-        }
-        reference = {"apiGroup": RBAC, "kind": kind, "name": role}
-        return {"roleRef": reference, "subjects": [subject]}
+    def _binding(self, role: str, namespace: str = "") -> Json:
+        account = roles.subject(self.namespace, self.namespace)
+        return roles.binding(self.namespace, role, account, namespace)
 
 
 def with_token(kubeconfig: bytes, token: str) -> bytes:
