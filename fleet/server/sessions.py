@@ -13,8 +13,8 @@ client that does not read holds one chunk and its socket's buffers, and disturbs
 
 Source: cri-streaming/pkg/streaming/remotecommand/{exec,attach,httpstream,websocket}.go;
 streaming/pkg/httpstream/wsstream/conn.go; apiserver/pkg/util/proxy/{streamtranslator,websocket}.go.
-Differs: the size of a terminal is dropped; version 1 over SPDY does not end its error stream with a
-reset; the WebSocket protocols in base64 are refused.
+Differs: the size of a terminal is dropped; SPDY has version 4 alone, which a client that names none
+is taken to mean; the WebSocket protocols in base64 are refused.
 """
 
 import asyncio
@@ -216,8 +216,8 @@ class Conversation:
         return await self._reactor_thread.call(self._node, in_reactor)
 
 
-V5 = "v5.channel.k8s.io"
-WEB_SOCKET_PROTOCOLS = (V5, "v4.channel.k8s.io", "channel.k8s.io")
+V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
+WEB_SOCKET_PROTOCOLS, SPDY_PROTOCOLS = (V5, V4, "channel.k8s.io"), (V4,)
 _STDIN, _CLOSE = bytes((Channel.STDIN,)), bytes((Channel.CLOSE,))
 MESSAGE_BYTES_MAX = 1 << 20
 WRITE_BYTES_MAX = 64 << 10  # what may wait for a slow client before `send` waits
@@ -242,7 +242,7 @@ class WebSocketClient:
         self._socket = socket
         protocol = socket.ws_protocol or ""
         self._has_close = protocol == V5
-        self._has_status = protocol.startswith(("v4.", "v5."))
+        self._has_status = protocol in {V5, V4}
 
     async def receive(self) -> bytes | None:
         """Return the next input. What is none is ignored, as upstream does."""
@@ -270,13 +270,6 @@ class WebSocketClient:
             await self._socket.close()
 
 
-SPDY_PROTOCOLS = (
-    "v4.channel.k8s.io",
-    "v3.channel.k8s.io",
-    "v2.channel.k8s.io",
-    "channel.k8s.io",
-)
-WITH_RESIZE = frozenset(("v4.channel.k8s.io", "v3.channel.k8s.io"))
 CREATION_S = 30.0  # Source: DefaultStreamCreationTimeout
 TYPES = {
     "stdin": Channel.STDIN,
@@ -290,11 +283,9 @@ TYPES = {
 class SpdyClient:
     """The client of a session, over SPDY."""
 
-    def __init__(self, stream: ByteStream, protocol: str) -> None:
+    def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._spdy = SpdyServer()
-        self._has_status = protocol == SPDY_PROTOCOLS[0]
-        self._has_resize = protocol in WITH_RESIZE
         self._numbers: dict[Channel, int] = {}
         self._channels: dict[int, Channel] = {}
         self._inputs: deque[bytes] = deque()
@@ -306,7 +297,7 @@ class SpdyClient:
         expected |= {Channel.STDIN} if wanted.stdin else set()
         expected |= {Channel.STDOUT} if wanted.stdout else set()
         expected |= {Channel.STDERR} if wanted.stderr else set()
-        expected |= {Channel.RESIZE} if wanted.tty and self._has_resize else set()
+        expected |= {Channel.RESIZE} if wanted.tty else set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CREATION_S):
                 while not expected <= self._numbers.keys() and not self._is_over:
@@ -328,10 +319,9 @@ class SpdyClient:
 
     async def finish(self, ended: Ended) -> None:
         """Say how it ended, and close."""
-        text = ended.status() if self._has_status else ended.text()
         for channel in (Channel.STDOUT, Channel.STDERR, Channel.ERROR):
             if channel in self._numbers:
-                content = text if channel is Channel.ERROR else b""
+                content = ended.status() if channel is Channel.ERROR else b""
                 self._spdy.send(self._numbers[channel], content, is_last=True)
         self._spdy.go_away()
         await self._flush()

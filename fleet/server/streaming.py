@@ -126,7 +126,7 @@ class Streaming:
             return chosen
         response = UpgradeResponse(SPDY, {"X-Stream-Protocol-Version": chosen} if chosen else {})
         stream = await response.take_over(request)
-        client = sessions.SpdyClient(stream, chosen)
+        client = sessions.SpdyClient(stream)
         try:
             if await client.wait_for_streams(wanted):
                 await sessions.Conversation(

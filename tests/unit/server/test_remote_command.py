@@ -244,8 +244,8 @@ class Bytes:
         self.is_closed = True
 
 
-def spdy(protocol: str, stream: Bytes) -> SpdyClient:
-    return SpdyClient(cast("ByteStream", stream), protocol)
+def spdy(stream: Bytes) -> SpdyClient:
+    return SpdyClient(cast("ByteStream", stream))
 
 
 def test_a_session_begins_once_all_streams_are_there() -> None:
@@ -255,7 +255,7 @@ def test_a_session_begins_once_all_streams_are_there() -> None:
         for at, kind in enumerate(("error", "stdin", "stdout", "stderr"))
     ]
     stream = Bytes(*opened, client.data(3, b"typed"), client.data(3, b"", FIN))
-    session = spdy("v4.channel.k8s.io", stream)
+    session = spdy(stream)
 
     async def play() -> None:
         assert await session.wait_for_streams(ALL)
@@ -274,7 +274,7 @@ def test_a_session_begins_once_all_streams_are_there() -> None:
 def test_a_client_that_begins_too_few_streams_is_given_up() -> None:
     client = Client()
     stream = Bytes(client.open(1, {"streamtype": "error"}))
-    assert not asyncio.run(spdy("v4.channel.k8s.io", stream).wait_for_streams(ALL))
+    assert not asyncio.run(spdy(stream).wait_for_streams(ALL))
 
 
 def test_streams_of_other_types_and_twice_are_reset() -> None:
@@ -285,6 +285,6 @@ def test_streams_of_other_types_and_twice_are_reset() -> None:
     )
     stream = Bytes(opened)
     wanted = Wanted(stdin=False, stdout=False, stderr=False, tty=False)
-    assert asyncio.run(spdy("v4.channel.k8s.io", stream).wait_for_streams(wanted))
+    assert asyncio.run(spdy(stream).wait_for_streams(wanted))
     kinds_sent = [kind for kind, _ in client.read(bytes(stream.written))]
     assert kinds_sent == [2, 3, 3]
