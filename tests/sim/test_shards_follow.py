@@ -21,7 +21,7 @@ from fleet.report.figures import HostState
 from fleet.report.report import Phase
 from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
-from fleet.run.lead import LEADER_LOST_S, Follower, Leader
+from fleet.run.lead import LEADER_LOST_S, Follower, Leader, Plan
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.scenario import parse
 
@@ -425,3 +425,45 @@ def is_odd(shard: Shard) -> bool:
     found = {shard.sim.condition(name, "Odd") for name in shard.sim.names}
     assert len(found) == 1, found
     return found == {"True"}
+
+
+def test_a_hundred_shards_follow_one() -> None:
+    """Without kubelets: who asks how often, and whether a fault and the end reach all."""
+    cluster, count = Cluster(plays=True), 100
+
+    async def play(_shards: list[Shard]) -> None:
+        wall = cast("Clock", SimpleNamespace(wall_ns=lambda: int(cluster.now_s() * NS_PER_S)))
+        leases = [
+            RunLease(cluster.api, Shard.prefix(number), "run", holder="h", clock=wall)
+            for number in range(count)
+        ]
+        for lease in leases:
+            await lease.acquire()
+        leader = Leader(leases[0], cluster.api, is_played=True, now_s=cluster.now_s)
+        state = cast("HostState", SimpleNamespace(wanted=1, ready=1))
+
+        async def act(plan: Plan, _before_s: float, _now_s: float) -> dict[int, int]:
+            return {each.number: 1 for each in plan.faults}
+
+        followers = [
+            Follower(lease, cluster.api, Shard.prefix(0), lambda: state, act)
+            for lease in leases[1:]
+        ]
+        for each in followers:
+            each.is_up = True
+        work = [leader.run(), *(each.run() for each in followers)]
+        tasks = [asyncio.ensure_future(each) for each in work]
+        await asyncio.wait_for(leader.wait_ready(count - 1), 15)
+        skew = FaultSpec.model_validate({"type": "ClockSkew", "by": "1s"})
+        assert await leader.begin(1, skew, None, "") == (count - 1, count - 1, True)
+        cluster.api.log.clear()
+        await asyncio.sleep(10)
+        assert len(cluster.api.log) <= 11 * count
+        assert {method for method, _path in cluster.api.log} == {"GET"}
+        await leader.close()
+        await asyncio.sleep(2)
+        assert all(each.is_over.is_set() and not each.lost for each in followers)
+        for task in tasks:
+            task.cancel()
+
+    cluster.play(0, play)
