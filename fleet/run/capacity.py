@@ -15,7 +15,6 @@ all that is below it hold, and is the last one left. So a search has few runs mo
 """
 
 import asyncio
-import contextlib
 import os
 import platform
 import signal
@@ -26,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import orjson
 import yaml
 
 from fleet.background import give_up
@@ -49,10 +47,11 @@ from fleet.report.capacity_report import IDLE, Probe, Search, write_capacity
 from fleet.report.findings import of_unit, sentence
 from fleet.report.printed import printed, table
 from fleet.report.report import Outcome, own_limit_words
-from fleet.report.run_directory import SUMMARY, TIMESERIES, RunRecord, read_run
+from fleet.report.run_directory import SUMMARY, RunRecord, read_run
 from fleet.report.service_levels import load_objectives, share_of_limit
 from fleet.report.summary_text import duration
 from fleet.run.capacity_shards import ALONE, Part, SharedSearch, take_part
+from fleet.run.control_socket import ask
 from fleet.scenario.scenario import find as find_scenario
 
 
@@ -109,6 +108,7 @@ HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
 IN_USE = "cluster-in-use"  # the shipped scenario of `--pods-per-node`
 INTERRUPTED = "the search was interrupted"
+LOOK_S = 0.5
 FIRST = 100  # the first size, unless --max-nodes is less
 
 Note = Callable[[str], None]
@@ -471,12 +471,14 @@ async def _is_late(
     """
 
     async def begin() -> None:
-        await _has_begun(directory)
+        while await _ready(directory) is None:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(LOOK_S)
         if shared is not None:
             await shared.joined()
 
     async def come_up() -> None:
-        await _all_ready(directory, nodes, shared)
+        while (await _ready(directory) or 0) < nodes:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(LOOK_S)
 
     for step, most_s in ((begin, None), (come_up, limit_s)):
         waits = asyncio.ensure_future(step())
@@ -488,37 +490,12 @@ async def _is_late(
     return is_late
 
 
-async def _has_begun(directory: Path) -> None:
-    """Wait for the first line of a run's time series; the file itself is there before."""
-    path = directory / TIMESERIES
-    while not path.exists() or not path.stat().st_size:  # noqa: ASYNC110 - another process writes
-        await asyncio.sleep(0.1)
-
-
-async def _all_ready(directory: Path, nodes: int, shared: SharedSearch | None) -> None:
-    """Wait until the time series of a run, one a process, have seen all of its nodes Ready."""
-    elsewhere = 0
-    while _ready(directory) + elsewhere < nodes:
-        await asyncio.sleep(0.5)
-        if shared is not None:
-            elsewhere = await shared.ready()
-
-
-def _ready(directory: Path) -> int:
-    """Return how many nodes of all processes were Ready last."""
-    others = sorted(directory.glob(f"process-*/*/{TIMESERIES}"))
-    present = {each.parent.parent: each for each in others}  # of one that was started again
-    return sum(map(_last_ready, (directory / TIMESERIES, *present.values())))
-
-
-def _last_ready(path: Path) -> int:
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 65536))
-        lines = file.read().splitlines()
-    for line in reversed(lines):  # the last may be half written
-        with contextlib.suppress(orjson.JSONDecodeError, KeyError, TypeError):
-            return int(orjson.loads(line)["nodes"]["ready"])
-    return 0
+async def _ready(directory: Path) -> int | None:
+    """Return how many nodes of a run are Ready, in all its processes; None if it does not say."""
+    try:
+        return int((await ask(directory, {"do": "ready"}))["ready"])
+    except FleetError:  # it has not begun, or is busy
+        return None
 
 
 def nearest(run: RunRecord) -> tuple[str, float | None, str]:

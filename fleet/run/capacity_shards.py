@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import msgspec
-
 from fleet.cluster.api_client import Api
 from fleet.cluster.cleanup import clean_run
 from fleet.cluster.runs import RunLease, find_lease, find_leases, read_holder
@@ -28,7 +26,7 @@ from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, refusal
 from fleet.profile.settings import Settings, flags_of
 from fleet.report.merge_command import find_records, merge_runs
-from fleet.run.lead import LEADER_LOST_S, STANDING_ANNOTATION, Standing
+from fleet.run.lead import LEADER_LOST_S
 from fleet.run.records import write_records
 
 RUN_ANNOTATION = "fleet.emulator/capacity"
@@ -98,12 +96,6 @@ class SharedSearch:
                 parts = ", ".join(f"{each}/{self._part.shards}" for each in lacking)
                 raise SetupError(f"no machine takes part with --shard {parts}: see its output")
             await asyncio.sleep(LOOK_S)
-
-    async def ready(self) -> int:
-        """Return how many nodes of the other machines are Ready."""
-        leases, _refused, _now_s = await find_leases(self._api, self._run)
-        notes = [each["metadata"]["annotations"].get(STANDING_ANNOTATION) for each in leases]
-        return sum(msgspec.json.decode(each, type=Standing).ready for each in notes if each)
 
     async def judge(self, directory: Path) -> Exit:
         """Make one run of the records of all shards, which then leave the cluster."""

@@ -602,6 +602,9 @@ class Run:
         match order.get("do"):
             case "status":
                 return self._status()
+            case "ready":
+                others = self._leader.ready() if self._leader is not None else 0
+                return {"ready": self._observation.latest.nodes_ready + others}
             case "scale":
                 return await self._scale(order.get("nodes"))
         return await self._faults.answer(order)

@@ -24,7 +24,7 @@ from fleet.profile.settings import Settings
 from fleet.report.figures import HostState
 from fleet.report.record import Record, dump
 from fleet.report.report import Expectation, Phase, RunFigures
-from fleet.report.run_directory import RECORD, SUMMARY, TIMESERIES
+from fleet.report.run_directory import RECORD, SUMMARY
 from fleet.run import capacity
 from fleet.run.capacity import Asked, options_of, search_with_others
 from fleet.run.capacity_shards import Part
@@ -62,10 +62,17 @@ class Place:
 
         monkeypatch.setattr(Cluster, "connect", connect)
         monkeypatch.setattr(capacity, "Component", run)
+        monkeypatch.setattr(capacity, "ask", self._ask)
         monkeypatch.setattr("fleet.cluster.runs.SystemClock", lambda: self.wall)
 
     def _tick(self, _method: str, _path: str) -> None:
         self.api.date_s = int(self.now_s())
+
+    async def _ask(self, directory: Path, _order: object) -> dict[str, int]:
+        [run] = [each for each in self.runs if each.directory == directory]
+        if run.ready is None:
+            raise SetupError("it has not begun")
+        return {"ready": run.ready()}
 
     def now_s(self) -> float:
         return self.began_s + self.worlds.now_ns / NS_PER_S
@@ -94,6 +101,7 @@ class Played:
         self.nodes = min(self.nodes, self.total - self.shard * self.nodes)
         self.directory = Path(given["run-dir"])
         self.name = name
+        self.ready: Callable[[], int] | None = None  # nodes of all shards
         place.runs.append(self)
 
     async def start(self) -> None:
@@ -132,6 +140,7 @@ class Played:
             return {}
 
         leader = Leader(lease, place.api, is_played=True, now_s=place.now_s)
+        self.ready = lambda: sim.ready() + leader.ready()
         follower = Follower(lease, place.api, "n-0000", state, act)
         following = asyncio.ensure_future(follower.run() if self.shard else leader.run())
         try:
@@ -146,8 +155,6 @@ class Played:
 
     async def _hold(self, leader: Leader, follower: Follower) -> None:
         self.directory.mkdir(parents=True)
-        line = f'{{"nodes":{{"ready":{self.nodes}}}}}\n'
-        (self.directory / TIMESERIES).write_text(line)
         if self.shard:
             follower.is_up = True
             await follower.is_over.wait()

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fleet.cli import run_scenario
 from fleet.controlplane.options import ComponentDeath
-from fleet.errors import UsageError
+from fleet.errors import SetupError, UsageError
 from fleet.profile.settings import Settings
 from fleet.report.capacity_report import Probe, Search
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
 from fleet.report.report import Outcome
-from fleet.report.run_directory import TIMESERIES, RunRecord
+from fleet.report.run_directory import RunRecord
 from fleet.run.capacity import (
     Asked,
     CapacitySearch,
@@ -392,23 +392,25 @@ def test_a_size_whose_nodes_were_not_all_ready_did_not_hold(
     assert (told == "Not all 9 nodes were Ready within 45s.") is (late_ns is not None)
 
 
-def test_the_time_to_become_ready_begins_with_the_series_of_the_run(tmp_path: Path) -> None:
+def test_the_time_to_become_ready_begins_with_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Before that a local control plane starts, or is built."""
+    answers: list[int | None] = []
 
-    async def is_late(ready: int) -> bool:
+    async def ask(_directory: Path, order: Json) -> Json:
+        assert order == {"do": "ready"}
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer is None:
+            raise SetupError("no fleet runs there")
+        return {"ready": answer}
+
+    async def is_late(*told: int | None) -> bool:
+        answers[:] = told
         ended: asyncio.Future[ComponentDeath] = asyncio.Future()
-        begins = asyncio.get_running_loop().call_later(
-            0.6, (tmp_path / TIMESERIES).write_text, f'{{"nodes":{{"ready":{ready}}}}}\n'
-        )
-        try:
-            return await _is_late(ended, tmp_path, 5, limit_s=0.55)
-        finally:
-            begins.cancel()
-            (tmp_path / TIMESERIES).unlink()
+        return await _is_late(ended, tmp_path, 5, limit_s=0.1)
 
-    assert not asyncio.run(is_late(ready=5))
-    assert asyncio.run(is_late(ready=4))
-    other = tmp_path / "process-0001" / "1"
-    other.mkdir(parents=True)
-    (other / TIMESERIES).write_text('{"nodes":{"ready":1}}\n{"nodes":')
-    assert not asyncio.run(is_late(ready=4))
+    monkeypatch.setattr("fleet.run.capacity.ask", ask)
+    monkeypatch.setattr("fleet.run.capacity.LOOK_S", 0.001)
+    assert not asyncio.run(is_late(*[None] * 200, 0, 4, 5))
+    assert asyncio.run(is_late(None, 4))
