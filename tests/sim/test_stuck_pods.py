@@ -15,6 +15,7 @@ REFUSED = "unknown error after kill: operation not permitted"
 NO_ANSWER = '"rpc error: code = DeadlineExceeded desc = context deadline exceeded"'
 GRACE_S = 5
 RETRY_S = 15 + 2  # backOffPeriod with its jitter; the work queue and the relist
+STATUS_SYNC_S = 10 + 1  # syncPeriod of the status manager
 UNMOUNT_S = 122 + 1  # maxDurationBeforeRetry, and the loops
 
 
@@ -306,3 +307,20 @@ def test_a_container_that_is_to_be_restarted_and_cannot_be_killed_runs_on() -> N
     assert 3 <= count(sim, "sick", "Killing") <= 6
     sim.run_for(seconds=5 + RETRY_S)
     assert restarts() >= 1
+
+
+@LIGHT
+def test_a_pod_is_deleted_again_that_a_server_did_not_find_as_it_started(*, light: bool) -> None:
+    """Source: plugin/pkg/admission/noderestriction, admitPod: the informer has no pod yet."""
+    sim = started(light=light)
+    run_pods(sim)
+    sim.server.has_just_started = True
+    for node in sim.names:
+        sim.server.delete_pod(f"web-{node}")
+    sim.run_for(seconds=GRACE_S + 5)
+    deletes = len(sim.calls("", "DELETE", "/pods/"))
+    assert deletes >= len(sim.names)
+    sim.server.has_just_started = False
+    sim.run_for(seconds=STATUS_SYNC_S)
+    assert left(sim) == {}
+    assert len(sim.calls("", "DELETE", "/pods/")) == deletes + len(sim.names)

@@ -134,6 +134,8 @@ class SimApiServer:
         self.takes_watch_lists = True
         self.expects_nonsense = False
         """Its answers are mangled, so that requests may be malformed."""
+        self.has_just_started = False
+        """Its NodeRestriction has not listed the pods: a node's DELETE of one finds none."""
         self.throttles: dict[str, int] = {}  # 429s still to give, by verb
         self.deleted: list[tuple[Key, str]] = []  # with the uid, in order
         self.phases: dict[str, list[str]] = {}  # of each pod, by uid
@@ -371,7 +373,7 @@ class SimApiServer:
 
     def _delete(self, key: Key, options: Object) -> Answer:
         stored = self.objects.get(key)
-        if stored is None:
+        if stored is None or (self.has_just_started and key[0] == "pods"):
             return NOT_FOUND
         uid = options.get("preconditions", {}).get("uid")
         if uid is not None and uid != stored.obj["metadata"]["uid"]:

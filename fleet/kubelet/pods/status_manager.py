@@ -170,16 +170,19 @@ class StatusManager:
     def on_reply(
         self, call: effects.ApiCall, reply: effects.Reply, turn: Turn, *, may_run: bool
     ) -> PodStatus | None:
-        """Go one step on with the pod in flight; return the status that the server just took."""
+        """Go one step on with the pod in flight; return the status that the server just took.
+
+        A pod that is not found is deleted again until the watch shows that it is gone: an API
+        server that has just started knows no pods yet when it checks a node's right to delete one.
+        Source: syncPod; plugin/pkg/admission/noderestriction, admitPod.
+        """
         uid = PodUid(call.key)
         if uid != self._busy:
             return None
         self._busy = None
         entry = self._entries.get(uid)
-        is_gone = reply.kind is effects.ReplyKind.NOT_FOUND
-        if entry is None or (call.op is effects.Op.DELETE_POD and (reply.ok or is_gone)):
-            if call.op is effects.Op.DELETE_POD:
-                self._entries.pop(uid, None)
+        if entry is None or (call.op is effects.Op.DELETE_POD and reply.ok):
+            self._entries.pop(uid, None)
         elif not reply.ok:
             self._failed[uid] = None
             self._arm(turn)
