@@ -23,7 +23,6 @@ from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.status_manager import (
     StatusManager,
-    is_equal_by_kubelet,
     merge_pod_status,
 )
 
@@ -75,24 +74,6 @@ def patch(old: PodStatus, new: PodStatus) -> ApiCall:
 
 def make() -> tuple[StatusManager, Pod]:
     return StatusManager(), make_pod()
-
-
-def test_a_status_is_read_then_patched() -> None:
-    manager, pod = make()
-    assert manager.set_pod_status(pod, status(), 10)
-    assert send(manager, pod) == [GET]
-    (call,) = got(manager, pod)
-    assert call == patch(pod.status, status())
-    assert isinstance(call, ApiCall)
-    assert answer(manager, call) == (status(), [])
-    assert send(manager, pod) == []
-
-
-def test_the_same_status_is_not_sent_again() -> None:
-    manager, pod = make()
-    manager.set_pod_status(pod, status("Running", READY), 10)
-    later = status("Running", READY._replace(observed_generation=9))
-    assert not manager.set_pod_status(pod, later, 11)
 
 
 def test_a_deleted_pod_is_sent_again_whatever_it_says() -> None:
@@ -406,20 +387,6 @@ def test_nothing_is_looked_at_while_a_newer_status_waits() -> None:
     assert out == []
 
 
-def test_transition_times_move_only_with_the_status() -> None:
-    manager, pod = make()
-    manager.set_pod_status(pod, status("Running", READY._replace(transition_s=0)), 10)
-    first = manager.status(UID)
-    assert first is not None
-    assert first.conditions[0].transition_s == 10
-    told = READY._replace(reason="x", transition_s=0)
-    manager.set_pod_status(pod, status("Running", told), 20)
-    manager.set_pod_status(pod, status("Running", told._replace(status="False")), 30)
-    last = manager.status(UID)
-    assert last is not None
-    assert last.conditions[0].transition_s == 30
-
-
 def test_start_time_and_generation_never_go_back() -> None:
     manager, pod = make()
     manager.set_pod_status(pod, status()._replace(start_time_s=0, observed_generation=3), 10)
@@ -427,18 +394,6 @@ def test_start_time_and_generation_never_go_back() -> None:
     last = manager.status(UID)
     assert last is not None
     assert (last.start_time_s, last.observed_generation) == (10, 3)
-
-
-def test_equality_is_about_what_kubelets_own() -> None:
-    base = status("Running", READY)
-    assert is_equal_by_kubelet(base, base)
-    assert is_equal_by_kubelet(base, status("Running", READY._replace(transition_s=99)))
-    assert is_equal_by_kubelet(base, status("Running", LB, READY))
-    assert not is_equal_by_kubelet(base, status("Running", READY._replace(reason="x")))
-    assert not is_equal_by_kubelet(base, status("Running"))
-    assert not is_equal_by_kubelet(base, status("Failed", READY))
-    target = PodCondition("DisruptionTarget", "True")
-    assert not is_equal_by_kubelet(base, status("Running", target, READY))
 
 
 def test_merging_keeps_what_others_own_and_no_terminal_pod_ready() -> None:
