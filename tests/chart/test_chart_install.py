@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -174,6 +175,45 @@ def test_a_test_ends_with_the_verdict_and_its_report_stays(release: Release) -> 
     assert release.world.fleet("clean", f"--run={RUN}-1", named).returncode == 0
     ours = f"{RECORD_OF} in ({RUN}-1, {RUN}-2)"
     assert not release.world.items("configmaps", "-l", ours)
+
+
+def test_a_scenario_is_played_over_the_pods_of_a_test(release: Release, tmp_path: Path) -> None:
+    """Three pods: the first one leads, its fault hits the nodes of all, and one report says so."""
+    data = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "made"}, "data": {}}
+    phases: list[Json] = [
+        {"name": "work", "duration": "1s", "apply": [{"count": 3, "manifest": data}]},
+        {"name": "recovery", "until": {"condition": "NodesReady", "timeout": "5m"}},
+    ]
+    phases[0]["faults"] = [{"type": "KubeletRestart"}]
+    document: Json = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "Scenario"}
+    document |= {"metadata": {"name": "ours"}}
+    document["spec"] = {"nodePools": [{"name": "main", "replicas": 5}], "phases": phases}
+    verbs = ["get", "list", "create", "patch", "delete"]
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}
+    release.install(
+        nodes=5,
+        nodesPerPod=2,
+        fidelity="light",
+        run={"scenario": {"document": document}, "rules": [rule]},
+    )
+    pods, _job = ended_with(release, 1)
+    assert pods.keys() == {0, 1, 2}
+    assert all(code == CODES[verdict] for code, verdict in pods.values()), pods
+    log = release.node.logs()
+    assert "fault 1: KubeletRestart on 5 of 5 nodes" in log
+    _passes, report = reported(release)
+    assert f"fleet run {RUN}-1" in report
+    named = f"--kubeconfig={release.world.info.token_kubeconfig}"
+    release.world.fleet("report", f"--run={RUN}-1", named, f"--out={tmp_path / 'whole'}")
+    summary = read_summary(tmp_path / "whole" / "summary.json")
+    [waited] = [each for each in summary["expectations"] if "NodesReady" in each["name"]]
+    assert waited["met"], waited
+    assert summary["nodes"]["ready"] == 5
+    names = [f"{RELEASE}-{shard:04d}" for shard in range(3)]
+    assert [each["name"] for each in summary["shards"]] == names
+    left = [each["metadata"]["name"] for each in release.world.items("configmaps", "-n", "default")]
+    assert not [each for each in left if each.startswith("made")]
+    release.uninstall_and_leave_nothing()
 
 
 @pytest.mark.slow
