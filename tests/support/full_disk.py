@@ -55,14 +55,14 @@ def small_file_system(path: Path, size_kib: int = SIZE_KIB) -> Iterator[SmallFil
     """Mount a tmpfs; None where that is not allowed."""
     path.mkdir()
     command = ("mount", "-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", str(path))
+    is_mounted = False
     with contextlib.suppress(OSError):
-        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-            try:
-                yield SmallFileSystem(path)
-            finally:
-                subprocess.run(("umount", "--lazy", str(path)), check=True)
-            return
-    yield None
+        is_mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    try:
+        yield SmallFileSystem(path) if is_mounted else None
+    finally:
+        if is_mounted:
+            subprocess.run(("umount", "--lazy", str(path)), check=True)
 
 
 @contextlib.contextmanager
