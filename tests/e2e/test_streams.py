@@ -1,11 +1,13 @@
 """What people type: exec, attach, cp, debug, port-forward, over WebSockets and over SPDY."""
 
+import fcntl
 import os
 import pty
 import socket
+import struct
 import subprocess
+import termios
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ SPDY = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
 PROTOCOLS = pytest.mark.parametrize("variables", [WEB_SOCKETS, SPDY], ids=["ws", "spdy"])
 SIZE = 3_000_000
 ECHOED = 8_000_000
+UNREAD = 4_096
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +167,13 @@ def test_a_container_that_is_not_there_is_told(kubectl: Kubectl) -> None:
     assert b"container not found" in done.stderr or b"cannot exec" in done.stderr
 
 
+def unread(process: subprocess.Popen[bytes]) -> int:
+    """Return how many bytes of the output of a process wait in its pipe."""
+    assert process.stdout is not None
+    found: tuple[int] = struct.unpack("i", fcntl.ioctl(process.stdout, termios.FIONREAD, bytes(4)))
+    return found[0]
+
+
 def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
     """Sessions with endless output that nobody takes; another one is answered as before."""
     endless = (
@@ -181,7 +191,7 @@ def test_clients_that_do_not_read_disturb_nobody(kubectl: Kubectl) -> None:
         for _ in range(5)
     ]
     try:
-        time.sleep(3)
+        eventually(lambda: min(map(unread, stuck)) > UNREAD, "output that nobody reads")
         for _ in range(3):
             done = kubectl("exec", "p", "--", "echo", "alive")
             assert done.stdout == b"alive\n"
