@@ -4,10 +4,10 @@
     Lease of each shard    how it stands: nodes, Ready ones, and whom the faults of the plan hit
 
 A follower does to its own nodes what the plan says: a fault that appears begins, a fault that goes
-is healed. It reads the plan each second while a scenario is played or a fault is on, else every
-`IDLE_S`. A shard that joins late, or is started again, begins with what is on. The first shard
-alone keeps the time. It needs no answer to go on; an order and a phase that waits look at how the
-others stand.
+is healed. It reads the plan each second until its nodes are up, while a scenario is played or a
+fault is on, else every `IDLE_S`. A shard that joins late, or is started again, begins with what is
+on. The first shard alone keeps the time. It needs no answer to go on; an order and a phase that
+waits look at how the others stand.
 
     leads --killed--> the others keep what is on --the first shard is started again--> leads, from
                                                                         the plan in its Lease
@@ -290,7 +290,8 @@ class Follower:
             plan.is_over = True
         else:
             is_lost = self._is_lost("did not come", answers_s)
-        self._look_every_s = plan.look_every_s
+        is_awaited = self._had_leader and not self.is_up
+        self._look_every_s = FOLLOW_S if is_awaited else plan.look_every_s
         if is_lost or not self._had_leader:
             return
         state = self._state()
