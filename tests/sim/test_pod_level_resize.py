@@ -213,6 +213,32 @@ def test_a_kubelet_that_restarts_goes_on_with_what_it_could_not_apply() -> None:
     assert told(sim, "web") == ["ResizeStarted", "ResizeError", "ResizeCompleted"]
 
 
+def test_a_pod_that_waits_for_another_one_keeps_what_it_was_given() -> None:
+    """The first is looked at again once its Node was read; no resize is tried before them all."""
+    sim = node()
+    sim.server.update("nodes", "n-0", {"metadata": {"labels": {"disk": "ssd"}}})
+    run(sim, "first", None, nodeSelector={"disk": "ssd"})
+    run(sim, "web", own("3"))
+    run(sim, "other", own("4"))
+    resize(sim, "web", own("6"))
+    sim.run_for(5)
+    before = condition(sim, "web", "PodResizePending")
+    sim.server.update("nodes", "n-0", {"metadata": {"labels": {"disk": None}}})
+    sim.run_for(5)
+    assert sim.reactor.restart([NodeId(0)]) == 1
+    sim.run_for(60)
+    assert sim.events("NodeAffinity", "first")
+    after = condition(sim, "web", "PodResizePending")
+    assert (after["reason"], after["message"]) == ("Deferred", before["message"])
+    assert sim.status("web")["allocatedResources"] == {"cpu": "3", "memory": "256Mi"}
+    assert sim.phase("other") == "Running"
+    assert told(sim, "web") == ["ResizeDeferred"]
+    sim.server.delete_pod("other")
+    sim.run_for(40)
+    assert sim.status("web")["resources"]["limits"]["cpu"] == "6"
+    assert told(sim, "web") == ["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]
+
+
 def test_the_more_important_of_two_that_wait_is_first() -> None:
     sim = node()
     run(sim, "lesser", own("2"))

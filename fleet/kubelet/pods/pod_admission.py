@@ -82,11 +82,11 @@ class PodAdmission:
         """
         assert worker.state is WorkerState.SYNC, worker.state
         is_taken = _runs(worker) and not turn.env.fidelity.admits_again
+        if _runs(worker):  # also if it has to wait: once all pods are known, it is too late
+            self._syncer.allocations.restore(worker, turn)
         if self._is_waiting and not is_taken:
             self._hold(worker, _TURN)
             return
-        if _runs(worker):
-            self._syncer.allocations.restore(worker, turn)
         if _runs(worker) and self._devices is not None:
             self._devices.adopt(worker.pod, turn)
         if is_taken:
@@ -139,6 +139,7 @@ class PodAdmission:
                 worker = self._workers.get(uid)
                 if worker is not None and worker.state is WorkerState.SYNC:
                     self.on_addition(worker, turn)
+                self.retry_resizes(turn)
 
     def give_up(self, victim: PodUid, turn: Turn) -> None:
         """Wait no longer for a pod that cannot be killed: the next one is killed all the same.
@@ -216,9 +217,12 @@ class PodAdmission:
             self.retry_resizes(turn)
 
     def retry_resizes(self, turn: Turn) -> None:
-        """Try deferred resizes again. Source: allocation_manager.go, RetryPendingResizes."""
-        allocations = self._syncer.allocations
-        if allocations.has_deferred():
+        """Try deferred resizes again, but not while a pod has not been looked at.
+
+        Source: allocation_manager.go, RetryPendingResizes; kubelet.go, HandlePodAdditions.
+        """
+        allocations, held = self._syncer.allocations, self._held or {}
+        if allocations.has_deferred() and _TURN not in held.values():
             check = partial(self._check_resize, turn=turn)
             for worker in allocations.retry(self._workers, check, turn):
                 if not self.holds(worker):
