@@ -1,6 +1,7 @@
 """Resizes of a pod's own resources in virtual time: what is admitted, applied, told, kept."""
 
 from world.pod_world import model_of
+from world.sim_faults import ConnectionsRefused
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
@@ -237,6 +238,25 @@ def test_a_pod_that_waits_for_another_one_keeps_what_it_was_given() -> None:
     sim.run_for(40)
     assert sim.status("web")["resources"]["limits"]["cpu"] == "6"
     assert told(sim, "web") == ["ResizeDeferred", "ResizeStarted", "ResizeCompleted"]
+
+
+def test_allocations_outlive_two_restarts_while_the_api_server_is_down() -> None:
+    """What the node uses itself is watched from the start, before any pod is known."""
+    sim = node(model_of(usage={"memory": {"curve": "Constant", "value": "1Gi"}}))
+    run(sim, "web", own("3"))
+    run(sim, "other", own("4"))
+    resize(sim, "web", own("6"))
+    sim.run_for(5)
+    before = condition(sim, "web", "PodResizePending")
+    sim.inject(ConnectionsRefused(), 60)
+    for _ in range(2):
+        assert sim.reactor.restart([NodeId(0)]) == 1
+        sim.run_for(30)
+    sim.run_for(30)
+    after = condition(sim, "web", "PodResizePending")
+    assert (after["reason"], after["message"]) == ("Deferred", before["message"])
+    assert sim.status("web")["allocatedResources"] == {"cpu": "3", "memory": "256Mi"}
+    assert told(sim, "web") == ["ResizeDeferred"]
 
 
 def test_the_more_important_of_two_that_wait_is_first() -> None:

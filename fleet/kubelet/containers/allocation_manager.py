@@ -250,9 +250,11 @@ class AllocationManager:
         return self._allocate(worker, pod, check, turn)
 
     def checkpoint(self, workers: Mapping[PodUid, PodWorker]) -> Allocations:
-        """Return what outlives a kubelet. Source: pkg/kubelet/allocation/state."""
+        """Return what outlives a kubelet, restored or not. Source: pkg/kubelet/allocation/state."""
         given = {uid: worker.pod for uid, worker in workers.items()}
-        return Allocations(given, self._before, self._actuated, self._updated)
+        return Allocations(
+            {**(self._given or {}), **given}, self._before, self._actuated, self._updated
+        )
 
     @classmethod
     def read(cls, left: Allocations | None) -> "AllocationManager":
