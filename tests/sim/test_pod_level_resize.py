@@ -259,6 +259,28 @@ def test_allocations_outlive_two_restarts_while_the_api_server_is_down() -> None
     assert told(sim, "web") == ["ResizeDeferred"]
 
 
+def test_nothing_is_kept_of_pods_that_went_while_their_kubelet_was_down() -> None:
+    sim = node()
+    run(sim, "web", own("1"), annotations={ERROR: "cgroup is busy"})
+    run(sim, "other", own("1"))
+    resize(sim, "web", own("2"))
+    sim.run_for(20)
+    assert condition(sim, "web", "PodResizeInProgress")["reason"] == "Error"
+    assert sim.reactor.restart([NodeId(0)]) == 1
+    uid = sim.server.get("pods", "web", "default")["metadata"]["uid"]
+    left = sim.env.allocations[0]
+    assert uid in left.given
+    assert uid in left.before
+    assert uid in left.actuated
+    sim.server.remove(("pods", "default", "web"))
+    sim.run_for(20)
+    assert sim.reactor.restart([NodeId(0)]) == 1
+    left = sim.env.allocations[0]
+    assert [each.name for each in left.given.values()] == ["other"]
+    assert not left.before
+    assert not left.actuated
+
+
 def test_the_more_important_of_two_that_wait_is_first() -> None:
     sim = node()
     run(sim, "lesser", own("2"))

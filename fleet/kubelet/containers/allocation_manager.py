@@ -355,9 +355,11 @@ class AllocationManager:
 
         return sorted(workers, key=key)
 
-    def on_synced(self, turn: Turn) -> None:
-        """Learn that all pods are known: what was found pending is due now."""
+    def on_synced(self, workers: Iterable[PodUid], turn: Turn) -> None:
+        """Forget pods that are gone; what was found pending is due. Source: RemoveOrphanedPods."""
         self._given = None
+        for uid in {*self._before, *self._actuated, *self._updated}.difference(workers):
+            self.forget(uid)
         if self._found:
             self._due_ns = turn.now_ns
 

@@ -89,7 +89,7 @@ class NodePods:
             update = self._left.pop(0)
             if update is None:
                 drop_orphans(self._syncer, self.workers)
-                self._syncer.allocations.on_synced(turn)
+                self._syncer.allocations.on_synced(self.workers, turn)
                 self.admission.retry_resizes(turn)
                 self.statics.on_synced(turn.env)
             elif update.pod.is_mirror:
