@@ -13,8 +13,8 @@ client that does not read holds one chunk and its socket's buffers, and disturbs
 
 Source: cri-streaming/pkg/streaming/remotecommand/{exec,attach,httpstream,websocket}.go;
 streaming/pkg/httpstream/wsstream/conn.go; apiserver/pkg/util/proxy/{streamtranslator,websocket}.go.
-Differs: the size of a terminal is dropped; SPDY has version 4 alone, which a client that names none
-is taken to mean; the WebSocket protocols in base64 are refused.
+Differs: the size of a terminal is dropped; SPDY has version 4 alone; the WebSocket protocols in
+base64 are refused.
 """
 
 import asyncio

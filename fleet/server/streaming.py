@@ -26,6 +26,7 @@ from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 
 SPDY = "SPDY/3.1"
+VERSION = "X-Stream-Protocol-Version"
 UPGRADE_REQUIRED = "Upgrade request required"
 NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
 STREAMS = "exec, attach and port-forward streams"
@@ -124,7 +125,7 @@ class Streaming:
         chosen = _handshake(request, sessions.SPDY_PROTOCOLS)
         if isinstance(chosen, web.Response):
             return chosen
-        response = UpgradeResponse(SPDY, {"X-Stream-Protocol-Version": chosen} if chosen else {})
+        response = UpgradeResponse(SPDY, {VERSION: chosen})
         stream = await response.take_over(request)
         client = sessions.SpdyClient(stream)
         try:
@@ -164,7 +165,7 @@ class Streaming:
         chosen = _handshake(request, (PROTOCOL,))
         if isinstance(chosen, web.Response):
             return chosen
-        response = UpgradeResponse(SPDY, {"X-Stream-Protocol-Version": chosen} if chosen else {})
+        response = UpgradeResponse(SPDY, {VERSION: chosen})
         await SpdyPortForward(await response.take_over(request), forwarder).run()
         return response
 
@@ -188,7 +189,7 @@ async def _accept(
 
 
 def _handshake(request: web.BaseRequest, protocols: Sequence[str]) -> str | web.Response:
-    """Choose the protocol inside of SPDY, "" if the client names none, or refuse.
+    """Choose the protocol inside of SPDY, or refuse: the client names none, or none is known.
 
     Source: httpstream.Handshake, negotiateProtocol; proxy/upgradeaware.go, upgradeRequired.
     """
@@ -197,11 +198,16 @@ def _handshake(request: web.BaseRequest, protocols: Sequence[str]) -> str | web.
         return text(500, f"{UPGRADE_REQUIRED}\n")
     given = [
         each.strip()
-        for line in headers.getall("X-Stream-Protocol-Version", [])
+        for line in headers.getall(VERSION, [])
         for each in line.split(",")
+        if each.strip()
     ]
+    if not given:
+        count = len({each.lower() for each in headers} - {"host"})
+        missing = f"header {VERSION} does not exist in request with {count} headers"
+        return text(400, f"unable to upgrade: {missing}\n")
     chosen = next((each for each in given if each in protocols), "")
-    if given and not chosen:
+    if not chosen:
         shown = " ".join(f'"{each}"' for each in given)
         known = " ".join(f'"{each}"' for each in protocols)
         refused = text(

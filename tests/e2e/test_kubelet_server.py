@@ -265,6 +265,7 @@ def test_a_header_of_10_mb_is_too_large(served: Served) -> None:
 
 
 EXEC = "/exec/default/says/c?command=true&output=1"
+V4 = {"X-Stream-Protocol-Version": "v4.channel.k8s.io"}
 WEB_SOCKET = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -277,11 +278,12 @@ WEB_SOCKET = {
     ("headers", "code", "words"),
     [
         ({}, 500, "Upgrade request required"),
-        ({"Connection": "Upgrade"}, 400, "unable to upgrade: missing upgrade headers in request"),
+        ({"Connection": "Upgrade", **V4}, 400, "missing upgrade headers in request"),
+        ({"Connection": "Upgrade", "Upgrade": "h2c", **V4}, 400, "missing upgrade headers"),
         (
-            {"Connection": "Upgrade", "Upgrade": "h2c"},
+            {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"},
             400,
-            "unable to upgrade: missing upgrade headers in request",
+            "Version does not exist in request",
         ),
         (
             {
@@ -296,7 +298,7 @@ WEB_SOCKET = {
         ({**WEB_SOCKET, "Sec-WebSocket-Key": "short"}, 400, ""),
         ({**WEB_SOCKET, "Sec-WebSocket-Protocol": "v9.channel.k8s.io"}, 403, ""),
     ],
-    ids=["none", "nothing", "other", "spdy", "version", "key", "protocol"],
+    ids=["none", "nothing", "other", "unnamed", "spdy", "version", "key", "protocol"],
 )
 def test_an_upgrade_that_is_none_is_told(
     served: Served, headers: dict[str, str], code: int, words: str
