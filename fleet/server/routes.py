@@ -1,10 +1,10 @@
 """The paths of a kubelet's server: which endpoint answers, and what there is instead of one.
 
-What no endpoint has is answered to everybody; all else only to whom may ask.
-Source: pkg/kubelet/server/server.go, NewServer.
+A path without an endpoint gets 404 without authentication; every other answer needs authorization.
+Source: pkg/kubelet/server/server.go, NewServer, InstallDebuggingDisabledHandlers.
 Differs: what fleet does not emulate (/logs, /checkpoint, /run, /runningpods, /debug, /flagz,
-/statusz) is not there; a path without its last slash is not redirected; what a client accepts is
-not looked at.
+/statusz) is not there, also when debugging is disabled, where a kubelet answers 405 for some; a
+path without its last slash is not redirected; what a client accepts is not looked at.
 """
 
 from enum import StrEnum
@@ -83,7 +83,7 @@ def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answ
         if parameters is None:
             continue
         if not has_debugging and (endpoint, methods, pattern) in _DEBUG_PATHS:
-            return DEBUG_DISABLED
+            return NOT_FOUND if endpoint is Endpoint.CONFIGZ else DEBUG_DISABLED
         if methods and method not in methods:
             allowed = (("Allow", ", ".join(methods)),)
             return Answer(405, "405: Method Not Allowed", allowed)

@@ -61,6 +61,7 @@ def test_the_wrong_method_is_told_the_right_ones() -> None:
 
 
 def test_without_debugging_handlers_the_paths_say_so() -> None:
-    for path in ("/exec/a/b/c", "/containerLogs/a/b/c", "/configz"):
+    for path in ("/exec/a/b/c", "/containerLogs/a/b/c"):
         assert answered("GET", path, has_debugging=False).text == "Debug endpoints are disabled.\n"
+    assert answered("GET", "/configz", has_debugging=False).code == 404  # the kubelet lacks it
     assert isinstance(route("GET", "/pods", has_debugging=False), Route)
