@@ -60,9 +60,9 @@ class Allocations(NamedTuple):
     """What the pods of a node were given, as a kubelet that restarts finds it."""
 
     given: dict[PodUid, Pod]  # with the resources that were allocated to them
-    before: dict[PodUid, Pod]  # by which the cgroups of pods still are
+    before: dict[PodUid, Pod]  # pods as their cgroups were last set
     actuated: dict[PodUid, dict[str, bytes]]  # what containers still have
-    updated: Mapping[PodUid, Mapping[str, bytes]]  # what those have that were updated as they ran
+    updated: Mapping[PodUid, Mapping[str, bytes]]  # resources of containers resized while running
 
 
 @dataclass(slots=True, eq=False)

@@ -47,7 +47,7 @@ def program_of(pod: Pod, spec: ContainerSpec) -> Program:
 
 
 def has_plug_ins() -> bool:
-    """Return whether anybody may ask for what the programs that are built in do not read."""
+    """Return whether this process has loaded any plug-in."""
     return bool(_plug_ins)
 
 

@@ -225,11 +225,11 @@ class AllocationManager:
     _desired: dict[PodUid, Pod] = field(default_factory=dict)
     # what containers still have
     _actuated: dict[PodUid, dict[str, bytes]] = field(default_factory=dict)
-    _before: dict[PodUid, Pod] = field(default_factory=dict)  # by which a pod's cgroup still is
+    _before: dict[PodUid, Pod] = field(default_factory=dict)  # pods as their cgroups were last set
     _given: dict[PodUid, Pod] | None = None  # what a kubelet before us had allocated to pods
     _found: tuple[PodUid, ...] = ()  # of those, what is not looked at yet
     _ended: tuple[PodUid, ...] = ()  # pods that have by now what they were given
-    # What containers have that were updated as they ran.
+    # Resources of containers resized while running.
     _updated: Mapping[PodUid, Mapping[str, bytes]] = field(default_factory=lambda: NOTHING_UPDATED)
     _due_ns: int = 0  # of the next try, 0 when nothing is pending
 

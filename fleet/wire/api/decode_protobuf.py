@@ -42,7 +42,7 @@ from fleet.wire.api.protobuf import (
 from fleet.wire.http2.messages import MALFORMED as MALFORMED_BYTES
 
 CACHED_MAX = 2048  # parts of objects, and objects that come to every node, by their bytes
-STATUS_BYTES_MAX = 2048  # of those that are kept; a pod of one container has up to 750
+STATUS_BYTES_MAX = 2048  # longer statuses are not cached; a pod of one container has up to 750
 ONE_BYTE_MAX = 127  # what a varint, and so the length of a field, says in one byte
 NAME, STATE = 1 << 3 | BYTES, 2 << 3 | BYTES  # fields of a container's status, as their tags
 NO_LAST_STATE = bytes((3 << 3 | BYTES, 0))

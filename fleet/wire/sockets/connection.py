@@ -53,7 +53,7 @@ class ConnectionState(enum.Enum):
     TUNNEL = 4
 
 
-UP = ConnectionState.UP  # looked up for each event, and of an Enum that takes 50 ns
+UP = ConnectionState.UP  # read for each event: a member of an Enum costs 50 ns on 3.11
 
 
 class TlsContext(Protocol):
