@@ -11,6 +11,7 @@ ReadHeaderTimeout); Go limits a head as a whole, aiohttp its line, each field an
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import NamedTuple
 
 from aiohttp import web
@@ -77,6 +78,13 @@ class NodeProtocol(RequestHandler):
         return response
 
 
+class NodeRequest(web.BaseRequest):
+    """A request whose answer does not name aiohttp: a kubelet sends no `Server` header."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        response.headers.popall("Server", None)
+
+
 class NodeHttp(web.Server):
     """Makes the protocols of all connections; a handler is cancelled when its client goes."""
 
@@ -86,6 +94,7 @@ class NodeHttp(web.Server):
     ) -> None:
         super().__init__(
             handler,
+            request_factory=partial(NodeRequest, loop=asyncio.get_running_loop()),
             handler_cancellation=True,
             access_log=None,
             keepalive_timeout=IDLE_S,

@@ -194,6 +194,17 @@ def test_a_connection_is_kept_between_requests_for_as_long_as_a_kubelet_keeps_it
     play(story)
 
 
+@pytest.mark.parametrize("sent", [GET + b"\r\n", b"nonsense\r\n\r\n"])
+def test_answers_do_not_name_the_library_of_the_server(sent: bytes) -> None:
+    async def story(server: Server) -> None:
+        client = server.connect(sent)
+        await asyncio.sleep(0.01)
+        assert b"\r\nContent-Type: text/plain" in client.sent
+        assert b"\r\nserver:" not in client.sent.lower()
+
+    play(story)
+
+
 def test_many_idle_connections_go_and_others_are_answered() -> None:
     async def story(server: Server) -> None:
         idle = [server.connect(*[b"G"] * (number % 2)) for number in range(500)]
