@@ -271,6 +271,23 @@ def test_a_session_begins_once_all_streams_are_there() -> None:
     assert stream.is_closed
 
 
+def test_sizes_of_a_terminal_have_a_stream_of_their_own_and_are_no_input() -> None:
+    client, size = Client(), b'{"Width":80,"Height":24}\n'
+    kinds = ("error", "stdin", "stdout", "resize")
+    opened = [client.open(2 * at + 1, {"streamtype": kind}) for at, kind in enumerate(kinds)]
+    typed = [client.data(3, b"ty"), client.data(7, size, FIN), client.data(3, b"ped")]
+    session = spdy(Bytes(*opened, client.data(7, size), *typed, client.data(3, b"", FIN)))
+    wanted = Wanted(stdin=True, stdout=True, stderr=False, tty=True)
+
+    async def play() -> list[bytes | None]:
+        assert await session.wait_for_streams(wanted)
+        return [await session.receive() for _ in range(4)]
+
+    assert asyncio.run(play()) == [b"ty", b"ped", b"", None]
+    without = spdy(Bytes(*opened[:3]))
+    assert not asyncio.run(without.wait_for_streams(wanted))
+
+
 def test_a_client_that_begins_too_few_streams_is_given_up() -> None:
     client = Client()
     stream = Bytes(client.open(1, {"streamtype": "error"}))
