@@ -34,25 +34,30 @@ FIRST = (
     "test_dashboard",
     "test_rights",
     "test_controlplane",
-    "test_images",
     "test_pod_sources",
     "test_volumes",
     "test_workloads",
 )
-"""The long modules and those whose tests stay together; single tests fill what is left."""
+"""The long modules, in the order in which they begin."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say in which order tests run, and which of them on one worker, for xdist's loadgroup.
 
     Tests that share a fleet or a control plane of their module stay together, as do those of a
-    module of the chart, whose release has one name. Each other test goes to the next free worker.
+    module of the chart, whose release has one name. They come first: each other test goes to the
+    next free worker, so that no worker is left with a whole module at the end.
     """
     ranks = {f"{name}.py": rank for rank, name in enumerate(FIRST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(FIRST)))
     for item in items:
         if item.path.parent.name == "chart" or shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        is_single = item.get_closest_marker("xdist_group") is None
+        return is_single, ranks.get(item.path.name, len(FIRST))
+
+    items.sort(key=place)
 
 
 def shares_a_fixture(item: pytest.Item) -> bool:
