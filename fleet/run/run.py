@@ -603,8 +603,10 @@ class Run:
             case "status":
                 return self._status()
             case "ready":
-                others = self._leader.ready() if self._leader is not None else 0
-                return {"ready": self._observation.latest.nodes_ready + others}
+                if self._leader is None or self._whole.shard is None:  # no other machine has any
+                    return {"ready": self._observation.latest.nodes_ready}
+                # Processes of this machine are shards, too: `latest` would count them twice.
+                return {"ready": self._node_host.state().ready + self._leader.ready()}
             case "scale":
                 return await self._scale(order.get("nodes"))
         return await self._faults.answer(order)

@@ -15,10 +15,12 @@ from typing import cast
 import pytest
 import uvloop
 
-from fleet.cluster.api_client import Cluster
+from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.cleanup import is_tenth
+from fleet.cluster.runs import RunLease
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import RunInterruptedError, SetupError, UsageError
+from fleet.host.node_host import NodeHost
 from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
 from fleet.host.siblings import Siblings
 from fleet.k8s.effects import WatchEvent, WatchKind
@@ -30,6 +32,7 @@ from fleet.report.record import Record
 from fleet.report.report import Expectation, Outcome, RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import DEFAULTS
+from fleet.run.lead import Leader, Standing
 from fleet.run.observation import Observation
 from fleet.run.run import Run
 from fleet.run.target import Target
@@ -280,3 +283,24 @@ def test_each_process_says_how_many_nodes_it_is_to_have_once_it_has_begun(
     run._siblings = cast("Siblings", SimpleNamespace(live=lambda: others))
     run._observation = cast("Observation", SimpleNamespace(tell=lambda _live: None))
     assert run._live().nodes_requested == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "ready"),
+    [
+        ({"processes": 2}, 5),
+        ({"processes": 2, "shard": 0, "nodes_total": 9, "run_id": "r"}, 7),
+        ({}, 5),
+    ],
+)
+def test_ready_nodes_of_other_processes_count_once(options: dict[str, object], ready: int) -> None:
+    """2 nodes here and 3 of a sibling, which is a shard that follows, too; 2 of other machines."""
+    run = make_run(nodes=6, **options)
+    standings = [Standing(ready=3)] + [Standing(ready=2)] * ("shard" in options)
+    leader = Leader(cast("RunLease", SimpleNamespace(notes={})), cast("Api", None))
+    leader.standings = standings
+    run._leader = leader if run._settings.shard == 0 else None
+    run._node_host = cast("NodeHost", SimpleNamespace(state=lambda: SimpleNamespace(ready=2)))
+    latest = LiveFigures(nodes_ready=5)  # of all processes
+    run._observation = cast("Observation", SimpleNamespace(latest=latest))
+    assert asyncio.run(run._answer({"do": "ready"})) == {"ready": ready}
