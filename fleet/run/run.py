@@ -478,6 +478,8 @@ class Run:
     async def _ready_then_work(self) -> int | None:
         settings = self._settings
         self._tell_use()
+        if self._is_led:
+            self._background.keep("the end of the scenario", self._end_as_led)
         await self._interrupts.until_stopped(self._observation.begun())
         lacking = await bring_up(
             self._node_host,
@@ -506,17 +508,21 @@ class Run:
         self._open_scaling()
         if settings.command:
             return await self._command()
-        if self._is_led and self._follower is not None:
-            await self._interrupts.until_stopped(self._follower.is_over.wait())
-            if self._follower.lost:
-                self._ending.lacks(self._follower.lost)
-        elif self._player is not None:
+        if self._player is not None:
             await self._play(self._player)
         elif not settings.until_ready:
             limit_s = None if settings.duration_ns is None else settings.duration_ns / 1e9
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), limit_s)
         return None
+
+    async def _end_as_led(self) -> None:
+        """End the run with the shard that plays the scenario, also while nodes are not Ready."""
+        assert self._follower is not None
+        await self._follower.is_over.wait()
+        if self._follower.lost:
+            self._ending.lacks(self._follower.lost)
+        self._stop.set()
 
     def _open_scaling(self) -> None:
         """Let `fleet scale` change the number of nodes, if nothing else decides it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -12,16 +13,23 @@ from world.simulation import Simulation
 from world.virtual_loop import VirtualLoop, Worlds
 from world.virtual_time import World
 
+from fleet.background import give_up
 from fleet.clock import NS_PER_S, Clock
+from fleet.cluster.api_client import Cluster as ApiCluster
 from fleet.cluster.runs import RunLease
 from fleet.errors import SetupError, UsageError
 from fleet.faults.fault import FaultSpec
 from fleet.host.node_host import NodeHost
+from fleet.host.observed_nodes import Readiness
+from fleet.profile.settings import Settings
+from fleet.report.display import Display
 from fleet.report.figures import HostState
 from fleet.report.report import Phase
 from fleet.run.applied import Applied
 from fleet.run.fault_control import FaultControl
 from fleet.run.lead import LEADER_LOST_S, Follower, Leader, Plan
+from fleet.run.observation import Observation
+from fleet.run.run import Run
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.scenario.scenario import parse
 
@@ -93,9 +101,9 @@ class Shard:
         self.sim.world.run_until(cluster.worlds.now_ns)
         cluster.worlds.simulations.append(self.sim)
         self.began_s = cluster.now_s()
-        wall = cast("Clock", SimpleNamespace(wall_ns=lambda: int(cluster.now_s() * NS_PER_S)))
+        self.wall = cast("Clock", SimpleNamespace(wall_ns=lambda: int(cluster.now_s() * NS_PER_S)))
         self.lease = RunLease(
-            cluster.api, self.prefix(number), "run", holder=f"{holder}-{number}", clock=wall
+            cluster.api, self.prefix(number), "run", holder=f"{holder}-{number}", clock=self.wall
         )
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -467,3 +475,56 @@ def test_a_hundred_shards_follow_one() -> None:
             task.cancel()
 
     cluster.play(0, play)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_shard_whose_nodes_are_not_ready_ends_with_the_scenario(*, is_killed: bool) -> None:
+    """The first shard ends for its reasons, such as a size of a search that took too long."""
+    cluster = Cluster(plays=True)
+
+    async def play(shards: list[Shard]) -> None:
+        leader = shards[0].leader
+        assert leader is not None
+        lease = RunLease(cluster.api, Shard.prefix(1), "run", clock=shards[0].wall)
+        await lease.acquire()
+        run = follower_run(3)
+        ready = run._node_host.readiness
+        ready.ready.add("n-1")
+        state = cast("HostState", SimpleNamespace(wanted=3, ready=1))
+        run._follower = Follower(lease, cluster.api, Shard.prefix(0), lambda: state, no_act)
+        following = asyncio.ensure_future(run._follower.run())
+        playing = asyncio.ensure_future(run._ready_then_work())
+        await asyncio.sleep(60)
+        assert not playing.done()
+        if is_killed:
+            shards[0].kill()
+            await asyncio.wait_for(playing, LEADER_LOST_S + 20)
+            [reason] = run._figures.incomplete_reasons
+            assert reason.startswith("the first shard of the run, n-0000, was gone for 30")
+        else:
+            await leader.close()
+            await asyncio.wait_for(playing, 10)
+            told = "it was stopped when 1 of 3 nodes were Ready"
+            assert run._figures.incomplete_reasons == [told]
+        await give_up(following)
+        await run._background.stop()
+
+    cluster.play(1, play)
+
+
+def follower_run(nodes: int) -> Run:
+    """Return a run that plays a scenario as shard 1, and whose nodes never become Ready."""
+    settings = Settings.from_options(nodes=nodes, nodes_total=2 * nodes, shard=1, run_id="run")
+    player = ScenarioPlayer(parse(SCENARIO, "outage.yaml"), Path("outage.yaml"))
+    run = Run(settings, display=Display(stream=StringIO(), is_live=False), player=player)
+    run._observation = cast("Observation", SimpleNamespace(begun=lambda: asyncio.sleep(0)))
+    run._cluster = cast("ApiCluster", None)
+    host = SimpleNamespace(settings=settings, managed=None, admin_labels=None)
+    host.bring_up = host.note_settled = lambda: asyncio.sleep(0)
+    host.readiness = Readiness(nodes)
+    run._node_host = cast("NodeHost", host)
+    return run
+
+
+async def no_act(_plan: Plan, _before_s: float, _now_s: float) -> dict[int, int]:
+    return {}
