@@ -4,10 +4,10 @@
     Lease of each shard    how it stands: nodes, Ready ones, and whom the faults of the plan hit
 
 A follower does to its own nodes what the plan says: a fault that appears begins, a fault that goes
-is healed. It reads the plan each second until its nodes are up, while a scenario is played or a
-fault is on, else every `IDLE_S`. A shard that joins late, or is started again, begins with what is
-on. The first shard alone keeps the time. It needs no answer to go on; an order and a phase that
-waits look at how the others stand.
+is healed. It reads the plan each second while a scenario is played or a fault is on, else every
+`IDLE_S`. A shard that joins late, or is started again, begins with what is on. The first shard
+alone keeps the time. It needs no answer to go on; an order and a phase that waits look at how the
+others stand.
 
     leads --killed--> the others keep what is on --the first shard is started again--> leads, from
                                                                         the plan in its Lease
@@ -258,7 +258,7 @@ class Follower:
         self.lost = ""
         """Why it is over before its time."""
         self._standing = Standing()
-        self._acted_s = math.inf  # last, by the leader's clock
+        self._before_s = math.inf  # the last look, by the leader's clock
         self._had_leader = False
         self._look_every_s = IDLE_S
         self._looked_s = self._answers_since_s = 0  # by the server's clock
@@ -290,16 +290,15 @@ class Follower:
             plan.is_over = True
         else:
             is_lost = self._is_lost("did not come", answers_s)
-        is_awaited = self._had_leader and not self.is_up
-        self._look_every_s = FOLLOW_S if is_awaited else plan.look_every_s
+        self._look_every_s = plan.look_every_s
         if is_lost or not self._had_leader:
             return
         state = self._state()
         standing = Standing(nodes=state.wanted, ready=state.ready)
         if self.is_up:
             standing.made_s, standing.seen = plan.made_s, plan.version
-            standing.hits = await self._act(plan, self._acted_s, leader_s)
-            self._acted_s = leader_s - SECOND_S if leader_s else self._acted_s
+            standing.hits = await self._act(plan, self._before_s, leader_s)
+        self._before_s = leader_s - SECOND_S if leader_s else self._before_s
         if standing != self._standing:
             text = msgspec.json.encode(standing).decode()
             await self._lease.say(STANDING_ANNOTATION, text)

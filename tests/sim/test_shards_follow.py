@@ -111,7 +111,7 @@ class Shard:
     def prefix(number: int) -> str:
         return f"n-{number:04d}"
 
-    async def start(self) -> None:
+    async def start(self, *, is_up: bool = True) -> None:
         await self.lease.acquire()
         settings = SimpleNamespace(shard=self.number, seed=7, follows=self.number > 0)
         host = SimpleNamespace(
@@ -137,7 +137,7 @@ class Shard:
         while self.sim.ready() < self.nodes:  # noqa: ASYNC110 - the world says no word
             await asyncio.sleep(1)
         if self.follower is not None:
-            self.follower.is_up = True
+            self.follower.is_up = is_up
 
     def elapsed_s(self) -> float:
         return self.cluster.now_s() - self.began_s
@@ -325,6 +325,29 @@ def test_faults_that_begin_after_the_first_shard_was_killed_reach_the_others() -
         assert [len(shard.control.on()) for shard in shards] == [2, 2]
 
     cluster.play(2, play)
+
+
+def test_what_is_over_at_once_hits_a_shard_that_came_up_between_two_looks() -> None:
+    """Its first act finds a fault that is younger than its last look, and drops an older one."""
+    cluster = Cluster()
+
+    async def play(shards: list[Shard]) -> None:
+        late = Shard(cluster, 1)
+        await late.start(is_up=False)
+        control, follower = shards[0].control, late.follower
+        assert follower is not None
+        restart = FaultSpec.model_validate({"type": "KubeletRestart"})
+        earlier = asyncio.ensure_future(control.inject(restart))
+        await asyncio.sleep(20)  # an order waits for 15 s at most
+        assert (await earlier).hit == 1
+        await asyncio.sleep(20)  # the plan names it no more: the next look is in 5 s
+        ordered = asyncio.ensure_future(control.inject(restart))
+        await asyncio.sleep(0.1)
+        follower.is_up = True
+        assert ((await ordered).hit, late.sim.reactor.counts.restarts) == (4, late.nodes)
+        late.stop()
+
+    cluster.play(1, play)
 
 
 def test_shards_outlive_an_api_server_that_is_away_for_longer_than_a_first_shard_may_be() -> None:
