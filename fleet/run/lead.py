@@ -252,7 +252,7 @@ class Follower:
         self._state = state
         self._act = act
         self.is_up = False
-        """All nodes were Ready: faults find them."""
+        """All nodes were Ready, or a dashboard decides how many there are: faults find them."""
         self.is_over = asyncio.Event()
         """A scenario ends with the shard that plays it; other runs go on, and follow the next."""
         self.lost = ""

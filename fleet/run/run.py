@@ -587,6 +587,8 @@ class Run:
         await self._start_siblings(
             self._whole.model_copy(update={"locust_master": address, "dashboard": False})
         )
+        if self._follower is not None:
+            self._follower.is_up = True  # for faults: it is never known to have all its nodes
         leaves_nodes = partial(self._ending.leaves_nodes, self._lease)
         await run.run(self._stop, self._display.note, self._siblings, leaves_nodes)
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -32,7 +32,7 @@ from fleet.report.record import Record
 from fleet.report.report import Expectation, Outcome, RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import DEFAULTS
-from fleet.run.lead import Leader, Standing
+from fleet.run.lead import Follower, Leader, Standing
 from fleet.run.observation import Observation
 from fleet.run.run import Run
 from fleet.run.target import Target
@@ -304,3 +304,38 @@ def test_ready_nodes_of_other_processes_count_once(options: dict[str, object], r
     latest = LiveFigures(nodes_ready=5)  # of all processes
     run._observation = cast("Observation", SimpleNamespace(latest=latest))
     assert asyncio.run(run._answer({"do": "ready"})) == {"ready": ready}
+
+
+def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its nodes are never known to be all there: a dashboard decides how many there are."""
+    seen = list[bool]()
+
+    class FakeDashboard:
+        def __init__(self, *_what: object) -> None:
+            """It needs nothing."""
+
+        async def start(self, _note: object) -> str:
+            return ""
+
+        async def run(self, *_what: object) -> None:
+            assert run._follower is not None
+            seen.append(run._follower.is_up)
+
+    dashboard = SimpleNamespace(DashboardRun=FakeDashboard)
+    monkeypatch.setitem(sys.modules, "fleet.dashboard.dashboard", dashboard)
+    run = make_run(nodes=2, shard=1, run_id="r", locust_master="127.0.0.1:1")
+    nothing_else = cast("Any", None)
+    run._follower = Follower(nothing_else, nothing_else, "", nothing_else, nothing_else)
+    run._node_host = run._cluster = run._lease = run._faults = nothing_else
+    run._directory = cast("RunDirectory", SimpleNamespace(path=Path()))
+    follow = asyncio.Event().wait
+    run._observation = cast("Observation", SimpleNamespace(follow=follow))
+
+    async def play() -> None:
+        await run._serve_dashboard(0, None)
+        await run._background.stop()
+
+    asyncio.run(play())
+    assert seen == [True]
