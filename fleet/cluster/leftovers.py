@@ -41,6 +41,7 @@ from fleet.k8s.well_known import BINDINGS, RBAC, ROLES
 APPLIED_BY = "fleet.emulator/applied-by"
 APPLIED_ANNOTATION = "fleet.emulator/applied"
 """Of a run's Lease: {RUN: [COLLECTION, ...]}, also of runs whose names this one has taken over."""
+CANNOT_LIST = "cannot list"
 NOTE_BYTES_MAX = 200_000  # of the 256 KiB that all annotations of an object may have
 
 COLLECTION = re.compile(
@@ -84,7 +85,12 @@ class FoundApplied(NamedTuple):
 
     owned: tuple[Leftover, ...] = ()
     refused: tuple[str, ...] = ()  # the paths of what has one mark only
-    unread: tuple[str, ...] = ()  # collections that the server does not list, and its words
+    unread: tuple[str, ...] = ()  # that the server does not list a collection, and its words
+
+
+def left_words(left: str) -> str:
+    """Say that something is left, or may be in a collection that the server does not list."""
+    return left if left.startswith(CANNOT_LIST) else f"still there: {left}"
 
 
 def object_mark(run: str, namespace: str, name: str) -> str:
@@ -131,7 +137,7 @@ async def find_applied(api: Api, noted: Noted) -> FoundApplied:
         if first.code == 404:  # a custom resource whose definition is gone, and with it all objects
             return
         if not first.ok:
-            unread.append(f"{collection} ({first.message})")
+            unread.append(f"{CANNOT_LIST} {collection} ({first.message})")
             return
         listed = api.pages(
             collection, f"{found[2]} of run {run}", accept=METADATA_ONLY, labelSelector=selector

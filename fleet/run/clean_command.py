@@ -7,7 +7,7 @@ from fleet.cluster import cleanup
 from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
-from fleet.cluster.leftovers import APPLIED_BY
+from fleet.cluster.leftovers import APPLIED_BY, left_words
 from fleet.cluster.ownership import OWNER_ANNOTATION, refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
 from fleet.cluster.statefulset import stop_pods
@@ -131,7 +131,7 @@ async def clean(
     counts = {name: count for name, count in done._asdict().items() if isinstance(count, int)}
     say(printed(choice.output, {"removed": counts, "left": done.left}, removed))
     for path in done.left:
-        note(f"still there: {path}")
+        note(left_words(path))
     if done.left:
         return Exit.EXPECTATION_FAILED
     return Exit.INVALID if refusals(chosen) or done.refused else Exit.OK

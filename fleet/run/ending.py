@@ -17,6 +17,7 @@ import psutil
 from fleet import __version__
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import PATIENCE_S, clean_run, is_tenth
+from fleet.cluster.leftovers import left_words
 from fleet.cluster.ownership import refusal
 from fleet.cluster.preflight import SHOWN_MAX
 from fleet.cluster.runs import RunLease
@@ -207,7 +208,7 @@ class Ending:
         if done.refused:
             self._display.note(refusal(done.refused))
         for path in done.left:
-            self._display.note(f"still there: {path}; go on with: {self._clean_command}")
+            self._display.note(f"{left_words(path)}; go on with: {self._clean_command}")
         return True
 
     def judge(self, node_host: NodeHost, cluster: Cluster, failures: list[str]) -> None:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from fleet import KUBERNETES_VERSION
 from fleet.background import give_up
+from fleet.cluster.leftovers import left_words
 from fleet.controlplane.binaries import built_release
 from fleet.errors import SetupError, UsageError
 from fleet.profile.loader import mix_of
@@ -198,7 +199,7 @@ class ScenarioPlayer:
         except SetupError as error:  # the run still has to end in order
             return f"what the scenario applied may be left: {error}"
         for path in left:
-            stage.note(f"still there: {path}")
+            stage.note(left_words(path))
         return ""
 
     async def _play(self, number: int, phase: scenario.PhaseSpec, stage: Stage) -> None:
