@@ -214,7 +214,8 @@ def capacity(hold: str, scenario: str | None, output: str, **given: Any) -> int:
     else:
         found = _run(search.search(asked, options, note))
     if isinstance(found, int):
-        note(f"the search is over; this machine took part in {found} runs")
+        runs = "1 run" if found == 1 else f"{found} runs"
+        note(f"the search is over; this machine took part in {runs}")
         return Exit.OK
     click.echo(printed(output, found, search.text(found, options.directory)))
     return found.exit_code

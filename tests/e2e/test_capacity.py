@@ -106,7 +106,7 @@ def test_two_machines_search_together(world: World, tmp_path: Path) -> None:
     ]
     assert (second.returncode, said.splitlines()[-1]) == (
         0,
-        "the search is over; this machine took part in 1 runs",
+        "the search is over; this machine took part in 1 run",
     )
     assert not world.items("configmaps", "-n", "default", "-l", RECORD_OF)
 
