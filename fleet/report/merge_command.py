@@ -46,16 +46,18 @@ def merge_runs(
     form: str | None,
     out: Path | None,
     title: str = "",
+    *,
+    has_page: bool = True,
 ) -> tuple[str, Exit]:
     """Write the directory of a whole run; return what to print, and the verdict's exit code."""
     figures = judged([*records.values()])
     directory = out or run_directory.RUNS_DIRECTORY / f"{figures.run_id}-merged"
     _write(directory, records, figures, title)
     run = run_directory.read_run(directory)
-    report = write_report(run)
+    report = str(write_report(run)) if has_page else ""
     code = figures.judgement().exit_code
     if form in {None, "html"}:
-        return summary_text(figures, directory, (), str(report)), code
+        return summary_text(figures, directory, (), report), code
     return one_run(run, form or "", None), code
 
 

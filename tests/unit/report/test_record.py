@@ -266,6 +266,9 @@ def test_run_directories_become_one_directory_page_and_verdict(tmp_path: Path) -
     assert (run.title, run.verdict) == ("All of it", Outcome.PASS)
     assert len(run.lines) == 1
     assert "fleet-0003" in (out / "report.html").read_text()
+    bare = tmp_path / "bare"
+    assert "report" not in merge_runs(find_records(paths), None, bare, has_page=False)[0]
+    assert not (bare / "report.html").exists()
 
 
 def test_the_samples_of_a_merged_run_are_those_that_it_is_judged_by(tmp_path: Path) -> None:
