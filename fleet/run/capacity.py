@@ -50,7 +50,7 @@ from fleet.report.report import Outcome, own_limit_words
 from fleet.report.run_directory import SUMMARY, RunRecord, read_run
 from fleet.report.service_levels import load_objectives, share_of_limit
 from fleet.report.summary_text import duration
-from fleet.run.capacity_shards import ALONE, Part, SharedSearch, take_part
+from fleet.run.capacity_shards import ALONE, JUDGED, Part, SharedSearch, take_part
 from fleet.run.control_socket import ask
 from fleet.scenario.scenario import find as find_scenario
 
@@ -102,8 +102,6 @@ class CapacitySearch:
 
 
 CAPACITY = "capacity.json"
-_JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
-"""What a run ends with that came to a verdict."""
 HOLDS = frozenset({Outcome.PASS, Outcome.NOT_JUDGED})
 """Verdicts on a size after which a larger one is tried: nothing broke."""
 IN_USE = "cluster-in-use"  # the shipped scenario of `--pods-per-node`
@@ -397,7 +395,7 @@ async def _probe(
     finally:
         await run.stop(END_S_MAX, politely=signal.SIGINT)
     code = death.returncode
-    if code not in _JUDGED or not (own / SUMMARY).exists():
+    if code not in JUDGED or not (own / SUMMARY).exists():
         lines = [line for line in death.last_lines if line.startswith(SAYS)] or ["", run.output()]
         kind = UsageError if code == Exit.USAGE else SetupError
         raise kind(f"{run.name}: {lines[-1].removeprefix(SAYS).strip()[-400:]}")

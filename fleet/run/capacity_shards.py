@@ -10,6 +10,7 @@ Each size is a scenario that all shards play, of about as many nodes each.
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import signal
@@ -17,10 +18,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from fleet.cluster.api_client import Api
+from fleet.cluster.api_client import Api, Json
 from fleet.cluster.cleanup import clean_run
-from fleet.cluster.runs import RunLease, find_lease, find_leases, read_holder
-from fleet.controlplane.options import ComponentDeath
+from fleet.cluster.runs import RunLease, find_lease, find_leases, is_run_lease, read_holder
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, refusal
@@ -30,7 +30,13 @@ from fleet.run.lead import LEADER_LOST_S
 from fleet.run.records import write_records
 
 RUN_ANNOTATION = "fleet.emulator/capacity"
+"""NODES/RUN, or `OVER`."""
+OVER = "over"
+JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
+"""What a run ends with that came to a verdict."""
 LOOK_S = 1.0
+CLOSE_S_MAX = 10.0
+"""A run that has kept its record may still write its report."""
 JOINED_S_MAX = 120.0
 """A machine that takes no part in a size by then ends the search."""
 
@@ -128,49 +134,55 @@ async def take_part(
     now_s = asyncio.get_running_loop().time
     seen_s, named, played = now_s(), "", 0
     run: Component | None = None
-    ended: asyncio.Future[ComponentDeath] | None = None
     try:
         while True:
-            wanted = await _named(api, prefix)
+            try:
+                wanted = _named(*await find_lease(api, prefix))
+            except FleetError as error:  # nobody can renew a Lease either
+                log.warning("the search: %s", error)
+                wanted, seen_s = "", now_s()
+            if run is not None and (wanted not in ("", named) or not run.is_running):
+                with contextlib.suppress(TimeoutError):  # it ends by itself
+                    async with asyncio.timeout(CLOSE_S_MAX):
+                        await run.wait()
+                await run.stop(END_S_MAX, politely=signal.SIGINT)
+                death, run = await run.wait(), None
+                if (refused := refusal(death)) is not None:
+                    raise refused
+                if death.returncode not in JUDGED:
+                    note(f"{death.component} ended with {death.returncode}: see {death.log}")
             if wanted is None and named:
                 return played
             if wanted:
                 seen_s = now_s()
             if wanted and wanted != named:
-                if run is not None:
-                    await run.stop(END_S_MAX, politely=signal.SIGINT)
-                named, ended = wanted, None
+                named = wanted
                 count, _, run_id = wanted.partition("/")
                 nodes = int(count)
                 if part.shard < part.of(nodes):
                     note(f"{nodes:,} nodes ...")
                     run = run_of(nodes, run_id, part.flags(run_id, nodes))
                     await run.start()
-                    ended, played = asyncio.ensure_future(run.wait()), played + 1
-            if ended is not None and ended.done():
-                if error := refusal(ended.result()):
-                    raise error
-                ended = None
+                    played += 1
             if now_s() - seen_s > LEADER_LOST_S:
-                how = "was gone" if named else "did not come"
-                raise SetupError(f"--shard 0/{part.shards} {how} for {LEADER_LOST_S} s")
+                first = f"shard 0/{part.shards}"
+                how = "was gone for" if named else "did not start within"
+                run_it = f"run `fleet capacity --{first}` with the same --name-prefix ({prefix})"
+                raise SetupError(f"{first} {how} {LEADER_LOST_S} s: {run_it} and cluster")
             await asyncio.sleep(LOOK_S)
     finally:
         if run is not None:
             await run.stop(END_S_MAX, politely=signal.SIGINT)
 
 
-async def _named(api: Api, prefix: str) -> str | None:
-    """Return how many nodes the present run of a search has, and its id; None for no search.
+def _named(lease: Json | None, server_s: int) -> str | None:
+    """Return what shard 0 says of the present run in its Lease; None if no search is on.
 
-    It is "" if shard 0 has not named one, or does not renew the Lease, or if nobody answers.
+    It is "" if shard 0 has said nothing, or does not renew the Lease, or if that is not fleet's.
     """
-    try:
-        lease, server_s = await find_lease(api, prefix)
-    except FleetError as error:  # the next look may do better
-        log.warning("the search: %s", error)
-        return ""
     if lease is None:
         return None
-    is_alive = read_holder(lease, server_s).is_alive
-    return lease["metadata"]["annotations"].get(RUN_ANNOTATION, "") if is_alive else ""
+    named = str((lease["metadata"].get("annotations") or {}).get(RUN_ANNOTATION, ""))
+    if named == OVER:
+        return None
+    return named if is_run_lease(lease) and read_holder(lease, server_s).is_alive else ""

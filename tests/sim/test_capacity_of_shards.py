@@ -27,12 +27,14 @@ from fleet.report.report import Expectation, Phase, RunFigures
 from fleet.report.run_directory import RECORD, SUMMARY
 from fleet.run import capacity
 from fleet.run.capacity import Asked, options_of, search_with_others
-from fleet.run.capacity_shards import Part
-from fleet.run.lead import Follower, Leader, Plan
+from fleet.run.capacity_shards import OVER, RUN_ANNOTATION, Part
+from fleet.run.interrupts import Interrupts
+from fleet.run.lead import LEADER_LOST_S, Follower, Leader, Plan
 
 pytest_plugins = ("sim_encodings",)
 
-MACHINES, CAPACITY, HOLD_S = 3, 9, 5.0
+RELEASE = RunLease.release  # of a run, also while that of the search fails
+MACHINES, CAPACITY, HOLD_S, START_S = 3, 9, 5.0, 3.0
 
 
 class Place:
@@ -41,10 +43,15 @@ class Place:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.worlds, self.api = Worlds(), FakeApi()
         self.began_s = self.api.date_s
-        self.api.before_request = self._tick
+        self.api.before_request = self.tick
         self.runs: list[Played] = []
         self.broken: set[int] = set()
         """Machines whose runs cannot begin."""
+        self.stuck: set[tuple[int, int]] = set()
+        """Machines, and sizes of which one of their nodes does not become Ready."""
+        self.codes: dict[int, int] = {}
+        """What runs end with, by machine."""
+        self.notes: list[str] = []
         place = self
 
         class Connected:
@@ -65,7 +72,7 @@ class Place:
         monkeypatch.setattr(capacity, "ask", self._ask)
         monkeypatch.setattr("fleet.cluster.runs.SystemClock", lambda: self.wall)
 
-    def _tick(self, _method: str, _path: str) -> None:
+    def tick(self, _method: str, _path: str) -> None:
         self.api.date_s = int(self.now_s())
 
     async def _ask(self, directory: Path, _order: object) -> dict[str, int]:
@@ -102,28 +109,36 @@ class Played:
         self.directory = Path(given["run-dir"])
         self.name = name
         self.ready: Callable[[], int] | None = None  # nodes of all shards
+        self.interrupts, self.steady_s, self.uid = Interrupts(), 0.0, ""
         place.runs.append(self)
 
     async def start(self) -> None:
         self.task = asyncio.ensure_future(self._play())
 
+    @property
+    def is_running(self) -> bool:
+        return not self.task.done()
+
     async def wait(self) -> ComponentDeath:
         await asyncio.wait((self.task,))
         is_refused = self.shard in self.place.broken
         lines = ("fleet: not enough memory",) if is_refused else ()
-        return ComponentDeath(self.name, 3 if is_refused else 0, Path("log"), lines)
+        code = 3 if is_refused else self.place.codes.get(self.shard, 0)
+        return ComponentDeath(self.name, code, Path("log"), lines)
 
     def signal(self, _number: object) -> None:
-        self.task.cancel()
+        self.interrupts.stop.set()
 
     async def stop(self, _grace_s: float, **_how: object) -> None:
-        await give_up(self.task)
+        self.interrupts.stop.set()
+        await asyncio.wait((self.task,))
 
     def output(self) -> str:
         return ""
 
     async def _play(self) -> None:
         place = self.place
+        await asyncio.sleep(START_S)
         if self.shard in place.broken:
             return
         began_s = place.now_s()
@@ -132,46 +147,58 @@ class Played:
         sim = Simulation(self.nodes, seed=self.shard, settled=True)
         sim.world.run_until(place.worlds.now_ns)
         place.worlds.simulations.append(sim)
+        lacking = (self.shard, self.total) in place.stuck
 
         def state() -> HostState:
-            return cast("HostState", SimpleNamespace(wanted=self.nodes, ready=sim.ready()))
+            return cast("HostState", SimpleNamespace(wanted=self.nodes, ready=own()))
+
+        def own() -> int:
+            return min(sim.ready(), self.nodes - lacking)
 
         async def act(_plan: Plan, _before_s: float, _now_s: float) -> dict[int, int]:
             return {}
 
         leader = Leader(lease, place.api, is_played=True, now_s=place.now_s)
-        self.ready = lambda: sim.ready() + leader.ready()
+        self.ready = lambda: own() + leader.ready()
         follower = Follower(lease, place.api, "n-0000", state, act)
         following = asyncio.ensure_future(follower.run() if self.shard else leader.run())
-        try:
-            while sim.ready() < self.nodes:  # noqa: ASYNC110 - the world says no word
-                await asyncio.sleep(1)
-            await self._hold(leader, follower)
-        finally:
-            await give_up(following)
-            place.worlds.simulations.remove(sim)
-            await lease.release()
-        await self._leave(began_s)
-
-    async def _hold(self, leader: Leader, follower: Follower) -> None:
+        keeping = asyncio.ensure_future(lease.keep())
         self.directory.mkdir(parents=True)
-        if self.shard:
-            follower.is_up = True
-            await follower.is_over.wait()
-        else:
-            await leader.wait_ready(self.total - self.nodes)
-            self.steady_s = self.place.now_s()
-            await asyncio.sleep(HOLD_S)
+        await self._leave(began_s)
+        await self.interrupts.until_stopped(self._work(leader, follower, own))
+        if not self.shard:
             await leader.close()
+        await give_up(following, keeping)
+        place.worlds.simulations.remove(sim)
+        await RELEASE(lease)
+        self.took_s = place.now_s() - began_s
+        await self._leave(began_s, is_over=True)
 
-    async def _leave(self, began_s: float) -> None:
+    async def _work(self, leader: Leader, follower: Follower, own: Callable[[], int]) -> None:
+        if self.shard:
+            while not follower.is_over.is_set():
+                follower.is_up = follower.is_up or own() == self.nodes
+                await asyncio.sleep(1)
+            return
+        while own() < self.nodes:  # noqa: ASYNC110 - the world says no word
+            await asyncio.sleep(1)
+        await leader.wait_ready(self.total - self.nodes)
+        self.steady_s = self.place.now_s()
+        await asyncio.sleep(HOLD_S)
+
+    async def keep(self, name: str, files: dict[str, bytes]) -> str:
+        return await keep_record(self.place.api, self.run_id, name, files, self.uid)
+
+    async def _leave(self, began_s: float, *, is_over: bool = False) -> None:
         """Leave the record, and what the search reads."""
         place = self.place
         figures = RunFigures(run_id=self.run_id, wall_s=place.now_s() - began_s)
         figures.nodes.requested = figures.nodes.ready = self.nodes
-        figures.nodes.time_to_ready_s = 5.0
+        is_stuck = (self.shard, self.total) in place.stuck
+        if not is_stuck:
+            figures.nodes.time_to_ready_s = 5.0
         waited: tuple[Expectation, ...] = ()
-        if not self.shard:
+        if self.steady_s:
             ends_s = figures.wall_s
             figures.phases = [Phase(name="steady", from_s=self.steady_s - began_s, until_s=ends_s)]
             waited = (Expectation("it holds", is_met=self.total <= CAPACITY),)
@@ -180,30 +207,39 @@ class Played:
             name=f"n-{self.shard:04d}",
             shards=-(-self.total // -(-self.total // MACHINES)),
             began_s=began_s,
-            ready_s=began_s + 5.0,
-            is_over=True,
+            ready_s=None if is_stuck else began_s + 5.0,
+            is_over=is_over,
             is_leader=not self.shard,
             figures=figures,
             waited=waited,
             about={},
         )
         name = record_name(self.run_id, self.shard, began_s)
-        await keep_record(place.api, self.run_id, name, {RECORD: packed(dump(record))})
+        files = {RECORD: packed(dump(record))}
+        self.uid = await self.keep(name, files)
         (self.directory / SUMMARY).write_text("{}")
 
 
-def machine(shard: int, root: Path) -> Awaitable[Any]:
-    options = options_of(4, 12, "10%", 1, "10m", root / f"machine-{shard}")
-    settings = Settings(name_prefix="n")
+def machine(
+    shard: int, root: Path, note: Callable[[str], None] = lambda _line: None
+) -> Awaitable[Any]:
+    options = options_of(4, 12, "10%", 1, "1m", root / f"machine-{shard}")
+    settings = Settings(name_prefix="n", no_report=True)
     asked = Asked(["run", "--no-report"], {}, "idle", "x", Part(shard, MACHINES), settings)
-    return search_with_others(asked, options, lambda _line: None)
+    return search_with_others(asked, options, note)
+
+
+def machines(place: Place, root: Path) -> "list[asyncio.Future[Any]]":
+    """Have all begin."""
+    each = range(MACHINES)
+    return [asyncio.ensure_future(machine(one, root, place.notes.append)) for one in each]
 
 
 def test_three_machines_find_one_capacity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     place = Place(monkeypatch)
 
     async def search() -> None:
-        found, *parts = await asyncio.gather(*(machine(each, tmp_path) for each in range(MACHINES)))
+        found, *parts = await asyncio.gather(*machines(place, tmp_path))
         assert [each.nodes for each in found.probes] == [4, 8, 12, 10, 9]
         assert (found.held, found.broke) == (9, 10)
         shards = []
@@ -225,7 +261,7 @@ def test_a_machine_that_cannot_take_part_ends_the_search(
     place.broken.add(2)
 
     async def search() -> None:
-        searching = [asyncio.ensure_future(machine(each, tmp_path)) for each in range(MACHINES)]
+        searching = machines(place, tmp_path)
         await asyncio.wait(searching)
         found, why = searching[0].result(), searching[2].exception()
         assert str(why) == "the run of 8 nodes: not enough memory"
@@ -242,7 +278,10 @@ def test_machines_end_when_the_first_one_does_not_come_or_is_gone(
     place = Place(monkeypatch)
 
     async def search() -> None:
-        with pytest.raises(SetupError, match=r"^--shard 0/3 did not come for 300 s$"):
+        told = (
+            "shard 0/3 did not start within 300 s: run `fleet capacity --shard 0/3` with the same"
+        )
+        with pytest.raises(SetupError, match=rf"^{told} --name-prefix \(n\) and cluster$"):
             await machine(1, tmp_path / "alone")
         first = asyncio.ensure_future(machine(0, tmp_path))
         second = asyncio.ensure_future(machine(1, tmp_path))
@@ -250,7 +289,57 @@ def test_machines_end_when_the_first_one_does_not_come_or_is_gone(
             await asyncio.sleep(1)
         monkeypatch.setattr(RunLease, "release", lambda _lease: asyncio.sleep(0))  # it is killed
         await give_up(first)
-        with pytest.raises(SetupError, match=r"^--shard 0/3 was gone for 300 s$"):
+        with pytest.raises(SetupError, match=r"^shard 0/3 was gone for 300 s: run `fleet capacity"):
             await second
+
+    place.play(search)
+
+
+def test_a_machine_outlives_an_api_server_that_is_away_and_says_what_its_run_died_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Shard 0 says that it is over: its Lease stays for the objects of an earlier run."""
+    place = Place(monkeypatch)
+    place.codes[1] = -9
+
+    async def search() -> None:
+        lease = RunLease(place.api, "n", "s", holder="h")
+        await lease.acquire()
+        keeping = asyncio.ensure_future(lease.keep())
+        second = asyncio.ensure_future(machine(1, tmp_path, place.notes.append))
+        await lease.say(RUN_ANNOTATION, "4/one")
+        while not place.runs:  # noqa: ASYNC110
+            await asyncio.sleep(1)
+        await asyncio.sleep(1)
+        place.runs[0].signal(None)
+        await asyncio.sleep(15)
+        assert place.notes == ["4 nodes ...", "the run of 4 nodes ended with -9: see log"]
+
+        def fail(_method: str, _path: str) -> None:
+            raise SetupError("nobody answers")
+
+        place.api.before_request = fail
+        await asyncio.sleep(LEADER_LOST_S + 60)
+        place.api.before_request = place.tick
+        await asyncio.sleep(60)
+        assert not second.done()
+        await lease.say(RUN_ANNOTATION, OVER)
+        await asyncio.sleep(3)
+        assert second.result() == 1
+        await give_up(keeping)
+
+    place.play(search)
+
+
+def test_a_lease_that_fleet_did_not_make_is_no_search(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+    place.api.put(f"{RUN_LEASES}/fleet-run-n", spec={"holderIdentity": "x"})
+
+    async def search() -> None:
+        for shard, told in ((0, "fleet-run-n is not one that fleet made"), (1, "did not start")):
+            with pytest.raises(SetupError, match=told):
+                await machine(shard, tmp_path)
 
     place.play(search)
