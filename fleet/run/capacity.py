@@ -15,6 +15,7 @@ all that is below it hold, and is the last one left. So a search has few runs mo
 """
 
 import asyncio
+import contextlib
 import os
 import platform
 import signal
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -37,7 +39,7 @@ from fleet.controlplane.binaries import BIN_VARIABLE
 from fleet.controlplane.options import ComponentDeath
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
-from fleet.host.siblings import END_S_MAX, INHERITED, SAYS, without_options
+from fleet.host.siblings import END_S_MAX, INHERITED, refusal, without_options
 from fleet.profile.loader import NodeMix, mix_of
 from fleet.profile.option_types import margin
 from fleet.profile.settings import Settings, flags_of, is_absent
@@ -50,8 +52,9 @@ from fleet.report.report import Outcome, own_limit_words
 from fleet.report.run_directory import SUMMARY, RunRecord, read_run
 from fleet.report.service_levels import load_objectives, share_of_limit
 from fleet.report.summary_text import duration
-from fleet.run.capacity_shards import ALONE, JUDGED, Part, SharedSearch, take_part
+from fleet.run.capacity_shards import ALONE, JUDGED, OVER, Part, SharedSearch, take_part
 from fleet.run.control_socket import ask
+from fleet.run.records import SHARDS
 from fleet.scenario.scenario import find as find_scenario
 
 
@@ -284,21 +287,23 @@ async def search_with_others(asked: Asked, options: CapacityOptions, note: Note)
         api, prefix = cluster.api("capacity", patience_s=PATIENCE_S), settings.name_prefix
         if part.shard:
             prepare(asked, options)
-
-            def run_of(nodes: int, run_id: str, flags: Sequence[str]) -> Component:
-                return _run_of(nodes, options.directory / run_id, flags, asked, options)
-
+            run_of = partial(_run_of, asked, options, inside="")
             return await take_part(api, part, prefix, run_of, note)
         run_id = new_run_id(time.time_ns(), os.getpid())
         holder = f"{platform.node()}-{os.getpid()}"
         lease = RunLease(cluster.api(RUN), prefix, run_id, holder=holder)
-        await lease.acquire()
-        keeping = asyncio.ensure_future(lease.keep())
+        shared = SharedSearch(api, lease, part, settings, note)
         try:
-            return await search(asked, options, note, SharedSearch(api, lease, part, settings))
+            await lease.acquire()
+            keeping = asyncio.ensure_future(lease.keep())
+            try:
+                return await search(asked, options, note, shared)
+            finally:
+                await shared.end(OVER)
+                await give_up(keeping)
         finally:
-            await give_up(keeping)
-            await lease.release()
+            with contextlib.suppress(FleetError):  # it runs out, and the answer stands
+                await lease.release()
 
 
 async def search(
@@ -324,7 +329,7 @@ async def search(
                 raise
             problem = INTERRUPTED
             break
-        except SetupError as error:
+        except FleetError as error:
             if not sizes.held:
                 raise
             problem = str(error)  # such as a limit of open files, that smaller runs were within
@@ -361,13 +366,14 @@ async def search(
 
 
 def _run_of(
-    nodes: int, directory: Path, flags: Sequence[str], asked: Asked, options: CapacityOptions
+    asked: Asked, options: CapacityOptions, nodes: int, name: str, flags: Sequence[str], inside: str
 ) -> Component:
+    """Return a run that writes `NAME.log`, and into the directory `NAME/INSIDE`."""
     command = (sys.executable, "-m", "fleet.cli", *asked.arguments, *flags)
     return Component(
         f"the run of {nodes} nodes",
-        (*command, f"--run-dir={directory}"),
-        options.directory / f"{directory.relative_to(options.directory).parts[0]}.log",
+        (*command, f"--run-dir={options.directory / name / inside}"),
+        options.directory / f"{name}.log",
         environment=environment_of(asked, os.environ),
     )
 
@@ -380,11 +386,12 @@ async def _probe(
     shared: SharedSearch | None,
 ) -> Probe:
     """Make the run of one size."""
-    directory = options.directory / f"{nodes:06}-{attempt}"
-    own, flags = directory, [f"--nodes={nodes}"]
+    name, inside, flags = f"{nodes:06}-{attempt}", "", [f"--nodes={nodes}"]
+    directory = options.directory / name
     if shared is not None:
-        own, flags = directory / "shards" / "first", await shared.begin(nodes, attempt)
-    run = _run_of(nodes, own, flags, asked, options)
+        inside, flags = f"{SHARDS}/first", await shared.begin(nodes, attempt, directory)
+    own = directory / inside
+    run = _run_of(asked, options, nodes, name, flags, inside)
     await run.start()
     ended = asyncio.ensure_future(run.wait())
     try:
@@ -396,11 +403,9 @@ async def _probe(
         await run.stop(END_S_MAX, politely=signal.SIGINT)
     code = death.returncode
     if code not in JUDGED or not (own / SUMMARY).exists():
-        lines = [line for line in death.last_lines if line.startswith(SAYS)] or ["", run.output()]
-        kind = UsageError if code == Exit.USAGE else SetupError
-        raise kind(f"{run.name}: {lines[-1].removeprefix(SAYS).strip()[-400:]}")
+        raise refusal(death) or SetupError(f"{run.name}: {run.output().strip()[-400:]}")
     if shared is not None:
-        code = await shared.judge(directory)
+        code = await shared.judge()
     record = read_run(directory)
     verdict, told = judged(record, nodes, options.ready_within_ns if is_late else None)
     name, share, shown = nearest(record) if not is_late else ("", None, "")

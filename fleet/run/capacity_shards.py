@@ -6,7 +6,8 @@
 Each size is a scenario that all shards play, of about as many nodes each.
 
     shard 0    names a run -> all have joined it -> it ends -> all records are whole -> judges it
-    others     a run is new -> play it to its end -> ... -> the Lease is given up: it is over
+               -> names none, and removes the records -> names the next -> ... -> says OVER
+    others     a run is new -> play it to its end -> ... -> OVER, or the Lease is gone
 """
 
 import asyncio
@@ -15,28 +16,32 @@ import logging
 import math
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from fleet.cluster.api_client import Api, Json
 from fleet.cluster.cleanup import clean_run
-from fleet.cluster.runs import RunLease, find_lease, find_leases, is_run_lease, read_holder
+from fleet.cluster.runs import RunLease, find_holders, find_lease, is_run_lease, read_holder
 from fleet.controlplane.process import Component
 from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.host.siblings import END_S_MAX, refusal
 from fleet.profile.settings import Settings, flags_of
 from fleet.report.merge_command import find_records, merge_runs
+from fleet.report.record import Record
 from fleet.run.lead import LEADER_LOST_S
-from fleet.run.records import write_records
+from fleet.run.records import SHARDS, write_records
 
 RUN_ANNOTATION = "fleet.emulator/capacity"
-"""NODES/RUN, or `OVER`."""
+"""NODES/RUN, `NO_RUN` between two sizes, or `OVER`."""
+NO_RUN = "0/"
 OVER = "over"
 JUDGED = (Exit.OK, Exit.EXPECTATION_FAILED, Exit.INVALID)
 """What a run ends with that came to a verdict."""
 LOOK_S = 1.0
 CLOSE_S_MAX = 10.0
 """A run that has kept its record may still write its report."""
+LEFT_S_MAX = 2 * CLOSE_S_MAX
 JOINED_S_MAX = 120.0
 """A machine that takes no part in a size by then ends the search."""
 
@@ -59,7 +64,7 @@ class Part(NamedTuple):
 
     def of(self, nodes: int) -> int:
         """Return how many machines have nodes in a run of so many."""
-        return math.ceil(nodes / math.ceil(nodes / self.shards))
+        return math.ceil(nodes / max(1, math.ceil(nodes / self.shards)))
 
     def flags(self, run: str, nodes: int) -> list[str]:
         """Return the options of this machine in a run of so many nodes."""
@@ -70,19 +75,23 @@ class Part(NamedTuple):
 ALONE = Part()
 
 
+@dataclass
 class SharedSearch:
     """What shard 0 has to do with the others for each size."""
 
-    def __init__(self, api: Api, lease: RunLease, part: Part, settings: Settings) -> None:
-        self._api = api
-        self._lease = lease
-        self._part = part
-        self._settings = settings
-        self._run, self._nodes = "", 0
+    _api: Api
+    _lease: RunLease
+    _part: Part
+    _settings: Settings
+    _note: Callable[[str], None]
+    _run: str = ""  # the present one; it writes into this directory
+    _directory: Path = Path()
+    _nodes: int = 0
 
-    async def begin(self, nodes: int, attempt: int) -> list[str]:
+    async def begin(self, nodes: int, attempt: int, directory: Path) -> list[str]:
         """Have all begin with a run of so many nodes; return the options of this machine."""
         self._run, self._nodes = f"{self._lease.run_id}-{nodes}-{attempt}", nodes
+        self._directory = directory
         await self._lease.say(RUN_ANNOTATION, f"{nodes}/{self._run}")
         return self._part.flags(self._run, nodes)
 
@@ -93,8 +102,7 @@ class SharedSearch:
         prefix, processes = self._settings.name_prefix, self._settings.processes
         shards = range(self._part.of(self._nodes))
         while True:
-            leases, _refused, _now_s = await find_leases(self._api, self._run)
-            there = {read_holder(each, 0).prefix for each in leases}
+            there = {each.prefix for each in await find_holders(self._api, self._run)}
             lacking = [each for each in shards if f"{prefix}-{each * processes:04d}" not in there]
             if not lacking:
                 return
@@ -103,20 +111,49 @@ class SharedSearch:
                 raise SetupError(f"no machine takes part with --shard {parts}: see its output")
             await asyncio.sleep(LOOK_S)
 
-    async def judge(self, directory: Path) -> Exit:
-        """Make one run of the records of all shards, which then leave the cluster."""
-        now_s = asyncio.get_running_loop().time
-        ends_s = now_s() + END_S_MAX
-        wanted = self._part.of(self._nodes) * self._settings.processes
-        while True:
-            records = find_records((await write_records(self._api, self._run, directory),))
-            whole = {each.shard for each in records.values() if each.is_over}
-            if len(whole) >= wanted or now_s() > ends_s:
-                break
-            await asyncio.sleep(LOOK_S)
-        _, code = merge_runs(records, None, directory)
-        await clean_run(self._api, self._run)
+    async def judge(self) -> Exit:
+        """Make one run of the records of all shards, and end it. Raises FleetError."""
+        records = await self._records()
+        if not records:
+            how = "grant the rights with fleet rbac --record cluster"
+            raise SetupError(f"no machine has left a record of run {self._run}: {how}")
+        has_page = not self._settings.no_report
+        _, code = merge_runs(records, None, self._directory, has_page=has_page)
+        await self.end(NO_RUN)
         return code
+
+    async def end(self, says: str) -> None:
+        """Have all machines end the present run, if there is one, and remove its records."""
+        try:
+            await self._lease.say(RUN_ANNOTATION, says)
+            if self._run:
+                await self._records()
+                await clean_run(self._api, self._run)
+        except FleetError as error:
+            run = self._run or self._lease.run_id
+            self._note(f"the clean-up failed: {error}; go on with fleet clean --run {run}")
+        self._run = ""
+
+    async def _records(self) -> dict[Path, Record]:
+        """Return the records of the present run, once all are whole, or nobody writes one.
+
+        A shard that ends gives its Lease up, then makes its record whole. The Lease of one that
+        died runs out. One that has neither may just be starting, for `LEFT_S_MAX`.
+        """
+        wanted = self._part.of(self._nodes) * self._settings.processes
+        now_s, shards = asyncio.get_running_loop().time, self._directory / SHARDS
+        began_s = now_s()
+        while True:
+            holders = await find_holders(self._api, self._run)
+            count = await write_records(self._api, self._run, shards)
+            records = find_records((shards,)) if count else {}
+            whole = {each.name for each in records.values() if each.is_over}
+            done = whole | {each.prefix for each in holders if not each.is_alive}
+            there = {each.prefix for each in holders} | {each.name for each in records.values()}
+            is_all = len(whole) >= wanted or now_s() - began_s > LEFT_S_MAX
+            if (is_all and there <= done) or now_s() - began_s > END_S_MAX:
+                return records
+            await asyncio.sleep(LOOK_S)
 
 
 async def take_part(

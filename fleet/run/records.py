@@ -18,6 +18,8 @@ from fleet.report.run_directory import CONTROLPLANE, RECORD, RUNS_DIRECTORY, TIM
 from fleet.run.clean_command import standing
 
 FILES = {RECORD, TIMESERIES, CONTROLPLANE}
+SHARDS = "shards"
+"""Where the records of a whole run are, in its run directory."""
 KEEP_EVERY_S = 30.0
 """What a pod that is killed loses at most."""
 
@@ -60,17 +62,16 @@ async def fetch_records(selection: ClusterSelection, run: str, directory: Path |
     selection = selection if selection.is_named else standing()
     async with await Cluster.connect(selection) as cluster:
         directory = directory or RUNS_DIRECTORY / f"{run}-merged"
-        return await write_records(cluster.api("record"), run, directory)
+        if not await write_records(cluster.api("record"), run, shards := directory / SHARDS):
+            raise UsageError(f"--run {run}: no shard of this run has left a record in this cluster")
+        return shards
 
 
-async def write_records(api: Api, run: str, directory: Path) -> Path:
-    """Write what `fetch_records` fetches below a directory."""
+async def write_records(api: Api, run: str, shards: Path) -> int:
+    """Write what `fetch_records` fetches into a directory; return how many records there are."""
     found = await read_records(api, run)
-    if not found:
-        raise UsageError(f"--run {run}: no shard of this run has left a record in this cluster")
-    shards = directory / "shards"
     for name, files in found.items():
         (shards / name).mkdir(parents=True, exist_ok=True)
         for file in FILES & files.keys():
             (shards / name / file).write_bytes(files[file])
-    return shards
+    return len(found)

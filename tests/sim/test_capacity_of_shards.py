@@ -19,15 +19,15 @@ from fleet.cluster.api_client import Cluster
 from fleet.cluster.kept_records import keep_record, packed, record_name
 from fleet.cluster.runs import RUN_LEASES, RunLease
 from fleet.controlplane.options import ComponentDeath
-from fleet.errors import SetupError
+from fleet.errors import IncompleteError, SetupError
 from fleet.profile.settings import Settings
 from fleet.report.figures import HostState
 from fleet.report.record import Record, dump
 from fleet.report.report import Expectation, Phase, RunFigures
 from fleet.report.run_directory import RECORD, SUMMARY
-from fleet.run import capacity
+from fleet.run import capacity, capacity_shards
 from fleet.run.capacity import Asked, options_of, search_with_others
-from fleet.run.capacity_shards import OVER, RUN_ANNOTATION, Part
+from fleet.run.capacity_shards import OVER, RUN_ANNOTATION, Part, SharedSearch
 from fleet.run.interrupts import Interrupts
 from fleet.run.lead import LEADER_LOST_S, Follower, Leader, Plan
 
@@ -245,6 +245,7 @@ def test_three_machines_find_one_capacity(monkeypatch: pytest.MonkeyPatch, tmp_p
         shards = []
         for probe in found.probes:
             summary = read_summary(Path(probe.directory) / SUMMARY)
+            assert not (Path(probe.directory) / "report.html").exists(), "--no-report"
             shards.append([each["nodes"] for each in summary["shards"]])
         # A part is as large as the first: two of four nodes need two machines.
         assert shards == [[2, 2], [3, 3, 2], [4, 4, 4], [4, 4, 2], [3, 3, 3]]
@@ -269,7 +270,24 @@ def test_a_machine_that_cannot_take_part_ends_the_search(
         assert found.problem == "no machine takes part with --shard 2/3: see its output"
 
     place.play(search)
-    assert not [path for path in place.api.objects if RUN_LEASES in path]
+    assert not place.api.objects, "records and Leases are gone"
+
+
+def test_a_run_that_the_first_machine_refuses_ends_on_the_others_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their processes are only starting then."""
+    place = Place(monkeypatch)
+    place.broken.add(0)
+
+    async def search() -> None:
+        first, *others = machines(place, tmp_path)
+        await asyncio.wait((first, *others))
+        assert str(first.exception()) == "the run of 4 nodes: not enough memory"
+        assert [each.result() for each in others] == [1, 0]
+
+    place.play(search)
+    assert not place.api.objects, "records and Leases are gone"
 
 
 def test_machines_end_when_the_first_one_does_not_come_or_is_gone(
@@ -288,11 +306,71 @@ def test_machines_end_when_the_first_one_does_not_come_or_is_gone(
         while not any(run.shard == 1 for run in place.runs):  # noqa: ASYNC110
             await asyncio.sleep(1)
         monkeypatch.setattr(RunLease, "release", lambda _lease: asyncio.sleep(0))  # it is killed
+        monkeypatch.setattr(SharedSearch, "end", lambda _shared, _says: asyncio.sleep(0))
         await give_up(first)
         with pytest.raises(SetupError, match=r"^shard 0/3 was gone for 300 s: run `fleet capacity"):
             await second
 
     place.play(search)
+
+
+def test_a_size_that_another_machine_cannot_bring_up_breaks_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+    place.stuck.add((1, 8))
+
+    async def search() -> None:
+        found, *_parts = await asyncio.gather(*machines(place, tmp_path))
+        assert (found.held, found.broke) == (7, 8)
+        assert found.what_broke == "Not all 8 nodes were Ready within 1m0s."
+        [until_s] = [each.took_s for each in place.runs if (each.shard, each.total) == (1, 8)]
+        assert until_s < 75, "it ends with the first machine"
+
+    place.play(search)
+    created = place.api.log.count(("POST", RUN_LEASES))
+    assert created == len(place.runs) + 1, "no Lease was made again after the clean-up"
+    assert not place.api.objects, "records and Leases are gone"
+
+
+def test_an_interrupted_search_ends_all_machines_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+
+    async def search() -> None:
+        searching = machines(place, tmp_path)
+        while not any(run.total == 8 and run.steady_s for run in place.runs):  # noqa: ASYNC110
+            await asyncio.sleep(1)
+        searching[0].cancel()
+        found, *parts = await asyncio.gather(*searching)
+        assert (found.held, found.problem) == (4, "the search was interrupted")
+        assert parts == [2, 1]
+
+    place.play(search)
+    assert not place.api.objects, "records and Leases are gone"
+
+
+def test_a_search_goes_on_when_a_size_cannot_be_cleaned_up_and_its_answer_stands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+
+    async def refuse(*_what: object) -> None:
+        raise IncompleteError("no answer; left: everything")
+
+    monkeypatch.setattr(capacity_shards, "clean_run", refuse)
+    monkeypatch.setattr(RunLease, "release", refuse)
+
+    async def search() -> None:
+        found, *parts = await asyncio.gather(*machines(place, tmp_path))
+        assert (found.held, found.broke, found.problem) == (9, 10, "")
+        assert parts == [5, 4]
+
+    place.play(search)
+    failed = [each for each in place.notes if each.startswith("the clean-up failed: no answer;")]
+    assert len(failed) == 5
+    assert failed[0].endswith("-4-1"), failed
 
 
 def test_a_machine_outlives_an_api_server_that_is_away_and_says_what_its_run_died_of(
@@ -331,6 +409,27 @@ def test_a_machine_outlives_an_api_server_that_is_away_and_says_what_its_run_die
     place.play(search)
 
 
+def test_a_search_that_is_interrupted_while_it_takes_its_lease_gives_it_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+
+    async def search() -> None:
+        first = asyncio.ensure_future(machine(0, tmp_path))
+
+        def interrupt(method: str, _path: str) -> None:
+            if method == "POST":
+                first.cancel()
+
+        place.api.before_request = interrupt
+        await asyncio.wait((first,))
+        assert first.cancelled()
+
+    place.play(search)
+    assert ("POST", RUN_LEASES) in place.api.log
+    assert not place.api.objects
+
+
 def test_a_lease_that_fleet_did_not_make_is_no_search(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -343,3 +442,20 @@ def test_a_lease_that_fleet_did_not_make_is_no_search(
                 await machine(shard, tmp_path)
 
     place.play(search)
+
+
+def test_machines_that_cannot_leave_records_are_told_how_to_grant_that(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = Place(monkeypatch)
+    monkeypatch.setattr(Played, "keep", lambda _played, *_what: asyncio.sleep(0, ""))
+
+    async def search() -> None:
+        searching = machines(place, tmp_path)
+        await asyncio.wait(searching)
+        told = r"no machine has left a record .*-4-1: grant the rights with fleet rbac --record"
+        with pytest.raises(SetupError, match=told):
+            searching[0].result()
+
+    place.play(search)
+    assert not place.api.objects
