@@ -32,7 +32,6 @@ import yaml
 from fleet.background import give_up
 from fleet.cluster.api_client import RUN, Cluster
 from fleet.cluster.cleanup import PATIENCE_S
-from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease
 from fleet.controlplane.binaries import BIN_VARIABLE
@@ -55,6 +54,7 @@ from fleet.report.summary_text import duration
 from fleet.run.capacity_shards import ALONE, JUDGED, OVER, Part, SharedSearch, take_part
 from fleet.run.control_socket import ask
 from fleet.run.records import SHARDS
+from fleet.run.target import named_cluster
 from fleet.scenario.scenario import find as find_scenario
 
 
@@ -278,12 +278,7 @@ async def search_with_others(asked: Asked, options: CapacityOptions, note: Note)
     Raises FleetError.
     """
     settings, part = asked.settings, asked.part
-    named = ClusterSelection(
-        kubeconfig=settings.kubeconfig,
-        context=settings.context or None,
-        in_cluster=settings.in_cluster,
-    )
-    async with await Cluster.connect(named) as cluster:
+    async with await Cluster.connect(named_cluster(settings)) as cluster:
         api, prefix = cluster.api("capacity", patience_s=PATIENCE_S), settings.name_prefix
         if part.shard:
             prepare(asked, options)

@@ -20,6 +20,15 @@ from fleet.profile.settings import Settings
 from fleet.report.display import Display
 
 
+def named_cluster(settings: Settings) -> ClusterSelection:
+    """Return the cluster that the settings name."""
+    return ClusterSelection(
+        kubeconfig=settings.kubeconfig,
+        context=settings.context or None,
+        in_cluster=settings.in_cluster,
+    )
+
+
 def plane_options(settings: Settings, directory: Path | None = None) -> options.ControlPlaneOptions:
     """Return how a local control plane is started; `directory` is one that outlives the run."""
     return options.ControlPlaneOptions(
@@ -80,7 +89,7 @@ class Target:
     async def _opened(self) -> AsyncIterator[ClusterSelection]:
         settings = self._settings
         if settings.names_cluster:
-            yield self._named()
+            yield named_cluster(settings)
             return
         options = plane_options(settings)
         standing = attach()
@@ -119,7 +128,7 @@ class Target:
         settings = self._settings
         if self.local is not None or settings.in_cluster:
             return
-        content = yaml.safe_dump(only_context(self._named().paths(), context)).encode()
+        content = yaml.safe_dump(only_context(named_cluster(settings).paths(), context)).encode()
         if settings.kubeconfig_out is not None:
             write_kubeconfig_out(settings.kubeconfig_out, content, self._inputs())
         if settings.command or settings.load:
@@ -134,16 +143,8 @@ class Target:
 
     def _inputs(self) -> list[Path]:
         settings = self._settings
-        named = self._named().paths() if settings.kubeconfig or settings.context else []
+        named = named_cluster(settings).paths() if settings.kubeconfig or settings.context else []
         return [*named, *filter(None, [settings.bootstrap_kubeconfig])]
-
-    def _named(self) -> ClusterSelection:
-        settings = self._settings
-        return ClusterSelection(
-            kubeconfig=settings.kubeconfig,
-            context=settings.context or None,
-            in_cluster=settings.in_cluster,
-        )
 
     def _take(self, info: options.ControlPlaneInfo) -> None:
         self.local = info
