@@ -468,24 +468,25 @@ async def _is_late(
     take part.
     """
 
-    async def begin() -> None:
+    async def come_up() -> None:
         while await _ready(directory) is None:  # noqa: ASYNC110 - another process
             await asyncio.sleep(LOOK_S)
         if shared is not None:
             await shared.joined()
+        async with asyncio.timeout(limit_s):
+            while (await _ready(directory) or 0) < nodes:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(LOOK_S)
 
-    async def come_up() -> None:
-        while (await _ready(directory) or 0) < nodes:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(LOOK_S)
-
-    for step, most_s in ((begin, None), (come_up, limit_s)):
-        waits = asyncio.ensure_future(step())
-        await asyncio.wait((ended, waits), timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
-        is_late = not ended.done() and not waits.done()
-        if waits.done():
-            waits.result()
-        waits.cancel()
-    return is_late
+    coming = asyncio.ensure_future(come_up())
+    try:
+        await asyncio.wait((ended, coming), return_when=asyncio.FIRST_COMPLETED)
+        if coming.done():
+            coming.result()
+    except TimeoutError:
+        return True
+    finally:
+        coming.cancel()
+    return False
 
 
 async def _ready(directory: Path) -> int | None:
