@@ -31,6 +31,8 @@ from support.guard import MARK
 
 Json = dict[str, Any]
 POLL_S = 0.2
+NETWORK = f"127.{77 + int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:])}"
+"""Of the pods: those of another worker's node listen on the same ports."""
 HEARTBEAT_S = 8.0
 RESTART_S = 0.5
 PROBE_TIMEOUT_S = 2.0
@@ -411,7 +413,7 @@ class PlayedNode:
                 self._addresses += 1
                 place = self._root / uid
                 place.mkdir()
-                address = f"127.77.{self._addresses // 250}.{self._addresses % 250 + 1}"
+                address = f"{NETWORK}.{self._addresses // 250}.{self._addresses % 250 + 1}"
                 self.pods[uid] = PlayedPod(self._server, pod, address, place, self._hosts)
                 self._name_services()
             self.pods[uid].step(pod)
