@@ -42,9 +42,21 @@ VERBS = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-FINE_GRAINED = (("/pods", "pods"), ("/healthz", "healthz"), ("/configz", "configz"))
+FINE_GRAINED = (
+    ("/pods", "pods"),
+    ("/healthz", "healthz"),
+    ("/configz", "configz"),
+    ("/runningpods", "pods"),
+)
 """With the gate KubeletFineGrainedAuthz: asked for before `proxy`, which means everything."""
-SUBRESOURCES = (("/stats", "stats"), ("/metrics", "metrics"))
+SUBRESOURCES = (
+    ("/stats", "stats"),
+    ("/metrics", "metrics"),
+    ("/logs", "log"),
+    ("/checkpoint", "checkpoint"),
+    ("/statusz", "statusz"),
+    ("/flagz", "configz"),
+)
 FINE_GRAINED_GATE = "KubeletFineGrainedAuthz"
 CACHED_MAX = 200_000  # reviews of one kind in a process: those of 5,000 nodes and 40 users
 

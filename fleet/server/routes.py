@@ -1,10 +1,10 @@
 """The paths of a kubelet's server: which endpoint answers, and what there is instead of one.
 
-A path without an endpoint gets 404 without authentication; every other answer needs authorization.
+A path below no root of a kubelet's gets 404 without authentication; every other answer needs
+authorization: a server that delegates it is asked, as a kubelet asks.
 Source: pkg/kubelet/server/server.go, NewServer, InstallDebuggingDisabledHandlers.
-Differs: what fleet does not emulate (/logs, /checkpoint, /run, /runningpods, /debug, /flagz,
-/statusz) is not there, also when debugging is disabled, where a kubelet answers 405 for some; a
-path without its last slash is not redirected; what a client accepts is not looked at.
+Differs: what fleet does not emulate (`UNSERVED`) is 404 for whom may ask, of every minor; a path
+without its last slash is not redirected; what a client accepts is not looked at.
 """
 
 from enum import StrEnum
@@ -46,6 +46,7 @@ class Route(NamedTuple):
 
 
 NOT_FOUND = Answer(404, "404 page not found\n", is_public=True)
+NO_ROUTE = Answer(404, "404: Page Not Found")
 DEBUG_DISABLED = Answer(405, "Debug endpoints are disabled.\n")
 _ANY, _GET, _BOTH = (), ("GET",), ("GET", "POST")
 _PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
@@ -70,6 +71,10 @@ _DEBUG_PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
     (Endpoint.PORT_FORWARD, _BOTH, "/portForward/{podNamespace}/{podID}/{uid}"),
 )
 """What is answered only with enableDebuggingHandlers."""
+UNSERVED = ("run", "runningpods", "logs", "debug", "checkpoint", "flagz", "statusz")
+_SERVICES = frozenset(("pods", "stats"))
+_SAYS_DISABLED = frozenset(("exec", "attach", "portForward", "containerLogs", *UNSERVED[:4]))
+_DEBUG_SERVICES = _SAYS_DISABLED.union(UNSERVED)
 
 
 def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answer:
@@ -88,7 +93,11 @@ def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answ
             allowed = (("Allow", ", ".join(methods)),)
             return Answer(405, "405: Method Not Allowed", allowed)
         return Route(endpoint, parameters)
-    return NOT_FOUND
+    root = path.split("/")[1]
+    if not has_debugging and root in _SAYS_DISABLED:
+        return DEBUG_DISABLED
+    is_known = root in _SERVICES or (has_debugging and root in _DEBUG_SERVICES)
+    return NO_ROUTE if is_known else NOT_FOUND
 
 
 def _matched(pattern: list[str], parts: list[str]) -> dict[str, str] | None:

@@ -42,17 +42,19 @@ def test_a_path_has_its_endpoint(
     [
         "/",
         "/spec",
-        "/stats",
         "/metrics/nope",
         "/pod",
-        "/exec/a",
-        "/exec/a//c",
-        "/logs/",
-        "/run/a/b/c",
     ],
 )
 def test_what_is_not_there_is_answered_to_everybody(path: str) -> None:
     assert answered("GET", path) == Answer(404, "404 page not found\n", is_public=True)
+
+
+@pytest.mark.parametrize(
+    "path", ["/stats", "/exec/a", "/exec/a//c", "/logs/", "/run/a/b/c", "/runningpods/", "/flagz"]
+)
+def test_what_a_kubelet_has_and_fleet_has_not_is_answered_to_whom_may_ask(path: str) -> None:
+    assert answered("GET", path) == Answer(404, "404: Page Not Found")
 
 
 def test_the_wrong_method_is_told_the_right_ones() -> None:
@@ -61,7 +63,7 @@ def test_the_wrong_method_is_told_the_right_ones() -> None:
 
 
 def test_without_debugging_handlers_the_paths_say_so() -> None:
-    for path in ("/exec/a/b/c", "/containerLogs/a/b/c"):
+    for path in ("/exec/a/b/c", "/containerLogs/a/b/c", "/exec/a", "/logs/", "/run/a/b/c"):
         assert answered("GET", path, has_debugging=False).text == "Debug endpoints are disabled.\n"
     assert answered("GET", "/configz", has_debugging=False).code == 404  # the kubelet lacks it
     assert isinstance(route("GET", "/pods", has_debugging=False), Route)

@@ -244,7 +244,10 @@ def test_always_allow_still_asks_who(play: Play) -> None:
         ("/exec/a/b/c", "POST", ("pods",), {}, 403, ["proxy"]),
         ("/exec/a/b/c", "POST", ("proxy",), {}, 200, ["proxy"]),
         ("/nothing", "GET", (), {}, 404, []),
-        ("/stats/nothing", "GET", (), {}, 404, []),
+        ("/stats/nothing", "GET", (), {}, 403, ["stats"]),
+        ("/stats/nothing", "GET", ("stats",), {}, 404, ["stats"]),
+        ("/logs/messages", "GET", ("log",), {}, 404, ["log"]),
+        ("/run/a/b/c", "POST", (), {}, 403, ["proxy"]),
     ],
 )
 def test_each_path_is_a_right(
