@@ -168,6 +168,9 @@ class Normaliser:
 SETS = ("status.declaredFeatures",)
 """Lists of words, of which each goes by itself: one more does not move those behind it."""
 
+UNORDERED = ("status.volumesAttached",)
+"""Lists in no order: the attach-detach controller writes them from a map."""
+
 
 def leaves(value: object, at: str) -> list[tuple[str, Leaf]]:
     """Return each leaf with its path; an item of a list goes by its merge key, else by its place.
@@ -183,7 +186,7 @@ def leaves(value: object, at: str) -> list[tuple[str, Leaf]]:
         keys = [str(each) if is_set else _item(each, place) for place, each in enumerate(value)]
         for key, each in zip(keys, value, strict=True):
             found += leaves(each, f"{at}[{key}]")
-        if len(keys) > 1 and not keys[0].isdigit() and not is_set:
+        if len(keys) > 1 and not keys[0].isdigit() and not is_set and at not in UNORDERED:
             found.append((f"{at}.order", ", ".join(keys)))
     else:
         leaf = value if isinstance(value, str | int | float | bool | None) else str(value)
