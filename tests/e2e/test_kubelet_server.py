@@ -224,8 +224,10 @@ def test_each_path_answers_as_upstream(served: Served) -> None:
     assert shown["status"]["phase"] == "Running"
     assert shown["spec"]["containers"][0]["command"] == ["sh", "-c", SAYS]
     assert json.loads(get("/configz").text)["kubeletconfig"]["nodeLeaseDurationSeconds"] == 40
-    for path in ("/spec", "/exec/a", "/logs/", "/runningpods/", "/statusz"):
-        assert get(path) == Answer(404, "404 page not found\n")
+    assert get("/spec") == Answer(404, "404 page not found\n")
+    for path in ("/exec/a", "/logs/", "/runningpods/"):
+        assert get(path) == Answer(404, "404: Page Not Found")
+    assert get("/statusz").code == 403  # `allowed` has no right to it
     assert get("/pods", "PUT").code == 405
 
 
