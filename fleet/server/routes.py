@@ -3,7 +3,7 @@
 A path below no root of a kubelet's gets 404 without authentication; every other answer needs
 authorization: a server that delegates it is asked, as a kubelet asks.
 Source: pkg/kubelet/server/server.go, NewServer, InstallDebuggingDisabledHandlers.
-Differs: what fleet does not emulate (`UNSERVED`) is 404 for whom may ask, of every minor; a path
+Differs: what fleet does not emulate is 404 for whom may ask, of every minor; a path
 without its last slash is not redirected; what a client accepts is not looked at.
 """
 
@@ -59,8 +59,6 @@ _PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
     *((Endpoint.HEALTHZ, _ANY, f"/healthz/{each}") for each in ("ping", "log", "syncloop")),
     (Endpoint.PODS, _GET, "/pods"),
     (Endpoint.STATS, _BOTH, "/stats/summary"),
-)
-_DEBUG_PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
     (Endpoint.CONFIGZ, _ANY, "/configz"),
     (Endpoint.CONTAINER_LOGS, _GET, "/containerLogs/{podNamespace}/{podID}/{containerName}"),
     (Endpoint.EXEC, _BOTH, "/exec/{podNamespace}/{podID}/{containerName}"),
@@ -70,11 +68,14 @@ _DEBUG_PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
     (Endpoint.PORT_FORWARD, _BOTH, "/portForward/{podNamespace}/{podID}"),
     (Endpoint.PORT_FORWARD, _BOTH, "/portForward/{podNamespace}/{podID}/{uid}"),
 )
-"""What is answered only with enableDebuggingHandlers."""
-UNSERVED = ("run", "runningpods", "logs", "debug", "checkpoint", "flagz", "statusz")
-_SERVICES = frozenset(("pods", "stats"))
-_SAYS_DISABLED = frozenset(("exec", "attach", "portForward", "containerLogs", *UNSERVED[:4]))
-_DEBUG_SERVICES = _SAYS_DISABLED.union(UNSERVED)
+# Roots below which a kubelet asks who may, whatever else is in the path.
+_ALWAYS = frozenset(("pods", "stats"))
+_DEBUG = frozenset(
+    ("containerLogs", "exec", "attach", "portForward", "run", "runningpods", "logs", "debug")
+)
+"""Only with enableDebuggingHandlers; without it a kubelet says that they are disabled."""
+_DEBUG_OR_NOTHING = frozenset(("checkpoint", "flagz", "statusz"))
+"""Only with enableDebuggingHandlers; without it they are not there, as /configz."""
 
 
 def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answer:
@@ -82,22 +83,21 @@ def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answ
 
     `has_debugging` is enableDebuggingHandlers of the kubelet's configuration.
     """
-    parts = path.rstrip("/").split("/")
-    for endpoint, methods, pattern in (*_PATHS, *_DEBUG_PATHS):
+    parts, root = path.rstrip("/").split("/"), path.split("/")[1]
+    if not has_debugging and root in _DEBUG:
+        return DEBUG_DISABLED
+    for endpoint, methods, pattern in _PATHS:
         parameters = _matched(pattern.split("/"), parts)
         if parameters is None:
             continue
-        if not has_debugging and (endpoint, methods, pattern) in _DEBUG_PATHS:
-            return NOT_FOUND if endpoint is Endpoint.CONFIGZ else DEBUG_DISABLED
+        if not has_debugging and endpoint is Endpoint.CONFIGZ:
+            return NOT_FOUND
         if methods and method not in methods:
             allowed = (("Allow", ", ".join(methods)),)
             return Answer(405, "405: Method Not Allowed", allowed)
         return Route(endpoint, parameters)
-    root = path.split("/")[1]
-    if not has_debugging and root in _SAYS_DISABLED:
-        return DEBUG_DISABLED
-    is_known = root in _SERVICES or (has_debugging and root in _DEBUG_SERVICES)
-    return NO_ROUTE if is_known else NOT_FOUND
+    known = _ALWAYS | _DEBUG | _DEBUG_OR_NOTHING if has_debugging else _ALWAYS
+    return NO_ROUTE if root in known else NOT_FOUND
 
 
 def _matched(pattern: list[str], parts: list[str]) -> dict[str, str] | None:
