@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import yaml
-from support.guard import MARK
+from support.guard import MARK, XDIST_WORKER
 
 Json = dict[str, Any]
 POLL_S = 0.2
-NETWORK = f"127.{77 + int(os.environ.get('PYTEST_XDIST_WORKER', 'gw0')[2:])}"
+NETWORK = f"127.{77 + int(os.environ.get(XDIST_WORKER, 'gw0')[2:])}"
 """Of the pods: those of another worker's node listen on the same ports."""
 HEARTBEAT_S = 8.0
 RESTART_S = 0.5
