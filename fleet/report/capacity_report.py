@@ -48,6 +48,11 @@ class Probe:
     ended: str = ""
     """Why the search ends with it: `--stop-if`, or a limit of fleet's own. It broke nothing."""
 
+    @property
+    def words(self) -> str:
+        """Say what broke, or which service level came nearest to its limit."""
+        return self.shown if self.shown and self.verdict in MARKS else self.told
+
 
 @dataclass(slots=True, kw_only=True)
 class Search:

@@ -72,7 +72,9 @@ def sentence(run: RunRecord) -> str:
         reasons = [each.removeprefix("not judged: ") for each in run.reasons] or ["?"]
         return f"{held}; not judged: {'; '.join(reasons)}."
     if run.verdict is Outcome.PASS:
-        return f"{held}; it met all of its service levels."
+        if not any(each.judged for each in run.levels):
+            held += "; no service level was judged"
+        return f"{held}; it met all that was expected of it."
     broken = first_broken(run)
     if broken is None:  # a scenario waited for something
         return f"{held}; {reason}."

@@ -331,7 +331,7 @@ async def search(
             note(f"{nodes:,} nodes cannot be tried: {problem}")
             break
         probes.append(probe)
-        note(f"{nodes:,} nodes: {probe.verdict.words}, {probe.shown or probe.told}")
+        note(f"{nodes:,} nodes: {probe.verdict.words}, {probe.words}")
         if problem := probe.ended:
             note(f"the search ends: {problem}")
         else:
@@ -498,14 +498,17 @@ async def _ready(directory: Path) -> int | None:
 
 
 def nearest(run: RunRecord) -> tuple[str, float | None, str]:
-    """Return which service level came nearest to its limit, how near, and that in words."""
-    found: tuple[str, float | None, str] = ("", None, "")
-    for level in run.levels:
-        share, name = share_of_limit(level), level.sli
-        if share is not None and (found[1] is None or share > found[1]):
-            told = f"{of_unit(name, level.measured)} of {of_unit(name, level.limit)}"
-            found = name, round(share, 3), f"{name} {told}"
-    return found
+    """Return which service level came nearest to its limit, how near, and that in words.
+
+    It is one that was judged, if any was.
+    """
+    limited = [(share, each) for each in run.levels if (share := share_of_limit(each)) is not None]
+    if not limited:
+        return "", None, ""
+    share, level = max(limited, key=lambda each: (each[1].judged, each[0]))
+    used = f"{of_unit(level.sli, level.measured)} of {of_unit(level.sli, level.limit)}"
+    is_said = level.judged or run.verdict is Outcome.NOT_JUDGED
+    return level.sli, round(share, 3), f"{level.sli} {used}{'' if is_said else ' (not judged)'}"
 
 
 def text(found: Search, directory: Path) -> str:
@@ -518,8 +521,8 @@ def text(found: Search, directory: Path) -> str:
     ]
     told = filter(None, (found.unjudged, found.problem, found.what_broke))
     lines += [f"  {each}" for each in told]
-    rows = [("NODES", "VERDICT", "ALL READY", "NEAREST TO ITS LIMIT")]
+    rows = [("NODES", "VERDICT", "ALL READY", "WHAT BROKE, OR CAME NEAREST TO ITS LIMIT")]
     for each in sorted(found.probes, key=lambda probe: probe.nodes):
         ready = f"{each.ready_s:,.1f} s" if each.ready_s is not None else "-"
-        rows.append((f"{each.nodes:,}", each.verdict, ready, each.shown or each.told))
+        rows.append((f"{each.nodes:,}", each.verdict, ready, each.words))
     return "\n".join([*lines, "", *table(rows, indent="  "), "", str(directory / CAPACITY)])

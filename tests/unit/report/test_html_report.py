@@ -140,7 +140,9 @@ def test_what_broke_first_is_never_what_is_only_shown(slow: Path) -> None:
 def test_a_good_run_says_that_nothing_broke(good: Path) -> None:
     run = read_run(good)
     assert run.verdict == "pass"
-    assert sentence(run).endswith("; it met all of its service levels.")
+    assert sentence(run).endswith(" pods; it met all that was expected of it.")
+    unjudged = replace(run, levels=[replace(each, judged=False) for each in run.levels])
+    assert "; no service level was judged; it met all" in sentence(unjudged)
     told = " ".join(not_proven(run))
     assert "etcd ran without fsync" in told
     assert "Ready for 1 min 55 s" in told

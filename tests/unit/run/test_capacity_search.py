@@ -16,7 +16,7 @@ from fleet.profile.settings import Settings
 from fleet.report.capacity_report import Probe, Search
 from fleet.report.control_plane import Samples
 from fleet.report.figure import Json
-from fleet.report.report import Outcome
+from fleet.report.report import Outcome, ServiceLevel
 from fleet.report.run_directory import RunRecord
 from fleet.run.capacity import (
     Asked,
@@ -28,6 +28,7 @@ from fleet.run.capacity import (
     ended_by,
     environment_of,
     judged,
+    nearest,
     options_of,
     search,
     text,
@@ -359,15 +360,28 @@ def test_why_a_search_cannot_go_on(tmp_path: Path, summary: Json, ended: str) ->
     assert ended_by(RunRecord(tmp_path, summary, {}, [], Samples())) == ended
 
 
+def test_the_nearest_level_is_one_that_was_judged_if_any_was(tmp_path: Path) -> None:
+    run = RunRecord(tmp_path, {"verdict": "pass"}, {}, [], Samples())
+    assert nearest(run) == ("", None, "")
+    shown = ServiceLevel(sli="PodStartupLatency", measured=4.5, limit=5.0)
+    run.levels = [ServiceLevel(sli="LeaseLateness", measured=1.0), shown]
+    assert nearest(run) == ("PodStartupLatency", 0.9, "PodStartupLatency 4.5 s of 5 s (not judged)")
+    run.levels.append(ServiceLevel(sli="ListLatency", measured=3.0, limit=30.0, judged=True))
+    assert nearest(run) == ("ListLatency", 0.1, "ListLatency 3 s of 30 s")
+
+
 def test_the_answer_lists_the_sizes_in_order() -> None:
-    broke = Probe(nodes=8, verdict=Outcome.FAIL, told="No.", directory="")
+    broke = Probe(
+        nodes=8, verdict=Outcome.FAIL, told="No.", shown="Latency 1 s of 2 s", directory=""
+    )
     held = replace(probe(4, Outcome.PASS, 0), shown="Latency 1 s of 2 s")
     found = Search(
         verdict=Outcome.PASS, held=4, broke=8, what_broke="No.", took_s=60.0, probes=[broke, held]
     )
     lines = text(found, Path("there")).splitlines()
     assert lines[0] == "fleet capacity: 4 nodes held, 8 did not (60.0 s)"
-    assert [line.split()[0] for line in lines[5:7]] == ["4", "8"]
+    ends = [(line.split()[0], line.split("  ")[-1].strip()) for line in lines[5:7]]
+    assert ends == [("4", "Latency 1 s of 2 s"), ("8", "No.")]
     assert lines[-1] == "there/capacity.json"
 
 
