@@ -148,7 +148,7 @@ browser: setup chromium  ## steer a run from a real browser; installs Debian's C
 
 .PHONY: oracle-short
 oracle-short: kubelet  ## the half of it that has no long waits: three minutes
-	$(BIN)/pytest -rs tests/oracle/test_oracle.py
+	$(BIN)/pytest -rs tests/oracle/test_oracle.py -k short
 
 .PHONY: oracle-recorded oracle-record
 oracle-recorded: setup  ## what a real kubelet did in recorded scenes, against a node in virtual time: seconds, part of `make check`
@@ -158,7 +158,7 @@ oracle-record: export FLEET_ORACLE_RECORD = 1
 oracle-record: oracle  ## `make oracle`, and what the real kubelet did replaces tests/oracle/recorded
 
 oracle: kubelet  ## a node next to a real kubelet that lives in the same simulated world; needs root; VERSION=1.35
-	$(BIN)/pytest -rs --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest -rs --numprocesses 3 --dist loadgroup --no-loadscope-reorder \
 		tests/oracle
 
 .PHONY: faults

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable
 PYTEST = (PYTHON, "-m", "pytest", "-rs")
 WORKERS = ("--dist=loadfile", "--no-loadscope-reorder")
+GROUPS = ("--dist=loadgroup", "--no-loadscope-reorder")
 REAL = ("tests/e2e", "tests/chart")
 MINUTE_S = 60
 WELL, NO_PROGRAMS, NOTHING_COLLECTED = 0, 3, 5
@@ -64,7 +65,7 @@ def steps() -> list[Step]:
         Step(
             "live judge",
             60,
-            ((*PYTEST, "--numprocesses=3", *WORKERS, "-m", "e2e", "tests/oracle"),),
+            ((*PYTEST, "--numprocesses=3", *GROUPS, "-m", "e2e", "tests/oracle"),),
         ),
         *judges(),
         Step("conformance", 240, ((PYTHON, "tests/conformance/conformance.py"),)),
@@ -95,7 +96,7 @@ def steps() -> list[Step]:
 def judges() -> list[Step]:
     """Return the live judge of each other minor: the half that has no long waits."""
     kubelet = (PYTHON, "tests/support/go_program.py", "kubelet")
-    judge = (*PYTEST, "-m", "e2e", "tests/oracle/test_oracle.py")
+    judge = (*PYTEST, "-m", "e2e", "tests/oracle/test_oracle.py", "-k", "short")
     return [
         Step(f"judge of {each.name}", 45, (kubelet, judge), {"FLEET_TEST_MINOR": each.name})
         for each in RELEASES

@@ -50,6 +50,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     ranks = {f"{name}.py": rank for rank, name in enumerate(FIRST)}
     for item in items:
+        if item.get_closest_marker("xdist_group"):
+            continue  # a part of its module
         if item.path.parent.name == "chart" or shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
 

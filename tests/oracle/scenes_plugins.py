@@ -1,4 +1,4 @@
-"""Scenes of plug-ins: see test_oracle_variants.py."""
+"""Scenes of plug-ins: see halves.py."""
 
 from oracle.normalisation import Json
 from oracle.objects_of_scenes import SHELL, container, pod, secret

@@ -1,4 +1,4 @@
-"""Scenes of nodes that are configured otherwise: see test_oracle_variants.py."""
+"""Scenes of nodes that are configured otherwise: see halves.py."""
 
 from oracle.normalisation import Json
 from oracle.objects_of_scenes import container, pod, resources

@@ -16,17 +16,10 @@ from world.encodings import ENCODINGS
 
 from fleet.profile.image_behavior import digest_name
 from fleet.profile.node_model import NodeModel
-from oracle import (
-    test_oracle,
-    test_oracle_long,
-    test_oracle_nodes,
-    test_oracle_pods,
-    test_oracle_variants,
-)
-from oracle.both_nodes import HOLD_S, OWN, Told
+from oracle.both_nodes import HOLD_S, OWN
 from oracle.both_nodes import REAL as REAL_NODE
 from oracle.exchange import NODE_SCOPE, Trace
-from oracle.halves import TOLD, node_name
+from oracle.halves import HALVES, UNRECORDED, Half
 from oracle.judge import Body, Recording
 from oracle.mutations import MUTATIONS
 from oracle.normalisation import Json
@@ -43,32 +36,18 @@ from oracle.replay import (
 from oracle.scene import FLEET, REAL, Scene
 from oracle.value_comparison import Comparison
 
-HALVES = (test_oracle, test_oracle_long, test_oracle_nodes, test_oracle_pods)
-VARIANTS = test_oracle_variants.VARIANTS
 SCENES: dict[str, Body] = {
-    body.__name__: body
-    for half in (*HALVES, *VARIANTS)
-    for body in (*half.TOGETHER, *getattr(half, "ALONE", ()))
-    if body not in test_oracle_variants.UNRECORDED
+    body.__name__: body for half in HALVES for body in half.scenes if body not in UNRECORDED
 }
 """What the live judge plays."""
-ALONE = {body.__name__ for half in (*HALVES, *VARIANTS) for body in getattr(half, "ALONE", ())}
+ALONE = {body.__name__ for half in HALVES for body in half.alone}
 """These had both nodes for themselves."""
-TOLD_OF: dict[str, Told] = {
-    name: each.told
-    for each in VARIANTS
-    for name in (node_name(each.told), *(body.__name__ for body in (*each.TOGETHER, *each.ALONE)))
+HALF_OF: dict[str, Half] = {
+    name: half for half in HALVES for name in (half.node, *(body.__name__ for body in half.scenes))
 }
-"""What the nodes of these scenes, and of these starts, were told; those of all others TOLD."""
+"""The half of a scene, or of a start."""
 RECORDED = sorted(path.name.partition(".")[0] for path in DIRECTORY.glob("*.json.gz"))
-NODES = [
-    NODE_SCOPE,
-    *(
-        node_name(each.told)
-        for each in VARIANTS
-        if any(body.__name__ in SCENES for body in (*each.TOGETHER, *each.ALONE))
-    ),
-]
+NODES = list(dict.fromkeys(HALF_OF[name].node for name in SCENES))
 COMPARED = [name for name in RECORDED if name not in NODES]
 LISTED = read_listed(PAGE)
 OTHER_SEED = 11
@@ -84,10 +63,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], NodeMode
 
     @cache
     def of_node(node: str) -> NodeModel:
-        told = TOLD_OF.get(node, TOLD)
+        told = HALF_OF[node].told
         return model_of(tmp_path_factory.mktemp("node"), path_of(node), told)
 
-    return lambda name: of_node(node_name(TOLD_OF.get(name, TOLD)))
+    return lambda name: of_node(HALF_OF[name].node)
 
 
 @pytest.fixture

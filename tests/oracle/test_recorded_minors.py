@@ -14,10 +14,9 @@ from support.listed_differences import unlisted
 from fleet.profile.node_model import NodeModel
 from fleet.profile.release import RELEASES
 from oracle.exchange import NODE_SCOPE
-from oracle.halves import TOLD, node_name
 from oracle.recorded_scenes import DIRECTORY, path_of, recorded
 from oracle.replay import beyond_chance, model_of, replayed, started
-from oracle.test_recorded import LISTED, NODES, SCENES, TOLD_OF, lines
+from oracle.test_recorded import HALF_OF, LISTED, NODES, SCENES, lines
 from oracle.value_comparison import Comparison
 
 NEWEST = {each.name: each.newest for each in RELEASES}
@@ -35,11 +34,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], No
 
     @cache
     def of_node(directory: Path, node: str) -> NodeModel:
-        told = TOLD_OF.get(node, TOLD)
+        told = HALF_OF[node].told
         root = tmp_path_factory.mktemp("node")
         return model_of(root, path_of(node, directory), told, NEWEST[directory.name])
 
-    return lambda directory, name: of_node(directory, node_name(TOLD_OF.get(name, TOLD)))
+    return lambda directory, name: of_node(directory, HALF_OF[name].node)
 
 
 @pytest.mark.parametrize(("directory", "name"), OTHERS, ids=IDS)
