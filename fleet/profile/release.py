@@ -67,6 +67,7 @@ class Release:
     limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit
     shows_device_health: bool = False
     explains_device_health: bool = False
+    cancels_probes: bool = False  # their commands, once the pod begins to end
     configures_each_sync: bool = True  # DNS and image volumes, also where nothing is started
 
     # Images

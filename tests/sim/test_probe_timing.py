@@ -321,29 +321,6 @@ ASKED_BY_A_COMMAND = {
 }
 
 
-def test_commands_of_probes_are_cancelled_once_their_pod_begins_to_end() -> None:
-    """Source: pod_workers.go, UpdatePod: it cancels the context that probe workers have."""
-    sim = started()
-    sim.create_pod(
-        "web",
-        containers=[ASKED_BY_A_COMMAND],
-        terminationGracePeriodSeconds=5,
-    )
-    sim.run_for(seconds=10)
-    assert is_ready(sim)
-    assert not sim.said("Unhealthy", "web")
-    sim.server.delete_pod("web")
-    sim.run_for(seconds=4)
-    assert is_ready(sim)
-    sim.run_for(seconds=6)
-    [(message, count)] = sim.said("Unhealthy", "web").items()
-    assert message == (
-        "Readiness probe errored and resulted in unknown state: "
-        "rpc error: code = Canceled desc = context canceled"
-    )
-    assert count in (4, 5)
-
-
 def test_probes_end_with_a_pod_whose_status_says_that_it_failed() -> None:
     """Source: worker.go, doProbe: Worker should terminate if pod is terminated."""
     sim = started()

@@ -262,6 +262,34 @@ def test_a_sync_that_starts_nothing_looks_at_dns_or_does_not(release: Release) -
 
 
 @of_each
+def test_commands_of_probes_go_on_or_are_cancelled_once_their_pod_begins_to_end(
+    release: Release,
+) -> None:
+    """Source: prober_manager.go, AddPod; pod_workers.go, UpdatePod: it cancels the context."""
+    sim = started(release)
+    probe = {"exec": {"command": ["cat", "/tmp/ok"]}, "periodSeconds": 1, "failureThreshold": 1}
+    command = ["sh", "-c", "touch /tmp/ok; sleep 12; rm /tmp/ok; sleep 900"]
+    container: Object = {"name": "c", "image": "busybox", "command": command}
+    container["readinessProbe"] = probe
+    sim.create_pod("web", containers=[container], terminationGracePeriodSeconds=10)
+    sim.run_for(9)
+    assert conditions(sim)["Ready"]["status"] == "True"
+    assert not messages(sim, "Unhealthy")
+    sim.server.delete_pod("web")
+    sim.run_for(9)
+    is_cancelled = release in {V1_35, V1_36}
+    assert conditions(sim)["Ready"]["status"] == ("True" if is_cancelled else "False")
+    sim.run_for(5)
+    text = "Readiness probe failed: cat: can't open '/tmp/ok': No such file or directory\n"
+    if is_cancelled:
+        text = (
+            "Readiness probe errored and resulted in unknown state: "
+            "rpc error: code = Canceled desc = context canceled"
+        )
+    assert messages(sim, "Unhealthy") == [text]
+
+
+@of_each
 def test_what_is_said_of_a_resize(release: Release) -> None:
     sim = started(release)
     container: Object = {"name": "c", "image": "nginx:1", "resources": {"requests": {"cpu": "1"}}}

@@ -121,13 +121,13 @@ class ProbeManager:
         self._plan(pod, probes, status, turn)
 
     def stop_liveness_and_startup(self, pod: Pod, status: PodStatus, turn: Turn) -> None:
-        """Stop what could kill a container that is being stopped anyway; cancel commands.
+        """Stop what could kill a container that is being stopped anyway.
 
-        The probes of sidecars go on, as upstream. Workers have the context of the pod's syncs,
-        which is cancelled when the pod begins to end: no command of a probe is run any more.
+        The probes of sidecars go on, as upstream. Workers of 1.35 and 1.36 have the context of the
+        pod's syncs, which is cancelled when the pod begins to end: no command is run any more.
         Workers of a pod that is over by its status end: an eviction or a deadline says so at once.
-        Source: StopLivenessAndStartup; worker.go, doProbe; pod_workers.go, UpdatePod, cancelFn;
-        prober.go, newExecInContainer.
+        Source: StopLivenessAndStartup; AddPod (WithoutCancel); worker.go, doProbe; pod_workers.go,
+        UpdatePod, cancelFn; prober.go, newExecInContainer.
         """
         probes = self._pods.get(pod.uid)
         if probes is None or status.phase in TERMINAL_PHASES:
@@ -139,7 +139,7 @@ class ProbeManager:
             for worker in probes.workers
             if worker.kind is ProbeKind.READINESS or worker.spec.name not in regular
         )
-        for worker in probes.workers:
+        for worker in probes.workers if turn.env.model.release.cancels_probes else ():
             if worker.probe.handler == "exec":
                 worker.follow(pod.uid, CANCELLED, turn)
         self._plan(pod, probes, status, turn)

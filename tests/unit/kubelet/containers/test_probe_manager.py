@@ -29,6 +29,8 @@ from fleet.kubelet.pods.status_generate import apply_updates
 from fleet.kubelet.turn import Turn
 from fleet.profile.container_behavior import ProbeKind
 from fleet.profile.loader import load_mix
+from fleet.profile.node_model import NodeModel
+from fleet.profile.release import V1_36
 from fleet.runtime.containers import Container, RunState
 
 MODEL = load_mix().model_of(0)
@@ -48,8 +50,16 @@ class Seen(NamedTuple):
 class Bench:
     """A manager with one pod whose container runs, and nothing around it."""
 
-    def __init__(self, kind: ProbeKind, probe: ProbeSpec, timeline: str, *, light: bool) -> None:
-        self.env = Environment(MODEL, Draws(3), fidelity=LIGHT if light else KUBELET)
+    def __init__(
+        self,
+        kind: ProbeKind,
+        probe: ProbeSpec,
+        timeline: str,
+        *,
+        light: bool,
+        model: NodeModel = MODEL,
+    ) -> None:
+        self.env = Environment(model, Draws(3), fidelity=LIGHT if light else KUBELET)
         self.env.wall_offset_ns = SimClock.EPOCH_NS
         self.recorder = EventRecorder()
         self.facts = NodeFacts(NODE, "n", "192.0.2.1")
@@ -119,7 +129,8 @@ def running_status(started_s: int, *, started: bool) -> PodStatus:
 def test_light_plans_no_command_of_a_pod_that_ends() -> None:
     """In `light` a cancelled command is neither an event nor a result."""
     probe = ProbeSpec("exec", command=("ready",), period_s=1)
-    bench = Bench(ProbeKind.READINESS, probe, "", light=True)
+    model = MODEL.on_server(V1_36.newest)
+    bench = Bench(ProbeKind.READINESS, probe, "", light=True, model=model)
     bench.begin()
     assert bench.run(5).results[-1][1] is ProbeResult.SUCCESS
     bench.manager.stop_liveness_and_startup(bench.pod, bench.status, bench.turn())
