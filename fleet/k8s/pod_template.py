@@ -21,6 +21,10 @@ from fleet.quantity import parse_quantity
 _intern = sys.intern
 _R = TypeVar("_R", bound=Record)
 DEFAULT_MODE = 0o644
+NO_GIT_REPO = (
+    "git-repo volume plugin has been disabled; if necessary, it may be re-enabled by enabling "
+    "the feature-gate `GitRepoVolumeDriver`"
+)
 HUGE_PAGES = "HugePages"  # a medium; with "-2Mi" it names the size
 HUGE_PAGES_RESOURCE = "hugepages-"
 NO_QUANTITY = (
@@ -335,7 +339,9 @@ def decode_volumes(spec: dict[str, Any]) -> tuple[pods.VolumeSpec, ...]:
             each,
             mounted=each["name"] in mounts | devices,
             block=each["name"] in devices,
-            flaw=_medium_flaw((each.get("emptyDir") or {}).get("medium") or "", spec),
+            flaw=NO_GIT_REPO
+            if "gitRepo" in each
+            else _medium_flaw((each.get("emptyDir") or {}).get("medium") or "", spec),
         )
         for each in spec.get("volumes") or ()
     )

@@ -248,3 +248,22 @@ def test_an_ephemeral_container_waits_for_its_target(*, light: bool) -> None:
         assert f"Error: {text}" in sim.said("Failed")
     sim.run_for(seconds=120)
     assert "running" in sim.status("p")[field][0]["state"]
+
+
+@pytest.mark.parametrize("kind", ["gitRepo", "flexVolume", "rbd"])
+def test_a_volume_whose_plug_in_kubelets_have_no_more(kind: str) -> None:
+    """Source: desired_state_of_world.go, AddPodToVolume; git_repo.go, SetUpAt."""
+    sim = started()
+    made: Object = {"name": "c", **PULLED, "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
+    sim.create_pod("p", containers=[made], volumes=[{"name": "v", kind: {}}])
+    sim.run_for(seconds=60)
+    assert sim.phase("p") == "Pending"
+    [text] = sim.said("FailedMount")
+    assert text == (
+        'MountVolume.SetUp failed for volume "v" : git-repo volume plugin has been disabled; if '
+        "necessary, it may be re-enabled by enabling the feature-gate `GitRepoVolumeDriver`"
+        if kind == "gitRepo"
+        else "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], "
+        "failed to process volumes=[v]: failed to get Plugin from volumeSpec for volume "
+        '"v" err=no volume plugin matched'
+    )

@@ -53,7 +53,14 @@ from fleet.kubelet.volumes.token_cache import CSITokens
 
 QUIET = "-"  # an operation failed without an event: it is tried again after its back-off
 _SECRET_STEPS = frozenset((Step.STAGE_SECRET, Step.PUBLISH_SECRET))
-CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral"))
+LOST_KINDS = frozenset(
+    (
+        *("cephfs", "flexVolume", "flocker", "glusterfs", "photonPersistentDisk", "quobyte"),
+        *("rbd", "scaleIO", "storageos"),
+    )
+)
+"""No kubelet has their plug-ins any more, and none has a driver of flexVolume by itself."""
+CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral")) | LOST_KINDS
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104
 _STREAM_AGAIN = 0x7010A
@@ -337,7 +344,10 @@ class ClaimVolumes:
             return error
         if each.step in _SECRET_STEPS:
             self._look_for_secrets(pod, each, turn)
-        if each.step in (Step.CLAIM, Step.SIZE):
+        if each.spec.kind in LOST_KINDS:
+            what = f'failed to get Plugin from volumeSpec for volume "{each.spec.name}"'
+            self._fail(each, f"{what} err=no volume plugin matched")
+        elif each.step in (Step.CLAIM, Step.SIZE):
             self._get(pod, each, Op.GET_CLAIM, each.claim, turn)
         elif each.step is Step.VERIFY:
             self._get(pod, each, Op.GET_NODE_ATTACHED, "", turn)
