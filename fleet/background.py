@@ -13,7 +13,9 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+import uvloop
 
 from fleet.errors import FleetError
 
@@ -22,6 +24,7 @@ BACKOFF_MAX_S = 60.0
 STEADY_S = 300.0  # after so long without a failure the next one is a first one again
 
 Work = Callable[[], Coroutine[None, None, object]]
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -116,3 +119,25 @@ async def give_up(*tasks: asyncio.Future[Any]) -> None:
     for ended in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(ended, Exception):
             log.error("a task failed at its end: %r", ended, exc_info=ended)
+
+
+class Loop(uvloop.Loop):
+    """uvloop, which alone closes the descriptor of a socket that it was given.
+
+    Of a connection that is reset before TLS has written its first message, uvloop 0.23 closes the
+    descriptor and leaves its number in the socket, which aiohttp's error keeps until the garbage
+    collector closes that number once more. By then it may be another connection's.
+    """
+
+    async def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Connect as asyncio does; a given socket has no descriptor afterwards."""
+        try:
+            return await super().create_connection(*args, **kwargs)
+        finally:
+            if kwargs.get("sock") is not None:
+                kwargs["sock"].detach()
+
+
+def run_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Do it on a loop of its own, to its end."""
+    return uvloop.run(work, loop_factory=Loop)

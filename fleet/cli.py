@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 import click.shell_completion
-import uvloop
 
 from fleet import KUBERNETES_VERSION, __version__
+from fleet.background import run_loop
 from fleet.errors import Exit, FleetError, UsageError, masked
 from fleet.report.printed import listed, printed, table
 from fleet.run import cli_options
@@ -242,7 +242,7 @@ def _play(settings: "Settings", player: "ScenarioPlayer | None") -> int:
             click.echo(f"fleet: the summary is not kept: {outcome.problem}", err=True)
         return outcome.exit_code
 
-    return uvloop.run(run())
+    return run_loop(run())
 
 
 @cli.group()
@@ -852,7 +852,7 @@ def install_command(extra: str) -> str:
 def _run(work: Coroutine[object, object, T]) -> T:
     """Do it; SIGTERM ends it as Ctrl-C does, so that what was begun is undone."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    return uvloop.run(work)
+    return run_loop(work)
 
 
 def _note(line: str) -> None:

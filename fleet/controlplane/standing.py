@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
+from fleet.background import run_loop
 from fleet.controlplane.build import provide_binaries
 from fleet.controlplane.controlplane import ControlPlane, Probe, check_options
 from fleet.controlplane.directory import (
@@ -233,13 +234,11 @@ def supervisor() -> None:
     It is nobody's child, reports to its starter on stdout, then lets go of the pipe. Its log is
     stderr.
     """
-    import uvloop  # noqa: PLC0415 - commands have a loop of their own
-
     if os.fork() != 0:  # there is no thread yet
         os._exit(0)  # the starter needs not wait for us, and we never are its zombie
     _report(pid=os.getpid())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    sys.exit(uvloop.run(_supervise(from_json(ControlPlaneOptions, sys.argv[1]))))
+    sys.exit(run_loop(_supervise(from_json(ControlPlaneOptions, sys.argv[1]))))
 
 
 async def _supervise(options: ControlPlaneOptions) -> int:

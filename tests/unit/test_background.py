@@ -1,12 +1,15 @@
 """A task beside a run that fails is begun again or ends the run; none fails unheard."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from fleet.background import STEADY_S, Background, give_up
+from fleet.background import STEADY_S, Background, give_up, run_loop
 from fleet.errors import SetupError
+from fleet.server.listener import reset
 
 FOREVER = 8  # waits that a test watches
 
@@ -150,3 +153,23 @@ def test_the_end_of_a_task_that_fails_while_it_ends_is_logged(
 
     asyncio.run(play())
     assert "KeyError('late')" in caplog.text
+
+
+def test_a_connection_that_is_reset_at_once_closes_its_descriptor_once() -> None:
+    """Else the collector would close the number again that its socket keeps, whose it may be."""
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            ours = socket.create_connection(server.getsockname())
+            reset(server.accept()[0])
+        number = ours.fileno()
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            await loop.create_connection(
+                asyncio.Protocol, sock=ours, ssl=True, server_hostname="server"
+            )
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(number)
+        assert ours.fileno() == -1
+
+    run_loop(play())
