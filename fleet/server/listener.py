@@ -32,7 +32,6 @@ HANDSHAKES_MAX = 256
 HANDSHAKE_S = 10.0
 KUBELET_CONNECTIONS = "connections to kubelets"
 LOOPBACK_DEVICE = b"lo"
-NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 log = logging.getLogger(__name__)
 
@@ -145,10 +144,10 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in NO_ROOM:
+                if not (limit := own_limit(error)):
                     raise
                 log.warning("the kubelets' servers take no more connections: %s", error.strerror)
-                self._hit_limit(own_limit(error))
+                self._hit_limit(limit)
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(1.0, self._again, listening)
                 return

@@ -753,7 +753,8 @@ def test_a_pool_with_all_its_connections_full_says_so(
 def test_a_dial_that_fails_here_is_no_failure_of_the_server(
     certificate: Certificate, monkeypatch: pytest.MonkeyPatch, number: int, limit: str
 ) -> None:
-    def begin(_connection: Connection, _limit_ns: int) -> None:
+    def begin(_connection: Connection, _limit_ns: int, *, hangs: bool) -> None:
+        assert not hangs
         raise OSError(number, "it fails")
 
     async def test(_peer: Peer, harness: Harness) -> None:

@@ -139,27 +139,24 @@ class Connection:
     full_ns: int = 0  # when more was there last than is read at a time
     reply: bytes = b""  # of a proxy, as far as it has come
 
-    def begin(self, limit_ns: int) -> None:
-        """Start to connect to the first of its places. Raises OSError."""
+    def begin(self, limit_ns: int, *, hangs: bool) -> None:
+        """Start to connect to the first of its places. Raises OSError.
+
+        If it hangs no packet of the handshake comes back.
+        """
         address = self.places[0]
         sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.sock = sock
         self.fd = sock.fileno()
         self.state = ConnectionState.CONNECTING
         self.limit_ns = limit_ns
+        if hangs:
+            return
         self.mask = WRITE
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         error = sock.connect_ex(address.sockaddr)
         if error not in (0, errno.EINPROGRESS):
             raise OSError(error, os.strerror(error))
-
-    def hang(self, limit_ns: int) -> None:
-        """Connect to nothing: no packet of the handshake comes back. Raises OSError."""
-        address = self.places[0]
-        self.sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self.fd = self.sock.fileno()
-        self.state = ConnectionState.CONNECTING
-        self.limit_ns = limit_ns
 
     def advance(
         self, context: TlsContext, server_name: str, now_ns: int, tunnel: bytes = b""

@@ -335,11 +335,10 @@ class Dials:
         if cut is Cut.RESET:
             self._failed(connection, "connection refused", Failure.DIAL)
             return
+        hangs = cut is not None  # a handshake needs both directions
         try:
-            if cut is not None:  # a handshake needs both directions
-                connection.hang(now_ns + self._resolver.connect_ns())
-            else:
-                connection.begin(now_ns + self._resolver.connect_ns())
+            connection.begin(now_ns + self._resolver.connect_ns(), hangs=hangs)
+            if not hangs:
                 self._descriptors.poller.register(connection.fd, connection.mask)
         except OSError as error:
             self._next_address(connection, error)

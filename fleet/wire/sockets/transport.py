@@ -501,8 +501,6 @@ class Transport:
         """Close everything; what waits is answered with CANCELLED."""
         for pool in list(self._pools):
             self.close_pool(pool)
-        for connection in list(self._by_fd.values()):
-            self._descriptors.discard(connection)
         self._poller.close()
         await self._dials.close()
 
