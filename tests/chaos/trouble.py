@@ -102,16 +102,18 @@ async def _stalled(stage: Stage, component: str) -> AsyncIterator[None]:
         stage.plane.signal(component, signal.SIGCONT)
 
 
-@kind("apiserver-killed", 1, 8)
-async def _apiserver_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    async with _killed(stage, APISERVER):
-        yield
+def _of(way: Callable[[Stage, str], AbstractAsyncContextManager[None]], component: str) -> Player:
+    return lambda stage, _fleet, _blow: way(stage, component)
 
 
-@kind("apiserver-stalled", 2, 12)
-async def _apiserver_stalled(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    async with _stalled(stage, APISERVER):
-        yield
+KINDS |= {
+    "apiserver-killed": Kind(_of(_killed, APISERVER), (1, 8)),
+    "apiserver-stalled": Kind(_of(_stalled, APISERVER), (2, 12)),
+    "etcd-killed": Kind(_of(_killed, ETCD), (1, 8)),
+    "etcd-stalled": Kind(_of(_stalled, ETCD), (2, 12)),
+    "controllers-killed": Kind(_of(_killed, CONTROLLER_MANAGER), (2, 10)),
+    "scheduler-killed": Kind(_of(_killed, SCHEDULER), (2, 10)),
+}
 
 
 @kind("apiserver-new-certificate", 1, 3)
@@ -124,18 +126,6 @@ async def _new_certificate(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIte
         yield
 
 
-@kind("etcd-killed", 1, 8)
-async def _etcd_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    async with _killed(stage, ETCD):
-        yield
-
-
-@kind("etcd-stalled", 2, 12)
-async def _etcd_stalled(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    async with _stalled(stage, ETCD):
-        yield
-
-
 @kind("etcd-slow", 5, 15)
 async def _etcd_slow(stage: Stage, _fleet: Fleet, blow: Blow) -> AsyncIterator[None]:
     """Have each request and each answer of etcd take 25 to 250 ms longer, as on a slow disk."""
@@ -144,18 +134,6 @@ async def _etcd_slow(stage: Stage, _fleet: Fleet, blow: Blow) -> AsyncIterator[N
         yield
     finally:
         stage.disk.delay_s = 0
-
-
-@kind("controllers-killed", 2, 10)
-async def _controllers_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    async with _killed(stage, CONTROLLER_MANAGER):
-        yield
-
-
-@kind("scheduler-killed", 2, 10)
-async def _scheduler_killed(stage: Stage, _fleet: Fleet, _blow: Blow) -> AsyncIterator[None]:
-    async with _killed(stage, SCHEDULER):
-        yield
 
 
 @kind("429-storm", 3, 12)
