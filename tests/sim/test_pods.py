@@ -3,7 +3,7 @@
 import pytest
 from world.pod_world import model_of
 from world.sim_faults import AnswersSlow, ApiServerAnswers, ConnectionsRefused
-from world.simulation import WATCHES, Simulation
+from world.simulation import WATCHES, Simulation, started
 from world.transport import Sent
 
 pytest_plugins = ("sim_encodings",)
@@ -24,11 +24,6 @@ def counts(sent: list[Sent]) -> dict[str, int]:
 def reasons(sim: Simulation, about: str) -> list[str]:
     events = sim.events()
     return [str(e["reason"]) for e in events if e["involvedObject"]["name"] == about]
-
-
-def started(seed: int = 1, *, light: bool = False) -> Simulation:
-    """Return a node that has settled."""
-    return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
 def test_a_pod_starts_within_a_second_or_two() -> None:

@@ -1,18 +1,13 @@
 """Probes in virtual time: thresholds and periods, what status and events show, what they cost."""
 
 import pytest
-from world.simulation import Simulation
+from world.simulation import Simulation, started
 
 pytest_plugins = ("sim_encodings",)
 
 HTTP = {"httpGet": {"path": "/healthz", "port": 8080}}
 READINESS = "fleet.emulator/readiness-probe"
 LIVENESS = "fleet.emulator/liveness-probe"
-
-
-def started(seed: int = 1, *, light: bool = False) -> Simulation:
-    """Return a node that has settled."""
-    return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
 def container(sim: Simulation, pod: str = "web") -> dict[str, object]:

@@ -3,17 +3,12 @@
 import itertools
 
 import pytest
-from world.simulation import Simulation
+from world.simulation import Simulation, started
 from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 
 PREFIX = "fleet.emulator/"
-
-
-def started(seed: int = 1, *, light: bool = False) -> Simulation:
-    """Return a node that has settled."""
-    return Simulation(seed=seed, light=light).run_for(seconds=60)
 
 
 def container(name: str = "c", script: str = "", **fields: object) -> Object:

@@ -351,3 +351,8 @@ class Simulation:
             edges = [since_ns or (times or [0])[0], *times, end_ns]
             longest = max(longest, *(after - before for before, after in pairwise(edges)))
         return longest / NS_PER_S
+
+
+def started(seed: int = 1, *, light: bool = False) -> Simulation:
+    """Return a node that has settled."""
+    return Simulation(seed=seed, light=light).run_for(seconds=60)
