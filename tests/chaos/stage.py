@@ -32,7 +32,6 @@ from chaos.admin import (
     DEPLOYMENTS,
     ERRORS,
     LEASES,
-    NAMES_ONLY,
     NODES,
     PODS,
     Admin,
@@ -56,7 +55,6 @@ END_S_MAX = 300.0
 DEPLOYED = 10
 """Deployments, over which the pods are spread."""
 DISK_KIB = 32 << 10
-DISK_S = 30.0
 
 
 @dataclass(slots=True)
@@ -330,12 +328,6 @@ class Stage:
         """Draw a node that is there."""
         there = set(await self.admin.names(NODES)) & fleet.expected()
         return self.draws.choice(sorted(there))
-
-    async def pods_on(self, node: str) -> list[Json]:
-        found = await self.admin.get(
-            f"{PODS}?fieldSelector=spec.nodeName={node}", accept=NAMES_ONLY
-        )
-        return list(found["items"])
 
 
 @contextlib.asynccontextmanager

@@ -182,10 +182,6 @@ class RealKubelet:
         return (self.directory / "kubelet.log").read_text(errors="replace")
 
     @property
-    def runtime_log(self) -> str:
-        return (self.directory / "cri.log").read_text(errors="replace")
-
-    @property
     def manifests(self) -> Path:
         """Where it looks for static pods."""
         return self.directory / "manifests"
@@ -231,12 +227,6 @@ class RealKubelet:
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
         self._runtime = self._start("cri.log", (*command, *own, *network), environment)
         self._until(self.socket.exists, self._runtime, "cri.log")
-
-    def stop_runtime(self) -> None:
-        """Kill the runtime: what it ran is forgotten, which no containerd does."""
-        assert self._runtime is not None
-        _end(self._runtime, signal.SIGKILL)
-        self.socket.unlink(missing_ok=True)
 
     def start_kubelet(self) -> None:
         """Start the kubelet, the first time or again; it knows no plug-in yet."""

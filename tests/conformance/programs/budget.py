@@ -19,8 +19,6 @@ UNITS = 2 << 20
 """For a script or a probe of a pod, between two instants of its run."""
 UNITS_WHOLE = 4 << 20
 """For a user who runs a command: `kubectl cp` reads and writes archives of many megabytes."""
-UNITS_SERVED = 64 << 10
-"""For what a server in a pod runs because of a request: others may send many."""
 REFILLS_MAX = 2
 """So many whole accounts are spent on one run before it is taken for one that never ends."""
 COMMAND_UNITS = 1000
