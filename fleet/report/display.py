@@ -11,16 +11,15 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO, cast
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.markup import escape
-from rich.text import Text
+from typing import TYPE_CHECKING, TextIO, cast
 
 from fleet.report.figure import Kind, figure
 from fleet.report.report import own_limit_words
 from fleet.report.summary_text import size
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.live import Live
 
 FRAME_S = 0.25  # the least time between two frames: four a second
 CHANGED_LINE_S = 10.0
@@ -35,6 +34,8 @@ MORE_FAULTS = "fault "
 BAR_COLUMNS = 30
 DELAYS = ("request_p99_ms", "lease_late_p99_ms")
 STATE_STYLES = {"Running": "green", "Failed": "red", "Pending": "yellow"}
+Words = list[tuple[str, str]]
+"""Pieces of a line, each with its style on a terminal."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,39 +92,29 @@ class Unfailing:
 class Display:
     """The live display of one run."""
 
-    def __init__(
-        self,
-        *,
-        hints: tuple[str, ...] = (),
-        stream: TextIO | None = None,
-        is_live: bool | None = None,
-        is_quiet: bool = False,
-    ) -> None:
-        self.console = Console(
-            file=cast("TextIO", Unfailing(stream or sys.stderr)), highlight=False, soft_wrap=False
-        )
-        """For log handlers: what is printed here appears above the live block."""
-        self._is_live = not is_quiet and (self._can_draw() if is_live is None else is_live)
+    def __init__(self, *, stream: TextIO | None = None, is_quiet: bool = False) -> None:
+        self._stream = cast("TextIO", Unfailing(stream or sys.stderr))
+        self._console = None if is_quiet else _terminal(self._stream)
         self._is_quiet = is_quiet
         """Only notes are printed."""
         self._rising_from: tuple[float, int] | None = None
         """When nodes began to become Ready, and how many were."""
-        self._hints = hints  # e.g. the kubeconfig's path; the last lines of the block
+        self._hints: tuple[str, ...] = ()  # the last lines of the block: how to end the run
         self._phase = "starting"
         self._figures = LiveFigures()
         self._live: Live | None = None
-        self._drawn: list[tuple[str, str]] = []
+        self._drawn: list[tuple[str, Words]] = []
         self._next_frame_s = 0.0
         self._printed: tuple[object, ...] = ()
         self._printed_s = float("-inf")
 
     def start(self) -> None:
         """Begin to draw; may follow a `stop`, after something else had the terminal."""
-        if not self._is_live:
-            self.hint(*self._hints)
-        elif self._live is None:
+        if self._console is not None and self._live is None:
+            from rich.live import Live  # noqa: PLC0415 - see `_terminal`
+
             self._live = Live(
-                console=self.console,
+                console=self._console,
                 auto_refresh=False,  # a thread of its own would draw what did not change
                 redirect_stdout=False,
                 redirect_stderr=False,
@@ -141,7 +132,7 @@ class Display:
         self._phase = name
         if self._live is not None:
             self._draw()
-        elif not self._is_live and not is_step:
+        elif self._console is None and not is_step:
             self._print_line()
 
     def over(self) -> None:
@@ -153,7 +144,7 @@ class Display:
     def hint(self, *hints: str) -> None:
         """Replace the last lines of the block: where the kubeconfig is, how to end the run."""
         self._hints = hints
-        if not self._is_live:
+        if self._console is None:
             for line in hints:
                 self.tell(line)
 
@@ -171,7 +162,7 @@ class Display:
             if figures.elapsed_s >= self._next_frame_s:
                 self._next_frame_s = figures.elapsed_s + FRAME_S
                 self._draw()
-        elif not self._is_live and figures.elapsed_s >= self._line_due_s(figures):
+        elif self._console is None and figures.elapsed_s >= self._line_due_s(figures):
             self._print_line()
 
     def tell(self, line: str) -> None:
@@ -181,7 +172,11 @@ class Display:
 
     def note(self, line: str) -> None:
         """Print one line for good, above the block; whole, as it may be a command to copy."""
-        self.console.print(Text(line), soft_wrap=True)
+        if self._console is None:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+        else:
+            self._console.print(line, markup=False, emoji=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Leave the last frame on the terminal."""
@@ -196,9 +191,6 @@ class Display:
             self._live.transient = True
         self.stop()
 
-    def _can_draw(self) -> bool:
-        return self.console.is_terminal and not self.console.is_dumb_terminal
-
     # The live block.
 
     def _draw(self) -> None:
@@ -208,27 +200,32 @@ class Display:
             self._drawn = rows
             self._live.update(self._block(), refresh=True)
 
-    def _block(self) -> Group:
-        return Group(*[_line_of(label, text) for label, text in self._rows()])
+    def _block(self) -> "Group":
+        from rich.console import Group  # noqa: PLC0415 - see `_terminal`
+        from rich.text import Text  # noqa: PLC0415
 
-    def _rows(self) -> list[tuple[str, str]]:
-        """Return the lines as markup by label; empty ones are left out."""
+        lines = (_line_of(*row) for row in self._rows())
+        return Group(*[Text.assemble(*line, no_wrap=True, overflow="ellipsis") for line in lines])
+
+    def _rows(self) -> list[tuple[str, Words]]:
+        """Return the lines by label; empty ones are left out."""
         now = self._figures
+        head = [("fleet", "bold cyan"), (f"  {self._phase}  ", ""), (clock(now.elapsed_s), "dim")]
         rows = [
-            ("", f"[bold cyan]fleet[/]  {escape(self._phase)}  [dim]{clock(now.elapsed_s)}[/]"),
+            ("", head),
             ("nodes", self._nodes(now)),
             *_facts(now),
-            *((f"hint {i}", f"[dim]{escape(hint)}[/]") for i, hint in enumerate(self._hints)),
+            *((f"hint {i}", [(hint, "dim")]) for i, hint in enumerate(self._hints)),
         ]
         return [row for row in rows if row[1]]
 
-    def _nodes(self, now: LiveFigures) -> str:
+    def _nodes(self, now: LiveFigures) -> Words:
         if not now.nodes_requested:
-            return ""
-        words = f"[bold]{now.nodes_ready:,}[/] of {now.nodes_requested:,} Ready"
+            return []
+        words = f" of {now.nodes_requested:,} Ready"
         if now.nodes_ready < now.nodes_requested:
             words += f", {now.nodes_registered:,} registered{self._left(now)}"
-        return f"{self._bar(now)}  {words}"
+        return [*self._bar(now), ("  ", ""), (f"{now.nodes_ready:,}", "bold"), (words, "")]
 
     def _left(self, now: LiveFigures) -> str:
         """Say how long it takes until all nodes are Ready if it goes on as so far."""
@@ -241,18 +238,20 @@ class Display:
         left_s = (now.nodes_requested - now.nodes_ready) * took_s / gained
         return f", about {clock(left_s)} left"
 
-    def _bar(self, now: LiveFigures) -> str:
+    def _bar(self, now: LiveFigures) -> Words:
         """Draw what is Ready in green, what is registered in yellow."""
-        is_unicode = (self.console.encoding or "").lower().startswith("utf")
+        assert self._console is not None, "only a terminal has a block"
+        is_unicode = (self._console.encoding or "").lower().startswith("utf")
         full, empty = ("━", "╌") if is_unicode else ("#", "-")
-        columns = min(BAR_COLUMNS, max(0, self.console.width - 60))
+        columns = min(BAR_COLUMNS, max(0, self._console.width - 60))
         ready = columns * min(now.nodes_ready, now.nodes_requested) // now.nodes_requested
         registered = columns * min(now.nodes_registered, now.nodes_requested) // now.nodes_requested
         registered = max(registered, ready)
-        return (
-            f"[green]{full * ready}[/][yellow]{full * (registered - ready)}[/]"
-            f"[dim]{empty * (columns - registered)}[/]"
-        )
+        return [
+            (full * ready, "green"),
+            (full * (registered - ready), "yellow"),
+            (empty * (columns - registered), "dim"),
+        ]
 
     # Plain lines.
 
@@ -274,23 +273,29 @@ class Display:
         now = self._figures
         self._printed, self._printed_s = self._state(now), now.elapsed_s
         facts = [
-            _said_of(label) + Text.from_markup(markup).plain
-            for label, markup in _facts(now)
-            if markup
+            _said_of(label) + "".join(text for text, _ in words)
+            for label, words in _facts(now)
+            if words
         ]
         words = "; ".join(filter(None, [_plain_nodes(now) + self._left(now), *facts]))
-        line = f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else "")
-        # Readers of logs cut them, not a width that nobody set.
-        self.console.print(Text(line), soft_wrap=True)
+        self.note(f"[{clock(now.elapsed_s):>5}] {self._phase}" + (f": {words}" if words else ""))
 
 
-def _line_of(label: str, markup: str) -> Text:
-    is_row = label and not label.startswith("hint ")
+def _terminal(stream: TextIO) -> "Console | None":
+    """Return what draws on a terminal; None where lines are all that can be shown."""
+    if not stream.isatty():
+        return None
+    from rich.console import Console  # noqa: PLC0415 - 5 MB, which a log does without
+
+    console = Console(file=stream, highlight=False, soft_wrap=False)
+    return console if console.is_terminal and not console.is_dumb_terminal else None
+
+
+def _line_of(label: str, words: Words) -> Words:
+    if not label or label.startswith("hint "):
+        return words
     shown = "" if label.startswith(MORE_FAULTS) else label
-    prefix = f"  [dim]{shown:<{LABEL_COLUMNS}}[/]" if is_row else ""
-    line = Text.from_markup(prefix + markup)
-    line.no_wrap, line.overflow = True, "ellipsis"
-    return line
+    return [("  ", ""), (f"{shown:<{LABEL_COLUMNS}}", "dim"), *words]
 
 
 def clock(seconds: float) -> str:
@@ -310,21 +315,26 @@ def _plain_nodes(now: LiveFigures) -> str:
     return words
 
 
-def _facts(now: LiveFigures) -> list[tuple[str, str]]:
-    """Return what both forms show, as markup by label; some of it is empty."""
-    limits = f"[red]{own_limit_words(now.own_limits)}; the run is invalid[/]"
+def _facts(now: LiveFigures) -> list[tuple[str, Words]]:
+    """Return what both forms show, by label; some of it is empty."""
+    limits = f"{own_limit_words(now.own_limits)}; the run is invalid" if now.own_limits else ""
+    is_held = now.nodes_ready < now.nodes_requested
     return [
-        ("own limits", limits if now.own_limits else ""),
-        ("held back by", now.held_by if now.nodes_ready < now.nodes_requested else ""),
-        ("scenario", escape(now.scenario)),
+        ("own limits", _words(limits, "red")),
+        ("held back by", _words(now.held_by if is_held else "")),
+        ("scenario", _words(now.scenario)),
         *_faults(now.faults),
         ("pods", _pods(now.pods)),
         ("requests", _requests(now)),
-        ("leases", _leases(now)),
-        ("agents", _agents(now)),
-        ("fleet", _process(now)),
-        ("control plane", _cores(now.controlplane_cpu)),
+        ("leases", _words(_leases(now))),
+        ("agents", _words(_agents(now))),
+        ("fleet", _words(_process(now))),
+        ("control plane", _words(_cores(now.controlplane_cpu))),
     ]
+
+
+def _words(text: str, style: str = "") -> Words:
+    return [(text, style)] if text else []
 
 
 PLAIN = {
@@ -338,34 +348,34 @@ def _said_of(label: str) -> str:
     return PLAIN.get(label, "fault " if label.startswith("fault") else f"{label} ")
 
 
-def _faults(faults: Sequence[str]) -> list[tuple[str, str]]:
+def _faults(faults: Sequence[str]) -> list[tuple[str, Words]]:
     """Return a line for each of the first faults; only the first has a label that is shown."""
-    lines = [escape(each) for each in faults[:FAULTS_SHOWN]]
+    lines = list(faults[:FAULTS_SHOWN])
     if len(faults) > FAULTS_SHOWN:
         lines.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
     return [
-        (f"{MORE_FAULTS}{number}" if number else "faults", f"[red]{each}[/]")
+        (f"{MORE_FAULTS}{number}" if number else "faults", [(each, "red")])
         for number, each in enumerate(lines)
     ]
 
 
-def _pods(pods: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"[{STATE_STYLES.get(state, 'default')}]{count:,} {state}[/]"
+def _pods(pods: Mapping[str, int]) -> Words:
+    shown = [
+        (f"{count:,} {state}", STATE_STYLES.get(state, ""))
         for state, count in pods.items()
         if count
-    )
+    ]
+    return [piece for each in shown for piece in ((", ", ""), each)][1:]
 
 
-def _requests(now: LiveFigures) -> str:
+def _requests(now: LiveFigures) -> Words:
     if not (now.nodes_registered or now.requests_per_s or now.api_errors):
-        return ""
-    words = f"{now.requests_per_s:,.0f}/s"
+        return []
+    words = f"{now.requests_per_s:,.0f}/s, "
     if now.request_p99_ms is not None:
-        words += f", p99 {_ms(now.request_p99_ms)}"
+        words += f"p99 {_ms(now.request_p99_ms)}, "
     errors = "error" if now.api_errors == 1 else "errors"
-    style = "red" if now.api_errors else "dim"
-    return f"{words}, [{style}]{now.api_errors:,} {errors}[/]"
+    return [(words, ""), (f"{now.api_errors:,} {errors}", "red" if now.api_errors else "dim")]
 
 
 def _leases(now: LiveFigures) -> str:

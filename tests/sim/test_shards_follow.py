@@ -539,7 +539,7 @@ def follower_run(nodes: int) -> Run:
     """Return a run that plays a scenario as shard 1, and whose nodes never become Ready."""
     settings = Settings.from_options(nodes=nodes, nodes_total=2 * nodes, shard=1, run_id="run")
     player = ScenarioPlayer(parse(SCENARIO, "outage.yaml"), Path("outage.yaml"))
-    run = Run(settings, display=Display(stream=StringIO(), is_live=False), player=player)
+    run = Run(settings, display=Display(stream=StringIO()), player=player)
     run._observation = cast("Observation", SimpleNamespace(begun=lambda: asyncio.sleep(0)))
     run._cluster = cast("ApiCluster", None)
     host = SimpleNamespace(settings=settings, managed=None, admin_labels=None)

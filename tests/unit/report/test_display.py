@@ -90,8 +90,9 @@ def test_rates_alone_are_no_news() -> None:
 
 def test_hints_and_notes_are_plain_lines_too() -> None:
     stream = io.StringIO()
-    display = Display(stream=stream, hints=("export KUBECONFIG=/tmp/[x]/k",))
+    display = Display(stream=stream)
     display.start()
+    display.hint("export KUBECONFIG=/tmp/[x]/k")
     display.note("WARNING [all] is well")
     assert stream.getvalue() == "export KUBECONFIG=/tmp/[x]/k\nWARNING [all] is well\n"
 
@@ -118,7 +119,8 @@ def seen(terminal: Terminal) -> str:
 
 
 def test_a_terminal_gets_a_block_with_a_bar(terminal: Terminal) -> None:
-    display = Display(stream=terminal, hints=("Ctrl-C drains [and] cleans up",))
+    display = Display(stream=terminal)
+    display.hint("Ctrl-C drains [and] cleans up")
     display.start()
     display.phase("bringing nodes up")
     figures = rising(61.0, watches=25_000, fleet_cpu=0.312, controlplane_cpu=1.52)
@@ -264,9 +266,9 @@ def test_clock(seconds: float, said: str) -> None:
 
 
 def test_the_quiet_see_only_what_needs_them() -> None:
-    for is_live in (False, True):
-        stream = Terminal()
-        display = Display(stream=stream, is_live=is_live, is_quiet=True, hints=("export K",))
+    for stream in (io.StringIO(), Terminal()):
+        display = Display(stream=stream, is_quiet=True)
+        display.hint("export K")
         display.start()
         display.phase("bringing nodes up")
         display.update(rising(1.0))

@@ -40,7 +40,7 @@ from fleet.run.user_command import check_command
 
 
 def make_run(**options: object) -> Run:
-    display = Display(stream=StringIO(), is_live=False)
+    display = Display(stream=StringIO())
     return Run(Settings.from_options(**options), display=display)
 
 
@@ -83,7 +83,7 @@ def test_what_to_try_next_fits_the_outcome(figures: dict[str, object], commands:
 
 def test_the_kubeconfig_that_was_asked_for_is_the_one_to_export(tmp_path: Path) -> None:
     run, written = make_run(kubeconfig_out=tmp_path / "mine"), StringIO()
-    run._display = Display(stream=written, is_live=False)
+    run._display = Display(stream=written)
     run._target.local = cast("ControlPlaneInfo", object())
     run._target.kubeconfig = Path("/its/own")
     run._tell_use()
@@ -139,7 +139,7 @@ def test_keys_of_a_profile_without_effect_are_told_once_by_the_first_process(
         settings = Settings.from_options(
             profile=(str(path),), kubeconfig=tmp_path / "none", shared=shared
         )
-        run = Run(settings, display=Display(stream=shown, is_live=False))
+        run = Run(settings, display=Display(stream=shown))
         with pytest.raises(UsageError, match="no such file"):
             asyncio.run(run.run())
         assert shown.getvalue().count(told) == count
