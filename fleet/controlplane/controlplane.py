@@ -17,6 +17,7 @@ import logging
 import os
 import secrets
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -249,11 +250,7 @@ class ControlPlane:
     ) -> ControlPlaneInfo:
         started = time.monotonic()
         self._progress("starting the control plane")
-        from fleet.controlplane.pki import (  # noqa: PLC0415 - 7 MB, for a start only
-            write_certificates,
-        )
-
-        certificates = self._certificates = write_certificates(layout.pki, SERVICE_IP)
+        certificates = self._certificates = await _write_certificates(layout.pki)
         url = f"https://{LOOPBACK}:{ports[APISERVER]}"
         self._write_files(layout, url, certificates)
         layout.ports.write_text(json.dumps(ports))
@@ -383,6 +380,23 @@ def check_options(options: ControlPlaneOptions) -> dict[str, int]:
     if options.kubeconfig_out is not None:
         check_kubeconfig_out(options.kubeconfig_out)
     return fixed_ports(options.extra_flags)
+
+
+async def _write_certificates(into: Path) -> directory.Certificates:
+    """Have another process make them: its library takes 7 MB, and ours is there for the run.
+
+    Raises SetupError.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "fleet.controlplane.pki", str(into), SERVICE_IP),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, problem = await process.communicate()
+    if process.returncode:
+        why = problem.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SetupError(f"no certificates in {into}: {why or process.returncode}")
+    return directory.Certificates.within(into)
 
 
 def _make_audit_log(path: Path) -> None:

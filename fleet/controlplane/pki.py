@@ -8,6 +8,7 @@ GenerateSelfSignedCertKeyWithOptions; client-go/util/certificate/certificate_man
 
 import datetime as dt
 import ipaddress
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -281,3 +282,7 @@ def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
+
+
+if __name__ == "__main__":  # a process of its own, for a control plane that starts
+    write_certificates(Path(sys.argv[1]), sys.argv[2])

@@ -1,5 +1,6 @@
 """Who each certificate says its bearer is, and that keys are private."""
 
+import asyncio
 import datetime as dt
 import ipaddress
 from pathlib import Path
@@ -8,8 +9,10 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fleet.controlplane.controlplane import _write_certificates
 from fleet.controlplane.directory import Certificates, Pair
 from fleet.controlplane.pki import write_certificates
+from fleet.errors import SetupError
 
 
 @pytest.fixture
@@ -85,3 +88,14 @@ def test_authorities_outlive_a_restart_and_leaves_do_not(certificates: Certifica
     ca, service_account, admin = (pair.key.read_bytes() for pair in pairs)
     assert [ca, service_account] == before[:2]
     assert admin != before[2]
+
+
+def test_they_are_made_by_a_process_of_its_own(tmp_path: Path) -> None:
+    """Its library would stay in the memory of a run: `test_a_run_begins_without`."""
+    made = asyncio.run(_write_certificates(tmp_path / "pki"))
+    assert made == Certificates.within(tmp_path / "pki")
+    assert made.ca.exists()
+    assert made.controller_manager_serving.exists()
+    (taken := tmp_path / "taken").touch()
+    with pytest.raises(SetupError, match=f"no certificates in {taken}: FileExistsError: .*exists"):
+        asyncio.run(_write_certificates(taken))
