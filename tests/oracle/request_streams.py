@@ -25,8 +25,6 @@ GONE_MIRROR = (404, 409)
 """It is gone, or another one has its name."""
 GONE = frozenset(LIMITS["reads_of_a_gone_pod"])
 [MISSES_MAX] = LIMITS["disks_known_at_a_start"]
-[CANCELLED_MAX] = LIMITS["cancelled_probes_of_a_pod"]
-CANCELLED = "rpc error: code = Canceled desc = context canceled"
 DISK = "InvalidDiskCapacity"
 RACES = ("NodeAllocatableEnforced", DISK)
 """Told at a start by goroutines of their own: which comes first is chance."""
@@ -94,17 +92,12 @@ def without_chance(
 ) -> tuple[list[Exchange], list[Exchange]]:
     """Leave out of the Events about an object what one node may tell and the other not."""
     kept = [*real], [*fleet]
-    for is_one, limit in ((is_cancelled_probe, CANCELLED_MAX), (is_disk, MISSES_MAX)):
-        for ours, theirs in (kept, kept[::-1]):
-            found = [each for each in ours if is_one(each)]
-            others = sum(is_one(each) for each in theirs)
-            for each in found[others : others + int(limit)]:
-                ours.remove(each)
+    for ours, theirs in (kept, kept[::-1]):
+        found = [each for each in ours if is_disk(each)]
+        others = sum(map(is_disk, theirs))
+        for each in found[others : others + int(MISSES_MAX)]:
+            ours.remove(each)
     return kept
-
-
-def is_cancelled_probe(each: Exchange) -> bool:
-    return str(each.body.get("message", "")).endswith(CANCELLED)
 
 
 def is_disk(each: Exchange) -> bool:

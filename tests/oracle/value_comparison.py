@@ -12,7 +12,6 @@ from oracle.normalisation import Leaf, is_time, seconds
 from oracle.oracle_limits import LIMITS
 from oracle.orders import misordered
 from oracle.request_streams import (
-    CANCELLED,
     aligned,
     brief,
     changes,
@@ -300,7 +299,7 @@ class Comparison:
             lone = [
                 key for key in keys[side] if key not in {*keys[other], *made[other], *made[side]}
             ]
-            similar = [key for key in lone if SIMILAR in key or key.endswith(CANCELLED)]
+            similar = [key for key in lone if SIMILAR in key]
             for key in lone:
                 if key not in similar[: int(REPEATS_MAX)]:
                     self._add(scene, f"event only {who}: {key}, in a patch")
