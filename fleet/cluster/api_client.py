@@ -27,7 +27,7 @@ import orjson
 
 from fleet import __version__
 from fleet.cluster.credentials import ClusterSelection, Credentials, Renewal
-from fleet.errors import FleetError, RemoteProtocolError, SetupError
+from fleet.errors import FleetError, RemoteProtocolError, SetupError, UsageError
 from fleet.wire.http2.hpack import seconds_of
 from fleet.wire.http2.http2_codec import BODY_BYTES_MAX, OVERSIZED
 from fleet.wire.http2.messages import Failure, Request, Response, StreamOpened
@@ -319,7 +319,7 @@ class Cluster:
         self.now_s = now_s
         self._troubled_s = float("-inf")  # when the server was last found out of order
         self._session: aiohttp.ClientSession | None = None
-        self._certificate: tuple[str, str] | None = None  # of the session
+        self._certificate: tuple[object, ...] = ()  # which one the session has
 
     @classmethod
     async def connect(cls, selection: ClusterSelection) -> Self:
@@ -377,8 +377,11 @@ class Cluster:
         limits: aiohttp.ClientTimeout | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send one request under the present credentials."""
-        if self._certificate != self.credentials.client_certificate:
-            await self.close()  # a new client certificate needs new connections
+        if self._certificate != self.credentials.certificate_mark:
+            with contextlib.suppress(UsageError):  # its file is being written
+                before, self._session = self._session, self._open()
+                if before is not None:
+                    await before.close()  # a new client certificate needs new connections
         authorization = self.credentials.authorization()
         if authorization:
             headers = [*headers, ("Authorization", authorization.decode())]
@@ -398,7 +401,7 @@ class Cluster:
 
     def _open(self) -> aiohttp.ClientSession:
         context = self.credentials.ssl_context(("http/1.1",))
-        self._certificate = self.credentials.client_certificate
+        self._certificate = self.credentials.certificate_mark
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 ssl=context,

@@ -17,6 +17,7 @@ client-go waits for the end; a plugin that is throttled has time then, and waits
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import logging
 import os
@@ -269,9 +270,18 @@ class Credentials:
         self._locate()
         return self.secrets() != before
 
-    def secrets(self) -> tuple[object, ...]:
+    def secrets(self) -> tuple[bytes | None, tuple[object, ...]]:
         """Return what changes when credentials are renewed."""
-        return (self.authorization(), self.client_certificate)
+        return (self.authorization(), self.certificate_mark)
+
+    @property
+    def certificate_mark(self) -> tuple[object, ...]:
+        """Return what another file of the client certificate has otherwise."""
+        with contextlib.suppress(OSError):
+            if self._configuration.cert_file:
+                found = Path(self._configuration.cert_file).stat()
+                return (found.st_ino, found.st_mtime_ns)
+        return ()
 
     def _refresh_in_cluster(self, *, force: bool) -> None:
         try:

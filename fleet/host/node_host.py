@@ -142,7 +142,6 @@ class NodeHost:
             impersonates=identity.mode is not IdentityMode.SHARED,
         )
         self._static_sources: list[StaticSource] = []
-        self._authorization = cluster.credentials.authorization()
         self._running: list[NodeId] = []  # by slot
         self._pacing = Pacing(StartLimit(is_cold=not settings.makes_settled))
         self._is_silent = False
@@ -537,17 +536,9 @@ class NodeHost:
             await asyncio.sleep(LOOK_S)
             with contextlib.suppress(SetupError):  # it has been reported, and is tried again
                 await self._cluster.renewal.renew()
-            self._pass_authorization_on()
+            self.transports.use_fresh_credentials()
             if refusals.is_storm() and self._identity.impersonation is Impersonation.USER:
                 await self._probe_again()
-
-    def _pass_authorization_on(self) -> None:
-        """Give the nodes the credentials that are valid now."""
-        authorization = self._cluster.credentials.authorization()
-        if authorization is None or authorization == self._authorization:
-            return
-        self._authorization = authorization
-        self.transports.set_authorization(authorization)
 
     async def _probe_again(self) -> None:
         """Name the nodes' group too, if the server wants it since the run began."""

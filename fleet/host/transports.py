@@ -18,6 +18,7 @@ from collections.abc import Callable
 from fleet.agents.runner import Agents
 from fleet.cluster.credentials import Credentials
 from fleet.cluster.identity import Identity
+from fleet.errors import UsageError
 from fleet.host.reactor_loop import ReactorLoop
 from fleet.k8s.effects import NodeId
 from fleet.k8s.well_known import NODE_USER
@@ -120,6 +121,7 @@ class Transports:
         health: ConnectionHealth,
     ) -> None:
         self._credentials = credentials
+        self._secrets = credentials.secrets()  # that those in `_own` have
         self._group = identity.group
         self._reactor = reactor
         self._reactor_loop = reactor_loop
@@ -178,10 +180,22 @@ class Transports:
         self._made.append(made)
         return made
 
-    def set_authorization(self, value: bytes) -> None:
-        """Let new requests with fleet's own credentials carry a rotated token."""
+    def use_fresh_credentials(self) -> None:
+        """Let what acts with fleet's own credentials have those that are valid now."""
+        credentials, before = self._credentials, self._secrets
+        authorization, certificate = fresh = credentials.secrets()
+        pair = credentials.client_certificate if certificate != before[1] else None
+        if pair is not None:
+            try:
+                credentials.ssl_context()
+            except UsageError:  # its file is being written; what there is goes on
+                return
+        self._secrets = fresh
         for each in self._own:
-            each.set_authorization(value)
+            if pair is not None:
+                each.use_certificate(pair)
+            if authorization is not None and authorization != before[0]:
+                each.set_authorization(authorization)
 
     def own_limits(self) -> Counter[str]:
         """Return how often all of them hit which limit of fleet's own."""

@@ -218,6 +218,20 @@ def test_a_rotated_token_and_a_small_table(certificate: Certificate) -> None:
     with_peer(certificate, test)
 
 
+def test_another_client_certificate_is_shown_on_new_connections(certificate: Certificate) -> None:
+    async def test(peer: Peer, harness: Harness) -> None:
+        harness.send(WATCH, "w")
+        await harness.opened(1)
+        harness.transport.use_certificate((str(certificate.certificate), str(certificate.key)))
+        harness.send()
+        answers = await harness.answers(2)
+        assert answers["w"].failure is Failure.LOST
+        assert answers["a"].code == 200
+        assert len(peer.connections) == 2
+
+    with_peer(certificate, test)
+
+
 def test_one_pool_sends_a_token_that_is_over_and_its_connection_stays(
     certificate: Certificate,
 ) -> None:

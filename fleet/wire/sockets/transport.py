@@ -478,6 +478,17 @@ class Transport:
         for connection in self._by_fd.values():
             connection.http2.outbound.use_plan(self._plans.of(connection.pool))
 
+    def use_certificate(self, pair: tuple[str, str]) -> None:
+        """Present another certificate, on new connections: a server looks at it as one begins.
+
+        Source: client-go/transport/cert_rotation.go, loadClientCert.
+        """
+        self._context.load_cert_chain(*pair)
+        for number, pool in self._pools.items():
+            self._dials.give_up(pool)
+            self.drop_connections(number, "the client certificate was replaced")
+            self._pump(pool)
+
     @property
     def has_token(self) -> bool:
         """Return whether requests carry a bearer token."""

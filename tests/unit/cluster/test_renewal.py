@@ -10,8 +10,9 @@ from world.cluster_fakes import write_kubeconfig
 
 from fleet.cluster import credentials as renewal
 from fleet.cluster.credentials import LOOK_EVERY_S, ClusterSelection, Credentials, Renewal
+from fleet.controlplane.pki import SelfSigned
 from fleet.errors import SetupError
-from fleet.host.node_host import NodeHost
+from fleet.host.transports import Transports
 
 EXPIRES_S = 1_577_836_800.0  # 2020-01-01
 EXPIRES = "2020-01-01T00:00:00Z"
@@ -160,25 +161,55 @@ def test_a_plugin_that_hangs_stops_nobody_whose_token_is_good(
     asyncio.run(play())
 
 
+def transports_of(credentials: Credentials, **does: object) -> Transports:
+    """Return the transports of a process, of which one has fleet's own credentials."""
+    parts = {
+        "_credentials": credentials,
+        "_secrets": credentials.secrets(),
+        "_own": [SimpleNamespace(**does)],
+    }
+    return cast("Transports", SimpleNamespace(**parts))
+
+
 def test_nodes_get_what_fleets_own_requests_have_renewed(tmp_path: Path) -> None:
     world = World(tmp_path, fails=0)
     told: list[bytes] = []
 
     async def play() -> None:
         renewal, credentials = await world.load()
-        fleet = cast(
-            "NodeHost",
-            SimpleNamespace(
-                _cluster=SimpleNamespace(credentials=credentials),
-                _authorization=credentials.authorization(),
-                transports=SimpleNamespace(set_authorization=told.append),
-            ),
-        )
-        NodeHost._pass_authorization_on(fleet)
+        fleet = transports_of(credentials, set_authorization=told.append)
+        Transports.use_fresh_credentials(fleet)
         assert told == []
         await renewal.renew()  # by the Lease of the run, say
-        NodeHost._pass_authorization_on(fleet)
-        NodeHost._pass_authorization_on(fleet)
+        Transports.use_fresh_credentials(fleet)
+        Transports.use_fresh_credentials(fleet)
 
     asyncio.run(play())
     assert told == [b"Bearer second"]
+
+
+def test_nodes_connect_again_with_a_client_certificate_that_was_replaced(tmp_path: Path) -> None:
+    """While its file is not whole they keep what they have."""
+    path, authority = tmp_path / "user.pem", SelfSigned()
+    path.write_bytes(authority.pem("first"))
+    user = {"client-certificate": str(path), "client-key": str(path)}
+    kubeconfig = write_kubeconfig(tmp_path / "k", {"server": "https://api.example:6443"}, user)
+    used: list[tuple[str, str]] = []
+
+    def replace(content: bytes) -> None:
+        (tmp_path / "fresh").write_bytes(content)
+        (tmp_path / "fresh").replace(path)
+
+    async def play() -> None:
+        credentials = await ClusterSelection(kubeconfig=kubeconfig).load()
+        fleet = transports_of(credentials, use_certificate=used.append)
+        Transports.use_fresh_credentials(fleet)
+        replace(b"-----BEGIN CERTIFICATE-----")
+        Transports.use_fresh_credentials(fleet)
+        assert used == []
+        replace(authority.pem("second"))
+        for _ in range(2):
+            Transports.use_fresh_credentials(fleet)
+
+    asyncio.run(play())
+    assert used == [(str(path), str(path))]
