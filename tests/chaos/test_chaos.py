@@ -15,9 +15,11 @@ import pytest
 from chaos import chaos
 from chaos.audit import AuditCounter
 from chaos.byte_proxy import Link
+from chaos.invariants import INVARIANTS
 from chaos.story import Story, stories, tables
 from chaos.trouble import KINDS, Deck
 
+PAGE = Path(__file__).parents[2] / "docs/explain/reliability.md"
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Test = Callable[[Link, Ends, Ends], Awaitable[None]]
 
@@ -185,3 +187,11 @@ def test_the_audit_log_is_counted_once_and_by_whole_lines(tmp_path: Path) -> Non
         ("LIST", "pods", 404): 1,
         ("PATCH", "pods/status", 200): 1,
     }
+
+
+def test_the_page_has_each_fault_and_each_invariant() -> None:
+    page = PAGE.read_text()
+    for name in KINDS:
+        assert page.count(f"\n| {name} |") == 2, name  # how long it took, and what held
+    for name in (*INVARIANTS, chaos.COUNTS, chaos.VERDICT, chaos.CLEAN):
+        assert f": {name}\n" in page, name
