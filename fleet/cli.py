@@ -771,10 +771,10 @@ def _become_locust(what: str, load: tuple[Path, ...], arguments: tuple[str, ...]
 
 
 def worker(**given: object) -> object:
-    """Host the nodes that a Locust master requests (default 127.0.0.1:5557).
+    """Host the nodes that a Locust master requests (default 127.0.0.1:5557), at most --nodes.
 
     For example:
-      fleet locust worker --locust-master 10.0.0.7:5557 --context test
+      fleet locust worker --locust-master 10.0.0.7:5557 -n 5000 --context test
     """
     given["locust_master"] = given.get("locust_master") or "127.0.0.1:5557"
     assert spawn.callback is not None
