@@ -154,7 +154,7 @@ def test_a_test_ends_with_the_verdict_and_its_report_stays(release: Release) -> 
         "run": {"duration": "1s", "slo": {"document": slo}},
     }
     said = release.install(**values)
-    assert f"wait --for=condition=complete --timeout=1h job/{RELEASE}-1" in said
+    assert f"wait --for=jsonpath='{{.status.conditions}}' --timeout=1h job/{RELEASE}-1" in said
     for revision, wanted in ((1, "pass"), (2, "fail")):
         pods, job = ended_with(release, revision)
         assert pods.keys() == {0, 1}
