@@ -32,6 +32,7 @@ LABEL_COLUMNS = 15
 FAULTS_SHOWN = 4
 MORE_FAULTS = "fault "
 BAR_COLUMNS = 30
+NODES_COLUMNS = 62  # of the line of nodes, without its bar and its three numbers
 DELAYS = ("request_p99_ms", "lease_late_p99_ms")
 STATE_STYLES = {"Running": "green", "Failed": "red", "Pending": "yellow"}
 Words = list[tuple[str, str]]
@@ -243,10 +244,11 @@ class Display:
         assert self._console is not None, "only a terminal has a block"
         is_unicode = (self._console.encoding or "").lower().startswith("utf")
         full, empty = ("━", "╌") if is_unicode else ("#", "-")
-        columns = min(BAR_COLUMNS, max(0, self._console.width - 60))
-        ready = columns * min(now.nodes_ready, now.nodes_requested) // now.nodes_requested
-        registered = columns * min(now.nodes_registered, now.nodes_requested) // now.nodes_requested
-        registered = max(registered, ready)
+        wanted = now.nodes_requested
+        room = self._console.width - NODES_COLUMNS - 3 * len(f"{wanted:,}")
+        columns = min(BAR_COLUMNS, max(0, room))
+        ready = columns * min(now.nodes_ready, wanted) // wanted
+        registered = max(ready, columns * min(now.nodes_registered, wanted) // wanted)
         return [
             (full * ready, "green"),
             (full * (registered - ready), "yellow"),

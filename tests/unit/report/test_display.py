@@ -140,6 +140,22 @@ def test_a_terminal_gets_a_block_with_a_bar(terminal: Terminal) -> None:
     ]
 
 
+@pytest.mark.parametrize("nodes", [300, 100_000])
+def test_the_bar_of_a_narrow_terminal_leaves_room_for_the_time_left(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    display = Display(stream=terminal)
+    display.start()
+    for elapsed_s, ready in ((1.0, 0), (2.0, 100), (12.0, 200)):
+        more = {"nodes_requested": nodes, "nodes_registered": nodes}
+        display.update(rising(elapsed_s, ready=ready, **more))
+    display.stop()
+    words = f"  200 of {nodes:,} Ready, {nodes:,} registered, about "
+    assert words in seen(terminal)
+    assert " left" in seen(terminal).rpartition(words)[2].splitlines()[0]
+
+
 def test_no_old_figures_stay_while_a_run_ends(terminal: Terminal) -> None:
     display = Display(stream=terminal)
     display.start()
