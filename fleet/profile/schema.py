@@ -123,6 +123,7 @@ class Metadata(Spec):
 
 
 WORDS = {
+    "int_parsing": "is not a whole number",
     "tuple_type": "is not a list",
     "too_short": "is too short: give one or more",
     "greater_than": "is not above {:.10g}",

@@ -85,6 +85,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--processes=5", "-n3"], "5 processes for 3 nodes; each process needs"),
         (["spawn", "--output=xml"], "'xml' is not one of 'text', 'json', 'yaml'"),
         (["spawn", "--shard=10000"], "--shard: '10000' is not below 10000"),
+        (["spawn", "--shard=0/3"], "--shard: '0/3' is not a whole number"),
         (["spawn", "--run-id=Upper"], "--run-id: 'Upper' is not lower-case letters, digits, '-'"),
         (["spawn", "--dashboard", "--until-ready"], "drop -- COMMAND, --until-ready, --duration"),
         (["spawn", "--slo=/no/such.yaml"], "--slo /no/such.yaml: No such file or directory"),
