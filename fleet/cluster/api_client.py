@@ -198,24 +198,27 @@ class Api:
             end = Response(0, b"", 0, 0, -1, failure, describe_failure(error))
         yield end
 
-    async def text(self, path: str) -> AsyncGenerator[bytes]:
+    async def text(self, path: str, server: str = "") -> AsyncGenerator[bytes]:
         """Yield a text that no API object is, such as `/metrics`, in the pieces that come.
 
         It is asked for once and not compressed, which would cost the server more than it saves
-        a network. Raises SetupError with the server's own words if it is not available.
+        a network. `server` is the URL of another one that takes our credentials, but for etcd.
+        Raises SetupError with the server's own words if it is not available.
         """
         cluster = self._cluster
-        cluster.requests[self.purpose] += 1
+        if not server:
+            cluster.requests[self.purpose] += 1
         headers = [*self._headers("text/plain"), ("Accept-Encoding", "identity")]
         try:
-            async with cluster.ask("GET", path, headers, limits=_STREAM_LIMITS) as response:
+            ask = cluster.ask("GET", path, headers, limits=_STREAM_LIMITS, server=server)
+            async with ask as response:
                 if response.status != 200:
                     raise SetupError(_answer(response, await _read(response)).message)
                 async for chunk in response.content.iter_any():
                     yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError, RemoteProtocolError) as error:
-            reason = describe_failure(error)
-            raise SetupError(f"{cluster.credentials.address}: {reason}") from error
+            where = server or cluster.credentials.address
+            raise SetupError(f"{where}: {describe_failure(error)}") from error
 
     async def status(self, path: str, timeout_s: float) -> int:
         """Ask once; return the code of the answer, 0 if none came in time. Nothing is raised."""
@@ -375,21 +378,22 @@ class Cluster:
         *,
         data: bytes | None = None,
         limits: aiohttp.ClientTimeout | None = None,
+        server: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send one request under the present credentials."""
+        """Send one request under the present credentials, which no plain HTTP carries."""
         if self._certificate != self.credentials.certificate_mark:
             with contextlib.suppress(UsageError):  # its file is being written
                 before, self._session = self._session, self._open()
                 if before is not None:
                     await before.close()  # a new client certificate needs new connections
         authorization = self.credentials.authorization()
-        if authorization:
+        if authorization and not server.startswith("http:"):
             headers = [*headers, ("Authorization", authorization.decode())]
         if self._session is None:
             self._session = self._open()
         async with self._session.request(
             method,
-            self.credentials.server + target,
+            (server or self.credentials.server) + target,
             data=data,
             headers=headers,
             server_hostname=self.credentials.server_name,

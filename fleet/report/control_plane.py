@@ -27,10 +27,10 @@ import time
 import tomllib
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import aiohttp
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -303,11 +303,9 @@ class ControlPlaneSampler:
         write: Callable[[bytes], bool],
         on_queues: Callable[[float, float], None],
     ) -> None:
-        self._cluster = cluster
         self._elapsed_s = elapsed_s
         self._write = write  # a whole line, or False
         self._on_queues = on_queues  # takes what `node_queues` finds
-        self._session: aiohttp.ClientSession | None = None
         self._asking = asyncio.Lock()
         self.has_looked = asyncio.Event()  # every component was asked once
         self._api = cluster.api(PURPOSE)
@@ -315,7 +313,8 @@ class ControlPlaneSampler:
         self.components = [Component(APISERVER, self._of_apiserver)]
         for name, port in (local.ports if local is not None else {}).items():
             if name != APISERVER and name in FAMILIES:
-                self.components.append(Component(name, self._of_port(name, port)))
+                server = f"{'http' if name == ETCD else 'https'}://127.0.0.1:{port}"
+                self.components.append(Component(name, partial(self._api.text, PATH, server)))
 
     @property
     def apiserver(self) -> Component:
@@ -354,7 +353,7 @@ class ControlPlaneSampler:
         begun = time.monotonic()
         try:
             sample = await component.sample(self._elapsed_s)
-        except (FleetError, OSError, ValueError, aiohttp.ClientError) as error:
+        except (FleetError, OSError, ValueError) as error:
             component.lost += 1
             is_ours = isinstance(error, FleetError | ValueError)
             component.problem = str(error) if is_ours else describe_failure(error)
@@ -369,11 +368,6 @@ class ControlPlaneSampler:
             component.written = sample.told
         return sample.took_ms / 1e3
 
-    async def close(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
-
     async def _of_apiserver(self) -> AsyncGenerator[bytes]:
         """Ask for what the user may read, and only then: a refusal is noise in an audit log."""
         if self._may_read is None:
@@ -382,30 +376,6 @@ class ControlPlaneSampler:
             raise SetupError(f"no permission (RBAC) to get {PATH}: bind system:monitoring")
         async for chunk in self._api.text(PATH):
             yield chunk
-
-    def _of_port(self, name: str, port: int) -> Fetch:
-        """Return what asks a component of our own control plane; its etcd speaks plain HTTP."""
-        scheme = "http" if name == ETCD else "https"
-
-        async def fetch() -> AsyncGenerator[bytes]:
-            headers = {"Accept-Encoding": "identity"}
-            authorization = self._cluster.credentials.authorization()
-            if scheme == "https" and authorization is not None:
-                headers["Authorization"] = authorization.decode()
-            url = f"{scheme}://127.0.0.1:{port}{PATH}"
-            async with self._local().get(url, headers=headers) as response:
-                if response.status != 200:
-                    raise SetupError(f"{name}: HTTP {response.status} for {PATH}")
-                async for chunk in response.content.iter_any():
-                    yield chunk
-
-        return fetch
-
-    def _local(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            context = self._cluster.credentials.ssl_context(("http/1.1",))
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context))
-        return self._session
 
 
 def line_of(sample: Sample, before: Exposition) -> bytes:

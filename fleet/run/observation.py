@@ -159,8 +159,6 @@ class Observation:
         self._over_s = self._meter.elapsed_s()
         is_steady = self._steady_s is not None
         await (self.unsteady() if is_steady else self._sample())
-        if self._sampler is not None:
-            await self._sampler.close()
 
     async def _sample(self) -> None:
         if self._sampler is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,3 +207,32 @@ def test_a_status_is_asked_for_once_and_raises_nothing(tmp_path: Path, certifica
         return codes, asked
 
     assert asyncio.run(scenario()) == ([200, 500, 429, 403, 0, 0], 5)
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_no_token_goes_over_plain_http(tmp_path: Path, certificate: Path, *, is_tls: bool) -> None:
+    """Of a local control plane all components are asked for metrics, and etcd has no TLS."""
+    seen: list[str | None] = []
+
+    async def handler(request: web.BaseRequest) -> web.StreamResponse:
+        seen.append(request.headers.get("Authorization"))
+        return web.Response(text="up 1\n", status=200 if len(seen) == 1 else 404)
+
+    async def scenario() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        path = kubeconfig_for(tmp_path, 1, certificate)
+        credentials = await ClusterSelection(kubeconfig=path).load()
+        loop, tls = asyncio.get_running_loop(), context if is_tls else None
+        other = await loop.create_server(web.Server(handler), "127.0.0.1", 0, ssl=tls)
+        url = f"http{'s' * is_tls}://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+        async with other, Cluster(credentials) as cluster:
+            api = cluster.api("metrics")
+            assert [chunk async for chunk in api.text("/metrics", url)] == [b"up 1\n"]
+            with pytest.raises(SetupError, match="up 1"):
+                [chunk async for chunk in api.text("/metrics", url)]
+            assert not cluster.requests["metrics"]  # of the API server
+
+    asyncio.run(scenario())
+    [token, _] = seen
+    assert bool(token) is is_tls

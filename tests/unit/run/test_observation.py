@@ -44,9 +44,6 @@ class Server:
         self.apiserver.last = Sample(APISERVER, self._now_s(), 1.0, 9, told)
         self.apiserver.first = self.apiserver.first or self.apiserver.last
 
-    async def close(self) -> None:
-        """Be asked no more."""
-
 
 class Watched:
     """A run whose clock and number of nodes the test sets."""
