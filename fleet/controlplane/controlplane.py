@@ -392,7 +392,12 @@ async def _write_certificates(into: Path) -> directory.Certificates:
         stdin=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
-    _, problem = await process.communicate()
+    try:
+        _, problem = await process.communicate()
+    finally:
+        if process.returncode is None:  # the start is given up, and its directory removed
+            process.kill()
+            await process.wait()
     if process.returncode:
         why = problem.decode(errors="replace").strip().rpartition("\n")[2]
         raise SetupError(f"no certificates in {into}: {why or process.returncode}")
