@@ -287,7 +287,7 @@ def _terminal(stream: TextIO) -> "Console | None":
     """Return what draws on a terminal; None where lines are all that can be shown."""
     if not stream.isatty():
         return None
-    from rich.console import Console  # noqa: PLC0415 - 5 MB, which a log does without
+    from rich.console import Console  # noqa: PLC0415 - a log does without these 1.5 MB
 
     console = Console(file=stream, highlight=False, soft_wrap=False)
     return console if console.is_terminal and not console.is_dumb_terminal else None

@@ -11,7 +11,7 @@ import pytest
     [
         ("cryptography", "a fleet whose nodes have no certificates signs nothing: 8 MB"),
         ("locust", "its workers are processes of their own"),
-        ("rich", "a run that draws nothing does without: 5 MB"),
+        ("rich", "a run that draws nothing does without: 1.5 MB"),
     ],
 )
 def test_a_run_begins_without(package: str, reason: str) -> None:
