@@ -67,6 +67,7 @@ class Plan:
     """What is done to each tool."""
 
     nodes: int
+    pods: int  # bound to nodes at once
     replicas: int
     kubemark_nodes: int
     idle_s: float
@@ -197,7 +198,8 @@ async def measure(tool: str, programs: Programs, plan: Plan, scratch: Path) -> J
                     result = await trial.bring_up(nodes, began_s, before_s)
                     result |= await trial.idle()
                     watching.cancel()
-                    result |= await pods(url, context, count)
+                    if plan.pods:
+                        result |= await pods(url, context, min(plan.pods, count))
                     trial.assert_running()
                     result |= await trial.parts()
                 finally:
@@ -242,6 +244,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--tool", action="append", choices=(*TOOLS, COLD), help=f"default: all but {COLD}"
     )
+    parser.add_argument(
+        "--pods", type=int, help="bound to nodes at once, 0 for none; default: as many as nodes"
+    )
     parser.add_argument("--replicas", type=int, help="of the Deployment; default: as many as nodes")
     parser.add_argument("--kubemark-nodes", type=int, default=20, help="a process each")
     parser.add_argument("--no-deployment", action="store_true")
@@ -266,6 +271,7 @@ def main() -> int:
         parts = ((DEPLOYMENT, options.no_deployment), (OUTAGE, options.no_outage))
         plan = Plan(
             nodes=options.nodes,
+            pods=options.nodes if options.pods is None else options.pods,
             replicas=min(replicas, options.nodes),
             kubemark_nodes=options.kubemark_nodes,
             idle_s=options.idle,

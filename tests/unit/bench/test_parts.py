@@ -36,7 +36,7 @@ def test_what_was_measured_before_stands(
     monkeypatch.setattr(peers, "outage", failed)
     tool = SimpleNamespace(how_ended=lambda: ends[-1] if ends else "", cpu_s=lambda: 0.0)
     trial = peers.Trial(
-        plan=peers.Plan(5000, 5000, 20, 60.0, (DEPLOYMENT, OUTAGE)),
+        plan=peers.Plan(5000, 5000, 5000, 20, 60.0, (DEPLOYMENT, OUTAGE)),
         plane=cast("Any", SimpleNamespace(info=SimpleNamespace(url=""))),
         running=cast("Any", tool),
         count=5000,
