@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from test_cluster_connection import Handler, kubeconfig_for, serving
+from test_cluster_connection import Handler, connected, kubeconfig_for, serving
 from test_cluster_connection import certificate as certificate  # noqa: PLC0414 - a fixture
 
 from fleet.cluster import api_client
@@ -28,11 +28,8 @@ def ask(tmp_path: Path, certificate: Path, handler: Handler) -> Outcome:
         waits.append(seconds)
 
     async def scenario() -> Outcome:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials, sleep) as channel:
-                return await channel.api("preflight").request("GET", "/x"), waits
+        async with connected(tmp_path, certificate, handler, sleep) as channel:
+            return await channel.api("preflight").request("GET", "/x"), waits
 
     return asyncio.run(scenario())
 
@@ -109,15 +106,12 @@ def test_a_busy_server_gets_fewer_calls_at_once(tmp_path: Path, certificate: Pat
         await asyncio.sleep(0)
 
     async def scenario() -> None:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials, no_sleep) as channel:
-                api = channel.api("cleanup")
-                for _ in range(2):
-                    await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))
-                    most.append(0)
-                    channel.gate.calls = min(channel.gate.calls, 2.0)
+        async with connected(tmp_path, certificate, handler, no_sleep) as channel:
+            api = channel.api("cleanup")
+            for _ in range(2):
+                await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))
+                most.append(0)
+                channel.gate.calls = min(channel.gate.calls, 2.0)
 
     asyncio.run(scenario())
     assert most[1] <= 9  # it begins with two, and each good answer adds its share of one
@@ -167,19 +161,16 @@ def test_an_open_watch_takes_no_room_from_calls(
         return response
 
     async def scenario() -> int:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials) as channel:
-                api = channel.api("storage")
-                streams = [api.stream(Request(b"GET", b"/watch", stream=True)) for _ in range(40)]
-                for stream in streams:
-                    await anext(stream)
-                code = (await api.request("GET", "/x")).code
-                is_over.set()
-                for stream in streams:
-                    await stream.aclose()
-                return code
+        async with connected(tmp_path, certificate, handler) as channel:
+            api = channel.api("storage")
+            streams = [api.stream(Request(b"GET", b"/watch", stream=True)) for _ in range(40)]
+            for stream in streams:
+                await anext(stream)
+            code = (await api.request("GET", "/x")).code
+            is_over.set()
+            for stream in streams:
+                await stream.aclose()
+            return code
 
     assert asyncio.run(scenario()) == 200
 

@@ -22,7 +22,7 @@ from support.connect_proxy import ConnectProxy
 from world.cluster_fakes import no_sleep, write_kubeconfig
 
 from fleet import __version__
-from fleet.cluster.api_client import Answer, Cluster, check_http2, read_version
+from fleet.cluster.api_client import Answer, Cluster, Sleep, check_http2, read_version
 from fleet.cluster.credentials import ClusterSelection
 from fleet.errors import SetupError
 
@@ -90,6 +90,17 @@ def kubeconfig_for(tmp_path: Path, port: int, certificate: Path | None, **cluste
     if certificate is not None:
         facts["certificate-authority"] = str(certificate)
     return write_kubeconfig(tmp_path / "k", facts, {"token": "t"})
+
+
+@asynccontextmanager
+async def connected(
+    tmp_path: Path, certificate: Path, handler: Handler, sleep: Sleep = no_sleep
+) -> AsyncIterator[Cluster]:
+    """Serve, and connect to the server."""
+    async with serving(certificate, handler) as port:
+        path = kubeconfig_for(tmp_path, port, certificate)
+        async with Cluster(await ClusterSelection(kubeconfig=path).load(), sleep) as channel:
+            yield channel
 
 
 def test_a_server_that_speaks_h2_passes(tmp_path: Path, certificate: Path) -> None:
@@ -212,11 +223,8 @@ def test_plain_http_is_recognised(tmp_path: Path, certificate: Path) -> None:
 
 def ask(tmp_path: Path, certificate: Path, handler: Handler) -> tuple[Answer, Cluster]:
     async def scenario() -> tuple[Answer, Cluster]:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials, no_sleep) as channel:
-                return await channel.api("preflight").request("GET", "/x"), channel
+        async with connected(tmp_path, certificate, handler) as channel:
+            return await channel.api("preflight").request("GET", "/x"), channel
 
     return asyncio.run(scenario())
 
@@ -397,38 +405,23 @@ def test_a_lost_connection_is_tried_again_then_told(tmp_path: Path, certificate:
         ask(tmp_path, certificate, handler)
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        ({"major": "1", "minor": "36", "gitVersion": "v1.36.3"}, "v1.36.3"),
-        ({"major": "1", "minor": "33+", "gitVersion": "v1.33.9-eks"}, "v1.33.9-eks"),
-    ],
-)
-def test_versions(tmp_path: Path, certificate: Path, body: dict[str, str], expected: str) -> None:
+def version_of(tmp_path: Path, certificate: Path, body: object) -> str:
     async def handler(_request: web.BaseRequest) -> web.StreamResponse:
         return web.json_response(body)
 
-    async def scenario() -> None:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials, no_sleep) as channel:
-                version = await read_version(channel.api("x"), credentials)
-            assert version == expected
+    async def scenario() -> str:
+        async with connected(tmp_path, certificate, handler) as channel:
+            return await read_version(channel.api("x"), channel.credentials)
 
-    asyncio.run(scenario())
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("minor", "version"), [("36", "v1.36.3"), ("33+", "v1.33.9-eks")])
+def test_versions(tmp_path: Path, certificate: Path, minor: str, version: str) -> None:
+    body = {"major": "1", "minor": minor, "gitVersion": version}
+    assert version_of(tmp_path, certificate, body) == version
 
 
 def test_something_that_is_no_api_server_is_recognised(tmp_path: Path, certificate: Path) -> None:
-    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
-        return web.json_response([1])
-
-    async def scenario() -> None:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials, no_sleep) as channel:
-                with pytest.raises(SetupError, match="not a Kubernetes API server"):
-                    await read_version(channel.api("x"), credentials)
-
-    asyncio.run(scenario())
+    with pytest.raises(SetupError, match="not a Kubernetes API server"):
+        version_of(tmp_path, certificate, [1])

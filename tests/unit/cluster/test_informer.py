@@ -11,7 +11,7 @@ import orjson
 import pytest
 from aiohttp import web
 from test_cluster_connection import certificate as certificate  # noqa: PLC0414 - a fixture
-from test_cluster_connection import kubeconfig_for, serving
+from test_cluster_connection import connected, kubeconfig_for, serving
 
 from fleet.clock import Draws
 from fleet.cluster import api_client
@@ -89,21 +89,20 @@ class World:
 
     @contextlib.asynccontextmanager
     async def _informer(self) -> AsyncIterator[Informer]:
-        async with serving(self._certificate, self._handle) as port:
-            path = kubeconfig_for(self._folder, port, self._certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials) as channel:
-                yield Informer(
-                    channel.api("csi"),
-                    ObjectWatch(0, CLAIMS),
-                    Draws(1),
-                    keeps=lambda obj: not obj["metadata"]["name"].startswith("other"),
-                    on_change=lambda key, before, now: self.changes.append(
-                        (key, before is not None, now is not None)
-                    ),
-                    on_synced=lambda: setattr(self, "synced", self.synced + 1),
-                    sleep=self._wait,
-                )
+        async with connected(
+            self._folder, self._certificate, self._handle, asyncio.sleep
+        ) as channel:
+            yield Informer(
+                channel.api("csi"),
+                ObjectWatch(0, CLAIMS),
+                Draws(1),
+                keeps=lambda obj: not obj["metadata"]["name"].startswith("other"),
+                on_change=lambda key, before, now: self.changes.append(
+                    (key, before is not None, now is not None)
+                ),
+                on_synced=lambda: setattr(self, "synced", self.synced + 1),
+                sleep=self._wait,
+            )
 
     def run(self) -> None:
         """Run until the request after the last step's has come."""
