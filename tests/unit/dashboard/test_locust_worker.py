@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import cast
 
 import msgpack
@@ -64,34 +66,6 @@ class NoNodes:
         return {}
 
 
-def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
-    async def wait(_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    background, fleet = Background(print, sleep=wait), NoNodes()
-
-    async def play() -> None:
-        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
-            port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
-            link = LocustLink(
-                cast("ElasticFleet", fleet),
-                host=LOOPBACK,
-                port=port,
-                shard=0,
-                holds=False,
-                note=print,
-                background=background,
-            )
-            serving = asyncio.create_task(link.run())
-            who, _ = await router.recv_multipart()
-            for kind, data in (("spawn", "no mapping"), ("quit", None)):
-                await router.send_multipart([who, msgpack.packb((kind, data, None))])
-            await asyncio.wait_for(serving, 60)
-
-    asyncio.run(play())
-    assert background.bugs == {"a message of the Locust master": 1}
-
-
 class Forms:
     """Faults of a run that has none, and takes what it is asked."""
 
@@ -106,6 +80,47 @@ class Forms:
         return {"told": f"fault {len(self.orders)}"}
 
 
+@asynccontextmanager
+async def linked(
+    background: Background, faults: Forms | None = None
+) -> AsyncIterator[tuple[zmq.asyncio.Socket, Callable[[str, object], Awaitable[None]]]]:
+    """Play a master: what its worker sends is read, and it is sent messages, a last one to quit."""
+    with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
+        link = LocustLink(
+            cast("ElasticFleet", NoNodes()),
+            host=LOOPBACK,
+            port=router.bind_to_random_port(f"tcp://{LOOPBACK}"),
+            shard=0,
+            holds=False,
+            note=print,
+            background=background,
+            faults=faults,
+        )
+        serving = asyncio.create_task(link.run())
+        who, _ = await router.recv_multipart()
+
+        async def send(kind: str, data: object) -> None:
+            await router.send_multipart([who, msgpack.packb((kind, data, None))])
+
+        yield router, send
+        await send("quit", None)
+        await asyncio.wait_for(serving, 60)
+
+
+def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
+    async def wait(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    background = Background(print, sleep=wait)
+
+    async def play() -> None:
+        async with linked(background) as (_, send):
+            await send("spawn", "no mapping")
+
+    asyncio.run(play())
+    assert background.bugs == {"a message of the Locust master": 1}
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
     takes: bool,  # noqa: FBT001
@@ -115,32 +130,14 @@ def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
 
     async def play() -> list[tuple[str, Json]]:
         heard: list[tuple[str, Json]] = []
-        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as router:
-            port = router.bind_to_random_port(f"tcp://{LOOPBACK}")
-            link = LocustLink(
-                cast("ElasticFleet", NoNodes()),
-                host=LOOPBACK,
-                port=port,
-                shard=0,
-                holds=False,
-                note=print,
-                background=background,
-                faults=forms if takes else None,
-            )
-            serving = asyncio.create_task(link.run())
-            who, _ = await router.recv_multipart()
-            for kind, data in (
-                ("ack", {"index": 0}),
-                ("fleet-fault", {"number": 7, "order": order}),
-            ):
-                await router.send_multipart([who, msgpack.packb((kind, data, None))])
+        async with linked(background, forms if takes else None) as (router, send):
+            await send("ack", {"index": 0})
+            await send("fleet-fault", {"number": 7, "order": order})
             wanted = {"stats", "fleet-fault-told"} if takes else {"stats"}
             async with asyncio.timeout(60):
                 while not wanted <= {kind for kind, _ in heard}:
                     kind, data, _ = msgpack.unpackb((await router.recv_multipart())[1])
                     heard.append((kind, data))
-            await router.send_multipart([who, msgpack.packb(("quit", None, None))])
-            await asyncio.wait_for(serving, 60)
         return heard
 
     heard = asyncio.run(play())
