@@ -10,7 +10,7 @@ import pytest
 from support.summary_schema import read_summary
 from world.cluster_fakes import FakeApi
 from world.simulation import Simulation
-from world.virtual_loop import VirtualLoop, Worlds
+from world.virtual_loop import Worlds, in_virtual_time
 from world.virtual_time import World
 
 from fleet.background import give_up
@@ -94,9 +94,7 @@ class Place:
         async def run() -> None:
             await work()
 
-        world = cast("World", self.worlds)
-        with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
-            runner.run(run())
+        in_virtual_time(run(), cast("World", self.worlds))
         assert leaves or not self.api.objects, "records and Leases are gone"
 
 

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from world.cluster_fakes import FakeApi
 from world.simulation import Simulation
-from world.virtual_loop import VirtualLoop, Worlds
+from world.virtual_loop import Worlds, in_virtual_time
 from world.virtual_time import World
 
 from fleet.background import give_up
@@ -82,9 +82,7 @@ class Cluster:
             for shard in shards:
                 shard.stop()
 
-        world = cast("World", self.worlds)
-        with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
-            runner.run(run())
+        in_virtual_time(run(), cast("World", self.worlds))
 
 
 class Shard:

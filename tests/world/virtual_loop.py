@@ -7,12 +7,14 @@ real run and in a simulated one. There are no sockets in it.
 
 import asyncio
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
-from fleet.clock import NS_PER_S
+from fleet.clock import NS_PER_S, Draws
+from fleet.reactor.reactor import Reactor
+from world.sim_clock import SimClock
 from world.virtual_time import World
 
 _RESOLUTION_S = 1e-6
@@ -88,3 +90,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if timeout > 0:
             end_ns = self._world.clock.now_ns() + round(timeout * NS_PER_S)
             self._world.run_until(end_ns, lambda: self._is_woken)
+
+
+def in_virtual_time(story: Coroutine[Any, Any, None], world: World | None = None) -> None:
+    """Run a story to its end, in the time of a world or of an empty one."""
+    clock = SimClock()
+    played = world or World(clock, Reactor(clock, Draws(1)), ())
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(played)) as runner:
+        runner.run(story)

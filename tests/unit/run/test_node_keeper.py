@@ -8,11 +8,8 @@ from typing import Any, cast
 import orjson
 import pytest
 from world.cluster_fakes import FakeApi
-from world.sim_clock import SimClock
-from world.virtual_loop import VirtualLoop
-from world.virtual_time import World
+from world.virtual_loop import in_virtual_time
 
-from fleet.clock import Draws
 from fleet.cluster.api_client import Cluster
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.managed import EVENTS, LOOK_AGAIN_S
@@ -23,7 +20,6 @@ from fleet.k8s.effects import NodeId
 from fleet.k8s.holds import Hold
 from fleet.k8s.well_known import MANAGED_ANNOTATION
 from fleet.profile.node_model import Resources
-from fleet.reactor.reactor import Reactor
 from fleet.run.node_keeper import NodeKeeper
 from fleet.wire.http2.messages import Request, Response, StreamOpened
 
@@ -174,13 +170,6 @@ def play(story: Story, runs: int = 1) -> None:
             await asyncio.wait({running})
 
     in_virtual_time(all_of_it())
-
-
-def in_virtual_time(told: Coroutine[Any, Any, None]) -> None:
-    clock = SimClock()
-    world = World(clock, Reactor(clock, Draws(1)), ())
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
-        runner.run(told)
 
 
 def test_nodes_are_served_as_they_come_and_left_as_they_go() -> None:

@@ -1,18 +1,13 @@
 """What a client that means harm may hold of the servers: heads, idle connections. Virtual time."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiohttp import web
 from world.server_world import Transport
-from world.sim_clock import SimClock
-from world.virtual_loop import VirtualLoop
-from world.virtual_time import World
+from world.virtual_loop import in_virtual_time
 
-from fleet.clock import Draws
-from fleet.reactor.reactor import Reactor
 from fleet.server.http import (
     FIELD_BYTES_MAX,
     FIELDS_MAX,
@@ -63,13 +58,6 @@ def play(story: Callable[[Server], Awaitable[None]]) -> None:
         assert not failures, failures
 
     in_virtual_time(all_of_it())
-
-
-def in_virtual_time(told: Coroutine[Any, Any, None]) -> None:
-    clock = SimClock()
-    world = World(clock, Reactor(clock, Draws(1)), ())
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(world)) as runner:
-        runner.run(told)
 
 
 def field(size: int) -> bytes:

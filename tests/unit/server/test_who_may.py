@@ -15,7 +15,7 @@ from world.cluster_fakes import no_sleep
 from world.pod_world import model_of
 from world.server_world import DirectCalls, Transport
 from world.simulation import Simulation
-from world.virtual_loop import VirtualLoop
+from world.virtual_loop import in_virtual_time
 
 from fleet.errors import SetupError
 from fleet.k8s.effects import NodeId
@@ -131,8 +131,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     def run(servers: Servers, story: Coroutine[Any, Any, None]) -> None:
         clock = servers.sim.clock
         monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic_ns=clock.now_ns))
-        with asyncio.Runner(loop_factory=lambda: VirtualLoop(servers.sim.world)) as runner:
-            runner.run(story)
+        in_virtual_time(story, servers.sim.world)
 
     return run
 
