@@ -78,6 +78,7 @@ class ScenarioPlayer:
         self._expectations: list[Expectation] = []
         self._is_over = False
         self._waits_for = ""  # what it is, and how far it has come
+        self._missing = 0  # pods by the node that the time of their phase did not suffice for
 
     def place(self, placement: Placement) -> None:
         """Keep the pods of all objects on some nodes.
@@ -220,12 +221,14 @@ class ScenarioPlayer:
         ]
         rest = asyncio.ensure_future(self._sleep(max(phase.duration_ns / 1e9 - spent_s, 0)))
         where = f"phases[{number}]"
+        ends_s = begun_s + phase.duration_ns / 1e9
         until_ns = phase.until.timeout_ns if phase.until is not None else scenario.TIMEOUT_NS
+        until_s = ends_s + until_ns / 1e9
+        self._missing = 0
         work = [
-            asyncio.ensure_future(self._apply(where, each, until_ns / 1e9, spent_s, stage))
+            asyncio.ensure_future(self._apply(where, each, phase.until, until_s, spent_s, stage))
             for each in phase.apply
         ]
-        ends_s = begun_s + phase.duration_ns / 1e9
         work += [
             asyncio.ensure_future(self._churn(where, each, spent_s, ends_s, stage))
             for each in phase.churn
@@ -235,7 +238,9 @@ class ScenarioPlayer:
             for fault in on:
                 await stage.faults.heal(fault)
             if phase.until is not None:
-                await self._wait(phase.name, phase.until, stage)
+                is_paced = any(each.pods_per_node is not None for each in phase.apply)
+                since_s = ends_s if is_paced else stage.elapsed_s()
+                await self._wait(phase.name, phase.until, since_s, stage)
         finally:
             await give_up(rest, *faults, *work)
             self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
@@ -264,24 +269,40 @@ class ScenarioPlayer:
             on.append(begun.number)
 
     async def _apply(
-        self, where: str, spec: scenario.ApplySpec, limit_s: float, spent_s: float, stage: Stage
+        self,
+        where: str,
+        spec: scenario.ApplySpec,
+        until: scenario.Until | None,
+        until_s: float,
+        spent_s: float,
+        stage: Stage,
     ) -> None:
         """Create objects at a rate, or change those that were created before.
 
         Pods by the node come as fast as the cluster starts them: the pods of at most `AT_ONCE_MAX`
-        objects are not Ready. After `limit_s` nothing waits for pods that do not start.
+        objects are not Ready. After `until_s` nothing waits for pods that do not start, and if the
+        phase is to wait until pods are Ready, nothing more is created.
         """
         await self._sleep(max(spec.at_ns / 1e9 - spent_s, 0))
         count = spec.copies(self._manifests[id(spec)], stage.nodes)
-        ends_s = stage.elapsed_s() + limit_s
+        by_node = spec.pods_per_node is not None
+        is_awaited = by_node and until is not None and until.condition == "PodsReady"
+        pods = sum(map(scenario.pods_of, self._manifests[id(spec)]))
+
+        def numbers() -> Iterator[int]:
+            for number in range(count):
+                if is_awaited and stage.elapsed_s() >= until_s:
+                    self._missing += pods * (count - number)
+                    return
+                yield number
 
         async def act(number: int) -> None:
             created = await self._create(where, spec, number, stage, is_only=count == 1)
-            for each in created if spec.pods_per_node is not None else ():
-                while stage.elapsed_s() < ends_s and not await stage.applied.is_ready(each):
+            for each in created if by_node else ():
+                while stage.elapsed_s() < until_s and not await stage.applied.is_ready(each):
                     await self._sleep(PODS_POLL_S)
 
-        await self._paced(range(count), spec.rate, act, stage)
+        await self._paced(numbers(), spec.rate, act, stage)
 
     async def _paced(
         self,
@@ -358,9 +379,9 @@ class ScenarioPlayer:
             raise errors.exceptions[0] from None
         stage.note(f"churn: {made} times, {rate_words(rate)} were asked for")
 
-    async def _wait(self, name: str, until: scenario.Until, stage: Stage) -> None:
+    async def _wait(self, name: str, until: scenario.Until, begun_s: float, stage: Stage) -> None:
         """Wait for a condition, and write down whether it came."""
-        begun_s, limit_s = stage.elapsed_s(), until.timeout_ns / 1e9
+        limit_s = until.timeout_ns / 1e9
         what = "pods" if until.condition == "PodsReady" else "nodes"
         ready, wanted = await self._ready(until, stage)
         while ready < wanted and (took_s := stage.elapsed_s() - begun_s) < limit_s:
@@ -380,7 +401,8 @@ class ScenarioPlayer:
 
     async def _ready(self, until: scenario.Until, stage: Stage) -> tuple[int, int]:
         if until.condition == "PodsReady":
-            return await stage.applied.ready()
+            ready, wanted = await stage.applied.ready()
+            return ready, wanted + self._missing
         return stage.ready(), stage.nodes
 
 
