@@ -850,7 +850,11 @@ def install_command(extra: str) -> str:
 
 
 def _run(work: Coroutine[object, object, T]) -> T:
-    """Do it; SIGTERM ends it as Ctrl-C does, so that what was begun is undone."""
+    """Do it; SIGTERM ends it as Ctrl-C does, so that what was begun is undone.
+
+    A shell without job control lets what it starts with `&` ignore SIGINT, which SIGTERM becomes.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     return run_loop(work)
 

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -558,3 +559,21 @@ def test_help_and_version_need_no_library(
         assert option in shown
     assert call(monkeypatch, "--version") == Exit.OK
     assert f"kubelet {KUBERNETES_VERSION}" in capsys.readouterr().out
+
+
+def test_sigterm_ends_what_a_shell_started_in_the_background() -> None:
+    """Such a shell lets it ignore SIGINT."""
+    code = (
+        "import asyncio, os, signal\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "from fleet.cli import _run\n"
+        "async def work():\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    await asyncio.sleep(60)\n"
+        "try:\n"
+        "    _run(work())\n"
+        "except KeyboardInterrupt:\n"
+        "    print('ended')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "ended\n"
