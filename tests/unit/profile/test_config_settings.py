@@ -150,7 +150,7 @@ def test_a_shard_may_be_what_the_hostname_ends_with(monkeypatch: pytest.MonkeyPa
         ({"bootstrap_token": TOKEN}, "--bootstrap-token is for --identity csr"),
         ({"identity": "me"}, "--identity: 'me' is not one of 'impersonate', 'csr' or 'shared'"),
         ({"rate": float("inf")}, "--rate: 'inf' is neither"),
-        ({"shard": "x"}, "--shard: 'x': "),
+        ({"shard": "x"}, "--shard: 'x' is not a whole number"),
         ({"nodes": 9, "shard": 0, "shard_stride": 8}, "--shard-stride: a shard has 9 nodes"),
         ({"profile": ("a=x",)}, "--profile: 'a=x': the weight 'x' is not a number above 0"),
         ({"profile": ("",)}, "--profile: is empty"),
