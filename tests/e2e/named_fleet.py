@@ -5,15 +5,14 @@ import socket
 import sys
 from typing import Any
 
-import uvloop
-
+from fleet import background
 from fleet.cli import main
 
 NAME = "api.test"
 ADDRESSES = "FLEET_E2E_ADDRESSES"
 
 
-class NamedLoop(uvloop.Loop):
+class NamedLoop(background.Loop):
     async def getaddrinfo(self, host: Any, port: Any, **asked: Any) -> Any:
         if host != NAME:
             return await super().getaddrinfo(host, port, **asked)
@@ -23,5 +22,5 @@ class NamedLoop(uvloop.Loop):
 
 if __name__ == "__main__":
     sys.argv[0] = "fleet"
-    uvloop.Loop = NamedLoop  # type: ignore[misc]
+    background.Loop = NamedLoop  # type: ignore[misc]
     main()
