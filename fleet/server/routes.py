@@ -83,7 +83,8 @@ def route(method: str, path: str, *, has_debugging: bool = True) -> Route | Answ
 
     `has_debugging` is enableDebuggingHandlers of the kubelet's configuration.
     """
-    parts, root = path.rstrip("/").split("/"), path.split("/")[1]
+    parts = path.rstrip("/").split("/")
+    root = path.partition("/")[2].partition("/")[0]
     if not has_debugging and root in _DEBUG:
         return DEBUG_DISABLED
     for endpoint, methods, pattern in _PATHS:

@@ -44,6 +44,8 @@ def test_a_path_has_its_endpoint(
         "/spec",
         "/metrics/nope",
         "/pod",
+        "*",
+        "",
     ],
 )
 def test_what_is_not_there_is_answered_to_everybody(path: str) -> None:
