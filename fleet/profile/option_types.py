@@ -148,9 +148,10 @@ def _shard(value: object) -> object:
     """Read `hostname` as the number at its end: a StatefulSet's ordinal, a Job's index."""
     if value != "hostname":
         return value
-    found = re.search(r"-([0-9]+)$", platform.node())
+    name = platform.node()
+    found = re.search(r"-([0-9]+)$", name)
     if found is None:
-        raise ValueError(f"the hostname {platform.node()!r} does not end with a number")
+        raise ValueError(f"the hostname {name!r} does not end with a number")
     return int(found[1])
 
 
