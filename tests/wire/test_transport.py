@@ -218,16 +218,21 @@ def test_a_rotated_token_and_a_small_table(certificate: Certificate) -> None:
     with_peer(certificate, test)
 
 
+async def assert_dials_again(peer: Peer, harness: Harness) -> None:
+    """The watch "w" is lost with its connection, and a request is answered on another."""
+    harness.send()
+    answers = await harness.answers(2)
+    assert answers["w"].failure is Failure.LOST
+    assert answers["a"].code == 200
+    assert len(peer.connections) == 2
+
+
 def test_another_client_certificate_is_shown_on_new_connections(certificate: Certificate) -> None:
     async def test(peer: Peer, harness: Harness) -> None:
         harness.send(WATCH, "w")
         await harness.opened(1)
         harness.transport.use_certificate((str(certificate.certificate), str(certificate.key)))
-        harness.send()
-        answers = await harness.answers(2)
-        assert answers["w"].failure is Failure.LOST
-        assert answers["a"].code == 200
-        assert len(peer.connections) == 2
+        await assert_dials_again(peer, harness)
 
     with_peer(certificate, test)
 
@@ -433,11 +438,7 @@ def test_a_descriptor_that_something_else_closed_is_a_lost_connection(
         await harness.opened(1)
         [descriptor] = harness.transport._by_fd
         os.close(descriptor)
-        harness.send()
-        answers = await harness.answers(2)
-        assert answers["w"].failure is Failure.LOST
-        assert answers["a"].code == 200
-        assert len(peer.connections) == 2
+        await assert_dials_again(peer, harness)
 
     with_peer(certificate, test)
 
