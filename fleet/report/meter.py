@@ -26,6 +26,8 @@ from fleet.report.figures import (
 from fleet.report.report import RunFigures
 
 BURST_S = 5.0
+SPAN_NS_MIN = 500_000_000
+"""Of rates: a phase that begins is shown at once, and CPU is counted in ticks of 10 ms."""
 
 
 class Meter:
@@ -48,7 +50,7 @@ class Meter:
         self._started_ns = clock_ns()
         self._cpu_before_s = _cpu_s()
         self._rss_bytes = 0
-        self._last = self._sample(state(), _latency(counts).buckets)
+        self._before = self._last = self._sample(state(), _latency(counts).buckets)
         self._burst = 0.0, 0, 0.0  # when it was looked at, pods started by then, the most a second
 
     def elapsed_s(self) -> float:
@@ -114,10 +116,13 @@ class Meter:
         return most
 
     def live(self) -> LiveFigures:
-        """Return how the run stands, with rates since the last call."""
-        counts, state, before = self._counts, self._state(), self._last
+        """Return how the run stands, with rates since the last call, or since one before it."""
+        counts, state = self._counts, self._state()
         latency = _latency(counts)
-        self._last = now = self._sample(state, latency.buckets)
+        now = self._sample(state, latency.buckets)
+        if now.at_ns - self._last.at_ns >= SPAN_NS_MIN:
+            self._before, self._last = self._last, now
+        before = self._before
         span_s = max(now.at_ns - before.at_ns, 1) / 1e9
         recent = latency.since(before.latency)
         late = counts.lease_late.since(before.late)

@@ -4,8 +4,11 @@ import os
 import resource
 from collections import Counter
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from world.sim_clock import SimClock
 
+from fleet.clock import NS_PER_S
 from fleet.metrics import FleetCounts
 from fleet.report.figures import AgentFigures, HostState, request_figures
 from fleet.report.meter import Meter, _answered, _errors, _latency, _pods
@@ -59,18 +62,32 @@ def test_figures_come_when_no_file_can_be_opened() -> None:
 
 
 def test_live_figures_have_rates_since_the_last_look() -> None:
-    counts = FleetCounts()
-    meter = Meter(RunFigures(run_id="r"), counts, lambda: STATE, {})
+    counts, clock = FleetCounts(), SimClock()
+    meter = Meter(RunFigures(run_id="r"), counts, lambda: STATE, {}, clock.now_ns)
     counts.requests.record(("GET", "pods"), 200, 4_000)
+    clock.advance_to(2 * NS_PER_S)
     live = meter.live()
     assert (live.nodes_requested, live.nodes_ready, live.held_by) == (4, 2, "the API server")
     assert (live.agents, live.agent_watches, live.agent_bytes_per_s) == (3, 12, 0)
     assert live.own_limits == {"open files": 3}
-    assert live.requests_per_s > 0
+    assert live.requests_per_s == 0.5
     assert live.request_p99_ms is not None
+    clock.advance_to(3 * NS_PER_S)
     again = meter.live()
     assert again.requests_per_s == 0
     assert again.request_p99_ms is None
+
+
+def test_rates_of_a_moment_after_the_last_look_are_those_of_a_longer_time() -> None:
+    counts, clock = FleetCounts(), SimClock()
+    meter = Meter(RunFigures(run_id="r"), counts, lambda: STATE, {}, clock.now_ns)
+    clock.advance_to(NS_PER_S)
+    meter.live()
+    clock.advance_to(11 * NS_PER_S // 10)
+    counts.requests.record(("GET", "pods"), 200, 4_000)
+    assert meter.live().requests_per_s == pytest.approx(1 / 1.1)
+    clock.advance_to(2 * NS_PER_S)
+    assert meter.live().requests_per_s == 1
 
 
 def test_a_scrape_tells_how_the_nodes_stand() -> None:
