@@ -1,16 +1,16 @@
 """Keeps the pauses of Python's garbage collector short while a run holds millions of objects.
 
-    young --50,000 more objects than before--> middle --five times--> old --OLD_MAX--> frozen
+    young --20,000 more objects than before--> middle --five times--> old --OLD_MAX--> frozen
 
 A collection looks at all objects of its generation, so a pause is as long as a generation is large:
-after all kubelets of 2,000 nodes had restarted it took 220 ms, with 20 in place of five. What is
-frozen is never looked at again. It is freed as usual when nobody refers to it, and a fleet makes
+after all kubelets of 2,000 nodes had restarted it took 220 ms, with generations of a million. What
+is frozen is never looked at again. It is freed as usual when nobody refers to it, and a fleet makes
 few cycles (`test_pod_churn_leaves_no_garbage`).
 """
 
 import gc
 
-YOUNG_MAX = 50_000
+YOUNG_MAX = 20_000
 """700, Python's own, would look at every node's objects for nothing."""
 TIMES = 4
 OLD_MAX = 100_000
