@@ -64,6 +64,7 @@ class Release:
     restarts_all_containers: bool = False  # where a rule says so; lastState then outlives them
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
     has_env_files: bool = False
+    spares_huge_pages: bool = False  # memory that pods cannot have is not available to them
     limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit
     shows_device_health: bool = False
     explains_device_health: bool = False

@@ -188,7 +188,7 @@ def cadvisor_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
                 "system_uuid": use.name,
                 "cores": cores,
                 "physical_cores": max(cores // 2, 1),
-                "memory": use.capacity.memory,
+                "memory": parse_quantity(model.capacity["memory"]).value,
                 "swap": model.swap_bytes,
             }
         ],

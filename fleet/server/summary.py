@@ -8,9 +8,9 @@ Differs: nothing ever waits for a resource: its PSI is 0.
 import orjson
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, Pod
 from fleet.k8s.times import rfc3339
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.volumes.pod_volume import volume_name
 from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_usage
 
 Json = dict[str, object]
@@ -173,15 +173,8 @@ class _Writer:
             default = 0 if volume.kind in {"emptyDir", "persistentVolumeClaim"} else SMALL_VOLUME
             used = each.volumes.get(volume.name, default)
             shown = self._fs(disk, self._use.disk, used, 5)
-            shown["name"] = _volume_name(each.pod, volume.name)
+            shown["name"] = volume_name(volume, each.pod)
             if volume.claim:
                 shown["pvcRef"] = {"name": volume.claim, "namespace": each.pod.namespace}
             found.append(shown)
         return found
-
-
-def _volume_name(pod: Pod, name: str) -> str:
-    """Return the name of a volume; that of a token differs from pod to pod."""
-    if pod.token_suffix and name == TOKEN_VOLUME.decode():
-        return TOKEN_VOLUME_START.decode() + pod.token_suffix
-    return name

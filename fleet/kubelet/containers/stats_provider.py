@@ -120,8 +120,13 @@ class NodeCapacity(NamedTuple):
 
 @lru_cache(maxsize=256)
 def node_capacity(model: NodeModel) -> NodeCapacity:
-    """Return the capacity that the nodes of a profile share."""
-    memory = parse_quantity(model.capacity["memory"]).value
+    """Return the capacity that the nodes of a profile share.
+
+    Source: pkg/kubelet/server/stats/summary.go, adjustForHugePages.
+    """
+    spared = model.capacity.items() if model.release.spares_huge_pages else ()
+    pages = sum(parse_quantity(text).value for name, text in spared if name.startswith("hugepages"))
+    memory = max(parse_quantity(model.capacity["memory"]).value - pages, 0)
     shown = model.capacity.get("ephemeral-storage")
     disk = parse_quantity(shown).value if shown else model.image_disk_bytes
     return NodeCapacity(memory, disk, disk // INODE_BYTES)

@@ -286,14 +286,14 @@ class ResourceMonitor:
 
     def _kill_for_memory(self, turn: Turn) -> None:
         """Kill one container after another until there is memory. Source: out_of_memory."""
-        now_ns = turn.now_ns
+        now_ns, whole = turn.now_ns, parse_quantity(turn.env.model.capacity["memory"]).value
         while True:
             pods = _terms(self._workers, self._syncer, turn)
             use = self._use(pods, turn)
             is_system_oom = use.memory.is_over(now_ns)
             over = [each for each in pods.values() if oom_watcher.is_over_limit(each, now_ns)][:1]
             candidates = over or tuple(pods.values())
-            victim = oom_watcher.choose_victim(candidates, use.memory.capacity, now_ns)
+            victim = oom_watcher.choose_victim(candidates, whole, now_ns)
             if victim is None or not (over or is_system_oom or use.pods_memory.is_over(now_ns)):
                 return
             worker = self._workers[victim.pod.uid]

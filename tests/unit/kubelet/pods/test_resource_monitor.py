@@ -5,22 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from world.pod_world import (
-    NODE,
-    container,
-    model_of,
-    turn_of,
-)
+from world.pod_world import NODE, container, model_of, turn_of
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.pod_template import decode_volumes
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
-from fleet.kubelet.containers.stats_provider import (
-    node_capacity,
-    node_use,
-    pod_stats,
-    pod_terms,
-)
+from fleet.kubelet.containers.stats_provider import node_capacity, node_use, pod_stats, pod_terms
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.pods.resource_monitor import (
     declares_usage,
@@ -132,6 +122,13 @@ def test_what_is_measured_of_a_pod_and_its_node() -> None:
     assert 18 * GI < whole.disk.used(now_ns) < 18 * GI + MI
     assert whole.pids.used(now_ns) == 309
     assert whole.memory.capacity == node_capacity(model).memory == 32 * GI
+
+
+@pytest.mark.parametrize(("version", "available"), [("v1.36.3", 32 * GI), ("v1.37.2", 24 * GI)])
+def test_huge_pages_are_not_available_since_1_37(version: str, available: int) -> None:
+    capacity = {"hugepages-2Mi": "6Gi", "hugepages-1Gi": "2Gi"}
+    model = model_of(kubeletVersion=version, template={"status": {"capacity": capacity}})
+    assert node_use(model, (), 0, 0).memory.capacity == available
 
 
 def test_what_a_container_wrote_stays_when_it_ends() -> None:
