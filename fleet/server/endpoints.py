@@ -36,7 +36,7 @@ from fleet.server.node_metrics import (
 )
 from fleet.server.pod_lists import all_pods, find_pod
 from fleet.server.reactor_thread import ReactorThread
-from fleet.server.routes import Endpoint
+from fleet.server.routes import CHECKS, Endpoint
 from fleet.server.summary import stats_summary
 
 SESSIONS_MAX = 2_000
@@ -173,11 +173,7 @@ Answers = dict[Endpoint, Callable[[Asked], Awaitable[web.StreamResponse]]]
 class Endpoints:
     """Answers for all nodes of a process."""
 
-    def __init__(
-        self,
-        reactor_thread: ReactorThread,
-        entries: list[Entry],
-    ) -> None:
+    def __init__(self, reactor_thread: ReactorThread, entries: list[Entry]) -> None:
         self._reactor_thread = reactor_thread
         self._entries = entries
         self.logs = ConcurrencyLimit(LOGS_MAX, partial(reactor_thread.hit_limit, LOGS))
@@ -217,12 +213,11 @@ class Endpoints:
     # ---- health ----
 
     async def _healthz(self, asked: Asked) -> web.StreamResponse:
-        """Source: healthz.go, handleRootHealth, adaptCheckToHandler.
-
-        The question itself is the check of the sync loop: it is answered in its turn.
-        """
+        """Answer when the sync loop gets to it: that is the check of the loop."""
         await self._reactor_thread.call(asked.node, lambda _kubelet, _now_ns: None)
-        answer = text(200, "ok")
+        query = asked.request.query
+        is_verbose = "verbose" in query and asked.request.path == "/healthz"
+        answer = text(200, health(query.getall("exclude", [])) if is_verbose else "ok")
         answer.headers["X-Content-Type-Options"] = "nosniff"
         return answer
 
@@ -266,11 +261,7 @@ class Endpoints:
         return response
 
     def _open_log(
-        self,
-        parameters: dict[str, str],
-        options: LogOptions,
-        kubelet: VirtualKubelet,
-        now_ns: int,
+        self, parameters: dict[str, str], options: LogOptions, kubelet: VirtualKubelet, now_ns: int
     ) -> LogReader | Refusal:
         """Find a container and open its log, in the reactor's thread."""
         name, container = parameters["podID"], parameters["containerName"]
@@ -280,6 +271,15 @@ class Endpoints:
         if pod.find(container) is None:
             return Refusal(404, f'container "{container}" not found in pod "{name}"')
         return container_logs(kubelet, pod, container, options, now_ns)
+
+
+def health(excluded: Sequence[str]) -> str:
+    """Return what /healthz?verbose says. Source: healthz.go, handleRootHealth."""
+    lines = [f"[+]{each}{' excluded:' * (each in excluded)} ok\n" for each in CHECKS]
+    unknown = ",".join(f'"{each}"' for each in sorted({*excluded} - {*CHECKS}))
+    if unknown:
+        lines.append(f"warn: some health checks cannot be excluded: no matches for {unknown}\n")
+    return "".join((*lines, "healthz check passed\n"))
 
 
 def found_pod(kubelet: VirtualKubelet, parameters: dict[str, str]) -> Pod | Refusal:

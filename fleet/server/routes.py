@@ -48,6 +48,7 @@ class Route(NamedTuple):
 NOT_FOUND = Answer(404, "404 page not found\n", is_public=True)
 NO_ROUTE = Answer(404, "404: Page Not Found")
 DEBUG_DISABLED = Answer(405, "Debug endpoints are disabled.\n")
+CHECKS = ("ping", "log", "syncloop", "device-plugin")  # Source: InstallAuthNotRequiredHandlers
 _ANY, _GET, _BOTH = (), ("GET",), ("GET", "POST")
 _PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
     (Endpoint.METRICS, _ANY, "/metrics"),
@@ -56,7 +57,7 @@ _PATHS: tuple[tuple[Endpoint, tuple[str, ...], str], ...] = (
     (Endpoint.METRICS_PROBES, _ANY, "/metrics/probes"),
     (Endpoint.METRICS_SLIS, _ANY, "/metrics/slis"),
     (Endpoint.HEALTHZ, _ANY, "/healthz"),
-    *((Endpoint.HEALTHZ, _ANY, f"/healthz/{each}") for each in ("ping", "log", "syncloop")),
+    *((Endpoint.HEALTHZ, _ANY, f"/healthz/{each}") for each in CHECKS),
     (Endpoint.PODS, _GET, "/pods"),
     (Endpoint.STATS, _BOTH, "/stats/summary"),
     (Endpoint.CONFIGZ, _ANY, "/configz"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fleet.server.endpoints import health
 from fleet.server.routes import Answer, Endpoint, Route, route
 
 IN_POD = {"podNamespace": "a", "podID": "b", "containerName": "c"}
@@ -18,6 +19,7 @@ def answered(method: str, path: str, *, has_debugging: bool = True) -> Answer:
     [
         ("GET", "/healthz", Endpoint.HEALTHZ, {}),
         ("POST", "/healthz/ping", Endpoint.HEALTHZ, {}),
+        ("GET", "/healthz/device-plugin", Endpoint.HEALTHZ, {}),
         ("GET", "/pods", Endpoint.PODS, {}),
         ("GET", "/pods/", Endpoint.PODS, {}),
         ("GET", "/stats/summary", Endpoint.STATS, {}),
@@ -37,17 +39,7 @@ def test_a_path_has_its_endpoint(
     assert route(method, path) == Route(endpoint, parameters)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/spec",
-        "/metrics/nope",
-        "/pod",
-        "*",
-        "",
-    ],
-)
+@pytest.mark.parametrize("path", ["/", "/spec", "/metrics/nope", "/pod", "*", ""])
 def test_what_is_not_there_is_answered_to_everybody(path: str) -> None:
     assert answered("GET", path) == Answer(404, "404 page not found\n", is_public=True)
 
@@ -57,6 +49,13 @@ def test_what_is_not_there_is_answered_to_everybody(path: str) -> None:
 )
 def test_what_a_kubelet_has_and_fleet_has_not_is_answered_to_whom_may_ask(path: str) -> None:
     assert answered("GET", path) == Answer(404, "404: Page Not Found")
+
+
+def test_a_verbose_health_names_each_check() -> None:
+    names = ("ping", "log excluded:", "syncloop", "device-plugin")
+    told = "".join(f"[+]{each} ok\n" for each in names)
+    warned = 'warn: some health checks cannot be excluded: no matches for "a","b"\n'
+    assert health(["log", "b", "a"]) == f"{told}{warned}healthz check passed\n"
 
 
 def test_the_wrong_method_is_told_the_right_ones() -> None:
