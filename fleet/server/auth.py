@@ -35,13 +35,7 @@ from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.framing import MAGIC
 from fleet.wire.http2.messages import MALFORMED, ContentType, Failure, Request, Response
 
-VERBS = {
-    "POST": "create",
-    "GET": "get",
-    "PUT": "update",
-    "PATCH": "patch",
-    "DELETE": "delete",
-}
+VERBS = {"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 FINE_GRAINED = (
     ("/pods", "pods"),
     ("/healthz", "healthz"),

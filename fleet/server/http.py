@@ -88,10 +88,7 @@ class NodeRequest(web.BaseRequest):
 class NodeHttp(web.Server):
     """Makes the protocols of all connections; a handler is cancelled when its client goes."""
 
-    def __init__(
-        self,
-        handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-    ) -> None:
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
         super().__init__(
             handler,
             request_factory=partial(NodeRequest, loop=asyncio.get_running_loop()),

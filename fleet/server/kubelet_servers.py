@@ -154,10 +154,7 @@ class KubeletServers:
         self._sockets.clear()
 
     def _run(
-        self,
-        reactor_thread: ReactorThread,
-        context: ServingContext,
-        on_begun: Callable[[], object],
+        self, reactor_thread: ReactorThread, context: ServingContext, on_begun: Callable[[], object]
     ) -> None:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -169,10 +166,7 @@ class KubeletServers:
             context.close()
 
     async def _serve(
-        self,
-        reactor_thread: ReactorThread,
-        context: ServingContext,
-        on_begun: Callable[[], object],
+        self, reactor_thread: ReactorThread, context: ServingContext, on_begun: Callable[[], object]
     ) -> None:
         loop = self._loop = reactor_thread.servers = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
@@ -241,11 +235,7 @@ class KubeletServers:
             return text(500, f"Internal Error: {error}")
 
     async def _answer(
-        self,
-        request: web.BaseRequest,
-        protocol: NodeProtocol,
-        node: NodeId,
-        model: NodeModel,
+        self, request: web.BaseRequest, protocol: NodeProtocol, node: NodeId, model: NodeModel
     ) -> web.StreamResponse:
         configuration = model.kubelet
         has_debugging = configuration.enable_debugging_handlers

@@ -206,10 +206,7 @@ class Listener:
         CURRENT_NODE.set(taken.node_name)
         with contextlib.suppress(OSError, ssl.SSLError):
             await self._loop.connect_accepted_socket(
-                self._protocol,
-                taken.socket,
-                ssl=taken.context,
-                ssl_handshake_timeout=HANDSHAKE_S,
+                self._protocol, taken.socket, ssl=taken.context, ssl_handshake_timeout=HANDSHAKE_S
             )
 
 

@@ -193,10 +193,7 @@ def cadvisor_metrics(kubelet: VirtualKubelet, now_ns: int) -> bytes:
             }
         ],
         "system": [
-            {
-                "kernelVersion": info.get("kernelVersion", ""),
-                "osVersion": info.get("osImage", ""),
-            }
+            {"kernelVersion": info.get("kernelVersion", ""), "osVersion": info.get("osImage", "")}
         ],
     }
     for each in use.pods:
@@ -221,11 +218,7 @@ def _add_pod(rows: dict[str, list[Row]], each: PodUse, use: NodeUse, now_s: int)
 
 
 def _add_container(
-    rows: dict[str, list[Row]],
-    each: ContainerUse,
-    pod: dict[str, str],
-    use: NodeUse,
-    now_s: int,
+    rows: dict[str, list[Row]], each: ContainerUse, pod: dict[str, str], use: NodeUse, now_s: int
 ) -> None:
     container_id = each.id.removeprefix(ID_PREFIX)
     labels = {

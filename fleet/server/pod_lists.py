@@ -9,13 +9,7 @@ from collections.abc import Iterator
 import orjson
 
 from fleet.k8s.effects import PodStatusPatch
-from fleet.k8s.pods import (
-    TOKEN_VOLUME,
-    TOKEN_VOLUME_START,
-    ContainerSpec,
-    Pod,
-    PodStatus,
-)
+from fleet.k8s.pods import TOKEN_VOLUME, TOKEN_VOLUME_START, ContainerSpec, Pod, PodStatus
 from fleet.k8s.times import rfc3339
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.wire.api.requests import pod_status_patch

@@ -16,12 +16,7 @@ from fleet.server import endpoints, sessions
 from fleet.server.byte_streams import TunnelStream, UpgradeResponse
 from fleet.server.host_interface import Session, attach_to, exec_in
 from fleet.server.http import text
-from fleet.server.port_forward import (
-    PROTOCOL,
-    TUNNEL,
-    Forwarder,
-    SpdyPortForward,
-)
+from fleet.server.port_forward import PROTOCOL, TUNNEL, Forwarder, SpdyPortForward
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
 

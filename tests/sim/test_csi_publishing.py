@@ -1,14 +1,7 @@
 """What CSI drivers want of kubelets for each volume: tokens, and to be published all the time."""
 
 import pytest
-from test_volume_timing import (
-    DATA,
-    DRIVER,
-    attach_in_turn,
-    claim,
-    reads,
-    started,
-)
+from test_volume_timing import DATA, DRIVER, attach_in_turn, claim, reads, started
 from world.api_server import Answer, refusal
 from world.simulation import Simulation, pod_json
 from world.strategic_merge import Object

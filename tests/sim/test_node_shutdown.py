@@ -115,10 +115,7 @@ def test_without_grace_periods_the_power_is_just_off() -> None:
 def test_a_share_of_the_fleet_is_shut_down() -> None:
     model = model_of(
         kubeletConfiguration={"shutdownGracePeriod": "10s"},
-        shutdown={
-            "after": {"distribution": "Uniform", "min": "1m", "max": "3m"},
-            "share": 0.25,
-        },
+        shutdown={"after": {"distribution": "Uniform", "min": "1m", "max": "3m"}, "share": 0.25},
     )
     sim = Simulation(nodes=40, seed=4, monitored=True, model=model).run_for(seconds=50)
     assert sim.ready() == 40

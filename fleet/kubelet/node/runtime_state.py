@@ -69,15 +69,7 @@ HEALTHY = Causes((), ())
 class RuntimeState:
     """The health of one node's runtime as its kubelet sees it."""
 
-    __slots__ = (
-        "_cleaned_ns",
-        "_draws",
-        "_held",
-        "_node",
-        "_outages",
-        "_started_ns",
-        "resume_ns",
-    )
+    __slots__ = ("_cleaned_ns", "_draws", "_held", "_node", "_outages", "_started_ns", "resume_ns")
 
     def __init__(self, node: NodeId, model: NodeModel, draws: Draws, now_ns: int) -> None:
         self._node = node

@@ -14,8 +14,7 @@ LIMITS = b'{"limits":{"memory":"64Mi"},"requests":{"cpu":"100m","memory":"32Mi"}
 def kubelet_of(world: World) -> VirtualKubelet:
     """Return what of a kubelet is read."""
     return cast(
-        "VirtualKubelet",
-        SimpleNamespace(env=world.env, facts=world.facts, pods=world.loop),
+        "VirtualKubelet", SimpleNamespace(env=world.env, facts=world.facts, pods=world.loop)
     )
 
 

@@ -17,12 +17,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.runtime.ports import PENDING_MAX, PortSession
 from fleet.server import port_forward
 from fleet.server.endpoints import FORWARDED_MAX, ConcurrencyLimit
-from fleet.server.port_forward import (
-    CONNECTIONS_MAX,
-    INPUT_BYTES_MAX,
-    Forwarder,
-    SpdyPortForward,
-)
+from fleet.server.port_forward import CONNECTIONS_MAX, INPUT_BYTES_MAX, Forwarder, SpdyPortForward
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.spdy import FIN, REFUSED_STREAM, RST_STREAM, SYN_REPLY
 

@@ -33,9 +33,7 @@ from fleet.wire.http2.messages import Response
 Json = dict[str, Any]
 ADA = {"username": "ada", "uid": "7", "groups": ["dev"], "extra": {"team": ["a", "b"]}}
 ADAS_GROUPS = ["dev", "system:authenticated"]
-CERTIFICATE = {
-    "subject": ((("organizationName", "ops"),), (("commonName", "bob"),)),
-}
+CERTIFICATE = {"subject": ((("organizationName", "ops"),), (("commonName", "bob"),))}
 
 
 class Cluster(AccessControl):
@@ -277,8 +275,7 @@ def test_each_path_is_a_right(
 
 
 @pytest.mark.parametrize(
-    "status",
-    [{}, {"allowed": False}, {"allowed": True, "denied": True}, {"allowed": None}],
+    "status", [{}, {"allowed": False}, {"allowed": True, "denied": True}, {"allowed": None}]
 )
 def test_only_a_yes_is_a_yes(play: Play, status: Json) -> None:
     servers = Servers()

@@ -26,14 +26,7 @@ from fleet.k8s.effects import (
     WatchEvent,
     WatchKind,
 )
-from fleet.k8s.pods import (
-    EnvRef,
-    EventType,
-    ObjectSource,
-    Pod,
-    Token,
-    VolumeSpec,
-)
+from fleet.k8s.pods import EnvRef, EventType, ObjectSource, Pod, Token, VolumeSpec
 from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.events import Reason
 from fleet.kubelet.volumes.pod_volume import MountResult, mount_seen_ns
