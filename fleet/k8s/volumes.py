@@ -97,9 +97,19 @@ class VolumeSecrets(NamedTuple):
 
 NO_SECRETS = VolumeSecrets()
 RESOURCE_EXHAUSTED = 8  # of gRPC
+_ZONES = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
 POD_SCOPED = frozenset(("hostPath", "nfs", "flexVolume"))
 """Plug-ins that mount no device: each pod mounts the volume by itself."""
 _PLUGINS = ("csi", "hostPath", "nfs", "iscsi", "fc", "flexVolume", "local")
+MIGRATED = {
+    "awsElasticBlockStore": ("ebs.csi.aws.com", "volumeID"),
+    "azureDisk": ("disk.csi.azure.com", "diskURI"),
+    "cinder": ("cinder.csi.openstack.org", "volumeID"),
+    "gcePersistentDisk": ("pd.csi.storage.gke.io", "pdName"),
+    "portworxVolume": ("pxd.portworx.com", "volumeID"),
+    "vsphereVolume": ("csi.vsphere.vmware.com", "volumePath"),
+}
+"""The CSI driver of what a plug-in had that is gone, and the member that names the volume."""
 MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
 """An annotation of PersistentVolumes, before `mountOptions`."""
 
@@ -109,32 +119,74 @@ def _secrets(csi: dict[str, Any]) -> VolumeSecrets:
     return VolumeSecrets(*((each.get("namespace", ""), each.get("name", "")) for each in refs))
 
 
+class VolumeSource(NamedTuple):
+    """What a PersistentVolume is of. `driver` and `handle` are "" unless a CSI driver has it."""
+
+    plugin: str = ""  # the API's field name, "" of one that is not known
+    driver: str = ""
+    handle: str = ""
+
+
+def _source(spec: dict[str, Any]) -> VolumeSource:
+    """Source: TranslateInTreePVToCSI of csi-translation-lib/plugins/*.go.
+
+    Differs: node affinity by zones stays; a volume of azureFile is no driver's.
+    """
+    plugin = next((each for each in (*_PLUGINS, *MIGRATED) if each in spec), "")
+    found = spec.get(plugin, {})
+    if plugin == "csi":
+        return VolumeSource(plugin, found.get("driver", ""), found.get("volumeHandle", ""))
+    driver, field = MIGRATED.get(plugin, ("", ""))
+    handle = found.get(field, "")
+    if handle.startswith("aws://"):  # the zone and the volume
+        handle = handle.rpartition("/")[2]
+    return VolumeSource(plugin, driver, handle)
+
+
 if TYPE_CHECKING:
     Affinity = NodeTerms | None
-    Plugin = str
+    Source = VolumeSource
     Secrets = VolumeSecrets
 else:
     Affinity = kind(node_terms)
-    Plugin = kind(lambda spec: next((each for each in _PLUGINS if each in spec), ""))
+    Source = kind(_source)
     Secrets = kind(_secrets)
 
 
 class VolumeView(Record, frozen=True):
-    """What is read of a PersistentVolume. `driver` and `handle` are "" unless it is a CSI one."""
+    """What is read of a PersistentVolume."""
 
     name: str = member("metadata/name")
     claim: Owner | None = member("spec/claimRef", None)
     mode: str = member("spec/volumeMode", "Filesystem")
-    driver: str = member("spec/csi/driver", "")
-    handle: str = member("spec/csi/volumeHandle", "")
     access_modes: tuple[str, ...] = member("spec/accessModes", ())
     affinity: Affinity = member("spec/nodeAffinity/required", None)
     capacity: Storage = member("spec/capacity", "")
-    plugin: Plugin = member("spec", "")
-    """The API's field name of its source, "" of one that is not known."""
+    source: Source = member("spec", VolumeSource())
+    labels: dict[str, str] | None = member("metadata/labels", None)
     mount_options: tuple[str, ...] = member("spec/mountOptions", ())
     annotations: dict[str, str] | None = member("metadata/annotations", None)
     secrets: Secrets = member("spec/csi", NO_SECRETS)
+
+    @property
+    def plugin(self) -> str:
+        """Return the API's field name of its source, "" of one that is not known."""
+        return self.source.plugin
+
+    @property
+    def driver(self) -> str:
+        """Return its CSI driver, "" if it has none."""
+        return self.source.driver
+
+    @property
+    def handle(self) -> str:
+        """Return what its driver calls it. Source: gce_pd.go, TranslateInTreePVToCSI."""
+        if self.plugin != "gcePersistentDisk":
+            return self.source.handle
+        found = map((self.labels or {}).get, _ZONES)
+        zone, *others = (next(filter(None, found), None) or "UNSPECIFIED").split("__")
+        where = f"regions/{zone.rpartition('-')[0]}" if others else f"zones/{zone}"
+        return f"projects/UNSPECIFIED/{where}/disks/{self.source.handle}"
 
     @property
     def claim_uid(self) -> str | None:

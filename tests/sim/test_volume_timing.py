@@ -19,7 +19,7 @@ DATA = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
 MODEL = model_of(csiDrivers=[{"name": DRIVER, "allocatableCount": 8}])
 
 
-def claim(server: SimApiServer, phase: str = "Bound") -> None:
+def claim(server: SimApiServer, phase: str = "Bound", **source: Object) -> None:
     """Store the claim `data` and its volume `pv-1`."""
     spec = {"volumeName": "pv-1"} if phase == "Bound" else {}
     obj = {"spec": spec, "status": {"phase": phase}}
@@ -27,9 +27,8 @@ def claim(server: SimApiServer, phase: str = "Bound") -> None:
     assert stored is not None
     uid = stored.obj["metadata"]["uid"]
     csi = {"driver": DRIVER, "volumeHandle": "vol-1"}
-    server.create(
-        ("persistentvolumes", "", "pv-1"), {"spec": {"csi": csi, "claimRef": {"uid": uid}}}
-    )
+    volume = {"spec": {**(source or {"csi": csi}), "claimRef": {"uid": uid}}}
+    server.create(("persistentvolumes", "", "pv-1"), volume)
 
 
 def attach(sim: Simulation) -> None:
@@ -59,6 +58,32 @@ def reads(sim: Simulation, since_s: float) -> list[str]:
         if resource.startswith(("persistent", "volumeatt", "nodes")):
             found.append(resource)
     return found
+
+
+@pytest.mark.parametrize(
+    ("plugin", "member", "volume", "unique"),
+    [
+        ("awsElasticBlockStore", "volumeID", "aws://a/vol-1", "ebs.csi.aws.com^vol-1"),
+        ("azureDisk", "diskURI", "/disks/d", "disk.csi.azure.com^/disks/d"),
+        ("cinder", "volumeID", "v", "cinder.csi.openstack.org^v"),
+        (
+            *("gcePersistentDisk", "pdName", "d"),
+            "pd.csi.storage.gke.io^projects/UNSPECIFIED/zones/UNSPECIFIED/disks/d",
+        ),
+        ("portworxVolume", "volumeID", "v", "pxd.portworx.com^v"),
+        ("vsphereVolume", "volumePath", "[d] v.vmdk", "csi.vsphere.vmware.com^[d] v.vmdk"),
+    ],
+)
+def test_the_volume_of_a_plugin_that_is_gone_is_a_drivers(
+    plugin: str, member: str, volume: str, unique: str
+) -> None:
+    sim = started()
+    claim(sim.server, **{plugin: {member: volume}})
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=11)
+    status = sim.server.get("nodes", "n-0")["status"]
+    assert status["volumesInUse"] == [f"kubernetes.io/csi/{unique}"]
+    assert sim.phase("db") == "Pending"
 
 
 def test_a_claim_is_reported_attached_and_mounted() -> None:

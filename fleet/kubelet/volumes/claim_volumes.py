@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
 from fleet.k8s.pods import NodeView, Pod, PodUid, VolumeSpec
 from fleet.k8s.volumes import (
+    MIGRATED,
     NO_SECRET,
     AttachmentView,
     ClaimTarget,
@@ -60,13 +61,8 @@ LOST_KINDS = frozenset(
     )
 )
 """No kubelet has their plug-ins any more, and none has a driver of flexVolume by itself."""
-MIGRATED_KINDS = frozenset(
-    (
-        *("awsElasticBlockStore", "azureDisk", "azureFile", "cinder", "gcePersistentDisk"),
-        *("portworxVolume", "vsphereVolume"),
-    )
-)
-"""CSI drivers attach them that no node has: their pods wait, and no event says so."""
+MIGRATED_KINDS = frozenset(("azureFile", *MIGRATED))
+"""Those that pods name themselves wait as if no driver attached them, and no event says so."""
 CLAIM_KINDS = frozenset(("persistentVolumeClaim", "ephemeral")) | LOST_KINDS | MIGRATED_KINDS
 _STREAM_MOUNT = 0x70103
 _STREAM_RESYNC = 0x70104

@@ -13,6 +13,7 @@ from fleet.k8s.volumes import (
     CSIDriverView,
     CSINodeUpdate,
     ObjectData,
+    VolumeSource,
     VolumeView,
     attachment_name,
 )
@@ -124,13 +125,14 @@ def test_objects_behind_a_claim() -> None:
     view = decode_persistent_volume(body(spec=spec))
     term = (NodeRequirement("zone", "In", ("a", "b")),)
     assert view == VolumeView(
-        "n", Owner("u"), "Block", "d", "h", ("ReadWriteOnce",), (term,), "1Gi", plugin="csi"
+        *("n", Owner("u"), "Block", ("ReadWriteOnce",), (term,), "1Gi"),
+        VolumeSource("csi", "d", "h"),
     )
     assert view.unique_name == "kubernetes.io/csi/d^h"
     assert view.fits({"zone": "b"})
     assert not view.fits({"zone": "c"})
     local = decode_persistent_volume(body(spec={"hostPath": {"path": "/"}}))
-    assert local == VolumeView("n", None, plugin="hostPath")
+    assert local == VolumeView("n", source=VolumeSource("hostPath"))
     assert local.fits({})
 
 
