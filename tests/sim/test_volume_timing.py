@@ -352,9 +352,11 @@ def test_drivers_are_published_like_plug_ins() -> None:
     assert notes["csi.volume.kubernetes.io/nodeid"] == '{"csi.example.com":"n-0"}'
 
 
-def test_drivers_that_are_published_are_not_published_again() -> None:
-    """Source: nodeinfomanager.go, tryUpdateNode, installDriverToCSINode."""
-    sim = started()
+@pytest.mark.parametrize("keys", [(), ("zone.example.com",)])
+def test_drivers_that_are_published_are_not_published_again(keys: tuple[str, ...]) -> None:
+    """Source: tryUpdateNode, updateTopologyLabels, installDriverToCSINode of nodeinfomanager.go."""
+    model = model_of(csiDrivers=[{"name": DRIVER, "topologyKeys": keys}])
+    sim = Simulation(model=model).run_for(seconds=60)
     since_s = sim.now_s
     sim.reactor.restart([NodeId(0)])
     sim.run_for(seconds=20)
@@ -363,7 +365,9 @@ def test_drivers_that_are_published_are_not_published_again() -> None:
         for each in sim.calls(path="nodes/n-0", since_s=since_s)
     ]
     registers = len(asked) - 1 - asked[::-1].index(("GET", "/csinodes/n-0"))
-    assert asked[registers - 1] == ("GET", "/api/v1/nodes/n-0")
+    assert asked[registers - 1 - len(keys)] == ("GET", "/api/v1/nodes/n-0")
+    patches = [("PATCH", "/api/v1/nodes/n-0/status")] * len(keys)  # of a driver with topology: {}
+    assert asked[registers - len(keys) : registers] == patches
     assert ("PUT", "/csinodes/n-0") not in asked
 
 
@@ -565,10 +569,7 @@ def test_a_host_path_of_another_type_is_not_mounted_until_a_pod_makes_it() -> No
     told = sim.said("FailedMount")
     found = "/etc/hostname is not a directory, it's a File"
     lost = "/data/web is not a directory, unable to determine its type"
-    assert set(told) == {
-        f"{start}: {found}",
-        f'{start}, {lost}: path "/data/web" does not exist',
-    }
+    assert set(told) == {f"{start}: {found}", f'{start}, {lost}: path "/data/web" does not exist'}
     assert set(told.values()) == {5}  # after 0.5, 1, 2 and 4 s once more
     sim.create_pod("maker", volumes=host_path("/data/web", "DirectoryOrCreate"))
     sim.run_for(seconds=20)

@@ -10,7 +10,7 @@
                    ^ 10 ms x5, four tries of the Node, four     | 404: CREATE   | other owner:
                    | of the CSINode, then NODE again            |               | DELETE, next try
                    +------------------------------------------- next driver <---+
-      Node and CSINode that name a driver already, as before a restart, are not written.
+      A CSINode that names a driver already, as before a restart, is not written.
       When all are registered: sync --nodeAllocatableUpdatePeriodSeconds--> due --> CSINODE, which
       is done at once when a pod finds the node full; after four tries the next period is awaited.
 
@@ -217,7 +217,7 @@ class CSIDrivers:
             self._on_named(turn)
 
     def _on_node(self, node: NodeView, driver: CSIDriver, turn: Turn) -> None:
-        """Write the node's ID and labels unless they are there. Source: tryUpdateNode."""
+        """Write ID and labels, with topology even unchanged ones. Source: updateTopologyLabels."""
         assert node.details is not None, node.name
         self._node_uid = node.uid  # the informer may not have it yet
         missing = tuple(
@@ -232,12 +232,12 @@ class CSIDrivers:
             self._back_off(turn)
             return
         ids = known | {driver.name: turn.facts.name}
-        if ids == known and not missing:
+        if ids == known and not driver.topology_keys:
             self._on_named(turn)
             return
         text = orjson.dumps(ids, option=orjson.OPT_SORT_KEYS).decode()
-        patch = NodeStatusPatch(labels=missing, annotations=((NODE_ID_ANNOTATION, text),))
-        turn.call(Op.PATCH_NODE_CSI, "", patch)
+        notes = ((NODE_ID_ANNOTATION, text),) if ids != known else ()
+        turn.call(Op.PATCH_NODE_CSI, "", NodeStatusPatch(labels=missing, annotations=notes))
 
     def _on_named(self, turn: Turn) -> None:
         self._is_in_node, self._tries = True, 0
