@@ -113,14 +113,13 @@ class TokenCache:
         return len(spec.tokens)
 
     def _plan(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
-        """Renew with less than 20 % of the life left, at a resync. Source: requiresRefresh."""
+        """Renew at 80 % of the life or a day, at a resync. Source: requiresRefresh."""
         left_ns = request.expiration_s * NS_PER_S
         if isinstance(reply.record, Token) and reply.record.expires_s:
             left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
         share = turn.draw(_STREAM_TOKEN, pod.uid)
-        due_ns = turn.now_ns + max(
-            left_ns * 4 // 5 - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S
-        )
+        age_ns = min(left_ns * 4 // 5, LIFE_MAX_NS)
+        due_ns = turn.now_ns + max(age_ns - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
         due_ns += int(share * RESYNC_NS)
         known_ns = self._refresh.get(pod.uid, 0)
         if not known_ns or due_ns < known_ns:
