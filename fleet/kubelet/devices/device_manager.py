@@ -314,7 +314,3 @@ class DeviceManager:
             ]
             shown.append({"name": grant.resource, "resources": resources})
         return orjson.dumps(shown, option=orjson.OPT_SORT_KEYS) if shown else b""
-
-
-def _draw(turn: Turn, stream: int, index: int, number: int) -> float:
-    return turn.env.draws.uniform(turn.node, stream, index << 32 | number)

@@ -34,7 +34,9 @@ WIPE_DELAY_NS = 30 * NS_PER_S
 """Source: pkg/kubelet/cm/container_manager_linux.go, the wiping delay of the plugin manager."""
 RETRY_NS = 1 * NS_PER_S
 SLICES_FIRST_NS = 1 * NS_PER_S
-SLICES_MAX_NS = 300 * NS_PER_S
+SLICES_LAST_NS = 128 * NS_PER_S  # after 256 s a wait would be over its cap: nobody tries again
+SLICES_JITTER = 0.2
+_WIPE_STREAM = 0xD2A31E
 
 
 class PluginState(enum.IntEnum):
@@ -55,6 +57,7 @@ class DRAPlugin:
     _slices: dict[str, bool] = field(default_factory=dict)
     _due_ns: int = 0  # of the next look at the slices
     _wipe_ns: int = 0  # when the kubelet deletes what a driver left that went away
+    _waited_ns: int = 0  # before the last try of that, 0 before the first
 
     def register(self, turn: Turn) -> None:
         """Begin to look after the slices."""
@@ -72,7 +75,7 @@ class DRAPlugin:
     def go_away(self, turn: Turn) -> None:
         """Stop: the kubelet wipes the slices unless the plugin is back in time."""
         self.state = PluginState.AWAY
-        self._due_ns = 0
+        self._due_ns = self._waited_ns = 0
         self._wipe_ns = turn.now_ns + WIPE_DELAY_NS
         if turn.env.fidelity.watches_slices:
             turn.out.append(effects.StopWatch(turn.node, *self._watch()))
@@ -98,14 +101,13 @@ class DRAPlugin:
         if self.state is PluginState.WATCHING:
             self._due_ns = turn.now_ns + SYNC_DELAY_NS
 
-    def on_reply(self, call: effects.ApiCall, reply: effects.Reply, now_ns: int) -> None:
+    def on_reply(self, call: effects.ApiCall, reply: effects.Reply, turn: Turn) -> None:
         """Take the answer to one of our requests; the watch shows the slice itself."""
-        if reply.ok:
-            return
         if call.op is effects.Op.DELETE_DRIVER_SLICES:
-            self._wipe_ns = now_ns + RETRY_NS
-        elif self.state is PluginState.WATCHING:
-            self._due_ns = now_ns + RETRY_NS
+            self._waited_ns, due_ns = _next_wipe(self._waited_ns, reply, turn)
+            self._wipe_ns = due_ns or self._wipe_ns
+        elif self.state is PluginState.WATCHING and not reply.ok:
+            self._due_ns = turn.now_ns + RETRY_NS
 
     def next_due_ns(self) -> int:
         """Return when there is something to do, 0 for never."""
@@ -138,14 +140,23 @@ class DRAPlugin:
 
 
 def wipe_again(call: effects.ApiCall, reply: effects.Reply, turn: Turn) -> None:
-    """Wipe all slices of a node again after a failure, of which the key says how long it waited.
+    """Wipe all slices of a node again after a failure, of which the key says how long it waited."""
+    waited_ns, due_ns = _next_wipe(int(call.key or 0), reply, turn)
+    if due_ns:
+        turn.arm(due_ns, effects.Timer.RESOURCE_SLICES, str(waited_ns))
 
-    Source: dra_plugin_manager.go, wipeResourceSlices.
+
+def _next_wipe(waited_ns: int, reply: effects.Reply, turn: Turn) -> tuple[int, int]:
+    """Return how long to wait, before jitter, and when that is over, 0 for never.
+
+    Source: dra_plugin_manager.go, wipeResourceSlices; wait.ExponentialBackoffWithContext.
     """
-    if reply.ok or reply.kind is effects.ReplyKind.NOT_FOUND:
-        return
-    delay_ns = min(int(call.key) * 2, SLICES_MAX_NS) if call.key else SLICES_FIRST_NS
-    turn.arm(turn.now_ns + delay_ns, effects.Timer.RESOURCE_SLICES, str(delay_ns))
+    is_done = reply.ok or reply.kind is effects.ReplyKind.NOT_FOUND
+    if is_done or waited_ns >= SLICES_LAST_NS:
+        return 0, 0
+    waited_ns = waited_ns * 2 or SLICES_FIRST_NS
+    jitter = SLICES_JITTER * turn.draw(_WIPE_STREAM)
+    return waited_ns, turn.now_ns + int(waited_ns * (1 + jitter))
 
 
 FAILED = "FailedPrepareDynamicResources"

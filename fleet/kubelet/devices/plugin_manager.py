@@ -66,7 +66,7 @@ class PluginManager:
         """Take the answer to a driver's request."""
         for plugin in self._plugins:
             if plugin.driver.driver == call.key:
-                plugin.on_reply(call, reply, turn.now_ns)
+                plugin.on_reply(call, reply, turn)
         self._arm(turn)
 
     def _arm(self, turn: Turn) -> None:

@@ -20,13 +20,7 @@ from typing import NamedTuple
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
-from fleet.kubelet.containers.stats_provider import (
-    Measure,
-    NodeUse,
-    PodStats,
-    PodTerms,
-    pod_stats,
-)
+from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodStats, PodTerms, pod_stats
 from fleet.kubelet.pod_worker import KILL_TIMEOUT_MIN_S
 from fleet.kubelet.pressure.preemption import is_critical_pod
 from fleet.profile.kubelet_configuration import EvictionThreshold

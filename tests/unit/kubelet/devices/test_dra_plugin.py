@@ -51,15 +51,15 @@ def test_a_slice_is_made_only_where_there_is_none() -> None:
 def test_a_refusal_is_met_with_another_try() -> None:
     plugin, _ = synced()
     out: Outbox = []
-    plugin.on_reply(CREATE, OK, 5 * S)
+    plugin.on_reply(CREATE, OK, at(5 * S, out))
     assert plugin.next_due_ns() == 0
-    plugin.on_reply(CREATE, REFUSED, 5 * S)
+    plugin.on_reply(CREATE, REFUSED, at(5 * S, out))
     assert plugin.next_due_ns() == 6 * S
     plugin.on_due(at(6 * S, out))
     assert out == [CREATE]
 
 
-def test_a_driver_that_is_gone_is_wiped_and_wiped_again_after_a_failure() -> None:
+def test_a_driver_that_is_gone_is_wiped_nine_times_later_each_time() -> None:
     plugin, _ = synced()
     out: Outbox = []
     plugin.go_away(at(10 * S, out))
@@ -69,9 +69,14 @@ def test_a_driver_that_is_gone_is_wiped_and_wiped_again_after_a_failure() -> Non
     assert out == []
     plugin.on_due(at(40 * S, out))
     assert out == [WIPE]
-    plugin.on_reply(WIPE, REFUSED, 41 * S)
-    plugin.on_due(at(42 * S, out))
-    assert out == [WIPE, WIPE]
+    now_ns = 40 * S
+    for power in range(8):
+        plugin.on_reply(WIPE, REFUSED, at(now_ns, out))
+        before_ns, now_ns = now_ns, plugin.next_due_ns()
+        assert 1 << power <= (now_ns - before_ns) / S < 1.2 * (1 << power)
+        plugin.on_due(at(now_ns, out))
+    plugin.on_reply(WIPE, REFUSED, at(now_ns, out))
+    assert (plugin.next_due_ns(), out) == (0, [WIPE] * 9)
 
 
 def test_a_slice_that_went_while_the_watch_was_down_is_made_anew() -> None:
