@@ -19,7 +19,7 @@ DATA = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
 MODEL = model_of(csiDrivers=[{"name": DRIVER, "allocatableCount": 8}])
 
 
-def claim(server: SimApiServer, phase: str = "Bound", **source: Object) -> None:
+def claim(server: SimApiServer, phase: str = "Bound", source: Object | None = None) -> None:
     """Store the claim `data` and its volume `pv-1`."""
     spec = {"volumeName": "pv-1"} if phase == "Bound" else {}
     obj = {"spec": spec, "status": {"phase": phase}}
@@ -78,7 +78,7 @@ def test_the_volume_of_a_plugin_that_is_gone_is_a_drivers(
     plugin: str, member: str, volume: str, unique: str
 ) -> None:
     sim = started()
-    claim(sim.server, **{plugin: {member: volume}})
+    claim(sim.server, source={plugin: {member: volume}})
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=11)
     status = sim.server.get("nodes", "n-0")["status"]
