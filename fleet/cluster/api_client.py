@@ -381,16 +381,15 @@ class Cluster:
         server: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send one request under the present credentials, which no plain HTTP carries."""
-        if self._certificate != self.credentials.certificate_mark:
+        if self._session is None:
+            self._session = self._open()
+        elif self._certificate != self.credentials.certificate_mark:
             with contextlib.suppress(UsageError):  # its file is being written
                 before, self._session = self._session, self._open()
-                if before is not None:
-                    await before.close()  # a new client certificate needs new connections
+                await before.close()  # a new client certificate needs new connections
         authorization = self.credentials.authorization()
         if authorization and not server.startswith("http:"):
             headers = [*headers, ("Authorization", authorization.decode())]
-        if self._session is None:
-            self._session = self._open()
         async with self._session.request(
             method,
             (server or self.credentials.server) + target,
