@@ -78,7 +78,6 @@ class ScenarioPlayer:
         self._expectations: list[Expectation] = []
         self._is_over = False
         self._waits_for = ""  # what it is, and how far it has come
-        self._missing = 0  # pods by the node that the time of their phase did not suffice for
 
     def place(self, placement: Placement) -> None:
         """Keep the pods of all objects on some nodes.
@@ -220,29 +219,22 @@ class ScenarioPlayer:
             for at, fault in enumerate(scenario.faults_of(phase, number, seed))
         ]
         rest = asyncio.ensure_future(self._sleep(max(phase.duration_ns / 1e9 - spent_s, 0)))
-        where = f"phases[{number}]"
-        ends_s = begun_s + phase.duration_ns / 1e9
-        until_ns = phase.until.timeout_ns if phase.until is not None else scenario.TIMEOUT_NS
-        until_s = ends_s + until_ns / 1e9
-        self._missing = 0
-        work = [
-            asyncio.ensure_future(self._apply(where, each, phase.until, until_s, spent_s, stage))
-            for each in phase.apply
+        applied = [asyncio.ensure_future(self._apply(number, each, stage)) for each in phase.apply]
+        churned = [
+            asyncio.ensure_future(self._churn(number, each, spent_s, stage)) for each in phase.churn
         ]
-        work += [
-            asyncio.ensure_future(self._churn(where, each, spent_s, ends_s, stage))
-            for each in phase.churn
-        ]
+        work = (rest, *faults, *applied, *churned)
         try:
-            await asyncio.gather(rest, *faults, *work)
+            await asyncio.gather(*work)
             for fault in on:
                 await stage.faults.heal(fault)
             if phase.until is not None:
                 is_paced = any(each.pods_per_node is not None for each in phase.apply)
-                since_s = ends_s if is_paced else stage.elapsed_s()
-                await self._wait(phase.name, phase.until, since_s, stage)
+                since_s = begun_s + phase.duration_ns / 1e9 if is_paced else stage.elapsed_s()
+                missing = sum(each.result() for each in applied)
+                await self._wait(phase.name, phase.until, since_s, missing, stage)
         finally:
-            await give_up(rest, *faults, *work)
+            await give_up(*work)
             self._phases[-1] = Phase(name=phase.name, from_s=begun_s, until_s=stage.elapsed_s())
 
     async def _inject(
@@ -268,41 +260,40 @@ class ScenarioPlayer:
         if fault.duration_ns is None:
             on.append(begun.number)
 
-    async def _apply(
-        self,
-        where: str,
-        spec: scenario.ApplySpec,
-        until: scenario.Until | None,
-        until_s: float,
-        spent_s: float,
-        stage: Stage,
-    ) -> None:
+    async def _apply(self, number: int, spec: scenario.ApplySpec, stage: Stage) -> int:
         """Create objects at a rate, or change those that were created before.
 
         Pods by the node come as fast as the cluster starts them: the pods of at most `AT_ONCE_MAX`
-        objects are not Ready. After `until_s` nothing waits for pods that do not start, and if the
-        phase is to wait until pods are Ready, nothing more is created.
+        objects are not Ready. Once the time of `until` is over, nothing waits for pods that do not
+        start, and if the phase is to wait until pods are Ready, nothing more is created: return how
+        many pods are missing then.
         """
-        await self._sleep(max(spec.at_ns / 1e9 - spent_s, 0))
+        phase, begun_s = self._scenario.spec.phases[number], self._phases[number].from_s
+        until, missing = phase.until, 0
+        until_ns = until.timeout_ns if until is not None else scenario.TIMEOUT_NS
+        until_s = begun_s + (phase.duration_ns + until_ns) / 1e9
+        await self._sleep(max(begun_s + spec.at_ns / 1e9 - stage.elapsed_s(), 0))
         count = spec.copies(self._manifests[id(spec)], stage.nodes)
         by_node = spec.pods_per_node is not None
         is_awaited = by_node and until is not None and until.condition == "PodsReady"
         pods = sum(map(scenario.pods_of, self._manifests[id(spec)]))
 
-        def numbers() -> Iterator[int]:
-            for number in range(count):
+        def copies() -> Iterator[int]:
+            nonlocal missing
+            for copy in range(count):
                 if is_awaited and stage.elapsed_s() >= until_s:
-                    self._missing += pods * (count - number)
+                    missing = pods * (count - copy)
                     return
-                yield number
+                yield copy
 
-        async def act(number: int) -> None:
-            created = await self._create(where, spec, number, stage, is_only=count == 1)
+        async def act(copy: int) -> None:
+            created = await self._create(number, spec, copy, stage, is_only=count == 1)
             for each in created if by_node else ():
                 while stage.elapsed_s() < until_s and not await stage.applied.is_ready(each):
                     await self._sleep(PODS_POLL_S)
 
-        await self._paced(numbers(), spec.rate, act, stage)
+        await self._paced(copies(), spec.rate, act, stage)
+        return missing
 
     async def _paced(
         self,
@@ -331,25 +322,22 @@ class ScenarioPlayer:
             raise errors.exceptions[0] from None
 
     async def _create(
-        self, where: str, spec: scenario.ManifestSpec, number: int, stage: Stage, *, is_only: bool
+        self, number: int, spec: scenario.ManifestSpec, copy: int, stage: Stage, *, is_only: bool
     ) -> list[Created]:
-        wanted = scenario.named(self._manifests[id(spec)], number, is_only=is_only)
+        wanted = scenario.named(self._manifests[id(spec)], copy, is_only=is_only)
         try:
             return [await stage.applied.apply(each) for each in wanted]
         except UsageError as error:
-            raise UsageError(f"{self._origin}: spec.{where}: {error}") from error
+            raise UsageError(f"{self._origin}: spec.phases[{number}]: {error}") from error
 
     async def _churn(
-        self,
-        where: str,
-        spec: scenario.ChurnSpec,
-        spent_s: float,
-        ends_s: float,
-        stage: Stage,
+        self, number: int, spec: scenario.ChurnSpec, spent_s: float, stage: Stage
     ) -> None:
         """Create objects at a rate until the phase is over, each for its lifetime."""
         made, rate = 0, spec.per_second(stage.nodes)
         first = int(spent_s * rate)  # names before it are an earlier process's
+        phase, begun_s = self._scenario.spec.phases[number], self._phases[number].from_s
+        ends_s = begun_s + phase.duration_ns / 1e9
         free = asyncio.Semaphore(AT_ONCE_MAX)
         alive = asyncio.TaskGroup()
 
@@ -360,35 +348,37 @@ class ScenarioPlayer:
                 for each in created:
                     await stage.applied.delete(each)
 
-        async def act(number: int) -> None:
+        async def act(copy: int) -> None:
             nonlocal made
-            created = await self._create(where, spec, number, stage, is_only=False)
+            created = await self._create(number, spec, copy, stage, is_only=False)
             made += 1
             alive.create_task(live(created))
 
-        def numbers() -> Iterator[int]:
-            number = first
+        def copies() -> Iterator[int]:
+            copy = first
             while stage.elapsed_s() + 1 / rate < ends_s:
-                yield number
-                number += 1
+                yield copy
+                copy += 1
 
         try:
             async with alive:
-                await self._paced(numbers(), rate, act, stage)
+                await self._paced(copies(), rate, act, stage)
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         stage.note(f"churn: {made} times, {rate_words(rate)} were asked for")
 
-    async def _wait(self, name: str, until: scenario.Until, begun_s: float, stage: Stage) -> None:
+    async def _wait(
+        self, name: str, until: scenario.Until, begun_s: float, missing: int, stage: Stage
+    ) -> None:
         """Wait for a condition, and write down whether it came."""
         limit_s = until.timeout_ns / 1e9
         what = "pods" if until.condition == "PodsReady" else "nodes"
-        ready, wanted = await self._ready(until, stage)
+        ready, wanted = await self._ready(until, missing, stage)
         while ready < wanted and (took_s := stage.elapsed_s() - begun_s) < limit_s:
             left = f"gives up in {clock(limit_s - took_s)}"
             self._waits_for = f"{ready:,} of {wanted:,} {what} Ready, {left}"
             await self._sleep(POLL_S if what == "nodes" else PODS_POLL_S)
-            ready, wanted = await self._ready(until, stage)
+            ready, wanted = await self._ready(until, missing, stage)
         self._waits_for = ""
         took_s = stage.elapsed_s() - begun_s
         is_met = ready >= wanted
@@ -399,10 +389,10 @@ class ScenarioPlayer:
         self._tell(stage)
         stage.note(f"phase {name}: {told}")
 
-    async def _ready(self, until: scenario.Until, stage: Stage) -> tuple[int, int]:
+    async def _ready(self, until: scenario.Until, missing: int, stage: Stage) -> tuple[int, int]:
         if until.condition == "PodsReady":
             ready, wanted = await stage.applied.ready()
-            return ready, wanted + self._missing
+            return ready, wanted + missing
         return stage.ready(), stage.nodes
 
 
