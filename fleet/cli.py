@@ -110,7 +110,7 @@ def cli() -> None:
 
     Each option of fleet spawn has a variable, in every command that has the option: $FLEET_NODES
     sets --nodes. Only --run-dir and --controlplane-bin have none. A flag overrides its variable,
-    and a variable overrides the default.
+    and a variable overrides the default. An empty variable counts as unset.
 
     For example:
       fleet spawn --nodes 100          run 100 nodes in a local control plane

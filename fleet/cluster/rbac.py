@@ -54,8 +54,6 @@ class Subject(NamedTuple):
     @classmethod
     def parse(cls, service_account: str, user: str | None) -> "Subject":
         """Read `NAMESPACE/NAME` or a user's name. Raises UsageError."""
-        if user == "":
-            raise UsageError("--user: is empty")
         if user:
             return cls(user)
         namespace, _, name = service_account.partition("/")

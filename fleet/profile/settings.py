@@ -340,8 +340,6 @@ class Settings(BaseModel):
             raise ValueError("--statefulset and --nodes-total need a --shard")
         if self.statefulset and not self.run_id:
             raise ValueError("--statefulset: its pods are of one run, name it with --run-id")
-        if "context" in self.model_fields_set and not self.context:
-            raise ValueError("--context: is empty; leave it out for the current context")
         if self.in_cluster and (self.kubeconfig or self.context):
             raise ValueError("--in-cluster excludes --kubeconfig and --context")
         self._check_end()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from fleet.errors import Exit
+from fleet.errors import Exit, UsageError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -85,6 +85,18 @@ class Command(click.Command):
         self.params.append(
             general("-v --verbose", _set_verbosity, "Log each request of fleet itself.", count=True)
         )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse an empty value: it is mostly a shell's variable that is not set."""
+        if not ctx.resilient_parsing:
+            given, _, named = self.make_parser(ctx).parse_args([*args])
+            for each in named:
+                value = given.get(each.name)
+                is_empty = "" in value if isinstance(value, (list, tuple)) else value == ""
+                if is_empty and each.type is not click.UNPROCESSED:
+                    name = max(each.opts, key=len)
+                    raise UsageError(f"{name}: is empty; give a value or leave it out")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         parameters = self.get_params(ctx)

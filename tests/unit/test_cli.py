@@ -62,18 +62,17 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["spawn", "--manage", "a in b"], "--manage: 'a in b' is no label selector such as"),
         (["spawn", "--profile", "nothing"], "nothing"),
         (["spawn", "--metrics-host", "0.0.0.0"], "--metrics-host needs --metrics-port"),
-        (
-            ["spawn", "--identity=csr", "--bootstrap-kubeconfig=/no/such"],
-            "--bootstrap-kubeconfig /no/such: no such file",
-        ),
+        (["spawn", "--identity=csr", "--bootstrap-kubeconfig=/no"], "kubeconfig /no: no such file"),
         (["spawn", "--zone-lables"], "Did you mean '--zone-labels'? See fleet spawn --help"),
         (["spawn", "-n"], "Option '-n' requires an argument"),
-        (
-            ["spawn", "--rate", "fast"],
-            "'fast' is neither a number of nodes a second above 0 nor max",
-        ),
+        (["spawn", "--rate=fast"], "'fast' is neither a number of nodes a second above 0 nor"),
         (["spawn", "--rate=0"], "'0' is neither a number of nodes a second above 0 nor max"),
-        (["spawn", "--context", ""], "--context: is empty; leave it out for the current context"),
+        (["spawn", "--context", ""], "--context: is empty; give a value or leave it out"),
+        (["spawn", "--run-dir="], "--run-dir: is empty"),
+        (["clean", "--run", ""], "--run: is empty"),
+        (["scale", "", "-n", "5"], "run: is empty"),
+        (["inject", "NodeDown", "--nodes="], "--nodes: is empty"),
+        (["profiles", "explain", "-f", ""], "--filename: is empty"),
         (["spawn", "--dry-run", "--kubernetes-version=1.20"], "1.20: fleet builds 1.34.4"),
         (["rbac", "--user", ""], "--user: is empty"),
         (["spwan"], "No such command 'spwan'. Did you mean 'spawn'? See fleet --help"),
@@ -107,10 +106,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["clean", "--statefulset=a/b"], "name the run of its pods with --run"),
         (["rbac", "--service-account=x"], "'x' is not NAMESPACE/NAME"),
         (["report", "/no/such"], "/no/such holds no run: neither summary.json nor"),
-        (
-            ["report", "/tmp", "-opdf"],
-            "'pdf' is not one of 'html', 'markdown', 'junit', 'openm",
-        ),
+        (["report", "/tmp", "-opdf"], "'pdf' is not one of 'html', 'markdown', 'junit', 'op"),
         (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'"),
         (["help", "nothing"], "No such command 'nothing'; see fleet --help"),
         (["version", "extra"], "Got unexpected extra argument (extra); see fleet version --help"),
@@ -363,6 +359,7 @@ def test_options_are_read_from_variables_too(
         assert "--locust-master: 'here' is not HOST:PORT" in capsys.readouterr().err
     monkeypatch.setenv("FLEET_LOCUST_MASTER", "here:1")
     monkeypatch.setenv("FLEET_UNTIL_READY", "1")
+    monkeypatch.setenv("FLEET_NODES", "")
     assert call(monkeypatch, "spawn") == Exit.USAGE
     assert "the dashboard says when the run ends" in capsys.readouterr().err
 
