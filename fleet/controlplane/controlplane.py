@@ -34,7 +34,6 @@ from fleet.controlplane.flags import (
     LOOPBACK,
     SERVICE_IP,
     Ports,
-    check_extra_flags,
     choose_ports,
     component_flags,
     fixed_ports,
@@ -376,7 +375,6 @@ class ControlPlane:
 
 def check_options(options: ControlPlaneOptions) -> dict[str, int]:
     """Return the ports that the options fix. Raises UsageError for an option that cannot be."""
-    check_extra_flags(options.extra_flags)
     if options.kubeconfig_out is not None:
         check_kubeconfig_out(options.kubeconfig_out)
     return fixed_ports(options.extra_flags)

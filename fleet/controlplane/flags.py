@@ -106,21 +106,9 @@ def merge_flags(own: Mapping[str, str], extra: Sequence[str]) -> list[str]:
 
 
 def parse_flag(text: str) -> tuple[str, str]:
-    """Split `name=value`, `--name=value` or `name` (which means true). Raises UsageError."""
-    name, separator, value = text.strip().partition("=")
-    name = name.lstrip("-")
-    if not name or any(letter.isspace() for letter in name):
-        raise UsageError(f"{text!r} is no flag: write it as name=value")
+    """Split `name=value`, `--name=value` or `name` (which means true)."""
+    name, separator, value = text.removeprefix("--").partition("=")
     return name, value if separator else "true"
-
-
-def check_extra_flags(extra: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError for a component that does not exist or for text that is no flag."""
-    for component, flags in extra.items():
-        if component not in COMPONENTS:
-            raise UsageError(f"no component {component!r}; there are {', '.join(COMPONENTS)}")
-        for text in flags:
-            parse_flag(text)
 
 
 def fixed_ports(extra: Mapping[str, Sequence[str]]) -> dict[str, int]:

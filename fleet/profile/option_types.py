@@ -96,7 +96,7 @@ _REQUIREMENT = re.compile(
     rf"|\s+(?:in|notin)\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))?)\s*"
 )
 """Source: apimachinery/pkg/labels/selector.go, Parse."""
-_COMPONENT_FLAG = re.compile(r"(?:--)?([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
+_COMPONENT_FLAG = re.compile(r"-*([a-zA-Z0-9][-a-zA-Z0-9.]*)(?:=(.*))?", re.DOTALL)
 
 
 def _profiles(values: object) -> tuple[ProfileChoice, ...]:

@@ -8,13 +8,7 @@ import pytest
 
 from fleet.controlplane import flags
 from fleet.controlplane.directory import Layout
-from fleet.controlplane.flags import (
-    check_extra_flags,
-    component_flags,
-    fixed_ports,
-    merge_flags,
-    parse_flag,
-)
+from fleet.controlplane.flags import component_flags, fixed_ports, merge_flags
 from fleet.controlplane.options import (
     APISERVER,
     CONTROLLER_MANAGER,
@@ -113,17 +107,6 @@ def test_a_users_flag_replaces_ours_and_may_repeat() -> None:
         "--feature-gates=B=true",
         "--profiling=true",
     ]
-
-
-@pytest.mark.parametrize("text", ["", "--", "=1", "two words=1"])
-def test_what_is_no_flag_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no flag"):
-        parse_flag(text)
-
-
-def test_an_unknown_component_is_refused() -> None:
-    with pytest.raises(UsageError, match="no component 'kubelet'"):
-        check_extra_flags({"kubelet": ["v=2"]})
 
 
 def test_a_users_secure_port_is_used() -> None:

@@ -72,7 +72,7 @@ def test_options_are_read_as_click_hands_them_over() -> None:
 
 
 def test_component_flags_get_their_dashes() -> None:
-    settings = Settings.from_options(apiserver_flag=("v=2", "--profiling"), etcd_flag=("a=b=c",))
+    settings = Settings.from_options(apiserver_flag=("-v=2", "--profiling"), etcd_flag=("a=b=c",))
     assert settings.apiserver_flags == ("--v=2", "--profiling")
     assert settings.etcd_flags == ("--a=b=c",)
 
