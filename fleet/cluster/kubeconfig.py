@@ -141,13 +141,9 @@ def _goes_around(host: str, port: int, no_proxy: str) -> bool:
     """Return whether a server is reached directly. Source: useProxy, init, match."""
     host = host.lower()
     address = _address(host)
-    if _is_local(host, address):
+    if host == "localhost" or (address is not None and address.is_loopback):
         return True
     return any(_matches(each.strip().lower(), host, port, address) for each in no_proxy.split(","))
-
-
-def _is_local(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
-    return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def _matches(

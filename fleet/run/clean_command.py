@@ -113,7 +113,10 @@ async def clean(
     if not choice.is_any or choice.is_dry:
         say(runs_text(chosen.runs, choice.output).rstrip("\n"))
         if choice.output == "text" and chosen.runs:
-            say(objects_text(chosen.runs) + DRY if choice.is_dry else CHOOSE)
+            held = (
+                f"{info.run} has {_shown(info.objects)}\n" for info in chosen.runs if info.objects
+            )
+            say("".join(held) + DRY if choice.is_dry else CHOOSE)
         return Exit.OK
     if chosen.runs and not choice.run:
         what = "their nodes, all pods on these, and the objects of their scenarios"
@@ -191,11 +194,6 @@ async def _remove(
         except IncompleteError as error:
             raise IncompleteError(f"{error}; go on with --run {info.run}") from error
     return total
-
-
-def objects_text(runs: Iterable[RunInfo]) -> str:
-    """Return what runs have applied or hold, a line for each run."""
-    return "".join(f"{info.run} has {_shown(info.objects)}\n" for info in runs if info.objects)
 
 
 def _shown(paths: Sequence[str]) -> str:

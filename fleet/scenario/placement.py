@@ -67,7 +67,9 @@ class Placement(NamedTuple):
         found = pod_specs(made, paths)
         for spec in found:
             self._place(spec, about)
-        stray = _stray(made, found, hints=_is_custom(manifest) and not found)
+        group = group_of(manifest)
+        is_custom = group not in BUILT_IN and not group.endswith(".k8s.io")
+        stray = _stray(made, found, hints=is_custom and not found)
         if stray is not None:
             raise UsageError(
                 f"{about} has a pod template at {stray}: fleet does not know where its pods would "
@@ -153,11 +155,6 @@ def _stray(manifest: Manifest, placed: Sequence[Json], *, hints: bool) -> str | 
                 return f"{path}.{key}"
             left.append((f"{path}.{key}", each))
     return None
-
-
-def _is_custom(manifest: Manifest) -> bool:
-    group = group_of(manifest)
-    return group not in BUILT_IN and not group.endswith(".k8s.io")
 
 
 def group_of(manifest: Manifest) -> str:

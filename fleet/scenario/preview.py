@@ -394,9 +394,6 @@ def _starts(phase: PhaseSpec, nodes: int, watching: tuple[tuple[str, int], ...])
                 for what, each in (*watching, *PER_START)
             )
             how = ", a crowd for two cores" if is_crowd else ""
-            yield f"{_at_most(fault)}{hit:,} kubelets restart{how}: {counts} in all"
-
-
-def _at_most(fault: FaultSpec) -> str:
-    is_narrowed = bool(fault.zone or fault.nodes or fault.node_selector.match_labels)
-    return "at most " if is_narrowed else ""
+            is_narrowed = fault.zone or fault.nodes or fault.node_selector.match_labels
+            most = "at most " if is_narrowed else ""
+            yield f"{most}{hit:,} kubelets restart{how}: {counts} in all"
