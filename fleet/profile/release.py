@@ -143,6 +143,14 @@ def checked_version(text: object) -> str:
     return text if text.startswith("v") else f"v{text}"
 
 
+def checked_kubelet(text: str) -> str:
+    """Check the whole version of a kubelet that fleet emulates, for --kubelet-version."""
+    found = _VERSION.fullmatch(text)
+    if found is None or not found[3] or minor_of(text) not in {each.name for each in RELEASES}:
+        raise ValueError(f"{text!r} is not a version of {MINORS} such as {RELEASES[0].newest}")
+    return checked_version(text)
+
+
 def is_version(text: object) -> TypeGuard[str]:
     """Return whether a kubelet may be of this version."""
     return isinstance(text, str) and _VERSION.fullmatch(text) is not None
@@ -177,10 +185,8 @@ def explain_version(asked: str, server: str) -> str:
 
 
 def check_skew(kubelet: str, server: str) -> None:
-    """Raise UsageError unless fleet emulates a kubelet that a server of this version may have."""
+    """Raise UsageError unless a server of this version may have such a kubelet."""
     (_, minor, _), (_, newest, _) = parse_version(kubelet), parse_version(server)
-    if release_of(kubelet).name != f"1.{minor}":
-        raise UsageError(f"--kubelet-version {kubelet}: give one of {MINORS}")
     if parse_version(kubelet) > parse_version(server) or minor < newest - SKEW_MAX:
         raise UsageError(
             f"--kubelet-version {kubelet}: the API server is {server}; a kubelet may be up to "

@@ -39,7 +39,7 @@ from fleet.profile.option_types import (
     StopRules,
     rate_text,
 )
-from fleet.profile.release import checked_version
+from fleet.profile.release import checked_kubelet
 from fleet.profile.schema import DnsLabel, explain
 
 NODES_MAX = 100_000
@@ -217,7 +217,7 @@ class Settings(BaseModel):
     provider_id: Annotated[ProviderIdOption, Shown("none|fleet|TEMPLATE")] = ""
     """providerID of the nodes: none, fleet (fleet://ZONE/NAME), or a template such as
     aws:///{{zone}}/{{name}} (default: as in the profile)."""
-    kubelet_version: Annotated[str, AfterValidator(checked_version), Shown("VERSION")] = ""
+    kubelet_version: Annotated[str, AfterValidator(checked_kubelet), Shown("VERSION")] = ""
     """Version of the kubelets, e.g. v1.35.4: up to three minors older than the API server
     (default: that of the API server, or as in the profile)."""
     manage: Annotated[LabelSelector, Shown("SELECTOR")] = ""

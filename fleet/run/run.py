@@ -27,7 +27,6 @@ from fleet.cluster.preflight import Ask, TargetFacts
 from fleet.cluster.run_id import new_run_id
 from fleet.cluster.runs import RunLease, Size, claim_addresses
 from fleet.cluster.statefulset import check
-from fleet.controlplane.binaries import built_release
 from fleet.controlplane.options import KUBECTL, ComponentDeath
 from fleet.errors import DeniedError, FleetError, RunInterruptedError, SetupError, UsageError
 from fleet.faults.injector import attach_problem
@@ -62,7 +61,7 @@ from fleet.run.records import Records
 from fleet.run.scaling import Scaling
 from fleet.run.scenario_player import ScenarioPlayer, Stage
 from fleet.run.server_health import watch_health
-from fleet.run.target import Target
+from fleet.run.target import Target, find_standing
 from fleet.run.user_command import check_command, environment_of, run_command
 from fleet.runtime.programs import load_programs
 from fleet.server.kubelet_servers import KubeletServers
@@ -185,7 +184,8 @@ class Run:
     def plan(self) -> dict[str, object]:
         """Return what the run will be, once this machine is known to hold it: `--dry-run`."""
         settings, models = self._whole, self._mix.models
-        built_release(settings.kubernetes_version)
+        if not settings.names_cluster:
+            find_standing(settings)
         cluster = "the one of the service account" if settings.in_cluster else "a local one"
         if settings.kubeconfig or settings.context:
             named = (settings.kubeconfig or "the usual kubeconfig", settings.context or "current")

@@ -33,6 +33,7 @@ from fleet.run.applied import Applied, Created
 from fleet.run.cli_options import ENDS_BY_ITSELF
 from fleet.run.fault_control import FaultControl
 from fleet.run.lead import Leader
+from fleet.run.target import find_standing
 from fleet.scenario import scenario
 from fleet.scenario.placement import Placement, has_path
 from fleet.scenario.preview import demand, forecast, rate_words, time_line
@@ -450,6 +451,8 @@ def settings_of(scenario: scenario.Scenario, path: Path, given: Mapping[str, obj
 
 def dry_run(scenario: scenario.Scenario, path: Path, settings: Settings) -> str:
     """Return what `--dry-run` prints: the time line, and a forecast of the load."""
+    if not settings.names_cluster:
+        find_standing(settings)
     mix = mix_of(settings)
     server = built_release(settings.kubernetes_version) or settings.kubelet_version
     mix.choose_version(settings.kubelet_version, server or KUBERNETES_VERSION)

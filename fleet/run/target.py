@@ -11,11 +11,11 @@ from fleet.cluster.kubeconfig import only_context
 from fleet.controlplane import options
 from fleet.controlplane.binaries import built_release
 from fleet.controlplane.build import provide_binaries
-from fleet.controlplane.controlplane import ControlPlane
+from fleet.controlplane.controlplane import ControlPlane, check_options
 from fleet.controlplane.kubeconfig import check_kubeconfig_out, private_file, write_kubeconfig_out
 from fleet.controlplane.standing import attach
 from fleet.errors import UsageError
-from fleet.profile.release import minor_of
+from fleet.profile.release import check_skew, minor_of
 from fleet.profile.settings import Settings
 from fleet.report.display import Display
 
@@ -45,6 +45,32 @@ def plane_options(settings: Settings, directory: Path | None = None) -> options.
             options.CONTROLLER_MANAGER: settings.controller_manager_flags,
         },
     )
+
+
+def find_standing(settings: Settings) -> options.ControlPlaneInfo | None:
+    """Return the local control plane that a run joins, None if the run starts one.
+
+    Raises UsageError for options that do not fit the control plane.
+    """
+    wanted, standing = plane_options(settings), attach()
+    version = standing.server_version if standing is not None else wanted.release
+    if settings.kubelet_version and version:
+        check_skew(settings.kubelet_version, version)
+    if standing is None:
+        check_options(wanted)
+        if settings.confirm_cluster:
+            raise UsageError(
+                f"--confirm-cluster {settings.confirm_cluster}: no cluster is named, and no local "
+                "control plane is running; add --kubeconfig, --context or --in-cluster"
+            )
+        return None
+    for flag in settings.local_only:
+        if flag != "--kubernetes-version" or minor_of(version) != minor_of(wanted.release):
+            raise UsageError(
+                f"{flag}: the control plane in {standing.directory} runs already; end it with "
+                "`fleet controlplane down`, or start it with that flag"
+            )
+    return standing
 
 
 class Target:
@@ -91,18 +117,9 @@ class Target:
         if settings.names_cluster:
             yield named_cluster(settings)
             return
-        options = plane_options(settings)
-        standing = attach()
+        standing = find_standing(settings)
         if standing is not None:
             self._display.tell(f"using the local control plane in {standing.directory}")
-            is_same = minor_of(standing.server_version) == minor_of(options.release)
-            for flag in settings.local_only:
-                if flag == "--kubernetes-version" and is_same:
-                    continue
-                raise UsageError(
-                    f"{flag}: the control plane in {standing.directory} runs already; end it with "
-                    "`fleet controlplane down`, or start it with that flag"
-                )
             self._take(standing)
             if settings.kubeconfig_out is not None:
                 write_kubeconfig_out(settings.kubeconfig_out, standing.kubeconfig.read_bytes())
@@ -111,9 +128,12 @@ class Target:
         self.is_own = True
         self._display.phase("starting a local control plane")
         self._display.pause()  # a build has a bar of its own
-        await provide_binaries(options.binaries, self._display.tell, release=options.release)
+        tell, options = self._display.tell, plane_options(settings)
+        found = await provide_binaries(options.binaries, tell, release=options.release)
+        if settings.kubelet_version:
+            check_skew(settings.kubelet_version, found.version)
         self._display.start()
-        plane = ControlPlane(options, progress=self._display.tell, on_death=self._on_death)
+        plane = ControlPlane(options, progress=tell, on_death=self._on_death)
         async with plane:
             self._take(plane.info)
             self.plane = plane

@@ -74,6 +74,13 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["inject", "NodeDown", "--nodes="], "--nodes: is empty"),
         (["profiles", "explain", "-f", ""], "--filename: is empty"),
         (["spawn", "--dry-run", "--kubernetes-version=1.20"], "1.20: fleet builds 1.34.4"),
+        (["spawn", "--kubelet-version=1.30"], "'1.30' is not a version of 1.34 to 1.37 such as v"),
+        (
+            ["spawn", "--dry-run", "--kubernetes-version=1.35", "--kubelet-version=1.36.3"],
+            "--kubelet-version v1.36.3: the API server is v1.35",
+        ),
+        (["spawn", "--dry-run", "--scheduler-flag=secure-port=x"], "--secure-port=x is no port"),
+        (["run", "zone-outage", "--dry-run", "--confirm-cluster=x"], "x: no cluster is named"),
         (["rbac", "--user", ""], "--user: is empty"),
         (["spwan"], "No such command 'spwan'. Did you mean 'spawn'? See fleet --help"),
         (["spawn", "--rate=-5"], "'-5' is neither a number of nodes a second above 0 nor max"),
@@ -103,6 +110,7 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["inject", "NodeDown", "--for=0s"], "--for: '0s' must be above 0s"),
         (["inject", "NodeDown", "--by=5s"], "NodeDown takes no --by; it takes nothing"),
         (["heal", "3", "--all"], "name one fault, or --all of them"),
+        (["clean"], "name a cluster with --kubeconfig"),
         (["clean", "--statefulset=a/b"], "name the run of its pods with --run"),
         (["rbac", "--service-account=x"], "'x' is not NAMESPACE/NAME"),
         (["report", "/no/such"], "/no/such holds no run: neither summary.json nor"),
@@ -123,6 +131,8 @@ def test_bad_usage_is_one_line_and_exit_2(
     arguments: list[str],
     words: str,
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
+    monkeypatch.setenv("KUBECONFIG", "/etc/hosts")  # alone it selects nothing
     assert call(monkeypatch, *arguments) == Exit.USAGE
     printed = capsys.readouterr()
     assert not printed.out
@@ -422,23 +432,6 @@ def test_a_variable_that_a_scenario_has_no_room_for_is_none_of_it(
     assert call(monkeypatch, "run", "zone-outage", "--dry-run") == Exit.OK
     assert call(monkeypatch, "run", "zone-outage", "--dry-run", "--duration=5m") == Exit.USAGE
     assert "--duration: a scenario says itself" in capsys.readouterr().err
-
-
-def test_the_order_of_flags_variables_and_defaults_is_in_the_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "--help") == Exit.OK
-    words = " ".join(capsys.readouterr().out.split())
-    assert "A flag overrides its variable, and a variable overrides the default." in words
-
-
-def test_without_a_cluster_clean_has_nothing_to_look_at(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
-    monkeypatch.setenv("KUBECONFIG", "/etc/hosts")  # alone it selects nothing
-    assert call(monkeypatch, "clean") == Exit.USAGE
-    assert "name a cluster with --kubeconfig" in capsys.readouterr().err
 
 
 def test_no_control_plane_runs(

@@ -18,6 +18,7 @@ import uvloop
 from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.cleanup import is_tenth
 from fleet.cluster.runs import RunLease
+from fleet.controlplane.binaries import Binaries
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.node_host import NodeHost
@@ -32,6 +33,7 @@ from fleet.report.record import Record
 from fleet.report.report import Expectation, Outcome, RunFigures
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import DEFAULTS
+from fleet.run import target
 from fleet.run.lead import Follower, Leader, Standing
 from fleet.run.observation import Observation
 from fleet.run.run import Run
@@ -62,6 +64,26 @@ def test_what_is_left_is_told_with_the_command_that_removes_it(
     assert left.endswith(command)
     assert "\n" not in left
     assert run._ending.next_steps() == [f"{command}  # removes the nodes that were kept"]
+
+
+def test_no_control_plane_is_started_for_options_that_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def found(*_place: object, release: str) -> Binaries:
+        return Binaries({}, release, "v1.36.3")
+
+    monkeypatch.setattr(target, "provide_binaries", found)
+    monkeypatch.setattr(target, "attach", lambda: None)
+    monkeypatch.setattr(target, "ControlPlane", None)
+
+    async def begin(**options: object) -> None:
+        async with make_run(**options)._target.open():
+            raise AssertionError
+
+    with pytest.raises(UsageError, match="--confirm-cluster x: no cluster is named"):
+        asyncio.run(begin(confirm_cluster="x"))
+    with pytest.raises(UsageError, match=r"the API server is v1.36.3; a kubelet may be"):
+        asyncio.run(begin(kubelet_version="v1.37.2"))
 
 
 @pytest.mark.parametrize(
