@@ -1,7 +1,7 @@
 """`capacity.html`: what `fleet capacity` found, in the style of a run's report, one file as well.
 
 Its curve is the size against each service level, as a share of its limit: what is above 1 is
-broken. A size that was tried several times shows its last try.
+broken. Sizes that failed are marked. A size that was tried several times shows its last try.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from fleet.report.service_levels import share_of_limit
 from fleet.report.summary_text import duration
 
 CAPACITY_REPORT = "capacity.html"
-LEVELS_SHOWN = 6
+LEVELS_SHOWN = 5  # and the sizes that failed, each in a colour of its own
 NOT_PROVEN = (
     SIMULATED,
     "Longer runs: each run lasted as long as --hold says.",
@@ -148,21 +148,24 @@ def _read(directory: str) -> RunRecord | None:
 
 def _shares(probes: Sequence[Probe], runs: dict[str, RunRecord | None]) -> Plot:
     """Show how much of its limit each service level used; those that came nearest first."""
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, dict[float, float]] = {}
+    failed: dict[float, float] = {}
     for probe in probes:
         run = runs[probe.directory]
         for level in run.levels if run is not None else ():
             if (share := share_of_limit(level)) is not None:
                 found.setdefault(level.sli, {})[probe.nodes] = share
+        failed.pop(probe.nodes, None)
+        if probe.verdict not in MARKS and not probe.ended:  # by a level, or by another expectation
+            failed[probe.nodes] = max(1.0, probe.share or 0.0)
     highest = sorted(found, key=lambda name: -max(found[name].values()))[:LEVELS_SHOWN]
-    lines = {
-        name: [(float(nodes), share) for nodes, share in sorted(found[name].items())]
-        for name in highest
-    }
+    lines = {name: [*found[name].items()] for name in highest}
+    if found and failed:
+        lines["size failed"] = [*failed.items()]
     return Plot("capacity", "of the limit", "measured", lines, "sizes", limits={"the limit": 1.0})
 
 
 def _ready(probes: Sequence[Probe]) -> Plot:
-    points = {each.nodes: each.ready_s for each in probes if each.ready_s is not None}
-    line = [(float(nodes), ready_s) for nodes, ready_s in points.items()]
-    return Plot("ready", "s", "measured", {"until all were Ready": line} if line else {}, "sizes")
+    points = {float(each.nodes): each.ready_s for each in probes if each.ready_s is not None}
+    lines = {"until all were Ready": [*points.items()]} if points else {}
+    return Plot("ready", "s", "measured", lines, "sizes")

@@ -275,7 +275,8 @@ class Display:
         now = self._figures
         self._printed, self._printed_s = self._state(now), now.elapsed_s
         facts = [
-            _said_of(label) + "".join(text for text, _ in words)
+            PLAIN.get(label, "fault " if label.startswith("fault") else f"{label} ")
+            + "".join(text for text, _ in words)
             for label, words in _facts(now)
             if words
         ]
@@ -344,10 +345,6 @@ PLAIN = {
     **dict.fromkeys(("scenario", "pods", "requests"), ""),
 }
 """What stands before a fact in a line of text, if it is not the label."""
-
-
-def _said_of(label: str) -> str:
-    return PLAIN.get(label, "fault " if label.startswith("fault") else f"{label} ")
 
 
 def _faults(faults: Sequence[str]) -> list[tuple[str, Words]]:
