@@ -138,7 +138,6 @@ class Kills(NamedTuple):
 
 
 NO_KILLS = Kills()
-ALL_REPLACED = Kills(replaces=True)
 
 
 class Rejection(NamedTuple):

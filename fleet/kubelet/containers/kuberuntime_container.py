@@ -120,8 +120,7 @@ def _run_command(hook: Hook, spec: ContainerSpec, place: HookPlace) -> Run:
     return run
 
 
-GRACE_MIN_S = 2  # minimumGracePeriodInSeconds
-"""minimumGracePeriodInSeconds: what SIGTERM always gets."""
+GRACE_MIN_S = 2  # minimumGracePeriodInSeconds: what SIGTERM always gets
 _STREAM_POST_START = 0x9057
 _STREAM_PRE_STOP = 0x94E5
 

@@ -25,7 +25,6 @@ from fleet.kubelet.containers.kuberuntime_sandbox import (
 from fleet.kubelet.containers.probe_manager import ProbeManager
 from fleet.kubelet.events import Reason, back_off_texts
 from fleet.kubelet.pod_worker import (
-    ALL_REPLACED,
     NO_KILLS,
     PENDING_HOLD_NS,
     ContainerKill,
@@ -89,14 +88,15 @@ class KubeRuntimeManager:
         if sandbox.ready:
             return SyncStage.PLAN
         # It has died: what still runs in it is killed, then it is replaced if that is needed.
-        is_needed = pod_actions.needs_sandbox(pod, sandbox)
-        if is_needed:
+        worker.plan = pod_actions.starts_anew(pod, sandbox)
+        if worker.plan:
             turn.event(pod, Reason.SANDBOX_CHANGED, SANDBOX_CHANGED)
         if sandbox.is_running():
-            worker.kills = ALL_REPLACED if is_needed else NO_KILLS
+            running = (each.name for each in sandbox.containers if each.state is RunState.RUNNING)
+            worker.kills = Kills(done=tuple(running), replaces=bool(worker.plan))
             self._stop_all(worker, sandbox, turn)
             return None
-        return SyncStage.SANDBOX if is_needed else SyncStage.CONFIGURE
+        return SyncStage.SANDBOX if worker.plan else SyncStage.CONFIGURE
 
     def _stop_all(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> None:
         worker.stage = SyncStage.STOP
@@ -138,6 +138,8 @@ class KubeRuntimeManager:
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
+        if worker.plan:  # chosen when the sandbox was found not to be ready
+            return SyncStage.KILL
         actions = pod_actions.compute_pod_actions(pod, sandbox, self._probes)
         if actions.kill_pod:
             self._stop_all(worker, sandbox, turn)
@@ -219,7 +221,7 @@ class KubeRuntimeManager:
         worker.had_actions = True
         if worker.stage is SyncStage.KILL:
             return SyncStage.KILL
-        replaces, worker.kills = worker.kills.replaces, NO_KILLS
+        replaces, worker.kills = worker.kills.replaces, Kills(done=worker.kills.done)
         return SyncStage.SANDBOX if replaces else SyncStage.CONFIGURE
 
     def configure(self, worker: PodWorker, turn: Turn) -> SyncStage:

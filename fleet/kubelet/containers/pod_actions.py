@@ -157,22 +157,25 @@ class _InitActions:
         self.start.append(spec)
 
 
-def needs_sandbox(pod: Pod, sandbox: Sandbox) -> bool:
-    """Return whether a pod whose sandbox is not ready any more gets another one.
+def starts_anew(pod: Pod, sandbox: Sandbox) -> tuple[ContainerSpec, ...]:
+    """Return what another sandbox begins with, () if the pod gets none: this one is not ready.
 
-    Source: computePodActions, where the sandbox has changed.
+    What runs now counts, whatever its end will be. Source: computePodActions, containersToStart.
     """
     if pod.spec.restart_policy == "Never" and (sandbox.containers or sandbox.attempts):
-        return False
+        return ()
     found = [(spec, sandbox.find(spec.name)) for spec in pod.spec.containers]
-    is_left = any(
-        (spec.restart_policy or pod.spec.restart_policy) != "OnFailure"
+    left = tuple(
+        spec
+        for spec, container in found
+        if (spec.restart_policy or pod.spec.restart_policy) != "OnFailure"
         or container is None
         or container.state is not RunState.EXITED
-        or bool(container.exit_code)
-        for spec, container in found
+        or container.exit_code
     )
-    return is_left or all(container is None for _, container in found)
+    if not left and any(container is not None for _, container in found):
+        return ()
+    return pod.spec.init_containers[:1] or left
 
 
 def is_changed(spec: ContainerSpec, container: Container) -> bool:

@@ -291,7 +291,9 @@ class PodSyncer:
                 return
         worker.sync_ns = 0
         if worker.stage in RUNTIME_STAGES and not turn.env.fidelity.reports_each_step:
-            self.reports.set_status(worker, self.reports.generate(worker, turn), turn)
+            status = self.reports.generate(worker, turn)
+            if not (worker.plan and status.phase in TERMINAL_PHASES):  # what has ended starts again
+                self.reports.set_status(worker, status, turn)
         elif self.mirrors.has_begun(worker.pod):
             self.advance(worker, Happened.ASKED, turn)
         else:

@@ -449,10 +449,14 @@ def untolerated_key(pod: Pod, key: str) -> str:
 
 def with_sandbox_ready(status: PodStatus, generation: int) -> PodStatus:
     """Return a status in which only the sandbox became ready. Source: OnPodSandboxReady."""
+    return _with_conditions(status, generation, {SANDBOX_READY: ("True", "", "")})
+
+
+def _with_conditions(
+    status: PodStatus, generation: int, new: Mapping[str, tuple[str, str, str]]
+) -> PodStatus:
     conditions = tuple(
-        shared_condition(SANDBOX_READY, "True", "", "", 0, generation)
-        if each.type == SANDBOX_READY
-        else each
+        shared_condition(each.type, *new[each.type], 0, generation) if each.type in new else each
         for each in status.conditions
     )
     return status._replace(conditions=conditions)
@@ -468,13 +472,7 @@ def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool)
     containers_ready = _containers_ready(status.phase, unready)
     pod_ready = _ready(pod, status.conditions, containers_ready)
     new = {"Ready": pod_ready, "ContainersReady": containers_ready}
-    conditions = tuple(
-        shared_condition(each.type, *new[each.type], 0, pod.generation)
-        if each.type in new
-        else each
-        for each in status.conditions
-    )
-    return status._replace(conditions=conditions)
+    return _with_conditions(status, pod.generation, new)
 
 
 def apply_updates(
@@ -551,14 +549,8 @@ def _was_initialized(pod: Pod, status: PodStatus) -> bool:
 def _ended(status: ContainerStatus) -> ContainerStatus:
     if isinstance(status.state, TerminatedState):
         return status
-    state = TerminatedState(
-        KILLED_EXIT_CODE,
-        STATUS_UNKNOWN,
-        "The container could not be located when the pod was terminated",
-        0,
-        0,
-        "",
-    )
+    message = "The container could not be located when the pod was terminated"
+    state = TerminatedState(KILLED_EXIT_CODE, STATUS_UNKNOWN, message, 0, 0, "")
     return status._replace(state=state)
 
 
