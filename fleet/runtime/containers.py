@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.pods import (
-    ContainerSpec,
-    ContainerStatus,
-    PodUid,
-    RunningState,
-    TerminatedState,
-)
+from fleet.k8s.pods import ContainerSpec, ContainerStatus, PodUid, RunningState, TerminatedState
 from fleet.profile.image_behavior import digest_name, parse_image
 from fleet.profile.pod_behavior import OOM_EXIT_CODE, OOM_REASON
 from fleet.runtime.container_usage import NOTHING_SPENT, ContainerUsage, Spent, spent

@@ -27,11 +27,7 @@ from fleet.kubelet.pod_worker import STARTED_PHASES, PodWorker, WorkerState
 from fleet.kubelet.pods.pod_admission import PodAdmission, adopt, drop_orphans, end_adopted
 from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_sync import GRACE_EXCEEDED, PodSyncer
-from fleet.kubelet.pods.resource_monitor import (
-    ResourceMonitor,
-    declares_usage,
-    images_need_monitor,
-)
+from fleet.kubelet.pods.resource_monitor import ResourceMonitor, declares_usage, images_need_monitor
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.watched_objects import PodSources

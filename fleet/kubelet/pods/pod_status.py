@@ -135,4 +135,4 @@ class StatusGenerator:
             known=not env.fidelity.reads_before_patch,
             begins=begins,
         )
-        self._probes.on_status(worker.pod, status, turn)
+        self._probes.on_status(worker.pod, self._statuses.last_status(worker.pod), turn)

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s import effects
-from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
+from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView, TerminatedState
 from fleet.k8s.well_known import DISRUPTION_TARGET
+from fleet.kubelet.containers.pod_actions import could_restart_all, should_restart
 from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.kubelet.pods.status_generate import FINAL_REASONS, OWNED_CONDITIONS, shared_condition
 from fleet.kubelet.turn import Turn
@@ -114,6 +115,8 @@ class StatusManager:
         """
         entry = self._entries.get(pod.uid)
         old = entry.status if entry is not None else self._inherited.pop(pod.uid, pod.status)
+        if _revives(pod, old, status):
+            return False
         status = _stamp(status, old, wall_s)
         forced = finished or pod.deleting
         if entry is None:
@@ -354,6 +357,25 @@ def _target(pod: Pod) -> effects.PodTarget:
     return effects.PodTarget(pod.namespace, pod.name)
 
 
+def _revives(pod: Pod, old: PodStatus, new: PodStatus) -> bool:
+    """Return whether a container leaves its end that was for good: such a status is dropped.
+
+    Source: checkContainerStateTransition.
+    """
+    policy = pod.spec.restart_policy
+    if policy == "Always" or could_restart_all(pod):
+        return False
+    shown = (*new.init_containers, *new.containers)
+    alive = {each.name for each in shown if not isinstance(each.state, TerminatedState)}
+    for each in (*old.init_containers, *old.containers):
+        if each.name in alive and isinstance(each.state, TerminatedState):
+            spec, code = pod.find(each.name), each.state.exit_code
+            again = bool(code) and policy == "OnFailure"
+            if not again and not (spec and should_restart(spec, pod, code)):
+                return True
+    return False
+
+
 def _stamp(status: PodStatus, old: PodStatus, wall_s: int) -> PodStatus:
     """Set what must not move between updates: transition times, start time, generation.
 
@@ -420,12 +442,11 @@ def merge_pod_status(old: PodStatus, new: PodStatus, wall_s: int, *, may_run: bo
         for each in new.conditions
         if ends and each.type == DISRUPTION_TARGET
     )
-    foreign = tuple(
+    others = tuple(
         each
         for each in old.conditions
         if each.type not in OWNED_CONDITIONS and not (shared and each.type == DISRUPTION_TARGET)
     )
-    foreign = (*foreign, *shared)
     owned = tuple(each for each in new.conditions if each.type in OWNED_CONDITIONS)
     phase, reason, message = new.phase, new.reason, new.message
     if may_run and phase in TERMINAL_PHASES and old.phase not in TERMINAL_PHASES:
@@ -436,7 +457,7 @@ def merge_pod_status(old: PodStatus, new: PodStatus, wall_s: int, *, may_run: bo
         phase=phase,
         reason=reason,
         message=message,
-        conditions=share_conditions((*foreign, *owned) if foreign else owned),
+        conditions=share_conditions((*others, *shared, *owned)),
     )
 
 

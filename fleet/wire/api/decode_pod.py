@@ -16,9 +16,7 @@ from msgspec import structs
 from fleet.k8s import pods
 from fleet.k8s.admission import with_claim_names
 from fleet.k8s.objects import Owner
-from fleet.k8s.pod_template import (
-    decode_spec,
-)
+from fleet.k8s.pod_template import decode_spec
 from fleet.k8s.schema import Record, Seconds, Text, decoder, member, share
 from fleet.k8s.well_known import MIRROR_ANNOTATION, OWN_PREFIX
 

@@ -8,33 +8,12 @@ import pytest
 from world.admission_world import container as decoded_container
 from world.admission_world import make_pod as decoded
 from world.node_world import view
-from world.pod_world import (
-    LATENCY_NS,
-    TOKEN_VOLUME,
-    UID,
-    World,
-    container,
-    make_pod,
-    replaced,
-)
+from world.pod_world import LATENCY_NS, TOKEN_VOLUME, UID, World, container, make_pod, replaced
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.admission import NodeState
-from fleet.k8s.effects import (
-    Milestone,
-    Op,
-    Reply,
-    ReplyKind,
-    TokenRequest,
-    WatchEvent,
-    WatchKind,
-)
-from fleet.k8s.pods import (
-    EventType,
-    Pod,
-    PodUid,
-    TerminatedState,
-)
+from fleet.k8s.effects import Milestone, Op, Reply, ReplyKind, TokenRequest, WatchEvent, WatchKind
+from fleet.k8s.pods import EventType, Pod, PodUid, TerminatedState
 from fleet.k8s.selectors import Toleration
 
 START = [

@@ -1,12 +1,5 @@
-from world.pod_world import (
-    NODE,
-    SCHEDULED,
-    UID,
-    World,
-    make_pod,
-    replaced,
-    turn_of,
-)
+import pytest
+from world.pod_world import NODE, SCHEDULED, UID, World, make_pod, replaced, turn_of
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import (
@@ -19,12 +12,19 @@ from fleet.k8s.effects import (
     ReplyKind,
     SetTimer,
 )
-from fleet.k8s.pods import Pod, PodCondition, PodStatus, PodUid, PodView
-from fleet.kubelet.environment import Environment
-from fleet.kubelet.pods.status_manager import (
-    StatusManager,
-    merge_pod_status,
+from fleet.k8s.pods import (
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodStatus,
+    PodUid,
+    PodView,
+    RunningState,
+    TerminatedState,
 )
+from fleet.kubelet.environment import Environment
+from fleet.kubelet.pods.status_generate import CREATING
+from fleet.kubelet.pods.status_manager import StatusManager, merge_pod_status
 
 ENV, LIGHT = World().env, World(light=True).env
 TARGET = PodTarget("default", "web")
@@ -233,6 +233,22 @@ def test_a_pod_that_is_gone_and_still_ends_is_read_after_as_many_statuses_as_wer
     for phase, uid in (("Succeeded", None), ("Failed", None), ("Running", UID)):
         manager.set_pod_status(pod, status(phase), 11)
         assert manager.next() == uid
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "is_taken"),
+    [("Always", 0, True), ("OnFailure", 1, True), ("OnFailure", 0, False), ("Never", 1, False)],
+)
+def test_no_container_leaves_an_end_that_is_for_good(
+    policy: str, code: int, *, is_taken: bool
+) -> None:
+    """As the init containers of a Job would in another sandbox."""
+    manager, pod = StatusManager(), make_pod(restart_policy=policy)
+    ended = TerminatedState(code, "", "", 1, 2, "")
+    manager.set_pod_status(pod, status()._replace(containers=(ContainerStatus("c", ended),)), 10)
+    for state in (RunningState(3), CREATING):
+        now = status()._replace(containers=(ContainerStatus("c", state),))
+        assert manager.set_pod_status(pod, now, 11) is is_taken
 
 
 def test_a_namesake_is_left_alone() -> None:
