@@ -10,16 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from fleet.agents.agent import (
-    NO_PROBLEMS,
-    WATCH,
-    Agent,
-    AgentReflector,
-    Open,
-    Send,
-    Turn,
-    Wake,
-)
+from fleet.agents.agent import NO_PROBLEMS, WATCH, Agent, AgentReflector, Open, Send, Turn, Wake
 from fleet.clock import Clock, Draws, TimerWheel
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Timer

@@ -24,16 +24,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.k8s.effects import (
-    ApiCall,
-    Client,
-    NodeId,
-    Op,
-    Owner,
-    Reply,
-    ReplyKind,
-    Timer,
-)
+from fleet.k8s.effects import ApiCall, Client, NodeId, Op, Owner, Reply, ReplyKind, Timer
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.metrics import FleetCounts

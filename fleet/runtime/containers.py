@@ -98,6 +98,7 @@ class Sandbox:
     state: SandboxState = SandboxState.READY
     attempts: dict[str, int] | None = None  # of containers that were removed
     containers: tuple[Container, ...] = ()
+    older: tuple[Container, ...] = ()  # of a sandbox before this one
 
     @property
     def ready(self) -> bool:
@@ -115,6 +116,14 @@ class Sandbox:
             if container.name == name:
                 return container
         return None
+
+    def has_begun(self, specs: tuple[ContainerSpec, ...]) -> bool:
+        """Return whether one was made in this sandbox. Source: HasAnyActiveRegularContainerStarted.
+
+        Of a sandbox that is not ready no container counts: GetPodStatus, activePodSandboxID.
+        """
+        found = (self.find(spec.name) for spec in specs)
+        return self.ready and any(each and each not in self.older for each in found)
 
     def is_running(self) -> bool:
         """Return whether any container runs."""

@@ -163,7 +163,8 @@ class Runtime:
             return None
         old, sandbox = self._sandboxes.pop(pod.uid, None), Sandbox(ips)
         if old is not None:
-            sandbox.containers, sandbox.attempts = old.containers, old.attempts
+            sandbox.containers = sandbox.older = old.containers
+            sandbox.attempts = old.attempts
             if old.holds_address:
                 self._pool.free(old.ips)
         self._sandboxes[pod.uid] = sandbox

@@ -140,7 +140,8 @@ class KubeRuntimeManager:
         assert sandbox is not None, pod.uid
         if worker.plan:  # chosen when the sandbox was found not to be ready
             return SyncStage.KILL
-        actions = pod_actions.compute_pod_actions(pod, sandbox, self._probes)
+        counts = turn.env.model.release.counts_ended
+        actions = pod_actions.compute_pod_actions(pod, sandbox, self._probes, counts_ended=counts)
         if actions.kill_pod:
             self._stop_all(worker, sandbox, turn)
             return None

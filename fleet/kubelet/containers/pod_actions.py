@@ -49,13 +49,16 @@ _PROBES = {KillReason.STARTUP_PROBE: "startup", KillReason.LIVENESS_PROBE: "live
 
 
 def compute_pod_actions(
-    pod: Pod, sandbox: Sandbox, probes: ProbeResults | None = None
+    pod: Pod, sandbox: Sandbox, probes: ProbeResults | None = None, *, counts_ended: bool = True
 ) -> PodActions:
-    """Return what to kill and what to start now. A sync that began before a deletion ends."""
+    """Return what to kill and what to start now. A sync that began before a deletion ends.
+
+    `counts_ended`: a regular container that has ended tells that its pod was initialized.
+    """
     start = [spec for spec in pod.spec.ephemeral_containers if sandbox.find(spec.name) is None]
     kill: list[ContainerKill] = []
     if pod.spec.init_containers:
-        inits = _InitActions(pod, sandbox, probes)
+        inits = _InitActions(pod, sandbox, probes, counts_ended=counts_ended)
         if inits.kill_pod:
             return PodActions(tuple(start), kill_pod=True)
         kill += inits.kill
@@ -95,12 +98,15 @@ class _InitActions:
 
     __slots__ = ("initialized", "kill", "kill_pod", "start")
 
-    def __init__(self, pod: Pod, sandbox: Sandbox, probes: ProbeResults | None) -> None:
+    def __init__(
+        self, pod: Pod, sandbox: Sandbox, probes: ProbeResults | None, *, counts_ended: bool
+    ) -> None:
         specs = pod.spec.init_containers
         self.start: list[ContainerSpec] = []
         self.kill: list[ContainerKill] = []
         self.kill_pod = False
         self.initialized = any(_runs(sandbox.find(spec.name)) for spec in pod.spec.containers)
+        self.initialized |= counts_ended and sandbox.has_begun(pod.spec.containers)
         before = self.initialized  # the one that is looked at was initialized before
         for at in range(len(specs) - 1, -1, -1):
             spec = specs[at]

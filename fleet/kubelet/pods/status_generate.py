@@ -125,7 +125,7 @@ def generate_pod_status(pod: Pod, sandbox: Sandbox | None, inputs: PodInputs) ->
         )
         for spec in sorted(pod.spec.ephemeral_containers, key=attrgetter("name"))
     )
-    has_run = sandbox is not None and any(sandbox.find(spec.name) for spec in pod.spec.containers)
+    has_run = sandbox is not None and sandbox.has_begun(pod.spec.containers)
     phase = pod_phase(pod, containers, inits, is_terminal=inputs.is_terminal, has_run=has_run)
     api_phase = pod.status.phase
     if api_phase in TERMINAL_PHASES:

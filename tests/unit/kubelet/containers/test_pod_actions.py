@@ -67,6 +67,16 @@ def test_only_sidecars_are_left() -> None:
     assert not compute_pod_actions(pod, after(pod, s=OK, c=OK)).kill_pod
 
 
+@pytest.mark.parametrize(("counts_ended", "both"), [(True, ["s", "c"]), (False, ["s"])])
+def test_a_container_that_ended_tells_that_its_pod_was_initialized(
+    counts_ended: bool,  # noqa: FBT001
+    both: list[str],
+) -> None:
+    pod = make_pod(init_containers=(side("s"),))
+    found = compute_pod_actions(pod, after(pod, s=BAD, c=BAD), counts_ended=counts_ended)
+    assert [spec.name for spec in found.start] == both
+
+
 def rule(action: str, operator: str, *values: int) -> ContainerLifecycle:
     return ContainerLifecycle(restart_rules=(RestartRule(action, operator, values),))
 

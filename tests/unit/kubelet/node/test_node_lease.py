@@ -1,11 +1,4 @@
-from world.node_world import (
-    LOST,
-    NODE,
-    NOT_FOUND,
-    environment,
-    node_reply,
-    turn,
-)
+from world.node_world import LOST, NODE, NOT_FOUND, environment, node_reply, turn
 from world.sim_clock import SimClock
 
 from fleet.clock import NS_PER_MS, NS_PER_S

@@ -2,14 +2,9 @@ import pytest
 from world.pod_world import HOST_IP, container, make_pod
 
 from fleet.clock import Draws
-from fleet.k8s.pods import (
-    ContainerSpec,
-    Pod,
-    PodStatus,
-    TerminatedState,
-    WaitingState,
-)
+from fleet.k8s.pods import ContainerSpec, Pod, PodStatus, TerminatedState, WaitingState
 from fleet.k8s.selectors import Toleration
+from fleet.kubelet.containers.probe_worker import Probed
 from fleet.kubelet.pods.status_generate import (
     INITIALIZING,
     PodInputs,
@@ -71,6 +66,18 @@ def test_only_a_named_key_counts(
     key: str, tolerations: tuple[Toleration, ...], missing: str
 ) -> None:
     assert untolerated_key(make_pod(tolerations=tolerations), key) == missing
+
+
+@pytest.mark.parametrize(("is_older", "phase"), [(False, "Running"), (True, "Pending")])
+def test_what_ran_in_a_sandbox_before_does_not_make_up_for_a_sidecar(
+    is_older: bool,  # noqa: FBT001
+    phase: str,
+) -> None:
+    pod = make_pod(init_containers=(side("s"),))
+    sandbox = after(pod, s=RUNS, c=BAD)
+    sandbox.older = sandbox.containers[1:] if is_older else ()
+    unstarted = {"s": Probed(started=False, ready=False)}
+    assert generate(pod, sandbox, probed=unstarted).phase == phase
 
 
 def test_containers_that_initialization_never_reached_stay_as_they_are() -> None:
