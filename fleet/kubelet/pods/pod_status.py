@@ -81,6 +81,7 @@ class StatusGenerator:
             # The last look at a pod is as old as the one at which its containers were stopped.
             keeps_last=env.model.release.restarts_all_containers
             or worker.state is WorkerState.TERMINATED,
+            keeps_initialized=env.model.release.restarts_all_containers,
             shows_user=not env.model.is_windows,
             image_id=env.images.image_id,
             recursive=mounts_recursively(pod, env),

@@ -100,6 +100,7 @@ class PodInputs(NamedTuple):
     keeps_memory: bool = True
     explains_sandbox: bool = False  # why it is not ready
     keeps_last: bool = True  # lastState of a container that ended, though that one is removed
+    keeps_initialized: bool = True  # though an init container runs again
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
     image_id: Callable[[str], str] = image_id
     recursive: bool = True  # the runtime handler supports recursive read-only mounts
@@ -327,7 +328,7 @@ def _conditions(
     foreign = [each for each in pod.status.conditions if each.type not in OWNED_CONDITIONS]
     generation = pod.generation
     sandbox_ready = _sandbox_ready(sandbox, inputs)
-    initialized = _initialized(pod, inputs, phase, inits)
+    initialized = _initialized(pod, inputs, phase, containers, inits)
     first = (
         *foreign,
         *inputs.resize,
@@ -422,9 +423,13 @@ def _ready(
 
 
 def _initialized(
-    pod: Pod, inputs: PodInputs, phase: str, inits: tuple[ContainerStatus, ...]
+    pod: Pod,
+    inputs: PodInputs,
+    phase: str,
+    containers: tuple[ContainerStatus, ...],
+    inits: tuple[ContainerStatus, ...],
 ) -> tuple[str, str, str]:
-    """Source: GeneratePodInitializedCondition."""
+    """Source: GeneratePodInitializedCondition, HasAnyRegularContainerStarted."""
     if phase == "Succeeded":
         return "True", "PodCompleted", ""
     incomplete = [
@@ -432,9 +437,10 @@ def _initialized(
         for spec, status in zip(pod.spec.init_containers, inits, strict=True)
         if not (status.started if is_sidecar(spec) else status.ready)
     ]
-    if not incomplete:
+    if not incomplete or not all(isinstance(each.state, WaitingState) for each in containers):
         return "True", "", ""
-    if any(each.type == "Initialized" and each.status == "True" for each in inputs.old.conditions):
+    old = inputs.old.conditions if inputs.keeps_initialized else ()
+    if any(each.type == "Initialized" and each.status == "True" for each in old):
         return "True", "", ""
     names = " ".join(incomplete)
     return "False", "ContainersNotInitialized", f"containers with incomplete status: [{names}]"

@@ -1,26 +1,8 @@
-from world.node_world import (
-    LOST,
-    NODE,
-    NOT_FOUND,
-    OK,
-    REFUSED,
-    START_S,
-    environment,
-    turn,
-)
+from world.node_world import LOST, NODE, NOT_FOUND, OK, REFUSED, START_S, environment, turn
 from world.sim_clock import SimClock
 
 from fleet.clock import NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    EventObject,
-    Milestone,
-    Op,
-    Outbox,
-    Report,
-    SetTimer,
-    Timer,
-)
+from fleet.k8s.effects import ApiCall, EventObject, Milestone, Op, Outbox, Report, SetTimer, Timer
 from fleet.k8s.events import ObjectRef
 from fleet.kubelet.events import QUEUE_MAX, TRIES_MAX, EventRecorder, Reason
 

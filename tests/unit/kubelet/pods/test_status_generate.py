@@ -80,6 +80,19 @@ def test_what_ran_in_a_sandbox_before_does_not_make_up_for_a_sidecar(
     assert generate(pod, sandbox, probed=unstarted).phase == phase
 
 
+def test_a_pod_was_initialized_once_a_regular_container_has_started() -> None:
+    """From 1.36 on it also stays so while what ended waits, and its sidecar starts again."""
+    pod = make_pod(init_containers=(side("s"),))
+    old = generate(pod, after(pod, s=RUNS, c=RUNS))
+    for runs, keeps, told in (
+        ({"c": BAD}, False, "True"),
+        ({}, True, "True"),
+        ({}, False, "False"),
+    ):
+        found = generate(pod, after(pod, **runs), old=old, keeps_initialized=keeps)
+        assert conditions(found)["Initialized"][0] == told
+
+
 def test_containers_that_initialization_never_reached_stay_as_they_are() -> None:
     pod = make_pod(init_containers=(container("i"), container("j")))
     last = terminate_pod_status(pod, generate(pod, after(pod, i=RUNS)), pod.status)
