@@ -36,11 +36,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fleet.cluster.api_client import Cluster, describe_failure
 from fleet.cluster.identity import may_read
-from fleet.controlplane.options import (
-    APISERVER,
-    ETCD,
-    ControlPlaneInfo,
-)
+from fleet.controlplane.options import APISERVER, ETCD, ControlPlaneInfo
 from fleet.errors import FleetError, SetupError
 from fleet.report.figure import Json
 

@@ -22,6 +22,7 @@ NEVER = 1 << 62
 BACKOFF_FIRST_NS = 10 * NS_PER_S
 BACKOFF_FORGET_NS = 600 * NS_PER_S
 MESSAGE_MAX, MESSAGE_LOG_MAX, MESSAGE_LINES_MAX = 4096, 2048, 80
+MESSAGES_MAX = 12 << 10  # of a pod, MaxPodTerminationMessageLogLength
 ID_PREFIX = "containerd://"
 
 

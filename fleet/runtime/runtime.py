@@ -26,6 +26,7 @@ from fleet.runtime.container_usage import (
     oom_kill_ns,
 )
 from fleet.runtime.containers import (
+    MESSAGES_MAX,
     NEVER,
     Container,
     RunState,
@@ -272,13 +273,21 @@ class Runtime:
         if container.exit_ns != before_ns and spec is not None:
             process = self.process(pod, spec, container, start_ns)
             run = program_of(pod, spec).run(process, container.term_ns - start_ns)
-            ran_ns = container.exit_ns - start_ns
-            container.message = last_words(
-                spec, run, life.termination_message, container.exit_code, ran_ns
-            )
-            if self._files is not None:
-                self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
+            self._note_end(pod, spec, container, run, start_ns, life.termination_message)
         return container.exit_ns
+
+    def _note_end(
+        self, pod: Pod, spec: ContainerSpec, container: Container, run: Run, at_ns: int, said: str
+    ) -> None:
+        """Note what a container will have said; undo what it would have written later.
+
+        Source: status_manager.go, normalizeStatus: the containers of a pod share the room.
+        """
+        ran_ns = container.exit_ns - at_ns
+        message = last_words(spec, run, said, container.exit_code, ran_ns)
+        container.message = message[: MESSAGES_MAX // max(len(pod.spec.all_containers), 1)]
+        if self._files is not None:
+            self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
 
     def _end_on_term(
         self,
@@ -543,11 +552,8 @@ class Runtime:
         if oom_ns < container.exit_ns:
             container.oom_kill(oom_ns)
         if container.exit_ns != NEVER:
-            ran_ns = container.exit_ns - started_ns
-            message = chosen.life.termination_message
-            container.message = last_words(spec, run, message, container.exit_code, ran_ns)
-            if self._files is not None:
-                self._files.undo(layer_of(pod.uid, spec.name), container.exit_ns)
+            declared = chosen.life.termination_message
+            self._note_end(pod, spec, container, run, started_ns, declared)
         return ""
 
     def uniform(self, stream: int, uid: PodUid, name: str, attempt: int) -> float:

@@ -217,6 +217,12 @@ def test_last_words() -> None:
     assert last_words(falls_back, run, "", 0, 0) == ""
 
 
+def test_containers_share_the_room_for_last_words() -> None:
+    says = spec("a", "sh", "-c", f"echo {'a' * 3000} > /dev/termination-log; exit 1")
+    container = started().start_container(pod(*[says] * 6), says, DEFAULT_BEHAVIOR, 0, 0)
+    assert container.message == "a" * 2048
+
+
 def test_delays_are_drawn_once_per_start() -> None:
     it = runtime()
     delays = {it.start_delay_ns(pod(), spec(), DEFAULT_BEHAVIOR) for _ in range(3)}
