@@ -13,11 +13,7 @@ import yaml
 from fleet.errors import UsageError
 from fleet.k8s.well_known import REGION_LABEL, ZONE_LABEL
 from fleet.profile.loader import parse_documents, yaml_mappings
-from fleet.profile.node_profile import (
-    PASTED_ANNOTATIONS,
-    SERVER_TAINT_PREFIXES,
-    WEIGHT_MAX,
-)
+from fleet.profile.node_profile import PASTED_ANNOTATIONS, SERVER_TAINT_PREFIXES, WEIGHT_MAX
 from fleet.profile.release import is_version
 from fleet.profile.schema import API_VERSION
 

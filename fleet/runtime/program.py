@@ -104,15 +104,19 @@ class Run(NamedTuple):
     traps: bool = False  # it has a handler for SIGTERM
     ignores_term: bool = False  # `trap '' TERM`
 
-    def text(self, path: str, until_ns: int | None = None) -> str:
+    def text(self, path: str, until_ns: int | None = None, *, errors: bool | None = None) -> str:
         """Return what was written to a path, "" for the log, within a time from the start.
+
+        Of the log all, or only what went to stderr or did not.
 
         Bytes that are no UTF-8 become U+FFFD, as where Go writes JSON.
         """
         text = "".join(
             each.text
             for each in self.written
-            if each.path == path and (until_ns is None or each.after_ns <= until_ns)
+            if each.path == path
+            and (until_ns is None or each.after_ns <= until_ns)
+            and errors in {None, each.is_error}
         )
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 

@@ -277,6 +277,18 @@ def deleted_after_s(sim: Simulation, grace_s: int | None = None) -> float:
     return sim.now_s - since_s
 
 
+def test_a_post_start_hook_that_fails_shows_what_it_wrote() -> None:
+    sim = started()
+    script = "echo out; echo err >&2; exit 4"
+    uid = create(sim, container(lifecycle={"postStart": runs("sh", "-c", script)}))
+    sim.run_for(20)
+    assert state(sim)["state"]["waiting"]["message"] == (
+        f'Exec lifecycle hook ([sh -c {script}]) for Container "c" in Pod "web_default({uid})" '
+        f"failed - error: command 'sh -c {script}' exited with 4: err\n"
+        ', message: "out\\nerr\\n"'
+    )
+
+
 def test_a_pre_stop_hook_comes_out_of_the_grace_period() -> None:
     sim = started()
     hooked = container(lifecycle={"preStop": sleeps(8)})

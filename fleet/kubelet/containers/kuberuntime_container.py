@@ -14,6 +14,7 @@ and its request succeeds. A command that is not understood succeeds, too.
 Source: kuberuntime_container.go, killContainer, executePreStopHook, killContainersWithSyncResult,
 killPodWithSyncResult; kuberuntime_termination_order.go; pkg/kubelet/lifecycle/handlers.go, Run,
 runHTTPHandler, runSleepHandler; pkg/kubelet/container/sync_result.go, PodSyncResult.Error;
+cri-client's remote_runtime.go, execSyncV1;
 containerd 2, internal/cri/server/sandbox_stop.go, stopPodSandbox.
 Differs: a fault that begins while containers are being stopped spares them; one that is over ends
 what the runtime still waits for, else the next try does. Hooks send nothing, so that no request
@@ -97,8 +98,10 @@ def run_hook(
     who = f'for Container "{spec.name}" in Pod "{pod.full_name}({pod.uid})" failed - error:'
     words = " ".join(hook.command)
     if hook.kind == "exec":
-        what = f"command '{words}' exited with {code}: "
-        error = f'Exec lifecycle hook ([{words}]) {who} {what}, message: ""'
+        stdout, stderr = (run.text("", errors=each) for each in (False, True))
+        what = f"command '{words}' exited with {code}: {stderr}"
+        said = orjson.dumps(stdout + stderr).decode()
+        error = f"Exec lifecycle hook ([{words}]) {who} {what}, message: {said}"
     elif hook.kind == "sleep":
         what = "container terminated before sleep hook finished"
         error = f"Sleep lifecycle hook ({hook.seconds}) {who} {what}"
@@ -332,12 +335,8 @@ def _stop_sandbox(
     if now_ns < kills.sandbox_ns:
         turn.wait(worker, kills.sandbox_ns)
         return None
-    running = [
-        each
-        for each in failed
-        if (container := sandbox.find(each.name)) is not None
-        and container.state is RunState.RUNNING
-    ]
+    names = {each.name for each in sandbox.containers if each.state is RunState.RUNNING}
+    running = [each for each in failed if each.name in names]
     if any(each.problem == HANGS for each in running):
         return HANGS
     if running:

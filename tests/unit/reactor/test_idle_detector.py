@@ -5,15 +5,7 @@ from test_reactor import NotedWire
 from test_renewals import DUE_NS, LEASE, World
 
 from fleet.clock import NS_PER_MS, NS_PER_S
-from fleet.k8s.effects import (
-    ApiCall,
-    NodeId,
-    Op,
-    PodTarget,
-    Timer,
-    WatchEvent,
-    WatchKind,
-)
+from fleet.k8s.effects import ApiCall, NodeId, Op, PodTarget, Timer, WatchEvent, WatchKind
 from fleet.k8s.pods import EventType
 from fleet.metrics import QUICK_US, Requests
 from fleet.reactor.calls import Delayed
