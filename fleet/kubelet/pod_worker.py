@@ -18,7 +18,7 @@ from fleet.k8s.well_known import DISRUPTION_TARGET
 from fleet.profile.kubelet_configuration import CredentialProvider
 
 BACKOFF_PERIOD_NS = 10 * NS_PER_S  # backOffPeriod, of a sync that failed
-RESYNC_NS = 60 * NS_PER_S  # syncFrequency: no sync is put off for longer
+RESYNC_NS = 60 * NS_PER_S  # syncFrequency, unless configured: no sync is put off for longer
 KILL_TIMEOUT_MIN_S = 10  # minTimeout of killPodNow
 GRACE_MIN_S = 1  # 0 would mean a forced deletion
 FAILED = 1 << 62  # a sync failed without a back-off whose end is known
@@ -376,12 +376,12 @@ def kill_timeout_ns(killed: PodKill, pod: pods.Pod) -> int:
     return max(grace_s + grace_s // 2, KILL_TIMEOUT_MIN_S) * NS_PER_S
 
 
-def requeue_ns(now_ns: int, retry_ns: int, share: float) -> int:
+def requeue_ns(now_ns: int, retry_ns: int, share: float, resync_ns: int = RESYNC_NS) -> int:
     """Return when a sync that failed is tried again; `retry_ns` is as of `PodWorker.fail`.
 
     Source: completeWork; wait.Jitter with a factor of 0.5.
     """
     delay_ns = BACKOFF_PERIOD_NS
     if retry_ns not in {0, FAILED}:
-        delay_ns = min(max(retry_ns - now_ns, 0), RESYNC_NS)
+        delay_ns = min(max(retry_ns - now_ns, 0), resync_ns)
     return now_ns + int(delay_ns * (1 + share / 2))

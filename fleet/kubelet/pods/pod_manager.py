@@ -30,7 +30,6 @@ from fleet.kubelet.turn import Turn
 
 HOUSEKEEPING_NS = 2 * NS_PER_S  # housekeepingPeriod
 BACKOFF_JITTER = 0.5  # workerBackOffPeriodJitterFactor
-RESYNC_NS = 60 * NS_PER_S  # syncFrequency: a mirror is made by a sync of its pod
 _STREAM_HOUSEKEEPING = 0x40CE
 _STREAM_RESYNC = 0x40CF
 _STREAM_START = 0x40D0
@@ -257,8 +256,9 @@ class PodManager:
     def _arm_resync(self, name: str, entry: _Entry, turn: Turn, *, is_needed: bool) -> None:
         """Have the next resync of a pod look at its mirror. Source: completeWork."""
         if is_needed:
+            period_ns = turn.env.model.kubelet.sync_frequency_ns
             share = turn.draw(_STREAM_RESYNC, name)
-            entry.retry_ns = turn.now_ns + int(RESYNC_NS * (1 + share / 2))
+            entry.retry_ns = turn.now_ns + int(period_ns * (1 + share / 2))
             turn.arm(entry.retry_ns, Timer.STATIC_PODS, name)
 
     def on_retry(self, name: str, turn: Turn) -> StaticPod | None:

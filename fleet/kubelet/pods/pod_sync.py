@@ -727,7 +727,8 @@ class PodSyncer:
     def _requeue(self, worker: PodWorker, retry_ns: int, turn: Turn) -> None:
         """Try a sync that failed again later, when the work queue is looked at: each second."""
         share = turn.draw(_STREAM_REQUEUE, worker.pod.uid)
-        due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share))
+        resync_ns = turn.env.model.kubelet.sync_frequency_ns
+        due_ns = self.pleg.next_relist_ns(requeue_ns(turn.now_ns, retry_ns, share, resync_ns))
         if not worker.sync_ns or due_ns < worker.sync_ns:
             turn.enqueue(worker, due_ns)
 

@@ -4,13 +4,7 @@ import pytest
 
 from fleet.clock import NS_PER_S
 from fleet.errors import UsageError
-from fleet.faults.fault import (
-    NOTE_CHARACTERS_MAX,
-    FaultType,
-    Heartbeat,
-    PartitionMode,
-    read_note,
-)
+from fleet.faults.fault import NOTE_CHARACTERS_MAX, FaultType, Heartbeat, PartitionMode, read_note
 
 
 def test_a_note_names_faults_of_its_node() -> None:

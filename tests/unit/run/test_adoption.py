@@ -8,13 +8,7 @@ from world.cluster_fakes import FakeApi, no_sleep, node_marks
 
 from fleet.cluster.daemonsets import EXCLUDE_FROM_BALANCERS, FAKE_TAINT
 from fleet.cluster.leftovers import APPLIED_BY, object_mark
-from fleet.cluster.ownership import (
-    NODES,
-    OWNER_ANNOTATION,
-    PREFIX_LABEL,
-    FoundNode,
-    find_nodes,
-)
+from fleet.cluster.ownership import NODES, OWNER_ANNOTATION, PREFIX_LABEL, FoundNode, find_nodes
 from fleet.cluster.runs import RUN_LEASES, RunLease
 from fleet.report.display import Display
 from fleet.run.adoption import protect, remove_applied

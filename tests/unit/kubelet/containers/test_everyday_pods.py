@@ -1,12 +1,15 @@
 """Everyday pods on a virtual kubelet, in virtual time: they come up, they end, they are stopped."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import yaml
 from world.everyday_pods import objects_of, pod_of
-from world.pod_world import SCHEDULED, World
+from world.pod_world import SCHEDULED, World, container, make_pod
 
+from fleet.clock import NS_PER_S
+from fleet.k8s.effects import EventObject
 from fleet.k8s.pods import ContainerStatus, RunningState, TerminatedState
 from fleet.wire.api.decode_pod import decode_pod
 
@@ -102,6 +105,19 @@ def test_a_program_that_nobody_declared(spec: str, is_owned: bool, codes: int | 
 def test_a_shell_without_an_input_ends_at_once(program: str, phase: str) -> None:
     spec = "{restartPolicy: Never, containers: [{name: c, %s}]}"
     assert world_with(pod(spec % program), 5).pods[UID].status.phase == phase
+
+
+@pytest.mark.parametrize(("frequency_s", "least", "most"), [(60, 1, 9), (10, 12, 30)])
+def test_a_back_off_is_looked_at_each_sync_period(frequency_s: int, least: int, most: int) -> None:
+    world = World()
+    kubelet = world.env.model.kubelet.model_copy(
+        update={"sync_frequency_ns": frequency_s * NS_PER_S}
+    )
+    world.env.model = replace(world.env.model, kubelet=kubelet)
+    world.create(make_pod(container("c", "false")))
+    world.run(300)
+    told = [each.payload for each in world.calls if isinstance(each.payload, EventObject)]
+    assert least <= max(each.times for each in told if each.reason == "BackOff") <= most
 
 
 def test_an_init_container_runs_for_a_second() -> None:
