@@ -292,7 +292,8 @@ def test_a_container_waits_for_the_image_of_its_volume_and_others_do_not() -> No
     sim = started()
     bare = {**container("registry.k8s.io/pause:3.10.1"), "name": "bare"}
     mount = {"name": "model", "mountPath": "/model"}
-    mounting = {**container("registry.k8s.io/pause:3.10.1"), "volumeMounts": [mount]}
+    mounts = [mount, {**mount, "mountPath": "/again"}]
+    mounting = {**container("registry.k8s.io/pause:3.10.1"), "volumeMounts": mounts}
     volume = image_volume("example.com/model:1")
     notes = annotated(pull_error="NotFound")
     sim.create_pod("two", annotations=notes, volumes=[volume], containers=[mounting, bare])
@@ -305,6 +306,8 @@ def test_a_container_waits_for_the_image_of_its_volume_and_others_do_not() -> No
     said = [each[1:] for each in messages(sim, "two")]
     assert ("Pulling", 'Pulling image "example.com/model:1"') in said
     assert ("Failed", "Error: ErrImagePull") in said
+    told = [e for e in sim.events("Failed") if e["message"] == "Error: ErrImagePull"]
+    assert [each["count"] for each in told] == [2]  # of each mount
     sim.server.update(
         "pods", "two", {"metadata": {"annotations": annotated(pull_error="")}}, "default"
     )

@@ -10,6 +10,8 @@ kuberuntime_container.go, startContainer.
 
 from dataclasses import dataclass, field
 
+import orjson
+
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
@@ -371,11 +373,14 @@ class KubeRuntimeManager:
     def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
         """Make sure that the image is there, or begin to pull it, unless a volume's is missing.
 
-        Of several volumes the last one counts. Source: toKubeContainerImageVolumes.
+        Each mount is reported, the last one counts. Source: toKubeContainerImageVolumes.
         """
-        for name, failure in reversed((worker.image_failures or {}).items()):
-            if f'"name":"{name}"'.encode() in spec.volume_mounts_json:
-                return Ensured(((Reason.FAILED, f"Error: {failure.reason}"),), 0, failure)
+        failures = worker.image_failures or {}
+        mounts = orjson.loads(spec.volume_mounts_json or b"[]") if failures else ()
+        found = [failures[each["name"]] for each in mounts if each["name"] in failures]
+        if found:
+            events = ((Reason.FAILED, f"Error: {each.reason}") for each in found)
+            return Ensured(tuple(events), 0, found[-1])
         return self._ensure(worker, spec.name, spec.image, spec.pull_policy, turn)
 
     def _ensure(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> Ensured:

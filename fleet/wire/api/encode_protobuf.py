@@ -13,12 +13,7 @@ import orjson
 
 from fleet.clock import NS_PER_S
 from fleet.errors import RemoteProtocolError
-from fleet.k8s.effects import (
-    ApiCall,
-    EventObject,
-    LeaseRenewal,
-    Op,
-)
+from fleet.k8s.effects import ApiCall, EventObject, LeaseRenewal, Op
 from fleet.k8s.events import ObjectRef
 from fleet.k8s.volumes import CSINodeUpdate
 from fleet.wire.api import operations, protobuf, requests
