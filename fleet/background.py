@@ -13,6 +13,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, TypeVar
 
 import uvloop
@@ -29,21 +30,16 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Background:
     """All tasks alongside one run. `end` takes the reason why the run cannot go on."""
 
-    def __init__(
-        self,
-        end: Callable[[str], None],
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        now_s: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._end = end
-        self._sleep = sleep
-        self._now_s = now_s
-        self._tasks: list[asyncio.Task[None]] = []
-        self.bugs: Counter[str] = Counter()
+    _end: Callable[[str], None]
+    _: KW_ONLY
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    now_s: Callable[[], float] = time.monotonic
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    bugs: Counter[str] = field(default_factory=Counter)
 
     def keep(self, name: str, work: Work, *, tries_max: int = 0) -> asyncio.Task[None]:
         """Begin `work` and begin it again whenever it fails: for ever, if `tries_max` is 0."""
@@ -59,14 +55,14 @@ class Background:
         """Do `work` until it returns; see `keep`."""
         tries = 0
         while True:
-            begun_s = self._now_s()
+            begun_s = self.now_s()
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - the one who asked is not there any more
                 reason = self._note(name, error)
             else:
                 return
-            if self._now_s() - begun_s > STEADY_S:
+            if self.now_s() - begun_s > STEADY_S:
                 tries = 0
             tries += 1
             if tries == tries_max:
@@ -74,7 +70,7 @@ class Background:
                 return
             wait_s = min(BACKOFF_FIRST_S * 2.0 ** (tries - 1), BACKOFF_MAX_S)
             log.warning("%s: started again in %.0f s", name, wait_s)
-            await self._sleep(wait_s)
+            await self.sleep(wait_s)
 
     def on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Take what a callback raised, or a task that nobody waited for: the loop's own handler."""

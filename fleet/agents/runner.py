@@ -7,7 +7,7 @@ has a wire (its user agent and encoding are one for all nodes), each agent a poo
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple, Protocol
 
 from fleet.agents.agent import NO_PROBLEMS, WATCH, Agent, AgentReflector, Open, Send, Turn, Wake
@@ -70,26 +70,20 @@ class AgentCall(NamedTuple):
     key: str
 
 
+@dataclass(eq=False)
 class Agents:
     """Owns the agents of one process; the reactor hands it what is theirs."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        draws: Draws,
-        wheel: TimerWheel,
-        new_wire: Callable[[AgentModel], AgentWire],
-        *,
-        impersonates: bool,
-    ) -> None:
-        self._clock = clock
-        self._draws = draws
-        self.kinds: dict[str, AgentKind] = {}
-        self.problems: dict[int, Mapping[str, NodeCondition]] = {}  # by node: what faults turned
-        self._wheel = wheel
-        self._new_wire = new_wire
-        self._impersonates = impersonates
-        self._on_nodes: dict[int, tuple[Agent, ...]] = {}
+    _clock: Clock
+    _draws: Draws
+    _wheel: TimerWheel
+    _new_wire: Callable[[AgentModel], AgentWire]
+    _: KW_ONLY
+    impersonates: bool
+    kinds: dict[str, AgentKind] = field(default_factory=dict)
+    problems: dict[int, Mapping[str, NodeCondition]] = field(default_factory=dict)
+    """By node: what faults turned."""
+    _on_nodes: dict[int, tuple[Agent, ...]] = field(default_factory=dict)
 
     def add_kind(self, model: AgentModel) -> None:
         """Make what the agents of one name share; before the first of them starts."""
@@ -97,7 +91,7 @@ class Agents:
             seed = (zlib.crc32(model.name.encode()) & NAMES_BITS) << SEED_SHIFT
             wire, counts = self._new_wire(model), AgentCounts()
             codec = protobuf() if model.encoding is AgentEncoding.PROTOBUF else JSON
-            kind = AgentKind(model, seed, wire, codec, counts, self._impersonates)
+            kind = AgentKind(model, seed, wire, codec, counts, self.impersonates)
             self.kinds[model.name] = kind
 
     def start(self, node: int, name: str, models: tuple[AgentModel, ...]) -> None:

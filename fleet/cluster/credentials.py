@@ -27,7 +27,7 @@ import sys
 import time
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -161,27 +161,20 @@ class ClusterSelection:
         return found
 
 
+@dataclass(eq=False, repr=False)
 class Credentials:
     """One cluster's address and the right to speak to it; refreshed for as long as a run lasts."""
 
-    def __init__(
-        self,
-        context: str,
-        source: str,
-        configuration: Configuration,
-        loader: KubeConfigLoader | None,
-        environ: Mapping[str, str] = os.environ,
-    ) -> None:
-        self.context = context
-        self.source = source  # where it was read, for messages
-        self._configuration = configuration
-        self._loader = loader  # None in a cluster
-        self.is_verified = True
-        self._environ = environ
-        self.proxy: Proxy | None = None
-        self.proxy_url = ""
-        self.host = ""
-        self.port = 0
+    context: str
+    source: str  # where it was read, for messages
+    _configuration: Configuration
+    _loader: KubeConfigLoader | None  # None in a cluster
+    _environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    is_verified: bool = True
+    proxy: Proxy | None = None
+    proxy_url: str = ""
+    host: str = ""
+    port: int = 0
 
     @property
     def server(self) -> str:
@@ -345,25 +338,20 @@ class Credentials:
         self.is_verified = configuration.verify_ssl
 
 
+@dataclass(eq=False)
 class Renewal:
     """Keeps one cluster's credentials fresh: requests call `renew` before they use them."""
 
-    def __init__(
-        self,
-        credentials: Credentials,
-        *,
-        now_s: Callable[[], float] = time.monotonic,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._credentials = credentials
-        self._now_s = now_s
-        self._wall_s = wall_s
-        self._due_s = 0.0
-        self._failures = 0
-        self._reason = ""  # of the last attempt, if it failed
-        self._attempt: asyncio.Task[None] | None = None
-        self.has_failed = False
-        """Somebody needed new credentials and there were none."""
+    _credentials: Credentials
+    _: KW_ONLY
+    now_s: Callable[[], float] = time.monotonic
+    wall_s: Callable[[], float] = time.time
+    _due_s: float = 0.0
+    _failures: int = 0
+    _reason: str = ""  # of the last attempt, if it failed
+    _attempt: asyncio.Task[None] | None = None
+    has_failed: bool = False
+    """Somebody needed new credentials and there were none."""
 
     async def renew(self, *, refused: tuple[object, ...] = ()) -> None:
         """Renew what is about to run out; wait for it only if nothing else may work.
@@ -374,8 +362,8 @@ class Renewal:
         if refused and self._credentials.secrets() != refused:
             return  # another caller has renewed them
         expires_s = self._credentials.expires_s
-        is_needed = bool(refused) or (expires_s is not None and self._wall_s() >= expires_s)
-        is_due = self._now_s() >= self._due_s or (is_needed and not self._failures)
+        is_needed = bool(refused) or (expires_s is not None and self.wall_s() >= expires_s)
+        is_due = self.now_s() >= self._due_s or (is_needed and not self._failures)
         if self._attempt is None and is_due:
             self._attempt = asyncio.create_task(self._try(force=bool(refused)))
         if self._attempt is not None:
@@ -405,14 +393,14 @@ class Renewal:
             self._reason, self._failures, wait_s = "", 0, LOOK_EVERY_S
         finally:
             self._attempt = None
-        self._due_s = self._now_s() + wait_s
+        self._due_s = self.now_s() + wait_s
 
     def _rest(self) -> str:
         """Say how long requests can go on."""
         expires_s = self._credentials.expires_s
         if expires_s is None:
             return ""
-        rest_s = expires_s - self._wall_s()
+        rest_s = expires_s - self.wall_s()
         if rest_s > 0:
             return f", the present ones last {rest_s:.0f} s more"
         return "; the present ones have run out, and requests fail"

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import orjson
@@ -53,6 +54,7 @@ class ObjectWatch(ListWatch):
         return self.path.encode(), b""
 
 
+@dataclass(eq=False)
 class Informer:
     """Keeps `objects` as the cluster has them, by namespace and name, while `run` runs.
 
@@ -60,33 +62,24 @@ class Informer:
     for not there. `on_synced` follows when all that there is has come, at first and after a gap.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        watch: ObjectWatch,
-        draws: Draws,
-        *,
-        keeps: Callable[[Json], bool],
-        on_change: Callable[[str, Json | None, Json | None], None],
-        on_synced: Callable[[], None],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self.objects: dict[str, Json] = {}
-        self.is_synced = False  # it was, once
-        self._api = api
-        self._watch = watch
-        self._draws = draws
-        self._keeps = keeps
-        self._on_change = on_change
-        self._on_synced = on_synced
-        self._sleep = sleep
-        self._unseen: dict[str, None] = {}  # what a list that has begun has not shown yet
+    _api: Api
+    _watch: ObjectWatch
+    _draws: Draws
+    _: KW_ONLY
+    keeps: Callable[[Json], bool]
+    on_change: Callable[[str, Json | None, Json | None], None]
+    on_synced: Callable[[], None]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    objects: dict[str, Json] = field(default_factory=dict)
+    is_synced: bool = False  # it was, once
+    _unseen: dict[str, None] = field(default_factory=dict)
+    """What a list that has begun has not shown yet."""
 
     async def run(self) -> None:
         """List and watch, and again whatever happens, until cancelled."""
         while True:
             later = await self._ask()
-            await self._sleep(later.delay_ns / NS_PER_S)
+            await self.sleep(later.delay_ns / NS_PER_S)
 
     async def _ask(self) -> Next:
         """Send one request and take all that comes; return when to ask again."""
@@ -140,8 +133,8 @@ class Informer:
                 self._change(key, None)
             self._unseen = {}
             self.is_synced = True
-            self._on_synced()
-        elif event is not EventType.BOOKMARK and self._keeps(obj):
+            self.on_synced()
+        elif event is not EventType.BOOKMARK and self.keeps(obj):
             key = key_of(obj)
             self._unseen.pop(key, None)
             self._change(key, None if event is EventType.DELETED else trimmed(obj))
@@ -150,7 +143,7 @@ class Informer:
         before = self.objects.pop(key, None)
         if now is not None:
             self.objects[key] = now
-        self._on_change(key, before, now)
+        self.on_change(key, before, now)
 
 
 def decode_event(line: bytes, _: WatchKind | None) -> tuple[EventType, str, object]:

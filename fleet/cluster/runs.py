@@ -26,6 +26,7 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 import orjson
@@ -141,40 +142,33 @@ class FoundRuns(NamedTuple):
     refused_leases: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class RunLease:
     """The claim of one process to the names under a prefix."""
 
-    def __init__(
-        self,
-        api: Api,
-        prefix: str,
-        run_id: str,
-        *,
-        holder: str = "",
-        size: "Size | None" = None,
-        clock: Clock | None = None,
-        sleep: Sleep = asyncio.sleep,
-    ) -> None:
-        self.prefix = prefix
-        self.run_id = run_id
-        self.holder = holder
-        self.addresses = ""  # as ADDRESSES_ANNOTATION says, from the next renewal on
-        self.size = size
-        """How many nodes the holder has; None: that cannot be changed by the Lease."""
-        self.on_nodes: Callable[[int], None] = lambda _nodes: None  # somebody wants so many
-        self._written: Size | None = None
-        self.lost_to = ""
-        """The run that took the prefix over, should that happen; this one must then end."""
-        self._api = api
-        self._clock = clock if clock is not None else SystemClock()
-        self._sleep = sleep
-        self._name = run_lease_name(prefix)
-        self._lease: Json = {}
-        self._writing = asyncio.Lock()
-        self.noted: dict[str, list[str]] = {}
-        """Where this run creates objects, and where runs did that held the prefix before."""
-        self.notes: dict[str, str] = {}
-        """What else the Lease says, by annotation; an earlier start of this shard left its plan."""
+    _api: Api
+    prefix: str
+    run_id: str
+    _: KW_ONLY
+    holder: str = ""
+    size: "Size | None" = None
+    """How many nodes the holder has; None: that cannot be changed by the Lease."""
+    clock: Clock = field(default_factory=SystemClock)
+    sleep: Sleep = asyncio.sleep
+    addresses: str = ""  # as ADDRESSES_ANNOTATION says, from the next renewal on
+    on_nodes: Callable[[int], None] = lambda _nodes: None  # somebody wants so many
+    _written: "Size | None" = None
+    lost_to: str = ""
+    """The run that took the prefix over, should that happen; this one must then end."""
+    _lease: Json = field(default_factory=dict)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    noted: dict[str, list[str]] = field(default_factory=dict)
+    """Where this run creates objects, and where runs did that held the prefix before."""
+    notes: dict[str, str] = field(default_factory=dict)
+    """What else the Lease says, by annotation; an earlier start of this shard left its plan."""
+
+    def __post_init__(self) -> None:
+        self._name = run_lease_name(self.prefix)
 
     @property
     def uid(self) -> str:
@@ -212,7 +206,7 @@ class RunLease:
                     )
                 has_waited = True
                 logger.warning("waiting up to %d s for %s", holder.rest_s, self._name)
-                await self._sleep(holder.rest_s + 1)
+                await self.sleep(holder.rest_s + 1)
                 continue
             self.noted = read_noted(lease)
             # Until this process claims its own: the nodes may get the same addresses again.
@@ -285,7 +279,7 @@ class RunLease:
         outages are what fleets are for.
         """
         while not self.lost_to:
-            await self._sleep(RENEW_EVERY_S)
+            await self.sleep(RENEW_EVERY_S)
             try:
                 if not await self.renew() and not self.lost_to:
                     logger.warning("the lease %s could not be renewed", self._name)
@@ -321,7 +315,7 @@ class RunLease:
 
     def _body(self, before: Json) -> Json:
         """Return the Lease to write: ours, on top of the version that was read."""
-        now = rfc3339_micro(self._clock.wall_ns()).decode()
+        now = rfc3339_micro(self.clock.wall_ns()).decode()
         spec = before.get("spec", {})
         is_ours = spec.get("holderIdentity") == self.run_id
         metadata: Json = {

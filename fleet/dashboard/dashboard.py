@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -123,40 +124,31 @@ FAREWELL_S_MAX = 2.0
 Note = Callable[[str], None]
 
 
+@dataclass(eq=False, repr=False)
 class DashboardRun:
     """One run whose number of nodes the dashboard decides."""
 
-    def __init__(
-        self,
-        node_host: NodeHost,
-        cluster: Cluster,
-        settings: Settings,
-        directory: Path,
-        kubeconfig: Path | None,
-        private_file: Callable[[bytes], Path],
-        adopted: int,
-        background: Background,
-        run_id: str,
-        faults: Faults | None,
-        sampler: ControlPlaneSampler | None,
-    ) -> None:
-        """`kubeconfig` reaches the cluster as the user does, None inside of it.
+    node_host: InitVar[NodeHost]
+    cluster: InitVar[Cluster]
+    _settings: Settings
+    _directory: Path
+    _kubeconfig: Path | None
+    """Reaches the cluster as the user does; None inside of it."""
+    _private_file: Callable[[bytes], Path]
+    """Writes a file for its owner only, which ends with the run."""
+    _adopted: int
+    _background: Background
+    _run_id: str
+    _faults: Faults | None
+    _sampler: ControlPlaneSampler | None
+    _load_worker: LoadWorker | None = None
+    _loading: list[asyncio.Task[None]] = field(default_factory=list)
+    _master: LocustMaster | None = None
 
-        `private_file` writes a file for its owner only, which ends with the run.
-        """
-        self._settings = settings
-        self._background = background
-        self._run_id = run_id
-        self._faults = faults
-        self._sampler = sampler
-        self._access = LoadAccess(cluster.api("load"), run_id, settings.load_cluster_role)
-        self._directory = directory
-        self._kubeconfig, self._private_file = kubeconfig, private_file
-        self._adopted = adopted
-        self._load_worker: LoadWorker | None = None
-        self._loading: list[asyncio.Task[None]] = []
+    def __post_init__(self, node_host: NodeHost, cluster: Cluster) -> None:
+        settings, directory = self._settings, self._directory
+        self._access = LoadAccess(cluster.api("load"), self._run_id, settings.load_cluster_role)
         self.fleet = ElasticFleet(node_host, cluster.api("scale"))
-        self._master: LocustMaster | None = None
         if settings.dashboard:
             options = MasterOptions(
                 nodes=settings.nodes,

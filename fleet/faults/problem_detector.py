@@ -126,14 +126,12 @@ class ProblemDetector:
         self._reactor.set_timer(node, due_ns, Timer.PROBLEM)
 
 
+@dataclass(slots=True, eq=False)
 class _Patch(Errand):
     """One patch under way."""
 
-    __slots__ = ("_detector", "_node")
-
-    def __init__(self, detector: ProblemDetector, node: NodeId) -> None:
-        self._detector = detector
-        self._node = node
+    _detector: ProblemDetector
+    _node: NodeId
 
     def on_message(self, message: object, now_ns: int) -> None:
         if isinstance(message, Response):

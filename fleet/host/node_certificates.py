@@ -334,14 +334,12 @@ class Step(enum.Enum):
     WATCH = "WATCH"
 
 
+@dataclass(slots=True, eq=False)
 class CertificateErrand(Errand):
     """One request about a certificate; only the answer to the newest one counts."""
 
-    __slots__ = ("certificate", "step")
-
-    def __init__(self, certificate: "NodeCertificate", step: Step) -> None:
-        self.certificate = certificate
-        self.step = step
+    certificate: "NodeCertificate"
+    step: Step
 
     def on_message(self, message: object, now_ns: int) -> None:
         """Take what the transport brought."""

@@ -14,6 +14,7 @@ import math
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from fleet.agents.runner import Agents
 from fleet.cluster.credentials import Credentials
@@ -109,27 +110,22 @@ def endpoint_of(credentials: Credentials) -> Endpoint:
     return Endpoint(credentials.host, credentials.port, server_name, proxy)
 
 
+@dataclass(eq=False, repr=False)
 class Transports:
     """Makes transports whose answers go to the inbox of the reactor, and keeps them to the end."""
 
-    def __init__(
-        self,
-        credentials: Credentials,
-        identity: Identity,
-        reactor: Reactor,
-        reactor_loop: ReactorLoop,
-        health: ConnectionHealth,
-    ) -> None:
-        self._credentials = credentials
-        self._secrets = credentials.secrets()  # that those in `_own` have
-        self._group = identity.group
-        self._reactor = reactor
-        self._reactor_loop = reactor_loop
-        self._health = health
-        self._made: list[Transport] = []
-        self._own: list[Transport] = []  # with fleet's own credentials
-        self._agents: dict[str, Transport] = {}  # by the name of the agent
-        self._endpoint = endpoint_of(credentials)
+    _credentials: Credentials
+    _identity: Identity
+    _reactor: Reactor
+    _reactor_loop: ReactorLoop
+    _health: ConnectionHealth
+    _made: list[Transport] = field(default_factory=list)
+    _own: list[Transport] = field(default_factory=list)  # with fleet's own credentials
+    _agents: dict[str, Transport] = field(default_factory=dict)  # by the name of the agent
+
+    def __post_init__(self) -> None:
+        self._secrets = self._credentials.secrets()  # that those in `_own` have
+        self._endpoint = endpoint_of(self._credentials)
 
     def own(self, user_agent: UserAgent, accept: bytes, group: bytes) -> Transport:
         """Make one with fleet's own credentials, to act as nodes or as fleet itself."""
@@ -149,7 +145,7 @@ class Transports:
         def user_agent(node: int) -> bytes:
             return self._reactor.entries[node].caller.template.model.filled(model.user_agent)
 
-        group = self._group if model.user.startswith(NODE_USER) else b""
+        group = self._identity.group if model.user.startswith(NODE_USER) else b""
         made = self._agents[model.name] = self.own(user_agent, ACCEPT[model.encoding], group)
         self._reactor.wires.all.append(made)
         return made

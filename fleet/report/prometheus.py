@@ -6,6 +6,7 @@ twice. The number of series is bounded: verbs, resources and codes, never nodes 
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -27,18 +28,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Samples = Sequence[tuple[Sequence[str], float | Histogram]]  # values by the values of the labels
 
 
+@dataclass(eq=False)
 class FleetCollector(Collector):
     """Reads the counters of one process at each scrape, how its nodes stand, and its pods."""
 
-    def __init__(
-        self,
-        counts: FleetCounts,
-        state: Callable[[], figures.HostState],
-        pods_by_phase: Callable[[], dict[str, int]],
-    ) -> None:
-        self._counts = counts
-        self._state = state
-        self._pods_by_phase = pods_by_phase
+    _counts: FleetCounts
+    _state: Callable[[], figures.HostState]
+    _pods_by_phase: Callable[[], dict[str, int]]
 
     def collect(self) -> Iterator[Metric]:
         counts, state = self._counts, self._state()

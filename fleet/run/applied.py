@@ -6,6 +6,7 @@ is written first, the end of the run and `fleet clean` find what is to go.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -59,25 +60,19 @@ class Created(NamedTuple):
     manifest: Manifest
 
 
+@dataclass(eq=False)
 class Applied:
     """Creates, changes and deletes objects for one run."""
 
-    def __init__(
-        self,
-        api: Api,
-        run_id: str,
-        note: Callable[[str], Awaitable[None]] = no_note,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """`note` writes down a collection before the first object in it is created."""
-        self._note = note
-        self._noted: set[str] = set()  # collections in which something of ours may be
-        self._api = api
-        self._run_id = run_id
-        self._sleep = sleep
-        self._places: dict[tuple[str, str], Place] = {}
-        self._created: dict[str, Created] = {}  # by path, in order
+    _api: Api
+    _run_id: str
+    _note: Callable[[str], Awaitable[None]] = no_note
+    """Writes down a collection before the first object in it is created."""
+    _: KW_ONLY
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _noted: set[str] = field(default_factory=set)  # collections in which something of ours may be
+    _places: dict[tuple[str, str], Place] = field(default_factory=dict)
+    _created: dict[str, Created] = field(default_factory=dict)  # by path, in order
 
     async def apply(self, wanted: Named) -> Created:
         """Create an object, or change the one that this run has created before.
@@ -144,7 +139,7 @@ class Applied:
             is_over = asyncio.get_running_loop().time() >= deadline_s
             if is_over or not (is_going or found.code == HTTPStatus.NOT_FOUND):
                 return answer
-            await self._sleep(POLL_S)
+            await self.sleep(POLL_S)
 
     async def _note_once(self, collection: str) -> None:
         if collection not in self._noted:
@@ -186,7 +181,7 @@ class Applied:
         """
         found = await find_applied(self._api, {self._run_id: sorted(self._noted)})
         going, left = await delete_applied(self._api, found.owned)
-        return [*found.unread, *left, *await wait_until_gone(self._api, going, self._sleep)]
+        return [*found.unread, *left, *await wait_until_gone(self._api, going, self.sleep)]
 
     async def ready(self) -> tuple[int, int]:
         """Return how many of the pods that were asked for are Ready, and how many those are.

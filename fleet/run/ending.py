@@ -129,24 +129,16 @@ def report_of(settings: Settings, directory: Path) -> str:
         return f"no report: {error}"
 
 
+@dataclass(eq=False)
 class Ending:
     """The end of one run. `settings` are those of all of its processes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        run_id: str,
-        target: Target,
-        interrupts: Interrupts,
-        figures: RunFigures,
-        display: Display,
-    ) -> None:
-        self._settings = settings
-        self._run_id = run_id
-        self._target = target
-        self._interrupts = interrupts
-        self._figures = figures
-        self._display = display
+    _settings: Settings
+    _run_id: str
+    _target: Target
+    _interrupts: Interrupts
+    _figures: RunFigures
+    _display: Display
 
     def invalidate(self, reason: str) -> None:
         """Write down that the figures are not to be trusted, and why."""

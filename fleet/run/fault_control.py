@@ -15,7 +15,7 @@ An answer has as `told` what to show to a person.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from signal import SIGCONT, SIGSTOP
 from typing import NamedTuple
 
@@ -83,20 +83,28 @@ class _Fault:
         return f"fault {self.number}: {words_of(self.spec)}{reach_words(self.hit, self.of)}"
 
 
+@dataclass(eq=False)
 class FaultControl:
     """Takes orders for the nodes of this process; as `lead` says, those of the other shards too.
 
     `plane` returns the control plane if the run has started it: no other one is ever touched.
     """
 
-    def __init__(
-        self,
-        node_host: NodeHost,
-        elapsed_s: Callable[[], float],
-        note: Callable[[str], None],
-        lead: Leader | None,
-        plane: Callable[[], ControlPlane | None] = lambda: None,
-    ) -> None:
+    _node_host: NodeHost
+    _elapsed_s: Callable[[], float]
+    _note: Callable[[str], None]
+    _lead: Leader | None
+    _plane: Callable[[], ControlPlane | None] = lambda: None
+    _made_s: float = 0.0  # of the plan that is followed
+    _followed: int = 0  # the last fault of the plan that has begun here
+    _hits: dict[int, int] = field(default_factory=dict)  # by fault of the plan
+    _noted: int = NOTED_FIRST
+    _phases: dict[int, Phase] = field(default_factory=dict)
+    _faults: dict[int, _Fault] = field(default_factory=dict)  # those that have not ended
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        node_host, lead = self._node_host, self._lead
         certificates = node_host.certificates
         self._injector = Injector(
             node_host.reactor,
@@ -104,20 +112,8 @@ class FaultControl:
             has_own_connections=node_host.has_own_connections,
             expire=certificates.expire if certificates is not None else None,
         )
-        self._plane = plane
-        self._node_host = node_host
-        self._elapsed_s = elapsed_s
-        self._note = note
-        self._lead = lead
         self._follows = node_host.settings.follows
         self._numbers = OWN_FIRST if self._follows else lead.plan.last if lead else 0
-        self._made_s = 0.0  # of the plan that is followed
-        self._followed = 0  # the last fault of the plan that has begun here
-        self._hits: dict[int, int] = {}  # by fault of the plan
-        self._noted = NOTED_FIRST
-        self._phases: dict[int, Phase] = {}
-        self._faults: dict[int, _Fault] = {}  # those that have not ended
-        self._tasks: set[asyncio.Task[None]] = set()
         FaultNotes(node_host.reactor, self)
 
     @property

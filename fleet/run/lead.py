@@ -22,6 +22,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -231,37 +232,30 @@ class Leader:
         return standing.made_s == self.plan.made_s and standing.seen >= version
 
 
+@dataclass(eq=False)
 class Follower:
     """Any other shard. `act` takes the plan, when this shard looked last, and the time.
 
-    Both times are by the leader's clock.
+    Both times are by the leader's clock. The names of the leader begin with `leader`.
     """
 
-    def __init__(
-        self,
-        lease: RunLease,
-        api: Api,
-        leader: str,
-        state: Callable[[], HostState],
-        act: Callable[[Plan, float, float], Awaitable[dict[int, int]]],
-    ) -> None:
-        """Follow the shard of this run whose names begin with `leader`."""
-        self._lease = lease
-        self._api = api
-        self._leader = leader
-        self._state = state
-        self._act = act
-        self.is_up = False
-        """All nodes were Ready, or a dashboard decides how many there are: faults find them."""
-        self.is_over = asyncio.Event()
-        """A scenario ends with the shard that plays it; other runs go on, and follow the next."""
-        self.lost = ""
-        """Why it is over before its time."""
-        self._standing = Standing()
-        self._before_s = math.inf  # the last look, by the leader's clock
-        self._had_leader = False
-        self._look_every_s = IDLE_S
-        self._looked_s = self._answers_since_s = 0  # by the server's clock
+    _lease: RunLease
+    _api: Api
+    _leader: str
+    _state: Callable[[], HostState]
+    _act: Callable[[Plan, float, float], Awaitable[dict[int, int]]]
+    is_up: bool = False
+    """All nodes were Ready, or a dashboard decides how many there are: faults find them."""
+    is_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """A scenario ends with the shard that plays it; other runs go on, and follow the next."""
+    lost: str = ""
+    """Why it is over before its time."""
+    _standing: Standing = field(default_factory=Standing)
+    _before_s: float = math.inf  # the last look, by the leader's clock
+    _had_leader: bool = False
+    _look_every_s: float = IDLE_S
+    _looked_s: int = 0  # by the server's clock, as is the next
+    _answers_since_s: int = 0
 
     async def run(self) -> None:
         """Follow until cancelled."""

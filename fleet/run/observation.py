@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fleet.background import Background
@@ -55,40 +55,32 @@ class SteadyPart(NamedTuple):
         return self.until_s - self.from_s
 
 
+@dataclass(eq=False)
 class Observation:
-    """See the top of this file. `objectives` are what the run is held to."""
+    """See the top of this file. `objectives` are what the run is held to.
 
-    def __init__(
-        self,
-        objectives: tuple[Objective, ...],
-        node_host: NodeHost,
-        meter: Meter,
-        faults: FaultControl,
-        player: ScenarioPlayer | None,
-        sampler: ControlPlaneSampler | None,
-        asked: Mapping[str, int],
-    ) -> None:
-        """`sampler` is None in a process that leaves the control plane to another one.
+    `sampler` is None in a process that leaves the control plane to another one.
+    """
 
-        `asked` counts the requests that fleet makes for itself, by purpose.
-        """
-        self._asked = asked
-        self._objectives = objectives
-        self._node_host = node_host
-        self._meter = meter
-        self._faults = faults
-        self._player = player
-        self._sampler = sampler
-        self._began_s = time.time() - meter.elapsed_s()
-        self._first_s: float | None = None  # when all nodes were first Ready
-        self._steady_s: float | None = None  # since when the present part is
-        self._over_s: float | None = None
-        self._told: Sample | None = None  # by the API server, last before that part
-        self._scheduled: Sample | None = None  # the scheduler's
-        self._pods_before: dict[int, int] = {}
-        self._before: Snapshots = {}
-        self._part: SteadyPart | None = None  # the longest that is over
-        self.latest = LiveFigures()  # as the terminal shows it
+    _objectives: tuple[Objective, ...]
+    _node_host: NodeHost
+    _meter: Meter
+    _faults: FaultControl
+    _player: ScenarioPlayer | None
+    _sampler: ControlPlaneSampler | None
+    _asked: Mapping[str, int]  # requests that fleet makes for itself, by purpose
+    _first_s: float | None = None  # when all nodes were first Ready
+    _steady_s: float | None = None  # since when the present part is
+    _over_s: float | None = None
+    _told: Sample | None = None  # by the API server, last before that part
+    _scheduled: Sample | None = None  # the scheduler's
+    _pods_before: dict[int, int] = field(default_factory=dict)
+    _before: Snapshots = field(default_factory=dict)
+    _part: SteadyPart | None = None  # the longest that is over
+    latest: LiveFigures = field(default_factory=LiveFigures)  # as the terminal shows it
+
+    def __post_init__(self) -> None:
+        self._began_s = time.time() - self._meter.elapsed_s()
 
     async def begun(self) -> None:
         """Wait for the first look at the control plane: what nodes do is measured from there."""

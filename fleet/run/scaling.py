@@ -9,6 +9,8 @@ shard that is started again has as many nodes as it was scaled to. Each change e
 of the run, as on a dashboard.
 """
 
+from dataclasses import dataclass
+
 from fleet.background import Background
 from fleet.cluster.api_client import Api, Cluster, expect
 from fleet.cluster.credentials import ClusterSelection
@@ -34,27 +36,21 @@ from fleet.run.control_socket import Json, Listed, ask, find_run, running
 from fleet.run.observation import Observation
 
 
+@dataclass(eq=False)
 class Scaling:
     """The number of nodes of a run, `settings` being those of all its processes."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        node_host: NodeHost,
-        lease: RunLease,
-        api: Api,
-        background: Background,
-        observation: Observation,
-    ) -> None:
-        self.nodes = settings.nodes
+    _settings: Settings
+    _host: NodeHost
+    _lease: RunLease
+    _api: Api
+    _background: Background
+    _observation: Observation
+    _fleet: ElasticFleet | None = None
+
+    def __post_init__(self) -> None:
+        self.nodes = self._settings.nodes
         """Of all processes."""
-        self._settings = settings
-        self._host = node_host
-        self._lease = lease
-        self._api = api
-        self._background = background
-        self._observation = observation
-        self._fleet: ElasticFleet | None = None
 
     def open(self) -> None:
         """Follow the Lease, from when all nodes have been Ready once."""

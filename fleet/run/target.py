@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -73,23 +74,19 @@ def find_standing(settings: Settings) -> options.ControlPlaneInfo | None:
     return standing
 
 
+@dataclass(eq=False)
 class Target:
     """Opened once. `local` and `kubeconfig` are known while it is open."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        display: Display,
-        on_death: Callable[[options.ComponentDeath], None],
-    ) -> None:
-        self._settings = settings
-        self._display = display
-        self._on_death = on_death
-        self.local: options.ControlPlaneInfo | None = None
-        self.plane: ControlPlane | None = None  # while one of our own runs
-        self.is_own = False  # it ends with the run, with everything in it
-        self.kubeconfig: Path | None = None  # for kubectl and the command
-        self._files = contextlib.ExitStack()  # what must not outlive the run
+    _settings: Settings
+    _display: Display
+    _on_death: Callable[[options.ComponentDeath], None]
+    local: options.ControlPlaneInfo | None = None
+    plane: ControlPlane | None = None  # while one of our own runs
+    is_own: bool = False  # it ends with the run, with everything in it
+    kubeconfig: Path | None = None  # for kubectl and the command
+    _files: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    """What must not outlive the run."""
 
     @property
     def etcd_fsync(self) -> bool | None:

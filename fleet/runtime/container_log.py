@@ -56,17 +56,15 @@ class Lines(Protocol):
         """Go to the first line wanted of those up to an instant; False: call again, it is far."""
 
 
+@dataclass(eq=False)
 class DeclaredLines:
     """Lines as a behaviour declares them."""
 
-    def __init__(
-        self, behavior: LogBehavior, start_wall_ns: int, seed: int, values: Mapping[str, str]
-    ) -> None:
-        self._behavior = behavior
-        self._start_wall_ns = start_wall_ns
-        self._seed = seed
-        self._values = values  # of the placeholders that are the same for all lines
-        self._at = 0
+    _behavior: LogBehavior
+    _start_wall_ns: int
+    _seed: int
+    _values: Mapping[str, str]  # of the placeholders that are the same for all lines
+    _at: int = 0
 
     def _after_ns(self, index: int) -> int:
         return index * self._behavior.interval_ns

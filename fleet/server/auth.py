@@ -17,6 +17,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import orjson
@@ -167,18 +168,14 @@ class AccessAnswer(NamedTuple):
     error: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class Review(Errand):
     """One review under way."""
 
-    __slots__ = ("_done", "_node", "_reactor", "_resource")
-
-    def __init__(
-        self, reactor: Reactor, node: NodeId, resource: str, done: Callable[[Response], None]
-    ) -> None:
-        self._reactor = reactor
-        self._node = node
-        self._resource = resource
-        self._done = done
+    _reactor: Reactor
+    _node: NodeId
+    _resource: str
+    _done: Callable[[Response], None]
 
     def on_message(self, message: object, now_ns: int) -> None:  # noqa: ARG002 - of the base class
         """Take the answer."""
@@ -296,17 +293,17 @@ _STREAM_RETRY = 0x5A12
 Sleep = Callable[[float], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class AccessControl:
     """Decides for all nodes of a process; its caches are each node's own, by key."""
 
-    def __init__(
-        self, reactor: Reactor, reactor_thread: ReactorThread, sleep: Sleep = asyncio.sleep
-    ) -> None:
-        self._reactor = reactor
-        self._reactor_thread = reactor_thread
-        self._sleep = sleep
-        self._tokens: ExpiringCache[tuple[NodeId, bytes], TokenAnswer] = ExpiringCache()
-        self._accesses: ExpiringCache[tuple[NodeId, Access], AccessAnswer] = ExpiringCache()
+    _reactor: Reactor
+    _reactor_thread: ReactorThread
+    _sleep: Sleep = asyncio.sleep
+    _tokens: ExpiringCache[tuple[NodeId, bytes], TokenAnswer] = field(default_factory=ExpiringCache)
+    _accesses: ExpiringCache[tuple[NodeId, Access], AccessAnswer] = field(
+        default_factory=ExpiringCache
+    )
 
     async def refusal(
         self, request: web.BaseRequest, protocol: NodeProtocol, configuration: KubeletConfiguration

@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fleet.errors import SetupError
@@ -95,28 +96,21 @@ class _Taken(NamedTuple):
     context: ssl.SSLContext
 
 
+@dataclass(eq=False)
 class Listener:
     """Accepts for many nodes on the servers' loop. Made there, and closed there."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        named: Named,
-        protocol: Callable[[], asyncio.Protocol],
-        connections: Callable[[], int],
-        hit_limit: Callable[[str], None],
-    ) -> None:
-        self._loop = loop
-        self._named = named
-        self._protocol = protocol
-        self._sockets: dict[socket.socket, ssl.SSLContext] = {}
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._waiting: deque[_Taken] = deque()
-        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
-        """Connections that have sent nothing, and when each is given up."""
-        self._connections = connections  # how many there are
-        self._hit_limit = hit_limit
-        self.refused = 0
+    _loop: asyncio.AbstractEventLoop
+    _named: Named
+    _protocol: Callable[[], asyncio.Protocol]
+    _connections: Callable[[], int]  # how many there are
+    _hit_limit: Callable[[str], None]
+    _sockets: dict[socket.socket, ssl.SSLContext] = field(default_factory=dict)
+    _handshakes: set[asyncio.Task[None]] = field(default_factory=set)
+    _waiting: deque[_Taken] = field(default_factory=deque)
+    _silent: dict[socket.socket, asyncio.TimerHandle] = field(default_factory=dict)
+    """Connections that have sent nothing, and when each is given up."""
+    refused: int = 0
 
     def add(self, listening: socket.socket, context: ssl.SSLContext) -> None:
         """Accept on a socket from now on."""

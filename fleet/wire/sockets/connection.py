@@ -22,7 +22,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from fleet.clock import NS_PER_S
@@ -345,24 +345,18 @@ EXPIRED = b"Bearer expired"  # what no server takes: it answers 401, as to a tok
 UserAgent = bytes | Callable[[int], bytes]  # of all pools, or of each by its number
 
 
+@dataclass(eq=False, repr=False)
 class HeaderPlans:
     """Makes the plan of a pool, and makes all again once the token has rotated."""
 
-    def __init__(
-        self,
-        authority: bytes,
-        user_agent: UserAgent,
-        authorization: bytes | None,
-        accept: bytes,
-        group: bytes,
-    ) -> None:
-        self._authority = authority
-        self._user_agent = user_agent
-        self.authorization = authorization
-        self._accept = accept
-        self._group = group
-        self._plans: dict[tuple[bytes, bool], HeaderPlan] = {}  # by user agent; with a bad token
-        self._over: set[int] = set()  # pools whose token is over
+    _authority: bytes
+    _user_agent: UserAgent
+    authorization: bytes | None
+    _accept: bytes
+    _group: bytes
+    _plans: dict[tuple[bytes, bool], HeaderPlan] = field(default_factory=dict)
+    """By user agent, and whether it has a bad token."""
+    _over: set[int] = field(default_factory=set)  # pools whose token is over
 
     def of(self, pool: int) -> HeaderPlan:
         """Return the plan of a pool."""

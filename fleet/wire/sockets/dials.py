@@ -11,7 +11,7 @@ import errno
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from fleet.background import give_up
@@ -217,35 +217,27 @@ class TransportStats:
     """How often a limit of fleet or of its machine was hit: the server had no part in it."""
 
 
+@dataclass(eq=False, repr=False)
 class Dials:
     """Held by `Transport`, whose pools and descriptors these are; failures go to its inbox."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        plans: HeaderPlans,
-        now_ns: Callable[[], int],
-        inbox: Inbox,
-        on_ready: Callable[[], None],
-        loop: asyncio.AbstractEventLoop,
-        look_up: LookUp | None,
-        descriptors: Descriptors,
-        pools: dict[int, Pool],
-        cuts: dict[int, Cut],
-        stats: TransportStats,
-    ) -> None:
-        self._endpoint = endpoint
-        self._plans = plans
-        self._now_ns = now_ns
-        self._inbox = inbox
-        self._on_ready = on_ready
-        self._descriptors = descriptors
-        self._pools = pools
-        self._cuts = cuts
-        self._stats = stats
-        self._tunnel = endpoint.tunnel()
-        self._resolver = Resolver(endpoint.dialed, loop, now_ns, self._resolved, look_up)
-        self.streams_hint = STREAMS_DEFAULT  # what the server allowed on other connections
+    _endpoint: Endpoint
+    _plans: HeaderPlans
+    _now_ns: Callable[[], int]
+    _inbox: Inbox
+    _on_ready: Callable[[], None]
+    loop: InitVar[asyncio.AbstractEventLoop]
+    look_up: InitVar[LookUp | None]
+    _descriptors: Descriptors
+    _pools: dict[int, Pool]
+    _cuts: dict[int, Cut]
+    _stats: TransportStats
+    streams_hint: int = STREAMS_DEFAULT  # what the server allowed on other connections
+
+    def __post_init__(self, loop: asyncio.AbstractEventLoop, look_up: LookUp | None) -> None:
+        dialed, now_ns = self._endpoint.dialed, self._now_ns
+        self._tunnel = self._endpoint.tunnel()
+        self._resolver = Resolver(dialed, loop, now_ns, self._resolved, look_up)
 
     def dial(self, pool: Pool) -> None:
         """Begin a connection for a pool, unless one is being made, or it has all."""

@@ -260,7 +260,7 @@ def keeping(api: FakeApi, taken: RunLease, after: Callable[[int], None]) -> list
         slept.append(seconds)
         after(len(slept))
 
-    taken._sleep = sleep
+    taken.sleep = sleep
     asyncio.run(asyncio.wait_for(taken.keep(), 60))
     assert api.log
     return slept

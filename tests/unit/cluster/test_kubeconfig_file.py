@@ -189,7 +189,7 @@ def test_a_private_file_is_gone_whatever_happens() -> None:
 
 def target(**options: object) -> Target:
     settings = Settings.from_options(**options)
-    return Target(settings, Display(stream=StringIO()), on_death=lambda _death: None)
+    return Target(settings, Display(stream=StringIO()), lambda _death: None)
 
 
 @pytest.mark.parametrize("names_cluster", [True, False])
