@@ -7,7 +7,9 @@ remembers the due time that it waits for and ignores a stale entry.
 
 import heapq
 import time
+from bisect import bisect_right
 from collections.abc import Container
+from operator import itemgetter
 from typing import Protocol
 
 NS_PER_S = 1_000_000_000
@@ -87,7 +89,8 @@ class TimerWheel:
             bucket = self._buckets[slot]
             bucket.sort()
             if slot == last or len(taken) + len(bucket) > limit:
-                count = _due_count(bucket, now_ns, limit - len(taken))
+                most = min(limit - len(taken), len(bucket))
+                count = bisect_right(bucket, now_ns, hi=most, key=itemgetter(0))
                 if not count:
                     break
                 taken += bucket[:count]
@@ -100,16 +103,6 @@ class TimerWheel:
             del self._buckets[slot]
         self.size -= len(taken)
         return taken
-
-
-def _due_count(bucket: list[TimerEntry], now_ns: int, limit: int) -> int:
-    """Count the leading entries that are due, at most `limit`."""
-    count = 0
-    for entry in bucket:
-        if count == limit or entry[0] > now_ns:
-            break
-        count += 1
-    return count
 
 
 _MASK = (1 << 64) - 1
