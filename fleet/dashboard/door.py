@@ -18,7 +18,6 @@ Source: jupyter_server/auth/login.py and base/handlers.py: the token in the addr
 import hashlib
 import hmac
 import html
-import ipaddress
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +28,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from fleet.errors import UsageError
+from fleet.k8s.addresses import is_ip
 from fleet.profile.host_names import NAME, host_name
 from fleet.profile.secret_variables import DASHBOARD_TOKEN_VARIABLE
 
@@ -146,7 +146,7 @@ class Door:
         except ValueError:
             return False
         # Bound to every address, we do not know them; and no name can be made to lead to one.
-        return name in self._hosts or (self._is_everywhere and _is_address(name))
+        return name in self._hosts or (self._is_everywhere and is_ip(name))
 
     def _shown(self, environ: WSGIEnvironment) -> list[str]:
         """Return what a request shows as tokens."""
@@ -209,11 +209,3 @@ def _is_same(origin: str, host: str) -> bool:
     """Return whether an Origin is the Host, whose scheme a proxy before us may have changed."""
     scheme, _, named = origin.lower().partition("://")
     return scheme in ("http", "https") and named == host.lower()
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

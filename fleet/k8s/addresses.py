@@ -41,11 +41,12 @@ def node_ips(listed: list[str]) -> str:
 
     Source: pkg/util/node/node.go, GetNodeHostIPs, of InternalIPs and then ExternalIPs.
     """
-    ips = [ip for ip in listed if _is_ip(ip)]
+    ips = [ip for ip in listed if is_ip(ip)]
     return by_family(",".join(ips), ips[0]) if ips else ""
 
 
-def _is_ip(text: str) -> bool:
+def is_ip(text: str) -> bool:
+    """Return whether a text is an address, of either family."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
