@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import orjson
 
-from fleet.profile.image_behavior import digest_name, parse_image
+from fleet.profile.image_behavior import digest_name
 from fleet.profile.node_model import NodeModel
+from fleet.runtime.containers import image_name
 
 NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
@@ -60,7 +61,7 @@ class ImageStore:
         self._ids: dict[str, str] = {}
         self._max = model.kubelet.node_status_max_images
         for each in model.images_preloaded:
-            names = tuple(_full_name(name) for name in each.names)
+            names = tuple(map(image_name, each.names))
             self._number(names, each.size_bytes)
         self._preloaded = (1 << len(self._images)) - 1
         self._preloaded_bytes = sum(each.size_bytes for each in self._images)
@@ -91,7 +92,7 @@ class ImageStore:
         if found is None:
             if len(self._ids) >= IDS_MAX:
                 self._ids.clear()
-            name = _full_name(image)
+            name = image_name(image)
             bits = self._by_name.get(name, 0) & self._preloaded
             names = self._images[bits.bit_length() - 1].names if bits else ()
             found = next((each for each in names if "@" in each), "") or digest_name(name)
@@ -191,8 +192,3 @@ class ImageStore:
 def _names(full_name: str) -> tuple[str, ...]:
     by_digest = digest_name(full_name)
     return (by_digest,) if by_digest == full_name else (by_digest, full_name)
-
-
-def _full_name(name: str) -> str:
-    found = parse_image(name)
-    return name if found.error else found.full_name
