@@ -67,7 +67,7 @@ def _notices(groups: Mapping[str, list[Mapped]]) -> Iterator[str]:
         str(version)
         for nodes in groups.values()
         for node in nodes
-        if (version := _part(_part(node, "status"), "nodeInfo").get("kubeletVersion"))
+        if (version := part_of(part_of(node, "status"), "nodeInfo").get("kubeletVersion"))
         and not is_version(version)
     ]
     if versions:
@@ -110,20 +110,20 @@ def _documents(text: str) -> list[Mapped]:
 
 def _kind_of(node: Mapped) -> str:
     """Return equal texts for Nodes that one profile stands for."""
-    labels = _part(_part(node, "metadata"), "labels")
-    status = _part(node, "status")
-    info = _part(status, "nodeInfo")
+    labels = part_of(part_of(node, "metadata"), "labels")
+    status = part_of(node, "status")
+    info = part_of(status, "nodeInfo")
     capacity = {
-        key: str(value) for key, value in _part(status, "capacity").items() if key not in FLUID
+        key: str(value) for key, value in part_of(status, "capacity").items() if key not in FLUID
     }
-    taints = _own_taints(_part(node, "spec").get("taints"))
+    taints = _own_taints(part_of(node, "spec").get("taints"))
     what = (labels.get(INSTANCE_TYPE), [info.get(key) for key in INFO[3:]], capacity, taints)
     return orjson.dumps(what, option=orjson.OPT_SORT_KEYS, default=str).decode()
 
 
 def _profile_of(nodes: list[Mapped], name: str) -> dict[str, dict[str, object]]:
     node = nodes[0]
-    metadata, spec, status = (_part(node, key) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (part_of(node, key) for key in ("metadata", "spec", "status"))
     labels = _common(nodes, "labels", ONE_NODES_LABELS)
     template: dict[str, object] = {
         "metadata": {
@@ -133,7 +133,7 @@ def _profile_of(nodes: list[Mapped], name: str) -> dict[str, dict[str, object]]:
         "spec": {"providerID": "fleet://{{name}}", "taints": _own_taints(spec.get("taints"))},
     }
     imported = {key: status[key] for key in STATUS if status.get(key)}
-    info = _part(status, "nodeInfo")
+    info = part_of(status, "nodeInfo")
     if info:
         imported["nodeInfo"] = {key: info[key] for key in INFO if key in info}
     template["status"] = imported
@@ -143,14 +143,14 @@ def _profile_of(nodes: list[Mapped], name: str) -> dict[str, dict[str, object]]:
     version = info.get("kubeletVersion")
     if version and is_version(version):
         profile["kubeletVersion"] = version
-    own = name or _profile_name(_part(metadata, "labels"), str(metadata.get("name", "")))
+    own = name or _profile_name(part_of(metadata, "labels"), str(metadata.get("name", "")))
     head: dict[str, object] = {"apiVersion": API_VERSION, "kind": "NodeProfile"}
     return {**head, "metadata": {"name": own}, "spec": profile}  # type: ignore[dict-item]
 
 
 def _common(nodes: list[Mapped], member: str, dropped: tuple[str, ...]) -> dict[str, object]:
     """Return the labels or annotations that all of some Nodes have."""
-    first, *others = (_part(_part(node, "metadata"), member) for node in nodes)
+    first, *others = (part_of(part_of(node, "metadata"), member) for node in nodes)
     return {
         key: value
         for key, value in first.items()
@@ -161,14 +161,14 @@ def _common(nodes: list[Mapped], member: str, dropped: tuple[str, ...]) -> dict[
 def _spread(nodes: list[Mapped], labels: Mapped) -> list[dict[str, object]]:
     """Return the zones, or the regions, that the Nodes are in if they are several."""
     for key in SPREAD:
-        found = (_part(_part(node, "metadata"), "labels").get(key) for node in nodes)
+        found = (part_of(part_of(node, "metadata"), "labels").get(key) for node in nodes)
         values = sorted({str(value) for value in found if value})
         if key not in labels and len(values) > 1:
             return [{"topologyKey": key, "values": values}]
     return []
 
 
-def _part(value: Mapped, key: str) -> dict[str, object]:
+def part_of(value: Mapped, key: str) -> dict[str, object]:
     """Return a member that is a mapping; an absent one is empty."""
     part = value.get(key)
     return part if isinstance(part, dict) else {}

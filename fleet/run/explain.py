@@ -17,6 +17,7 @@ from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import ProbeBehavior, ProbeKind
 from fleet.profile.loader import load_mix, yaml_mappings
+from fleet.profile.node_import import part_of
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, Outcome, PodBehavior
 from fleet.quantity import format_duration
@@ -93,23 +94,18 @@ def _objects(document: object, origin: str) -> Iterator[dict[str, object]]:
 def _template(obj: dict[str, object]) -> tuple[str, dict[str, object]] | None:
     """Return the title of an object and the pod that it is, or makes; None if it makes none."""
     kind = str(obj["kind"])
-    meta = _part(obj, "metadata")
+    meta = part_of(obj, "metadata")
     name = str(meta.get("name") or meta.get("generateName") or "unnamed")[:NAME_MAX]
     usual = "template" if kind == "PodTemplate" else "spec.template"
     path = TEMPLATES.get((group_of(obj), kind), usual)
     found = next(at_path(obj, [part for part in path.split(".") if part]), {})
-    if kind != "Pod" and not isinstance(_part(found, "spec").get("containers"), list):
+    if kind != "Pod" and not isinstance(part_of(found, "spec").get("containers"), list):
         return None
-    pod_meta = _part(found, "metadata")
+    pod_meta = part_of(found, "metadata")
     own = {"name": name, "namespace": str(meta.get("namespace") or "default"), "uid": name}
     if kind != "Pod":
         own["ownerReferences"] = [{"kind": kind, "name": name, "uid": name, "controller": True}]  # type: ignore[assignment]
     return f"{kind} {name}", {"metadata": {**pod_meta, **own}, "spec": found.get("spec")}
-
-
-def _part(obj: dict[str, object], key: str) -> dict[str, object]:
-    found = obj.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _pod(title: str, obj: dict[str, object], origin: str) -> Pod:
