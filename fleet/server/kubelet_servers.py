@@ -9,7 +9,6 @@ ListenAndServe.
 """
 
 import asyncio
-import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -36,8 +35,6 @@ from fleet.server.reactor_thread import BugError, NodeGoneError, ReactorThread
 from fleet.server.routes import Answer, route
 from fleet.server.serving_tls import Chain, ClientAuthorities, ServingContext
 from fleet.server.streaming import Streaming
-
-log = logging.getLogger(__name__)
 
 STOP_S = 5.0
 
