@@ -85,11 +85,6 @@ def is_subpath(path: str, prefix: str) -> bool:
     return path == prefix or path.startswith(f"{prefix}/")
 
 
-def verb_of(method: str) -> str:
-    """Return the verb of the API for a method of HTTP, "" for one that has none."""
-    return VERBS.get(method, "")
-
-
 def forbidden_text(user: User, verb: str, asked: tuple[str, ...]) -> str:
     """Say no. Source: InstallAuthFilter."""
     shown = " ".join(asked)
@@ -316,7 +311,7 @@ class AccessControl:
             return None
         is_fine = configuration.feature_gates.get(FINE_GRAINED_GATE, True)
         asked = subresources(request.path, is_fine_grained=is_fine)
-        verb = verb_of(request.method)
+        verb = VERBS.get(request.method, "")
         assert protocol.node is not None
         for subresource in asked:
             access = Access(user, verb, protocol.node_name, subresource)
