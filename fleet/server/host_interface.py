@@ -11,6 +11,7 @@ Differs: to attach is to follow the log from now on, and to be heard if its prog
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import Outbox
@@ -334,11 +335,8 @@ def _container_id(pod_name: str, status: PodStatus, name: str, *, previous: bool
 
 
 def _find(status: PodStatus, name: str) -> ContainerStatus | None:
-    for statuses in (status.containers, status.init_containers, status.ephemeral_containers):
-        for each in statuses:
-            if each.name == name:
-                return each
-    return None
+    listed = chain(status.containers, status.init_containers, status.ephemeral_containers)
+    return next((each for each in listed if each.name == name), None)
 
 
 def _refusal(text: str) -> Refusal:
