@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from fleet.cluster.api_client import Answer, Api, Json
 from fleet.cluster.cleanup import NODE_LEASES
-from fleet.cluster.ownership import NODES, RUN_LABEL
+from fleet.cluster.ownership import NODES, RUN_LABEL, first_of
 from fleet.errors import SetupError
 from fleet.k8s.addresses import node_ips
 from fleet.k8s.events import ObjectRef, Report, event_json
@@ -130,11 +130,9 @@ def opted_in(selector: str) -> str:
 
 def not_opted_in(names: Sequence[str], selector: str) -> str:
     """Return what to say of Nodes that match the selector of a run and lack the label."""
-    shown = ", ".join(names[:SHOWN_MAX])
-    more = f" and {len(names) - SHOWN_MAX:,} more" if len(names) > SHOWN_MAX else ""
     return (
         f"{len(names):,} Nodes match {selector} without the label {OPT_IN}, which a shared cluster "
-        f"needs: {shown}{more} left alone (kubectl label node {names[0]} {OPT_IN})"
+        f"needs: {first_of(names, SHOWN_MAX)} left alone (kubectl label node {names[0]} {OPT_IN})"
     )
 
 

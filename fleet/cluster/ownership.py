@@ -122,14 +122,18 @@ async def adopt(
 
 def refusal(nodes: Sequence[FoundNode]) -> str:
     """Say which nodes are left alone, why, and what their owner can do, in one line."""
-    names = ", ".join(node.name for node in nodes[:REFUSED_SHOWN_MAX])
-    if len(nodes) > REFUSED_SHOWN_MAX:
-        names += f" and {len(nodes) - REFUSED_SHOWN_MAX:,} more"
+    names = first_of([node.name for node in nodes], REFUSED_SHOWN_MAX)
     return (
         f"not touched, for they have the label {RUN_LABEL} but not fleet's second mark, the "
         f"annotation {OWNER_ANNOTATION}: {names}. If they are not fleet's: kubectl label node NAME "
         f"{RUN_LABEL}-; if they are: kubectl delete node NAME"
     )
+
+
+def first_of(words: Sequence[str], most: int) -> str:
+    """Return words in one line, so many of them at most; the rest is counted."""
+    more = f" and {len(words) - most:,} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def _divided(items: Iterable[Json]) -> FoundNodes:

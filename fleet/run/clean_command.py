@@ -8,7 +8,7 @@ from fleet.cluster.api_client import Api, Cluster
 from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.identity import RUN_NAMESPACE
 from fleet.cluster.leftovers import APPLIED_BY, left_words
-from fleet.cluster.ownership import OWNER_ANNOTATION, refusal
+from fleet.cluster.ownership import OWNER_ANNOTATION, first_of, refusal
 from fleet.cluster.runs import FoundRuns, RunInfo, list_runs
 from fleet.cluster.statefulset import stop_pods
 from fleet.controlplane.standing import attach
@@ -114,7 +114,9 @@ async def clean(
         say(runs_text(chosen.runs, choice.output).rstrip("\n"))
         if choice.output == "text" and chosen.runs:
             held = (
-                f"{info.run} has {_shown(info.objects)}\n" for info in chosen.runs if info.objects
+                f"{info.run} has {first_of(info.objects, SHOWN_MAX)}\n"
+                for info in chosen.runs
+                if info.objects
             )
             say("".join(held) + DRY if choice.is_dry else CHOOSE)
         return Exit.OK
@@ -169,7 +171,7 @@ def refusals(found: FoundRuns) -> list[str]:
     if copies := [path for info in found.runs for path in info.copies]:
         lines.append(
             f"not touched, for they have the label {APPLIED_BY} but not the annotation "
-            f"{OWNER_ANNOTATION} with their own name: {_shown(copies)}"
+            f"{OWNER_ANNOTATION} with their own name: {first_of(copies, SHOWN_MAX)}"
         )
     if found.refused_leases:
         lines.append(
@@ -194,11 +196,6 @@ async def _remove(
         except IncompleteError as error:
             raise IncompleteError(f"{error}; go on with --run {info.run}") from error
     return total
-
-
-def _shown(paths: Sequence[str]) -> str:
-    more = len(paths) - SHOWN_MAX
-    return ", ".join(paths[:SHOWN_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def runs_text(runs: Iterable[RunInfo], output: str = "text") -> str:

@@ -22,7 +22,7 @@ from fleet.cluster.api_client import Cluster, Json
 from fleet.cluster.cleanup import NODE_LEASES
 from fleet.cluster.identity import LEASE_NAMESPACE
 from fleet.cluster.informer import Informer, ObjectWatch
-from fleet.cluster.ownership import NODES
+from fleet.cluster.ownership import NODES, first_of
 from fleet.cluster.preflight import SHOWN_MAX
 from fleet.errors import SetupError
 from fleet.host.node_host import STEP_S, NodeHost
@@ -240,6 +240,5 @@ class NodeKeeper:
 
 def _listed(others: dict[str, str]) -> str:
     """Name Nodes that are another's, each with the reason, on one line."""
-    shown = ", ".join(f"{name} ({why})" for name, why in list(others.items())[:SHOWN_MAX])
-    more = f" and {len(others) - SHOWN_MAX:,} more" if len(others) > SHOWN_MAX else ""
-    return f"{len(others):,} Nodes match that are others': {shown}{more}"
+    shown = first_of([f"{name} ({why})" for name, why in others.items()], SHOWN_MAX)
+    return f"{len(others):,} Nodes match that are others': {shown}"
