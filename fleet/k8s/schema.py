@@ -8,7 +8,7 @@ has no `omitempty`; a field with one is left out at its default, but for times, 
 
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args, get_origin
 
@@ -48,6 +48,12 @@ def share(value: _T) -> _T:
     if len(_shared) > SHARED_MAX:
         _shared.clear()
     return found  # type: ignore[return-value] # keys and values are the same objects
+
+
+def part_of(value: Mapping[str, object], key: str) -> dict[str, object]:
+    """Return a member that is a mapping; an absent one is empty."""
+    part = value.get(key)
+    return part if isinstance(part, dict) else {}
 
 
 def render(value: object) -> bytes:

@@ -11,6 +11,7 @@ import orjson
 import yaml
 
 from fleet.errors import UsageError
+from fleet.k8s.schema import part_of
 from fleet.k8s.well_known import REGION_LABEL, ZONE_LABEL
 from fleet.profile.loader import parse_documents, yaml_mappings
 from fleet.profile.node_profile import PASTED_ANNOTATIONS, SERVER_TAINT_PREFIXES, WEIGHT_MAX
@@ -166,12 +167,6 @@ def _spread(nodes: list[Mapped], labels: Mapped) -> list[dict[str, object]]:
         if key not in labels and len(values) > 1:
             return [{"topologyKey": key, "values": values}]
     return []
-
-
-def part_of(value: Mapped, key: str) -> dict[str, object]:
-    """Return a member that is a mapping; an absent one is empty."""
-    part = value.get(key)
-    return part if isinstance(part, dict) else {}
 
 
 def _own_taints(taints: object) -> list[object]:

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from fleet.report.figure import Json
+from fleet.k8s.schema import part_of
 from fleet.report.run_directory import RunRecord
 from fleet.report.service_levels import WATCH_DELAY
 from fleet.report.summary_text import duration
@@ -201,21 +201,16 @@ def differences(first: RunRecord, run: RunRecord) -> dict[Alike, list[str]]:
     if name in first.about and name in run.about:  # a run that was killed early has none
         look(Alike.SERVER, name, first.about.get(name), run.about.get(name))
         look(Alike.LOAD, "command", first.about.get("command"), run.about.get("command"))
-        ours, theirs = _part(first, "options"), _part(run, "options")
+        ours, theirs = part_of(first.about, "options"), part_of(run.about, "options")
         for key in MIX:
             look(Alike.NODE, key, ours.get(key), theirs.get(key))
-        ours, theirs = _part(first, "machine"), _part(run, "machine")
+        ours, theirs = part_of(first.about, "machine"), part_of(run.about, "machine")
         for key in MACHINE:
             look(Alike.MACHINE, f"{key} of the machine", ours.get(key), theirs.get(key))
     shorter, longer = sorted((first.wall_s, run.wall_s))
     if longer > shorter * LENGTH_RATIO_MAX:
         look(Alike.LENGTH, "length", duration(first.wall_s), duration(run.wall_s))
     return found
-
-
-def _part(run: RunRecord, name: str) -> Json:
-    found = run.about.get(name)
-    return found if isinstance(found, dict) else {}
 
 
 def _said(value: object) -> str:

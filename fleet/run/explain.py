@@ -12,12 +12,12 @@ from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import ContainerSpec, Pod
+from fleet.k8s.schema import part_of
 from fleet.k8s.well_known import OWN_PREFIX
 from fleet.kubelet.containers.prober import KIND_TEXTS, behavior_of
 from fleet.kubelet.environment import Environment
 from fleet.profile.container_behavior import ProbeBehavior, ProbeKind
 from fleet.profile.loader import load_mix, yaml_mappings
-from fleet.profile.node_import import part_of
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import OUTCOME_ANNOTATIONS, Outcome, PodBehavior
 from fleet.quantity import format_duration

@@ -19,6 +19,7 @@ import orjson
 from fleet.clock import NS_PER_S
 from fleet.faults.fault import FAULTS, FaultSpec, FaultType, words_of
 from fleet.k8s.admission import Demand, pod_resources
+from fleet.k8s.schema import part_of
 from fleet.kubelet.node.node_lease import JITTER, RENEW_FRACTION
 from fleet.profile.loader import NodeMix
 from fleet.quantity import Quantity, format_duration, parse_quantity
@@ -195,11 +196,11 @@ def _words(requests: Requests) -> str:
 def _pods_at_a_time(manifest: Manifest, nodes: int) -> int | None:
     """Return how many pods an object has at a time, None if only its controller knows."""
     kind = manifest["kind"]
-    spec = _mapping(manifest.get("spec"))
+    spec = part_of(manifest, "spec")
     if kind == "DaemonSet":
         return nodes
     if kind == "CronJob":
-        spec = _mapping(_mapping(spec.get("jobTemplate")).get("spec"))
+        spec = part_of(part_of(spec, "jobTemplate"), "spec")
     if kind in {"Job", "CronJob"}:
         wanted = spec.get("parallelism", 1)
         return wanted if isinstance(wanted, int) else 1
@@ -222,17 +223,13 @@ def _demands(containers: object) -> list[Demand]:
 
 
 def _demand(container: Json) -> Demand:
-    resources = _mapping(container.get("resources"))
-    asked = {**_mapping(resources.get("limits")), **_mapping(resources.get("requests"))}
+    resources = part_of(container, "resources")
+    asked = {**part_of(resources, "limits"), **part_of(resources, "requests")}
     found: dict[str, str] = {}
     for name, amount in asked.items():
         with contextlib.suppress(ValueError):  # the API server says what is wrong with it
             found[str(name)] = str(parse_quantity(str(amount)))
     return Demand(found, {}, container.get("restartPolicy") == "Always")
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 SAMPLED_MAX = 1_000

@@ -21,6 +21,7 @@ from fleet.k8s.admission import is_extended
 from fleet.k8s.effects import NodeId, NodeStatusPatch
 from fleet.k8s.holds import MACHINE_IDS
 from fleet.k8s.pods import NodeDetails, NodeView
+from fleet.k8s.schema import part_of
 from fleet.k8s.well_known import MANAGED_ANNOTATION, PROVIDED_ADDRESS, USER_NAMESPACE
 from fleet.kubelet.environment import Environment
 from fleet.profile.node_model import (
@@ -223,8 +224,7 @@ def _setters(
     """Return what setNodeStatus changes once registration has `patched` the status."""
     status: dict[str, object] = {}
     for member, ours in _amounts(model):
-        shown, before = _strings(details, member), patched.get(member)
-        done = before if isinstance(before, dict) else {}
+        shown, done = _strings(details, member), part_of(patched, member)
         changed = {
             name: amount
             for name, amount in ours.items()
@@ -258,8 +258,7 @@ def _amounts(model: NodeModel) -> tuple[tuple[str, dict[str, str]], ...]:
 
 def _strings(details: NodeDetails, member: str) -> dict[str, str]:
     """Return a member of the status that is a map of strings."""
-    found = details.status.get(member)
-    shown = found if isinstance(found, dict) else {}
+    shown = part_of(details.status, member)
     return {str(key): str(value) for key, value in shown.items() if not isinstance(value, dict)}
 
 
