@@ -18,14 +18,13 @@ import contextlib
 import os
 import platform
 import socket
-import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from fleet.controlplane.directory import state_home
+from fleet.controlplane.directory import is_own, state_home
 from fleet.controlplane.process import boot_id, start_ticks
 from fleet.errors import FleetError, SetupError, UsageError
 from fleet.faults.fault import document_of, read_fault, read_lasting
@@ -228,9 +227,7 @@ def _directory() -> Path:
 
 def _is_private(directory: Path) -> bool:
     """Return whether a directory is this user's, and no other user may write into it."""
-    found = directory.lstat()
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    return is_ours and not found.st_mode & 0o077
+    return is_own(directory) and not directory.lstat().st_mode & 0o077
 
 
 # ---- fleet inject and fleet heal ----
