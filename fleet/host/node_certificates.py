@@ -38,7 +38,7 @@ import secrets
 import ssl
 import string
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, assert_never
 
@@ -381,37 +381,28 @@ class NodeCertificate:
             self.wire = None
 
 
+@dataclass(eq=False)
 class NodeCertificates:
     """See the top of this file. `bootstrap` and `renewal` are transports of its own."""
 
-    def __init__(
-        self,
-        reactor: Reactor,
-        draws: Draws,
-        store: CertificateStore,
-        context: ssl.SSLContext,
-        bootstrap: Transport,
-        renewal: Transport,
-        *,
-        on_ready: Callable[[NodeId, CertificateContext], None],
-        on_renewed: Callable[[NodeId], None],
-        approve: Callable[[bytes], None] | None,
-    ) -> None:
-        self._reactor = reactor
-        self._clock = reactor.clock
-        self._draws = draws
-        self._store = store
-        prepare_context(context)
-        self._context = context  # of all nodes
-        self._bootstrap = bootstrap
-        self._renewal = renewal
-        self._on_ready = on_ready
-        self._on_renewed = on_renewed
-        self._approve = approve
-        self._warned_ns = -WARN_NS
-        self._nodes: dict[NodeId, list[NodeCertificate]] = {}
-        reactor.on_certificate_timer = self.on_timer
-        reactor.wires.all += [bootstrap, renewal]
+    _reactor: Reactor
+    _draws: Draws
+    _store: CertificateStore
+    _context: ssl.SSLContext  # of all nodes
+    _: KW_ONLY
+    bootstrap: Transport
+    renewal: Transport
+    on_ready: Callable[[NodeId, CertificateContext], None]
+    on_renewed: Callable[[NodeId], None]
+    approve: Callable[[bytes], None] | None
+    _warned_ns: int = -WARN_NS
+    _nodes: dict[NodeId, list[NodeCertificate]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._clock = self._reactor.clock
+        prepare_context(self._context)
+        self._reactor.on_certificate_timer = self.on_timer
+        self._reactor.wires.all += [self.bootstrap, self.renewal]
 
     def add(
         self,
@@ -464,7 +455,7 @@ class NodeCertificates:
         except OSError as error:
             log.warning("%s: the certificate cannot be replaced: %s", client.name, error)
             return
-        self._on_renewed(node)  # what is open was let in with the one before
+        self.on_renewed(node)  # what is open was let in with the one before
         self._start(client, None, self._clock.now_ns())
 
     def waiting(self) -> list[NodeId]:
@@ -478,7 +469,7 @@ class NodeCertificates:
         for certificate in self._nodes.get(node, ()):
             kind = certificate.manager.kind
             if key == PRESENT and kind is CertificateKind.CLIENT:
-                self._on_renewed(node)
+                self.on_renewed(node)
             elif key == SERVE and kind is CertificateKind.SERVING:
                 wall_s = self._clock.wall_ns() / NS_PER_S
                 self._start(
@@ -510,8 +501,8 @@ class NodeCertificates:
                         why = message.detail or decode_status(message.body)[1]
                         why = why or f"HTTP {message.code}"
                         log.warning("%s: no signing request: %s", certificate.name, why)
-                elif self._approve is not None:
-                    self._approve(message.body)
+                elif self.approve is not None:
+                    self.approve(message.body)
                 manager.on_created(view, turn)
             elif errand.step is Step.LIST and manager.state is CertificateState.LISTING:
                 manager.on_listed(ok=message.code == 200, turn=turn)
@@ -611,7 +602,7 @@ class NodeCertificates:
     def _begin(self, node: NodeId, client: NodeCertificate, now_ns: int) -> None:
         """Let a node speak with its own certificate."""
         client.begun_ns = now_ns
-        self._on_ready(node, client.context)
+        self.on_ready(node, client.context)
         if len(self._nodes[node]) > 1:
             self._reactor.set_timer(node, now_ns + SERVING_NS, Timer.CERTIFICATE, SERVE)
 
@@ -620,11 +611,11 @@ class NodeCertificates:
         wall_s = self._clock.wall_ns() / NS_PER_S
         held = self._store.current(certificate.name, CertificateKind.CLIENT, wall_s)
         if held is None:
-            certificate.wire = self._bootstrap
-            self._bootstrap.open_pool(certificate.pool)
+            certificate.wire = self.bootstrap
+            self.bootstrap.open_pool(certificate.pool)
         else:
-            certificate.wire = self._renewal
-            self._renewal.open_pool(certificate.pool, ssl_context=certificate.context)
+            certificate.wire = self.renewal
+            self.renewal.open_pool(certificate.pool, ssl_context=certificate.context)
 
     def _count(self, errand: CertificateErrand, message: Response | StreamOpened) -> None:
         code = message.code if isinstance(message, Response) else 200
