@@ -118,10 +118,7 @@ def _created_s(event: WatchEvent) -> int:
 
 
 def _object_key(record: object) -> str:
-    if isinstance(record, Pod):
-        return record.uid
-    assert isinstance(record, NodeView), record
-    return record.name
+    return record.uid if isinstance(record, Pod) else node_name(record)
 
 
 _ONE_BOOKMARK = [(EventType.BOOKMARK, None)]
