@@ -137,11 +137,15 @@ def _shown(url: SplitResult) -> str:
     return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
 
 
+def _is_local(host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None) -> bool:
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
 def _goes_around(host: str, port: int, no_proxy: str) -> bool:
     """Return whether a server is reached directly. Source: useProxy, init, match."""
     host = host.lower()
     address = _address(host)
-    if host == "localhost" or (address is not None and address.is_loopback):
+    if _is_local(host, address):
         return True
     return any(_matches(each.strip().lower(), host, port, address) for each in no_proxy.split(","))
 

@@ -65,7 +65,7 @@ class Release:
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
     has_env_files: bool = False
     spares_huge_pages: bool = False  # memory that pods cannot have is not available to them
-    counts_ended: bool = False  # a container that has ended tells that its pod was initialized
+    counts_ended: bool = False  # a pod with a container that has ended was initialized
     limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit
     shows_device_health: bool = False
     explains_device_health: bool = False

@@ -53,7 +53,7 @@ def compute_pod_actions(
 ) -> PodActions:
     """Return what to kill and what to start now. A sync that began before a deletion ends.
 
-    `counts_ended`: a regular container that has ended tells that its pod was initialized.
+    `counts_ended`: a pod was initialized if one of its regular containers has ended.
     """
     start = [spec for spec in pod.spec.ephemeral_containers if sandbox.find(spec.name) is None]
     kill: list[ContainerKill] = []

@@ -44,7 +44,7 @@ GIVEN: dict[str, object] = {
     "no_agents": True,
     "simulate_csi": True,
     "seed": 7,
-    "kubelet_version": "1.35",
+    "kubelet_version": "v1.35.4",
     "story": ("other-0001-00000", "other-0001-00001"),
     "metrics_host": "0.0.0.0",
 }
