@@ -36,6 +36,7 @@ class Release:
 
     # What they ask for
     streams_lists: bool = False  # a watch that begins with the present state, else a LIST first
+    resets_backoff: bool = False  # of a watch every two minutes, also while the server is away
     watches_certificate_requests: bool = False  # PodCertificateRequests of their node
     relists_on_demand: bool = False  # after a sync that did something, not at the next second
     limits_events_at_zero: bool = True  # eventRecordQPS: 0 is the client's default; else no limit

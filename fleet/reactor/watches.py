@@ -159,12 +159,10 @@ class Watches:
             selector = slices_selector(kubelet.name.encode(), name.encode())
             reflector = watch.Reflector(node, kind, name, selector=selector)
         else:
-            make = (
-                watch.Reflector
-                if kubelet.env.model.release.streams_lists
-                else watch.ListingReflector
-            )
+            release = kubelet.env.model.release
+            make = watch.Reflector if release.streams_lists else watch.ListingReflector
             reflector = make(node, kind, kubelet.name if kind in NODE_KINDS else name, namespace)
+            reflector.resets_backoff = release.resets_backoff
         entry.reflectors = (*entry.reflectors, reflector)
         return self._open(reflector)
 

@@ -35,7 +35,7 @@ from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpe
 BACKOFF_FIRST_NS = 800 * NS_PER_MS
 BACKOFF_MAX_NS = 30 * NS_PER_S
 SHARED_BACKOFF_MAX_NS = 2 * NS_PER_S
-BACKOFF_RESET_NS = 120 * NS_PER_S  # without a failure: then the first wait is the short one again
+BACKOFF_RESET_NS = 120 * NS_PER_S  # then the first wait is the short one again
 DOUBLINGS_MAX = 20  # 2^20 of any first back-off is beyond every longest one
 RETRIES_MAX = 10  # client-go/rest/request.go, NewRequest: maxRetries
 RETRY_LEAST_S = 1
@@ -116,6 +116,7 @@ class ListWatch(ABC):
     opens: int = 0
     waits: int = 0  # the number of its wait for the next request, 0 while there is one
     is_open: bool = False  # the server has accepted the stream
+    resets_backoff: bool = True  # every two minutes of an outage; else after two without a failure
     _partial: Partial = b""
     _token: str = ""
     _opened_ns: int = 0
@@ -169,6 +170,7 @@ class ListWatch(ABC):
         self.opens += 1
         self.waits = 0
         self._opened_ns = now_ns
+        self._backoff_ns = self._backoff_ns or now_ns
         if self.phase is not WatchPhase.LIST or not self._token:
             self._events = 0
         self.is_open = False
@@ -265,16 +267,21 @@ class ListWatch(ABC):
         return self._back_off(draws, now_ns, expired=code == 410)
 
     def _back_off(self, draws: Draws, now_ns: int, *, expired: bool = False) -> Next:
-        """Source: wait.Backoff with factor 2 and jitter 1.0, DelayWithReset after 2 quiet min."""
-        if now_ns - self._backoff_ns > BACKOFF_RESET_NS:
+        """Back off with factor 2 and jitter 1.0.
+
+        Source: backoffManager.Step, which notes only when it was reset; before 1.36
+        exponentialBackoffManagerImpl.getNextBackoff, which notes each back-off.
+        """
+        is_reset = now_ns - self._backoff_ns > BACKOFF_RESET_NS
+        if is_reset:
             self._backoffs = 0
+        if is_reset or not self.resets_backoff:
+            self._backoff_ns = now_ns
         first_ns, max_ns = self.backoff_ns()
         base = min(first_ns << self._backoffs, max_ns)
         self._backoffs = min(self._backoffs + 1, DOUBLINGS_MAX)
         jitter = draws.uniform(self.node, _STREAM_BACKOFF + self.kind, self.opens)
-        delay_ns = int(base * (1 + jitter))
-        self._backoff_ns = now_ns + delay_ns
-        return Next(delay_ns, expired)
+        return Next(int(base * (1 + jitter)), expired)
 
     def on_chunk(
         self, data: bytes, decode: Decode, split: Split = split_lines

@@ -169,6 +169,21 @@ def test_back_off_doubles_to_its_longest_and_is_forgotten(
     assert again <= 1.6 * NS_PER_S
 
 
+@pytest.mark.parametrize(("resets_backoff", "asked"), [(True, 40), (False, 15)])
+def test_back_off_begins_anew_in_a_long_outage(resets_backoff: bool, asked: int) -> None:  # noqa: FBT001
+    """Since 1.36 every two minutes. Source: wait/backoff.go, backoffManager.Step."""
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    reflector.resets_backoff = resets_backoff
+    start_ns = now_ns = 50 * NS_PER_S
+    delays = []
+    while now_ns < start_ns + 600 * NS_PER_S:
+        reflector.open(DRAWS, now_ns)
+        delays.append(reflector.on_end(response(0, failure=Failure.DIAL), DRAWS, now_ns).delay_ns)
+        now_ns += delays[-1]
+    assert min(delays[6:]) <= 1.6 * NS_PER_S if resets_backoff else min(delays[6:]) >= 30 * NS_PER_S
+    assert abs(len(delays) - asked) <= 6, len(delays)
+
+
 def test_a_refused_watch_list_becomes_a_list() -> None:
     reflector = Reflector(1, WatchKind.PODS, "n-1")
     reflector.open(DRAWS, 0)
