@@ -47,6 +47,8 @@ kubelets that would be a flood on a server that is already refusing requests.
 """
 _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
 """Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
+_LISTED_AGAIN = frozenset((Failure.LOST, Failure.SILENT))
+"""Source: rest.Request.request: a reset, a probable EOF, or an HTTP/2 connection that was lost."""
 _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
 """Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
 PAGES_MAX = 10_000  # so many pages of a list are read: 5 million objects, which no etcd holds
@@ -210,8 +212,10 @@ class ListWatch(ABC):
         if self.is_open:
             self._retries = 0
             return self._on_closed(response.failure, draws, now_ns)
-        if (again := self._again(response)) is not None:
+        if (again := self._again(response, _ASKED_FOR_AGAIN)) is not None:
             return again
+        if response.failure in _ASKED_FOR_AGAIN:
+            return Next(0)  # Request.Watch, NewEmptyWatch: a watch that ended, after ten seconds
         if response.code == 429 or response.failure is Failure.DIAL:
             return self._back_off(draws, now_ns)
         return self._refused(response.code, draws, now_ns)
@@ -229,7 +233,7 @@ class ListWatch(ABC):
 
     def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
         """Decide after a LIST was refused: ask again, or for a watch-list, later."""
-        if (again := self._again(response)) is not None:
+        if (again := self._again(response, _LISTED_AGAIN)) is not None:
             return again
         self._token = ""
         self.phase = WatchPhase.IDLE
@@ -237,7 +241,7 @@ class ListWatch(ABC):
             self.version = ""
         return self._back_off(draws, now_ns)
 
-    def _again(self, response: Response) -> Next | None:
+    def _again(self, response: Response, failures: frozenset[Failure]) -> Next | None:
         """Return when client-go repeats a request by itself; None once it gives up.
 
         Source: client-go/rest/with_retry.go, IsNextRetry.
@@ -245,7 +249,7 @@ class ListWatch(ABC):
         wait_s = -1
         if response.code == 429 or response.code >= 500:
             wait_s = response.retry_after_s
-        elif response.failure in _ASKED_FOR_AGAIN:
+        elif response.failure in failures:
             wait_s = RETRY_LEAST_S
         if wait_s < 0 or self._retries == RETRIES_MAX:
             self._retries = 0  # what its owner asks for next is another request

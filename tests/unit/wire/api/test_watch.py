@@ -7,7 +7,7 @@ from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import EventType
 from fleet.k8s.volumes import ObjectData
 from fleet.wire.api.decode_json import decode_list, decode_watch_event
-from fleet.wire.api.watch import Next, Reflector, SharedReflector, WatchPhase
+from fleet.wire.api.watch import ListingReflector, Next, Reflector, SharedReflector, WatchPhase
 from fleet.wire.http2.messages import Failure, Response
 
 DRAWS = Draws(3)
@@ -228,11 +228,15 @@ def test_retry_after_is_waited_for(code: int) -> None:
         Response(429, b"", 0, 0, 0),
         Response(503, b"", 0, 0, 0),
         Response(0, b"", 0, 0, -1, Failure.LOST),
+        Response(0, b"", 0, 0, -1, Failure.UNREACHABLE),
     ],
-    ids=["429", "503", "lost"],
+    ids=["429", "503", "lost", "unreachable"],
 )
 def test_a_request_is_repeated_ten_times_and_then_backs_off(told: Response) -> None:
-    """Source: with_retry.go, IsNextRetry. `Retry-After: 0` is a second here."""
+    """Source: with_retry.go, IsNextRetry. `Retry-After: 0` is a second here.
+
+    Without an answer it counts as a watch that ended. Source: request.go, Watch, NewEmptyWatch.
+    """
     reflector = synced()
     reflector.on_end(response(), DRAWS, 399 * NS_PER_S)
     reflector.open(DRAWS, 399 * NS_PER_S)
@@ -240,7 +244,10 @@ def test_a_request_is_repeated_ten_times_and_then_backs_off(told: Response) -> N
         assert reflector.on_end(told, DRAWS, now_s * NS_PER_S) == Next(NS_PER_S)
         reflector.open(DRAWS, now_s * NS_PER_S)
     later = reflector.on_end(told, DRAWS, 410 * NS_PER_S)
-    assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    if told.code:
+        assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
+    else:
+        assert (later, reflector.phase) == (Next(0), WatchPhase.STREAM)
     reflector.open(DRAWS, 412 * NS_PER_S)
     assert reflector.on_end(told, DRAWS, 412 * NS_PER_S) == Next(NS_PER_S)  # another request
 
@@ -273,6 +280,18 @@ def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
     assert reflector.on_end(unusable, DRAWS, 402 * NS_PER_S) == Next(0)
     assert not reflector.open(DRAWS, 402 * NS_PER_S).stream
     assert reflector.on_list_failed(unusable, DRAWS, 402 * NS_PER_S).delay_ns >= 1.6 * NS_PER_S
+
+
+@pytest.mark.parametrize(("failure", "is_repeated"), [("SILENT", True), ("UNREACHABLE", False)])
+def test_a_list_is_repeated_by_itself_if_its_connection_was_lost(
+    failure: str,
+    is_repeated: bool,  # noqa: FBT001
+) -> None:
+    """Source: request.go, request: unlike a watch not after a time-out."""
+    reflector = ListingReflector(1, WatchKind.PODS, "n-1")
+    reflector.open(DRAWS, 0)
+    later = reflector.on_list_failed(response(0, failure=Failure[failure]), DRAWS, 0)
+    assert (later == Next(NS_PER_S)) == is_repeated == (reflector.phase is WatchPhase.LIST)
 
 
 def test_an_error_ends_what_is_read() -> None:
