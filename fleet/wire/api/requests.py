@@ -353,7 +353,8 @@ def watch_from(path: bytes, selector: bytes, version: bytes, times: bytes) -> by
 def list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> bytes:
     """Return the path of one page of a LIST.
 
-    Source: reflector.go, list: pages of 500 only on the first list, which asks for version 0.
+    Source: reflector.go, list: pages of 500 only on the first list, which asks for version 0. What
+    is asked for once a version was refused has none.
     """
     query = []
     if token:
@@ -362,9 +363,9 @@ def list_page(path: bytes, selector: bytes, version: bytes, token: bytes) -> byt
         query.append(selector)
     if token or version == b"0":
         query.append(b"limit=500")
-    if not token:
+    if version and not token:
         query.append(b"resourceVersion=" + version)
-    return path + b"?" + b"&".join(query)
+    return path + b"?" + b"&".join(query) if query else path
 
 
 SIGNING_REQUESTS = b"/apis/certificates.k8s.io/v1/certificatesigningrequests"

@@ -53,6 +53,7 @@ _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
 """Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
 PAGES_MAX = 10_000  # so many pages of a list are read: 5 million objects, which no etcd holds
 ENDLESS_LIST = "a list that does not end"
+TOO_LARGE = b"ResourceVersionTooLarge"  # CauseTypeResourceVersionTooLarge, in a 504
 SHORT_WATCH_NS = 1 * NS_PER_S  # reflector.go, VeryShortWatchError
 OPEN_TIMEOUT_NS = 70 * NS_PER_S  # the API server answers a watch-list once its cache is fresh
 _STREAM_TIMEOUT = 0x7A7C4
@@ -119,6 +120,7 @@ class ListWatch(ABC):
     waits: int = 0  # the number of its wait for the next request, 0 while there is one
     is_open: bool = False  # the server has accepted the stream
     resets_backoff: bool = True  # every two minutes of an outage; else after two without a failure
+    _is_refused: bool = False  # its last version: any snapshot will do
     _partial: Partial = b""
     _token: str = ""
     _opened_ns: int = 0
@@ -185,7 +187,8 @@ class ListWatch(ABC):
             return self._request(watch_from, path, selector, version, draws)
         if self.phase is WatchPhase.LIST:
             # Version 0 comes out of the server's cache, however old: the cheapest list there is.
-            page = list_page(path, selector, version or b"0", self._token.encode())
+            version = version or (b"" if self._is_refused else b"0")
+            page = list_page(path, selector, version, self._token.encode())
             return Request(b"GET", page, timeout_ns=OPEN_TIMEOUT_NS)
         self.phase = WatchPhase.LIST_STREAM
         return self._request(watch_list, path, selector, version, draws)
@@ -218,7 +221,7 @@ class ListWatch(ABC):
             return Next(0)  # Request.Watch, NewEmptyWatch: a watch that ended, after ten seconds
         if response.code == 429 or response.failure is Failure.DIAL:
             return self._back_off(draws, now_ns)
-        return self._refused(response.code, draws, now_ns)
+        return self._refused(response.code, draws, now_ns, response.body)
 
     def _on_closed(self, failure: Failure, draws: Draws, now_ns: int) -> Next:
         """Decide after an open stream ended; one that ends at once has brought nothing."""
@@ -236,9 +239,9 @@ class ListWatch(ABC):
         if (again := self._again(response, _LISTED_AGAIN)) is not None:
             return again
         self._token = ""
+        if self._refuses_version(response.code, response.body):
+            return Next(0)
         self.phase = WatchPhase.IDLE
-        if response.code == 410:
-            self.version = ""
         return self._back_off(draws, now_ns)
 
     def _again(self, response: Response, failures: frozenset[Failure]) -> Next | None:
@@ -257,18 +260,26 @@ class ListWatch(ABC):
         self._retries += 1
         return Next(max(wait_s, RETRY_LEAST_S) * NS_PER_S)
 
-    def _refused(self, code: int, draws: Draws, now_ns: int) -> Next:
+    def _refused(self, code: int, draws: Draws, now_ns: int, body: bytes = TOO_LARGE) -> Next:
         """Give up this way of asking: without a version, by LIST, or from the start."""
         if self.phase is WatchPhase.LIST_STREAM:
-            # Expired, or newer than a server that has just started knows: any snapshot will do.
-            # Source: reflector.go, watchList: isExpiredError, isTooLargeResourceVersionError.
-            if code in (410, 504) and self.version:
-                self.version = ""
-            else:
+            if not self._refuses_version(code, body):
                 self.phase = WatchPhase.LIST
             return Next(0, expired=code == 410)
         self.phase = WatchPhase.IDLE
         return self._back_off(draws, now_ns, expired=code == 410)
+
+    def _refuses_version(self, code: int, body: bytes) -> bool:
+        """Return whether the version was the reason: then the same is asked for without one.
+
+        It has expired, or is newer than what a server that has just started knows.
+        Source: reflector.go, watchList and list: isExpiredError, isTooLargeResourceVersionError.
+        """
+        is_told = code == 410 or (code == 504 and TOO_LARGE in body)
+        if not is_told or not self.version:
+            return False
+        self.version, self._is_refused = "", True
+        return True
 
     def _back_off(self, draws: Draws, now_ns: int, *, expired: bool = False) -> Next:
         """Back off with factor 2 and jitter 1.0.
@@ -342,6 +353,7 @@ class ListWatch(ABC):
         """All that there is has come; what changes follows."""
         self.phase = WatchPhase.STREAM
         self._events = 0
+        self._is_refused = False
 
     def _request(
         self,

@@ -282,6 +282,23 @@ def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
     assert reflector.on_list_failed(unusable, DRAWS, 402 * NS_PER_S).delay_ns >= 1.6 * NS_PER_S
 
 
+@pytest.mark.parametrize("code", [410, 504])
+def test_a_list_whose_version_is_refused_asks_at_once_for_any(code: int) -> None:
+    """Source: reflector.go, list: isExpiredError, isTooLargeResourceVersionError."""
+    reflector = ListingReflector(1, WatchKind.CSI_DRIVERS, "")
+    reflector.open(DRAWS, 0)
+    reflector.on_page(b'{"metadata":{"resourceVersion":"9"},"items":[]}', decode_list)
+    reflector.on_error_event(410, DRAWS, 0)
+    assert reflector.open(DRAWS, NS_PER_S).path.endswith(b"csidrivers?resourceVersion=9")
+    assert reflector.on_list_failed(response(504), DRAWS, NS_PER_S).delay_ns  # too busy
+    assert reflector.open(DRAWS, NS_PER_S).path.endswith(b"csidrivers?resourceVersion=9")
+    refused = response(code, body=b'{"causes":[{"reason":"ResourceVersionTooLarge"}]}')
+    assert reflector.on_list_failed(refused, DRAWS, NS_PER_S) == Next(0)
+    assert reflector.open(DRAWS, NS_PER_S).path.endswith(b"csidrivers")
+    assert reflector.on_list_failed(refused, DRAWS, NS_PER_S).delay_ns
+    assert reflector.open(DRAWS, 4 * NS_PER_S).path.endswith(b"csidrivers")
+
+
 @pytest.mark.parametrize(("failure", "is_repeated"), [("SILENT", True), ("UNREACHABLE", False)])
 def test_a_list_is_repeated_by_itself_if_its_connection_was_lost(
     failure: str,
