@@ -120,7 +120,13 @@ class TokenCache:
         share = turn.draw(_STREAM_TOKEN, pod.uid)
         age_ns = min(left_ns * 4 // 5, LIFE_MAX_NS)
         due_ns = turn.now_ns + max(age_ns - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
-        due_ns += int(share * RESYNC_NS)
+        self._renew_at(due_ns + int(share * RESYNC_NS), pod, turn)
+
+    def try_again(self, pod: Pod, turn: Turn) -> None:
+        """Ask once more at the next sync: the cache still has a token that requires a refresh."""
+        self._renew_at(turn.now_ns + RESYNC_NS, pod, turn)
+
+    def _renew_at(self, due_ns: int, pod: Pod, turn: Turn) -> None:
         known_ns = self._refresh.get(pod.uid, 0)
         if not known_ns or due_ns < known_ns:
             self._refresh[pod.uid] = due_ns

@@ -430,6 +430,8 @@ class VolumeManager:
                 volume.tokens -= 1
                 volume.due_ns = 0 if volume.tokens else pod_volume.AT_ONCE
                 return not volume.tokens
+        if not reply.ok:
+            self.tokens.try_again(pod, turn)
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:

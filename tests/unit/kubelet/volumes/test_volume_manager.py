@@ -39,6 +39,7 @@ FAILED = 'MountVolume.SetUp failed for volume "%s" : %s'
 ROOT_CA = "kube-root-ca.crt"
 ENV = World().env
 RUNTIME = ENV.runtime_of(NODE, "n", "10.0.0.1", "10.1.0.0/24")
+REFUSED = Reply(ReplyKind.REFUSED, None, 403, "no")
 REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-access-9zkmg")
 PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
 
@@ -176,6 +177,9 @@ def test_tokens_come_first_then_the_objects(life_s: int, due_s: int) -> None:
     assert due_s - 11 < refresh.due_ns / NS_PER_S < due_s + 75
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
     assert volumes.tokens.due(turn_of(ENV, refresh.due_ns + 1, out)) == []
+    # Refused, as each sync of the pod hears. Source: GetServiceAccountToken.
+    volumes.on_token(pod, asked(REQUEST), REFUSED, turn_of(ENV, refresh.due_ns, out))
+    assert volumes.tokens.due(turn_of(ENV, refresh.due_ns + 90 * NS_PER_S, out)) == [UID]
 
 
 def test_a_token_is_kept_while_its_pod_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,9 +220,8 @@ def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
     tell(volumes, EventType.SYNCED, ROOT_CA)
     attempt(volumes, pod, 0)
     request = REQUEST._replace(volume="kube-api-access-00000")
-    volumes.on_token(
-        pod, asked(request), Reply(ReplyKind.REFUSED, None, 403, "no"), turn_of(ENV, 0, [])
-    )
+    volumes.on_token(pod, asked(request), REFUSED, turn_of(ENV, 0, []))
+    assert volumes.tokens.due(turn_of(ENV, 90 * NS_PER_S, [])) == []  # the mount asks
     _, messages, out = attempt(volumes, pod, 0)
     assert messages == [
         'MountVolume.SetUp failed for volume "kube-api-access-9zkmg" : failed to fetch token: no'
