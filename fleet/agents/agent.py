@@ -187,6 +187,7 @@ class Agent:
         """Take an answer: again after a failure, else when the next one is due."""
         what, at, tries = parse(key)
         is_lost = not response.code or response.code == 429 or response.code >= 500
+        is_final = bool(response.code) and response.retry_after_s < 0  # for events
         if what == READ:
             every_ns = self.model.reads[at].every_ns
             if is_lost:
@@ -202,8 +203,10 @@ class Agent:
                 turns = (self._state(at, turn)[2] for at in range(len(self.model.conditions)))
                 due_ns = min((turn.now_ns + self.model.condition_period, *filter(None, turns)))
                 turn.out.append(Wake(due_ns, f"{CONDITIONS}0/0"))
-        elif is_lost and tries + 1 < EVENT_TRIES_MAX:
-            self._again(key, EVENT_RETRY_NS, response, turn)
+        elif is_lost and not is_final and tries + 1 < EVENT_TRIES_MAX:
+            # After a status it is the REST client that repeats it, when told: not at once after 0.
+            # Source: recordEvent; withRetry.IsNextRetry.
+            self._again(key, NS_PER_S // 2 if response.code else EVENT_RETRY_NS, response, turn)
         elif what == EVENT and self.model.events[at].every_ns:
             every_ns = self.model.events[at].every_ns
             turn.out.append(Wake(turn.now_ns + every_ns, f"{EVENT}{at}/0"))

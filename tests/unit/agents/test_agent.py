@@ -160,6 +160,17 @@ def test_an_event_is_given_up_after_twelve_tries() -> None:
     assert len(play.times("POST", "events")) == 12
 
 
+@pytest.mark.parametrize(("retry_after_s", "again"), [(-1, 0), (2, 1)])
+def test_a_status_ends_an_event_unless_the_server_asks_for_it_again(
+    retry_after_s: int, again: int
+) -> None:
+    """Source: event_broadcaster.go, recordEvent: *errors.StatusError; with_retry.go."""
+    agent = Agent(0, "n", model_of(events=[{"reason": "S", "action": "S", "component": "a"}]), 0)
+    turn = Turn(DRAWS, 0, 0, [])
+    agent.on_reply("e0/0", Response(503, b"", 0, 0, retry_after_s), turn)
+    assert turn.out == [Wake(2 * NS_PER_S, "e0/1")] * again
+
+
 def test_an_event_and_a_read_come_again() -> None:
     event = {"reason": "R", "component": "a", "apiVersion": "v1", "after": "5s", "every": "10s"}
     read = {"resource": "nodes", "name": "{{node}}", "every": "20s"}
