@@ -33,7 +33,14 @@ from fleet.reactor.process import HEARTBEATS, NOBODY, Entry, Process
 from fleet.reactor.watch_delays import OK, WATCHED_WRITES, WatchDelays
 from fleet.wire.api.codec import decode_reply, lost_reply
 from fleet.wire.api.operations import OPERATIONS, Operation, build
-from fleet.wire.api.watch import RETRIES_MAX, RETRY_LEAST_S, Opening, Reflector, reject
+from fleet.wire.api.watch import (
+    LOST_FAILURES,
+    NO_FAILURES,
+    Opening,
+    Reflector,
+    reject,
+    told_again_s,
+)
 from fleet.wire.http2.messages import Failure, Response
 
 QPS_DEFAULT = 5  # client-go/rest/config.go, DefaultQPS: what a configured 0 means
@@ -85,8 +92,6 @@ class ClientLimits:
         return len(self._full_ns)
 
 
-CALL_TRIES_MAX = 1 + RETRIES_MAX  # the first one included: on 429 and 5xx with Retry-After
-LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
 REASON_MAX = 500
 GIVEN_UP = "context deadline exceeded"
 
@@ -168,7 +173,8 @@ class Calls:
         elif self.delays.looked_for and call.op in WATCHED_WRITES:
             version = self._version_in(response)
             self.delays.on_answer(call, entry, response, version, now_ns)
-        again_s = retry_after_s(call, response, tries)
+        # Source: Request.request: a GET is repeated too if its connection is lost.
+        again_s = told_again_s(response, tries, LOST_FAILURES if row.verb == "GET" else NO_FAILURES)
         if again_s < 0:
             return True
         deadline_ns = 0 if isinstance(token, ApiCall) else token.deadline_ns
@@ -310,29 +316,6 @@ def count_renewal(
         # From here on the node lifecycle controller may take the node for dead.
         if interval_ns > kubelet.env.model.kubelet.node_lease_duration_seconds * NS_PER_S:
             counts.leases_missed += 1
-
-
-def retry_after_s(call: ApiCall, response: Response, tries: int) -> int:
-    """Return after how many seconds client-go sends a request again by itself, -1 for never.
-
-    Source: withRetry.IsNextRetry; Request.request: a GET whose connection is lost.
-    """
-    if response.failure in LOST_FAILURES and OPERATIONS[call.op].verb == "GET":
-        return RETRY_LEAST_S if tries < CALL_TRIES_MAX else -1
-    return told_again_s(response, tries)
-
-
-def told_again_s(response: Response, tries: int) -> int:
-    """Return after how many seconds the server wants a request again, -1 for never.
-
-    Source: client-go/rest/with_retry.go, IsNextRetry, checkWait.
-    """
-    if tries >= CALL_TRIES_MAX:
-        return -1
-    is_told = response.code == 429 or response.code >= 500
-    if not is_told or response.retry_after_s < 0:
-        return -1
-    return max(response.retry_after_s, RETRY_LEAST_S)
 
 
 class Errand:

@@ -28,12 +28,13 @@ from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import Client, NodeId
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.profile.kubelet_configuration import KubeletConfiguration
-from fleet.reactor.calls import Errand, told_again_s
+from fleet.reactor.calls import Errand
 from fleet.reactor.reactor import Reactor
 from fleet.server.http import NodeProtocol, User, text
 from fleet.server.reactor_thread import ReactorThread
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.framing import MAGIC
+from fleet.wire.api.watch import told_again_s
 from fleet.wire.http2.messages import MALFORMED, ContentType, Failure, Request, Response
 
 VERBS = {"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

@@ -37,7 +37,7 @@ BACKOFF_MAX_NS = 30 * NS_PER_S
 SHARED_BACKOFF_MAX_NS = 2 * NS_PER_S
 BACKOFF_RESET_NS = 120 * NS_PER_S  # then the first wait is the short one again
 DOUBLINGS_MAX = 20  # 2^20 of any first back-off is beyond every longest one
-RETRIES_MAX = 10  # client-go/rest/request.go, NewRequest: maxRetries
+CALL_TRIES_MAX = 11  # client-go/rest/request.go, NewRequest: maxRetries, and the first one
 RETRY_LEAST_S = 1
 """The shortest wait before client-go's REST client repeats a request by itself.
 
@@ -45,9 +45,10 @@ Source: client-go/rest/with_retry.go, retryAfterResponse: what it makes of a los
 Differs: client-go does not wait at all after `Retry-After: 0`, ten times. With thousands of
 kubelets that would be a flood on a server that is already refusing requests.
 """
+NO_FAILURES: frozenset[Failure] = frozenset()
 _ASKED_FOR_AGAIN = frozenset((Failure.LOST, Failure.UNREACHABLE))
 """Before a stream is open. Source: rest.Request.Watch: a probable EOF, or a time-out."""
-_LISTED_AGAIN = frozenset((Failure.LOST, Failure.SILENT))
+LOST_FAILURES = frozenset((Failure.LOST, Failure.SILENT))
 """Source: rest.Request.request: a reset, a probable EOF, or an HTTP/2 connection that was lost."""
 _BREAKS = frozenset((Failure.RESET, Failure.SILENT))
 """Ends of an open stream that its reader takes for errors. Source: StreamWatcher.receive."""
@@ -236,7 +237,7 @@ class ListWatch(ABC):
 
     def on_list_failed(self, response: Response, draws: Draws, now_ns: int) -> Next:
         """Decide after a LIST was refused: ask again, or for a watch-list, later."""
-        if (again := self._again(response, _LISTED_AGAIN)) is not None:
+        if (again := self._again(response, LOST_FAILURES)) is not None:
             return again
         self._token = ""
         if self._refuses_version(response.code, response.body):
@@ -245,20 +246,10 @@ class ListWatch(ABC):
         return self._back_off(draws, now_ns)
 
     def _again(self, response: Response, failures: frozenset[Failure]) -> Next | None:
-        """Return when client-go repeats a request by itself; None once it gives up.
-
-        Source: client-go/rest/with_retry.go, IsNextRetry.
-        """
-        wait_s = -1
-        if response.code == 429 or response.code >= 500:
-            wait_s = response.retry_after_s
-        elif response.failure in failures:
-            wait_s = RETRY_LEAST_S
-        if wait_s < 0 or self._retries == RETRIES_MAX:
-            self._retries = 0  # what its owner asks for next is another request
-            return None
-        self._retries += 1
-        return Next(max(wait_s, RETRY_LEAST_S) * NS_PER_S)
+        """Return when client-go repeats a request by itself; None once it gives up."""
+        wait_s = told_again_s(response, self._retries + 1, failures)
+        self._retries = self._retries + 1 if wait_s >= 0 else 0  # what follows then is another one
+        return Next(wait_s * NS_PER_S) if wait_s >= 0 else None
 
     def _refused(self, code: int, draws: Draws, now_ns: int, body: bytes = TOO_LARGE) -> Next:
         """Give up this way of asking: without a version, by LIST, or from the start."""
@@ -465,6 +456,18 @@ class SharedReflector(Reflector):
 def label_selector(label: str) -> bytes:
     """Return the encoded selector of all objects with a label, given as `key=value` and so on."""
     return b"labelSelector=" + quote(label, safe="").encode()
+
+
+def told_again_s(response: Response, tries: int, failures: frozenset[Failure] = NO_FAILURES) -> int:
+    """Return after how many seconds client-go sends a request again by itself, -1 for never.
+
+    `failures` are those after which it does so without an answer.
+    Source: client-go/rest/with_retry.go, IsNextRetry, checkWait.
+    """
+    wait_s = RETRY_LEAST_S if response.failure in failures else -1
+    if response.code == 429 or response.code >= 500:
+        wait_s = response.retry_after_s
+    return max(wait_s, RETRY_LEAST_S) if wait_s >= 0 and tries < CALL_TRIES_MAX else -1
 
 
 NOT_AGAIN = -1

@@ -35,12 +35,11 @@ from fleet.kubelet.node.node_lease import LeaseState
 from fleet.profile.agent_behavior import AgentModel, NodeAgent
 from fleet.profile.loader import load_mix, parse_documents
 from fleet.profile.schema import API_VERSION
-from fleet.reactor.calls import CALL_TRIES_MAX
 from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.wire.api import watch
 from fleet.wire.api.codec import JSON, Codec
 from fleet.wire.api.requests import Caller, RenderedProfile
-from fleet.wire.api.watch import WatchPhase
+from fleet.wire.api.watch import CALL_TRIES_MAX, WatchPhase
 from fleet.wire.http2.messages import Cut, Failure, Request, Response, StreamOpened
 
 GET_NODE = ApiCall(NodeId(0), Op.GET_NODE_CSI, "k")
