@@ -327,6 +327,7 @@ class StopWatch(NamedTuple):
     kind: WatchKind
     namespace: str = ""
     name: str = ""
+    is_idle: bool = False  # it may be started again, and goes on from its version
 
 
 class Milestone(enum.IntEnum):

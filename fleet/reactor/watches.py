@@ -121,6 +121,12 @@ def _object_key(record: object) -> str:
     return record.uid if isinstance(record, Pod) else node_name(record)
 
 
+def _find(entry: Entry, key: ObjectKey) -> watch.Reflector | None:
+    found = (each for each in entry.reflectors if (each.kind, each.namespace, each.name) == key)
+    return next(found, None)
+
+
+_OPENED = (watch.WatchPhase.STREAM, watch.WatchPhase.STOPPED)  # the latter for being idle
 _ONE_BOOKMARK = [(EventType.BOOKMARK, None)]
 
 Deliveries = list[tuple[NodeId, WatchEvent]]
@@ -155,6 +161,10 @@ class Watches:
             return []
         if kind in SHARED_KINDS and not kubelet.env.own_watches:
             return self._subscribe(want, kubelet)
+        # Source: watch_based_manager.go, restartReflectorIfNeeded: Run of the same reflector.
+        if kind in OBJECT_KINDS and (idle := _find(entry, (kind, namespace, name))) is not None:
+            idle.phase = watch.WatchPhase.IDLE
+            return self._open(idle)
         if kind is WatchKind.RESOURCE_SLICES:
             selector = slices_selector(kubelet.name.encode(), name.encode())
             reflector = watch.Reflector(node, kind, name, selector=selector)
@@ -168,16 +178,16 @@ class Watches:
 
     def stop(self, want: StopWatch) -> None:
         """End a watch of a kubelet, and a shared one that nobody else refers to."""
-        node, kind, namespace, name = want
+        node, kind, namespace, name, is_idle = want
         key = (kind, namespace, name)
         if self.subscriptions.leave(node, key):
             self._close_object(key)
         entry = self._process.kubelets.entries[node]
-        for reflector in entry.reflectors:
-            if (reflector.kind, reflector.namespace, reflector.name) == key:
+        reflector = _find(entry, key)
+        if reflector is not None:
+            watch.hang_up(reflector, self._lane(reflector))
+            if not is_idle:
                 entry.reflectors = tuple(each for each in entry.reflectors if each is not reflector)
-                watch.hang_up(reflector, self._lane(reflector))
-                return
 
     def end_all(self, node: NodeId, *, hangs_up: bool = False) -> None:
         """End all watches of a node; its connection is closed by others, unless `hangs_up`."""
@@ -233,7 +243,7 @@ class Watches:
         kubelet, reflectors = entry.kubelet, entry.reflectors
         if kubelet is None or len(reflectors) <= len(base_watches(kubelet.env)):  # its pods follow
             return False
-        return all(each.phase is watch.WatchPhase.STREAM for each in reflectors)
+        return all(each.phase in _OPENED for each in reflectors)
 
     # ---- what happened ----
 

@@ -117,7 +117,7 @@ class ObjectManager:
                     self._left[key] = found.data
                     if len(self._left) > LEFT_MAX:
                         del self._left[next(iter(self._left))]
-                if not found.stopped:
+                if not is_polled(turn):
                     turn.out.append(StopWatch(turn.node, *key))
         return is_read
 
@@ -139,7 +139,7 @@ class ObjectManager:
                 self._idle_ns = min(self._idle_ns or due_ns, due_ns)
             else:
                 found.stopped = True
-                turn.out.append(StopWatch(turn.node, *key))
+                turn.out.append(StopWatch(turn.node, *key, is_idle=True))
 
     def _plan_recycling(self, uid: PodUid, wanted_ns: int, turn: Turn) -> None:
         due_ns = _tick_after(wanted_ns, turn)

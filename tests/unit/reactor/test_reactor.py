@@ -433,6 +433,20 @@ def test_a_stopped_watch_is_cancelled_and_heard_no_more() -> None:
     watched.world.asks(StopWatch(NodeId(0), WatchKind.CONFIG_MAP, "ns", "x"))
 
 
+def test_a_watch_that_was_stopped_for_being_idle_goes_on_from_its_version() -> None:
+    """Source: watch_based_manager.go, restartReflectorIfNeeded: the same reflector runs again."""
+    watched = Watched()
+    watched.push(SYNCED)
+    want = StartWatch(NodeId(0), WatchKind.CONFIG_MAP, "ns", "x")
+    for is_idle in (True, False):
+        watched.world.asks(StopWatch(*want, is_idle=is_idle))
+        watched.world.asks(want)
+        path = watched.world.wire.sent[-1][1].path
+        assert b"sendInitialEvents" in path
+        assert (b"resourceVersion=6" in path) == is_idle
+    assert len(watched.world.reactor.entries[0].reflectors) == 1
+
+
 def test_a_watch_stopped_during_its_back_off_stays_stopped() -> None:
     watched = Watched()
     watched.push(SYNCED, ERROR)

@@ -121,7 +121,7 @@ def test_a_pod_whose_spec_was_changed_leaves_no_watch() -> None:
     volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
     volumes.unregister_pod(new, turn_of(ENV, 0, out))
     started = {each[1:] for each in out if isinstance(each, StartWatch)}
-    stopped = {each[1:] for each in out if isinstance(each, StopWatch)}
+    stopped = {each[1:4] for each in out if isinstance(each, StopWatch)}
     assert started == {(SECRET, "default", "s")}
     assert stopped == {*started, (CM, "default", "cfg")}
 
@@ -134,7 +134,7 @@ def test_a_pod_whose_namespace_was_changed_leaves_no_watch() -> None:
     volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
     volumes.unregister_pod(new, turn_of(ENV, 0, out))
     started = {each[1:] for each in out if isinstance(each, StartWatch)}
-    stopped = {each[1:] for each in out if isinstance(each, StopWatch)}
+    stopped = {each[1:4] for each in out if isinstance(each, StopWatch)}
     assert started == {(CM, "", "cfg")}
     assert stopped == {*started, (CM, "default", "cfg")}
 
