@@ -517,7 +517,7 @@ class VolumeManager:
 
         Return whether a volume may be mounted: one that has grown.
         """
-        self.objects.on_timer(turn)
+        self.objects.on_timer(pod.uid, turn)
         due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
             if pod.uid not in self._mounts:

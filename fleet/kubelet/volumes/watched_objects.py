@@ -126,8 +126,11 @@ class ObjectManager:
         if self._awaited is not None:
             self._awaited.pop(uid, None)
 
-    def on_timer(self, turn: Turn) -> None:
-        """Stop idle watches if it is time. Source: startRecycleIdleWatch, stopIfIdle."""
+    def on_timer(self, uid: PodUid, turn: Turn) -> None:
+        """Stop idle watches if it is time, but none that has not synced.
+
+        Source: startRecycleIdleWatch, stopIfIdle.
+        """
         if not self._idle_ns or turn.now_ns < self._idle_ns:
             return
         self._idle_ns = 0
@@ -137,6 +140,8 @@ class ObjectManager:
             if found.read_ns and turn.now_ns <= found.read_ns + IDLE_NS:
                 due_ns = _tick_after(found.read_ns + IDLE_NS, turn)
                 self._idle_ns = min(self._idle_ns or due_ns, due_ns)
+            elif not found.synced:
+                self._plan_recycling(uid, turn.now_ns, turn)
             else:
                 found.stopped = True
                 turn.out.append(StopWatch(turn.node, *key, is_idle=True))

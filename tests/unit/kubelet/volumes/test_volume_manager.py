@@ -112,6 +112,23 @@ def test_an_ephemeral_container_may_add_a_reference() -> None:
     ]
 
 
+def test_an_idle_watch_is_stopped_once_it_has_synced() -> None:
+    """Source: stopIfIdle: "Ensure that we don't try to stop not yet initialized reflector"."""
+    sources = (EnvRef("ConfigMap", name="cfg", optional=False),)
+    pod = make_pod(container(script=needs(*sources)), volumes=())
+    out: Outbox = []
+    volumes = VolumeManager(RUNTIME)
+    volumes.register_pod(pod, turn_of(ENV, 0, out))
+    for is_synced in (False, True):
+        timer = next(each for each in out if isinstance(each, SetTimer))
+        out.clear()
+        if is_synced:
+            tell(volumes, EventType.SYNCED)
+        volumes.on_timer(pod, turn_of(ENV, timer.due_ns, out))
+        stop = StopWatch(NODE, CM, "default", "cfg", is_idle=True)
+        assert (stop in out) == is_synced, out
+
+
 def test_a_pod_whose_spec_was_changed_leaves_no_watch() -> None:
     """No API server allows it; what came mangled ended the kubelet when the pod ended."""
     volumes = manager(PLAIN)
