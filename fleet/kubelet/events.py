@@ -27,6 +27,7 @@ QUEUE_MAX = 1000  # maxQueuedEvents: what comes then is lost
 TRIES_MAX = 12  # maxTriesPerEvent
 RETRY_NS = 10 * NS_PER_S  # defaultSleepDuration; the first wait is a random part of it
 _RETRY_STREAM = 0xE7E27
+_POP_STREAM = 0xE7E28
 GROUP_MESSAGES_MAX = 10  # different messages of one kind before they are combined
 GROUP_INTERVAL_NS = 600 * NS_PER_S  # defaultAggregateIntervalInSeconds
 SPAM_BURST = 25  # defaultSpamBurst, for each source and object
@@ -207,57 +208,47 @@ class SeenEvents:
 
 
 @dataclass(slots=True, eq=False)
-class _Bucket:
-    """Tokens of the spam filter."""
-
-    filled_ns: int
-    tokens: int = SPAM_BURST
-
-
-@dataclass(slots=True, eq=False)
 class RecentEvents:
     """What is remembered for a while: groups of similar events, and what the spam filter took."""
 
     # last ns, hashes of the messages
     _groups: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    _buckets: dict[int, _Bucket] = field(default_factory=dict)
+    _buckets: dict[int, int] = field(default_factory=dict)  # when they are full again
 
     def __len__(self) -> int:
         return len(self._groups) + len(self._buckets)
 
     def group(
-        self, about: ObjectRef, reason: tuple[str, bool], message: str, now_ns: int
+        self, about: ObjectRef, reason: tuple[str, bool], message: str, turn: "Turn"
     ) -> tuple[str, int]:
         """Return the message to send and the key of its count.
 
         Source: EventAggregator.EventAggregate: the tenth different message within the interval is
-        sent as a combined one.
+        sent as a combined one, and any of the ten is forgotten.
         """
-        key = _key(about, reason)
+        key, now_ns = _key(about, reason), turn.now_ns
         group = self._groups.get(key, (0,))
         messages = group[1:] if now_ns - group[0] <= GROUP_INTERVAL_NS else ()
         digest = hash(message)
         if digest not in messages:
-            if len(messages) >= GROUP_MESSAGES_MAX - 1:
-                self._groups[key] = (now_ns, *messages)
-                return COMBINED + message, key
             messages = (*messages, digest)
+        if len(messages) >= GROUP_MESSAGES_MAX:
+            at = int(turn.draw(_POP_STREAM, message) * len(messages))
+            self._groups[key] = (now_ns, *messages[:at], *messages[at + 1 :])
+            return COMBINED + message, key
         self._groups[key] = (now_ns, *messages)
         return message, _key(about, about.field_path, reason, digest)
 
     def admit(self, about: ObjectRef, now_ns: int, *, warning: bool) -> bool:
-        """Take one token. Source: EventSourceObjectSpamFilter.Filter."""
+        """Take one token.
+
+        Source: EventSourceObjectSpamFilter.Filter; golang.org/x/time/rate, Limiter.advance.
+        """
         key = _key(about, warning)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = _Bucket(now_ns)
-        refill = (now_ns - bucket.filled_ns) // SPAM_REFILL_NS
-        if refill:
-            bucket.tokens = min(SPAM_BURST, bucket.tokens + refill)
-            bucket.filled_ns += refill * SPAM_REFILL_NS
-        if not bucket.tokens:
+        full_ns = max(self._buckets.get(key, 0), now_ns) + SPAM_REFILL_NS
+        if full_ns - now_ns > SPAM_BURST * SPAM_REFILL_NS:
             return False
-        bucket.tokens -= 1
+        self._buckets[key] = full_ns
         return True
 
     def forget(self, now_ns: int, gone: set[int]) -> None:
@@ -271,10 +262,9 @@ class RecentEvents:
             if now_ns - group[0] <= GROUP_INTERVAL_NS and key >> 32 not in gone
         }
         self._buckets = {
-            key: bucket
-            for key, bucket in self._buckets.items()
-            if bucket.tokens + (now_ns - bucket.filled_ns) // SPAM_REFILL_NS < SPAM_BURST
-            and key >> 32 not in gone
+            key: full_ns
+            for key, full_ns in self._buckets.items()
+            if full_ns > now_ns and key >> 32 not in gone
         }
 
 
@@ -312,7 +302,7 @@ class EventRecorder:
             return
         wall_ns = turn.wall_ns
         recent = self._recent = self._recent or RecentEvents()
-        message, key = recent.group(about, (reason.text, reason.warning), message, turn.now_ns)
+        message, key = recent.group(about, (reason.text, reason.warning), message, turn)
         first_ns, count = self._seen.take(key)
         if not count:
             first_ns = self._named_ns = max(wall_ns, self._named_ns + 1)

@@ -82,6 +82,10 @@ def test_the_tenth_different_message_is_combined() -> None:
         "(combined from similar events): m11",
     ]
     assert [each.times for each in messages[8:]] == [1, 1, 2, 3]
+    for index in range(12, 40):
+        answer(recorder, record(recorder, f"m{index}", (index - 11) * 300 * NS_PER_S)[0])
+    # Any of the ten messages is forgotten, also one that was sent as it is. Source: PopAny.
+    assert sent(record(recorder, "m0", 8_700 * NS_PER_S)).message.endswith("events): m0")
 
 
 def test_normal_events_and_warnings_of_one_reason_are_not_combined() -> None:
@@ -108,6 +112,14 @@ def test_spam_is_dropped_after_a_burst_and_still_counted() -> None:
     assert record(recorder) == [DROPPED]
     out = record(recorder, now_ns=300 * NS_PER_S)
     assert sent(out).times == 27
+
+
+def test_a_full_bucket_gains_nothing() -> None:
+    """Source: golang.org/x/time/rate, Limiter.advance: tokens above the burst are lost."""
+    recorder = EventRecorder()
+    for now_s in (0, *[450] * 25):
+        answer(recorder, record(recorder, now_ns=now_s * NS_PER_S)[0])
+    assert record(recorder, now_ns=600 * NS_PER_S) == [DROPPED]
 
 
 def test_warnings_have_a_bucket_of_their_own() -> None:
