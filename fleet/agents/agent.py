@@ -65,6 +65,7 @@ class AgentReflector(ListWatch):
         self.name = name  # of the node
         self.model = model
         self.at = at
+        self.lists_first = self.watch.method is Method.LIST_WATCH
 
     @property
     def watch(self) -> AgentWatch:
@@ -96,11 +97,6 @@ class AgentReflector(ListWatch):
     def begun(self, data: bytes) -> Partial:
         """Return the event that these bytes of the stream go on with, or begin."""
         return self._partial or data
-
-    @property
-    def lists_first(self) -> bool:
-        """Return whether a snapshot is a LIST."""
-        return self.watch.method is Method.LIST_WATCH
 
 
 NO_PROBLEMS: Mapping[str, NodeCondition] = {}

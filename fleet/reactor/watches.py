@@ -170,8 +170,9 @@ class Watches:
             reflector = watch.Reflector(node, kind, name, selector=selector)
         else:
             release = kubelet.env.model.release
-            make = watch.Reflector if release.streams_lists else watch.ListingReflector
-            reflector = make(node, kind, kubelet.name if kind in NODE_KINDS else name, namespace)
+            about = kubelet.name if kind in NODE_KINDS else name
+            reflector = watch.Reflector(node, kind, about, namespace)
+            reflector.lists_first = not release.streams_lists
             reflector.resets_backoff = release.resets_backoff
         entry.reflectors = (*entry.reflectors, reflector)
         return self._open(reflector)

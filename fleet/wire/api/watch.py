@@ -120,6 +120,7 @@ class ListWatch(ABC):
     opens: int = 0
     waits: int = 0  # the number of its wait for the next request, 0 while there is one
     is_open: bool = False  # the server has accepted the stream
+    lists_first: bool = False  # a snapshot is a LIST: the client does not ask for watch-lists
     resets_backoff: bool = True  # every two minutes of an outage; else after two without a failure
     _is_refused: bool = False  # its last version: any snapshot will do
     _partial: Partial = b""
@@ -141,11 +142,6 @@ class ListWatch(ABC):
     def reads(self) -> WatchKind | None:
         """Return of which kind the objects are read, None if nobody looks at them."""
         return None
-
-    @property
-    def lists_first(self) -> bool:
-        """Return whether a snapshot is a LIST: the client does not ask for watch-lists."""
-        return False
 
     @property
     @abstractmethod
@@ -425,17 +421,6 @@ class Reflector(ListWatch):
         """Take a bookmark that came whole, between two events."""
         self._events += 1
         self.version = sys.intern(version)
-
-
-class ListingReflector(Reflector):
-    """A list-watch of a kubelet older than watch-lists."""
-
-    __slots__ = ()
-
-    @property
-    def lists_first(self) -> bool:
-        """Return whether a snapshot is a LIST."""
-        return True
 
 
 class SharedReflector(Reflector):

@@ -7,7 +7,7 @@ from fleet.k8s.effects import WatchKind
 from fleet.k8s.pods import EventType
 from fleet.k8s.volumes import ObjectData
 from fleet.wire.api.decode_json import decode_list, decode_watch_event
-from fleet.wire.api.watch import ListingReflector, Next, Reflector, SharedReflector, WatchPhase
+from fleet.wire.api.watch import Next, Reflector, SharedReflector, WatchPhase
 from fleet.wire.http2.messages import Failure, Response
 
 DRAWS = Draws(3)
@@ -285,7 +285,8 @@ def test_a_connection_that_cannot_be_made_ends_a_list_too() -> None:
 @pytest.mark.parametrize("code", [410, 504])
 def test_a_list_whose_version_is_refused_asks_at_once_for_any(code: int) -> None:
     """Source: reflector.go, list: isExpiredError, isTooLargeResourceVersionError."""
-    reflector = ListingReflector(1, WatchKind.CSI_DRIVERS, "")
+    reflector = Reflector(1, WatchKind.CSI_DRIVERS, "")
+    reflector.lists_first = True
     reflector.open(DRAWS, 0)
     reflector.on_page(b'{"metadata":{"resourceVersion":"9"},"items":[]}', decode_list)
     reflector.on_error_event(410, DRAWS, 0)
@@ -305,7 +306,8 @@ def test_a_list_is_repeated_by_itself_if_its_connection_was_lost(
     is_repeated: bool,  # noqa: FBT001
 ) -> None:
     """Source: request.go, request: unlike a watch not after a time-out."""
-    reflector = ListingReflector(1, WatchKind.PODS, "n-1")
+    reflector = Reflector(1, WatchKind.PODS, "n-1")
+    reflector.lists_first = True
     reflector.open(DRAWS, 0)
     later = reflector.on_list_failed(response(0, failure=Failure[failure]), DRAWS, 0)
     assert (later == Next(NS_PER_S)) == is_repeated == (reflector.phase is WatchPhase.LIST)
