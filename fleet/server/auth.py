@@ -297,6 +297,7 @@ class AccessControl:
     _reactor_thread: ReactorThread
     _sleep: Sleep = asyncio.sleep
     _tokens: ExpiringCache[tuple[NodeId, bytes], TokenAnswer] = field(default_factory=ExpiringCache)
+    _reviews: dict[tuple[NodeId, bytes], asyncio.Task[TokenAnswer]] = field(default_factory=dict)
     _accesses: ExpiringCache[tuple[NodeId, Access], AccessAnswer] = field(
         default_factory=ExpiringCache
     )
@@ -346,17 +347,32 @@ class AccessControl:
     async def _token(
         self, node: NodeId, token: str, configuration: KubeletConfiguration
     ) -> TokenAnswer:
-        key, now_ns = token_key(node, token), time.monotonic_ns()
-        answer = self._tokens.get(key, now_ns)
-        if answer is None:
-            response = await self._send(node, TOKEN_REVIEWS, token_review(token))
-            answer = read_token_review(response, self._reactor.codec)
-            if answer.user is not None and AUTHENTICATED not in answer.user.groups:
-                groups = (*answer.user.groups, AUTHENTICATED)
-                answer = TokenAnswer(answer.user._replace(groups=groups))
-            if not answer.error:
-                ttl_ns = configuration.authentication.webhook.cache_ttl_ns
-                self._tokens.put(key, answer, ttl_ns, now_ns)
+        """Say whose a token is; requests that show it at the same time share its review.
+
+        Source: cached_token_authenticator.go, doAuthenticateToken: DoChan.
+        """
+        key = token_key(node, token)
+        answer = self._tokens.get(key, time.monotonic_ns())
+        if answer is not None:
+            return answer
+        review = self._reviews.get(key)
+        if review is None:
+            review = asyncio.create_task(self._review(key, token, configuration))
+            review.add_done_callback(lambda _: self._reviews.pop(key))
+            self._reviews[key] = review
+        return await asyncio.shield(review)
+
+    async def _review(
+        self, key: tuple[NodeId, bytes], token: str, configuration: KubeletConfiguration
+    ) -> TokenAnswer:
+        response = await self._send(key[0], TOKEN_REVIEWS, token_review(token))
+        answer = read_token_review(response, self._reactor.codec)
+        if answer.user is not None and AUTHENTICATED not in answer.user.groups:
+            groups = (*answer.user.groups, AUTHENTICATED)
+            answer = TokenAnswer(answer.user._replace(groups=groups))
+        if not answer.error:
+            ttl_ns = configuration.authentication.webhook.cache_ttl_ns
+            self._tokens.put(key, answer, ttl_ns, time.monotonic_ns())
         return answer
 
     async def _reviewed(

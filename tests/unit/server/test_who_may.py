@@ -57,6 +57,7 @@ class Cluster(AccessControl):
             what = spec["resourceAttributes"]["subresource"]
             status = self.allowed.get(what, {"allowed": False})
         self.asked.append((node, what))
+        await asyncio.sleep(0)
         body = orjson.dumps({**review, "status": status})
         return Response(self.code, body, 0, 0, detail="" if self.code == 201 else "webhook down")
 
@@ -342,6 +343,17 @@ def test_answers_are_good_for_as_long_as_a_kubelet_keeps_them(play: Play) -> Non
 
     began_s = servers.sim.now_s
     play(servers, story())
+
+
+def test_scrapes_at_the_same_time_share_the_review_of_their_token(play: Play) -> None:
+    """Source: cached_token_authenticator.go, doAuthenticateToken. Accesses have no such group."""
+    servers = Servers()
+
+    async def story() -> None:
+        await asyncio.gather(*(servers.connect().ask("/metrics", BEARER) for _ in range(3)))
+
+    play(servers, story())
+    assert [what for _, what in servers.cluster.asked] == ["token", *["metrics"] * 3]
 
 
 def test_what_one_node_knows_lets_nobody_into_another(play: Play) -> None:
