@@ -149,6 +149,7 @@ class Agent:
     reflectors: tuple[AgentReflector, ...] = ()
     _said_ns: int = 0
     _started_ns: int = 0
+    _is_watching: bool = False  # all watches were opened once
 
     @staticmethod
     def runs_on(node: int, model: AgentModel, seed: int, draws: Draws) -> bool:
@@ -207,10 +208,10 @@ class Agent:
             every_ns = self.model.events[at].every_ns
             turn.out.append(Wake(turn.now_ns + every_ns, f"{EVENT}{at}/0"))
 
-    def on_synced(self, at: int, out: list[AgentEffect]) -> None:
+    def on_synced(self, at: int, turn: Turn) -> None:
         """Open the watches that waited for this one to sync."""
-        if self.model.watches[at].wait_for_sync:
-            self._open_from(at + 1, out)
+        if self.model.watches[at].wait_for_sync and not self._is_watching:
+            self._open_from(at + 1, turn)
 
     def _begin(self, turn: Turn) -> None:
         self._said_ns = self._started_ns = turn.now_ns
@@ -221,20 +222,22 @@ class Agent:
         )
         for at in range(len(model.reads)):
             self.on_timer(f"{READ}{at}/0", turn)
-        self._open_from(0, turn.out)
+        self._open_from(0, turn)
         if model.conditions:
             self._say_conditions(0, turn)
-        for at, event in enumerate(model.events):
-            share = turn.draws.uniform(self.node, self.seed + _EVENT, at)
-            turn.out.append(Wake(turn.now_ns + event.after.sample(share), f"{EVENT}{at}/0"))
 
-    def _open_from(self, first: int, out: list[AgentEffect]) -> None:
+    def _open_from(self, first: int, turn: Turn) -> None:
+        """Open watches; events follow the last one. Source: kube-proxy, Run and birthCry."""
         for reflector in self.reflectors[first:]:
             if reflector.opens:
                 return  # after a relist: the others go on by themselves
-            out.append(Open(reflector))
+            turn.out.append(Open(reflector))
             if reflector.watch.wait_for_sync:
                 return
+        self._is_watching = True
+        for at, event in enumerate(self.model.events):
+            share = turn.draws.uniform(self.node, self.seed + _EVENT, at)
+            turn.out.append(Wake(turn.now_ns + event.after.sample(share), f"{EVENT}{at}/0"))
 
     def _again(self, key: str, wait_ns: int, response: Response, turn: Turn) -> None:
         """Try once more, when the server says so or after a wait with a quarter of jitter."""

@@ -215,7 +215,7 @@ class Agents:
 
     def _synced(self, reflector: AgentReflector) -> None:
         agent, turn = self._agent_of(reflector), self._turn(reflector.node)
-        agent.on_synced(reflector.at, turn.out)
+        agent.on_synced(reflector.at, turn)
         self._execute(agent, turn)
 
     def _agent_of(self, reflector: AgentReflector) -> Agent:

@@ -186,14 +186,16 @@ def test_watches_wait_for_the_one_that_is_to_sync() -> None:
     play = Play(kube_proxy)
     play.run(60)
     assert [each.resource for each in play.opened] == ["nodes"]
-    out: list[AgentEffect] = []
-    play.agent.on_synced(0, out)
-    rest = [each.reflector.resource for each in out if isinstance(each, Open)]
+    assert play.sent == [], "nor does it say that it starts. Source: NewNodeManager, birthCry"
+    synced = play.turn()
+    play.agent.on_synced(0, synced)
+    rest = [each.reflector.resource for each in synced.out if isinstance(each, Open)]
     assert rest == ["services", "endpointslices", "servicecidrs"]
-    play.take(out)
-    again: list[AgentEffect] = []
+    assert synced.out[3:] == [Wake(play.now_ns, "e0/0")]
+    play.take(synced.out)
+    again = play.turn()
     play.agent.on_synced(0, again)  # after a relist
-    assert again == []
+    assert again.out == []
 
 
 def load_mix_agent(name: str) -> AgentModel:
