@@ -201,8 +201,8 @@ class Agent:
                 due_ns = min((turn.now_ns + self.model.condition_period, *filter(None, turns)))
                 turn.out.append(Wake(due_ns, f"{CONDITIONS}0/0"))
         elif is_lost and not is_final and tries + 1 < EVENT_TRIES_MAX:
-            # After a status it is the REST client that repeats it, when told: not at once after 0.
-            # Source: recordEvent; withRetry.IsNextRetry.
+            # An event that was refused is repeated by the REST client, if the server says when.
+            # Source: recordEvent, IsNextRetry. Differs: `Retry-After: 0` is half a second.
             self._again(key, NS_PER_S // 2 if response.code else EVENT_RETRY_NS, response, turn)
         elif what == EVENT and self.model.events[at].every_ns:
             every_ns = self.model.events[at].every_ns
