@@ -90,22 +90,16 @@ def test_the_first_request_asks_for_the_present_state() -> None:
     assert 300 <= int(seconds) <= 600
 
 
-def test_a_watch_that_ended_goes_on_from_its_version() -> None:
+@pytest.mark.parametrize("ended", [response(), response(0, failure=Failure.LOST)])
+def test_a_watch_that_ended_goes_on_from_its_version(ended: Response) -> None:
     reflector = synced()
-    assert reflector.on_end(response(), DRAWS, 400 * NS_PER_S) == Next(0)
+    reflector.on_end(response(), DRAWS, 200 * NS_PER_S)
+    reflector.open(DRAWS, 200 * NS_PER_S)
+    reflector.is_open = True
+    assert reflector.on_end(ended, DRAWS, 400 * NS_PER_S) == Next(0)
     path = reflector.open(DRAWS, 400 * NS_PER_S).path.decode()
     assert "&resourceVersion=10&" in path
     assert "sendInitialEvents" not in path
-
-
-def test_a_lost_idle_watch_goes_on_too() -> None:
-    reflector = synced()
-    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
-    reflector.open(DRAWS, 400 * NS_PER_S)
-    reflector.is_open = True
-    lost = response(0, failure=Failure.LOST)
-    assert reflector.on_end(lost, DRAWS, 500 * NS_PER_S) == Next(0)
-    assert reflector.phase is WatchPhase.STREAM
 
 
 def test_a_watch_that_ends_at_once_is_an_error() -> None:
@@ -300,19 +294,6 @@ def test_a_list_whose_version_is_refused_asks_at_once_for_any(code: int) -> None
     assert reflector.open(DRAWS, 4 * NS_PER_S).path.endswith(b"csidrivers")
 
 
-@pytest.mark.parametrize(("failure", "is_repeated"), [("SILENT", True), ("UNREACHABLE", False)])
-def test_a_list_is_repeated_by_itself_if_its_connection_was_lost(
-    failure: str,
-    is_repeated: bool,  # noqa: FBT001
-) -> None:
-    """Source: request.go, request: unlike a watch not after a time-out."""
-    reflector = Reflector(1, WatchKind.PODS, "n-1")
-    reflector.lists_first = True
-    reflector.open(DRAWS, 0)
-    later = reflector.on_list_failed(response(0, failure=Failure[failure]), DRAWS, 0)
-    assert (later == Next(NS_PER_S)) == is_repeated == (reflector.phase is WatchPhase.LIST)
-
-
 def test_an_error_ends_what_is_read() -> None:
     reflector = opened()
     error = b'{"type":"ERROR","object":{"code":410}}\n'
@@ -327,13 +308,16 @@ def test_nothing_opens_after_stop() -> None:
         reflector.open(DRAWS, 0)
 
 
-@pytest.mark.parametrize("failure", [Failure.LOST, Failure.UNREACHABLE])
-def test_a_watch_whose_connection_is_lost_before_it_opens_is_asked_for_a_second_later(
-    failure: Failure,
-) -> None:
-    """As client-go does by itself: the reflector does not fall back to a LIST for that."""
-    reflector = Reflector(0, WatchKind.PODS, "n-0")
-    reflector.open(DRAWS, 0)
-    lost = Response(0, b"", 5, 5, -1, failure, "reset")
-    assert reflector.on_end(lost, DRAWS, 10) == Next(NS_PER_S)
-    assert reflector.phase is WatchPhase.LIST_STREAM
+@pytest.mark.parametrize(
+    ("failure", "of_watch", "of_list"),
+    [("LOST", True, True), ("UNREACHABLE", True, False), ("SILENT", False, True)],
+)
+def test_what_is_repeated_without_an_answer(failure: str, of_watch: bool, of_list: bool) -> None:  # noqa: FBT001
+    """Source: client-go/rest/request.go, isErrRetryableFunc of Watch and of request."""
+    for lists_first, is_repeated in ((False, of_watch), (True, of_list)):
+        reflector = Reflector(1, WatchKind.PODS, "n-1")
+        reflector.lists_first = lists_first
+        reflector.open(DRAWS, 0)
+        phase, end = reflector.phase, (reflector.on_end, reflector.on_list_failed)[lists_first]
+        later = end(response(0, failure=Failure[failure]), DRAWS, 0)
+        assert (later == Next(NS_PER_S)) == is_repeated == (reflector.phase is phase)
