@@ -132,6 +132,7 @@ class Kills(NamedTuple):
     sandbox_ns: int = 0  # until when the sandbox is being stopped, once they are over
     resets: bool = False  # then all containers are removed
     replaces: bool = False  # then the pod gets another sandbox
+    resizes: bool = False  # then containers and the pod are given their new resources
     hook_error: str = ""  # of the postStart hook that is under way: why it will have failed
     hook_dies: bool = False  # it fails if its container ends before
     is_of_hook: bool = False  # it has failed: the sync goes on with the next container

@@ -333,3 +333,21 @@ def test_under_pressure_it_waits_and_is_tried_again_every_three_minutes() -> Non
     sim.run_for(20)
     assert not condition(sim, "web", "PodResizePending")
     assert sim.status("web")["resources"]["limits"]["cpu"] == "3"
+
+
+def test_the_pod_itself_is_resized_once_it_is_initialized() -> None:
+    """Source: kuberuntime_manager.go, computePodActions, which ends before where it is not."""
+    sim = node()
+    init = {"name": "i", "image": "busybox:1", "command": ["sleep", "60"]}
+    main = {"name": "c", "image": "nginx:1"}
+    sim.create_pod("web", "n-0", containers=[main], initContainers=[init], resources=own("1"))
+    sim.run_for(10)
+    # Of what an init container is limited to nothing changes.
+    resize(sim, "web", {**own("1"), "requests": {"cpu": "500m", "memory": "256Mi"}})
+    sim.run_for(20)
+    assert condition(sim, "web", "PodResizeInProgress")["status"] == "True"
+    assert told(sim, "web") == ["ResizeStarted"]
+    sim.run_for(60)
+    assert sim.phase("web") == "Running"
+    assert not condition(sim, "web", "PodResizeInProgress")
+    assert told(sim, "web") == ["ResizeStarted", "ResizeCompleted"]

@@ -163,3 +163,30 @@ def test_a_resize_is_deferred_until_another_pod_goes() -> None:
     sim.run_for(10)
     assert not condition(sim, "web", "PodResizePending")
     assert shown(sim, "web")["resources"]["requests"]["cpu"] == "6"
+
+
+def test_what_must_start_again_ends_before_the_rest_is_resized() -> None:
+    """And then starts in its place. Source: kuberuntime_manager.go, SyncPod, computePodActions."""
+    sim = running()
+    policy = [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]
+    first = {**container("1", resizePolicy=policy), "name": "first"}
+    last = {"name": "last", "image": "nginx:1"}
+    notes = {"fleet.emulator/resize-error": "cgroup is busy", "fleet.emulator/stop-time": "5s"}
+    sim.create_pod("web", "n-0", containers=[first, container("1"), last], annotations=notes)
+    sim.run_for(10)
+    changed = [{**each, "resources": resources("2")} for each in (first, container("1"))]
+    new = {
+        "metadata": {"generation": 2},
+        "spec": {"containers": [*changed, {**last, "image": "o"}]},
+    }
+    sim.server.update("pods", "web", new, "default")
+    sim.run_for(8)
+    assert "Container first resize requires restart" in sim.said("Killing", "web")
+    assert [each.partition(":")[0] for each in events(sim, "web")] == ["ResizeStarted"]
+    sim.run_for(12)
+    assert events(sim, "web")[-1].startswith("ResizeError")
+    begun = sorted(
+        (int(each["metadata"]["resourceVersion"]), each["involvedObject"]["fieldPath"])
+        for each in sim.events("Created", "web")
+    )
+    assert [path[-6:] for _, path in begun] == ["ers{c}", "first}", "{last}"]

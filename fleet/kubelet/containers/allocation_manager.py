@@ -519,7 +519,7 @@ CONTAINER_BELOW = 'attempting to set container "%s" memory limit (%d) below curr
 
 
 def resize_error(
-    pod: Pod,
+    worker: PodWorker,
     sandbox: Sandbox,
     resize: ResizeActions,
     had: Mapping[str, bytes],
@@ -530,9 +530,12 @@ def resize_error(
 
     `had` are the resources that containers still have, `in_cgroup` what the pod as a whole has.
     """
+    pod = worker.pod
     wanted = {spec.name: limited_json(spec, pod.spec) for spec in pod.spec.all_containers}
     lowered = {name: lowered_memory_limit(had[name], wanted[name]) for name in resize.update}
-    if resize.kill or any("memory" in changed(had[name], wanted[name]) for name in resize.update):
+    started = (each.name for each in worker.plan if each.name in had)
+    restarts = any(changed(had[name], wanted[name]) for name in started)
+    if restarts or any("memory" in changed(had[name], wanted[name]) for name in resize.update):
         whole = lowered_memory_limit(in_cgroup.ended_json, pod.spec.ended_json)
         below = list(_below_usage(_usage(pod, sandbox, turn), lowered, whole))
         if below:

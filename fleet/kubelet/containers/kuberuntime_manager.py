@@ -16,7 +16,12 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.kubelet.containers import kuberuntime_container, pod_actions
-from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager, resize_error
+from fleet.kubelet.containers.allocation_manager import (
+    NO_ACTIONS,
+    AllocationManager,
+    ResizeActions,
+    resize_error,
+)
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted, begin_lookup
 from fleet.kubelet.containers.kuberuntime_sandbox import (
     has_dns_events,
@@ -147,28 +152,35 @@ class KubeRuntimeManager:
         if actions.kill_pod:
             self._stop_all(worker, sandbox, turn)
             return None
-        worker.plan = actions.start
-        kill = actions.kill
-        killed = {each.name for each in kill}
-        for each in self._resize(worker, sandbox, turn):
-            spec = pod.find(each.name)
-            if each.name not in killed and spec is not None:
-                kill = (*kill, each)
-                worker.plan = (*worker.plan, spec)
-        worker.kills = Kills(kill) if kill else NO_KILLS
+        killed = {each.name for each in actions.kill}
+        resize = self._resize_actions(pod, sandbox, actions.start)
+        restarts = tuple(each for each in resize.kill if each.name not in killed)
+        wanted = {spec.name for spec in actions.start}.union(each.name for each in restarts)
+        spec = pod.spec
+        order = (*spec.ephemeral_containers, *spec.init_containers, *spec.containers)
+        worker.plan = tuple(each for each in order if each.name in wanted)
+        worker.kills = Kills((*actions.kill, *restarts), resizes=resize != NO_ACTIONS)
         return SyncStage.KILL
 
-    def _resize(self, worker: PodWorker, sandbox: Sandbox, turn: Turn) -> tuple[ContainerKill, ...]:
-        """Give the pod and what runs its new resources; return what must start again.
+    def _resize_actions(
+        self, pod: Pod, sandbox: Sandbox, start: tuple[ContainerSpec, ...]
+    ) -> ResizeActions:
+        """Return what is to be resized: of the pod as a whole nothing until it is initialized."""
+        found = self._allocations.actions(pod, sandbox)
+        begins = any(each in start or sandbox.find(each.name) for each in pod.spec.containers)
+        return found if begins else found._replace(whole=False)
 
-        Source: doPodResizeAction. The next sync sees that it is done.
+    def _resize(self, worker: PodWorker, turn: Turn) -> None:
+        """Give the pod and what runs its new resources, once what must start again has ended.
+
+        Source: SyncPod, steps 3 and 6; doPodResizeAction. The next sync sees that it is done.
         """
         pod, allocations = worker.pod, self._allocations
-        resize = allocations.actions(pod, sandbox)
-        if resize == NO_ACTIONS:
-            return ()
+        sandbox = self._runtime.sandbox(pod.uid)
+        assert sandbox is not None, pod.uid
+        resize = self._resize_actions(pod, sandbox, worker.plan)
         had, in_cgroup = allocations.actuated(pod.uid), allocations.in_cgroup(pod)
-        error = resize_error(pod, sandbox, resize, had, in_cgroup, turn)
+        error = resize_error(worker, sandbox, resize, had, in_cgroup, turn)
         if not error and resize.whole:
             allocations.actuate(pod.uid)
         for name in resize.update:
@@ -181,7 +193,6 @@ class KubeRuntimeManager:
         else:
             worker.had_actions = True
             worker.pending = True
-        return resize.kill
 
     def kill_next(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Kill the next container that shall not run, else go on with those to start."""
@@ -232,6 +243,8 @@ class KubeRuntimeManager:
 
         Source: SyncPod, generatePodSandboxConfig and getImageVolumes.
         """
+        if worker.kills.resizes:
+            self._resize(worker, turn)
         always = turn.env.model.release.configures_each_sync
         if worker.plan or always:
             tell_dns(worker.pod, turn)
