@@ -94,7 +94,6 @@ class Reason(enum.Enum):
     FILE_SYSTEM_RESIZE_SUCCESSFUL = ("FileSystemResizeSuccessful", False)
     FILE_SYSTEM_RESIZE_FAILED = ("FileSystemResizeFailed", True)
     VOLUME_RESIZE_FAILED = ("VolumeResizeFailed", True)
-    FAILED_VALIDATION = ("FailedValidation", True)
     DEADLINE_EXCEEDED = ("DeadlineExceeded", False)
     RESIZE_STARTED = ("ResizeStarted", False)
     RESIZE_COMPLETED = ("ResizeCompleted", False)

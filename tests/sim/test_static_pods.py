@@ -286,12 +286,10 @@ def test_a_mirror_without_a_manifest_is_deleted_within_housekeeping() -> None:
     assert sim.server.find("pods", "left-n-0", "kube-system") is None
 
 
-def test_two_manifests_of_one_name_are_an_error() -> None:
+def test_of_two_manifests_of_one_name_the_last_counts() -> None:
     sim = started(1, manifest(), manifest(image="proxy:3"))
-    [event] = sim.events("FailedValidation")
-    assert event["message"].startswith("Error validating pod proxy-n-0_kube-system(")
-    assert event["message"].endswith(') from file due to duplicate pod name "proxy-n-0", ignoring')
-    assert mirror(sim)["spec"]["containers"][0]["image"] == "proxy:1"
+    assert not sim.events("FailedValidation")
+    assert mirror(sim)["spec"]["containers"][0]["image"] == "proxy:3"
 
 
 def test_the_mirror_waits_for_the_node() -> None:

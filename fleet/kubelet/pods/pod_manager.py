@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, Op, Reply, Timer
-from fleet.k8s.pods import Pod, PodUid
+from fleet.k8s.pods import Pod
 from fleet.k8s.static_pods import FILE, StaticManifest, StaticPod
 from fleet.k8s.well_known import MIRROR_ANNOTATION
 from fleet.kubelet.pod_worker import BACKOFF_PERIOD_NS
@@ -72,24 +72,23 @@ class PodManager:
 
     def take(
         self, wanted: Iterable[StaticManifest], turn: Turn
-    ) -> tuple[list[StaticPod], list[StaticPod], list[StaticPod]]:
-        """Take what the files say; return the pods that are gone, new, and named twice."""
+    ) -> tuple[list[StaticPod], list[StaticPod]]:
+        """Take what the files say; return the pods that are gone, and those that are new.
+
+        Of files that name one pod the last one counts. Source: config/file.go, newSourceFile: its
+        store has a pod of each name, so that filterInvalidPods of config.go finds none twice.
+        """
         known = {each.uid: each for each in self}
-        pods: dict[PodUid, StaticPod] = {}
-        twice = []
-        names = set()
+        named: dict[str, StaticPod] = {}
         for manifest in wanted:
             pod = manifest.pod_of(turn.facts.name, turn.wall_ns)
-            if pod.full_name in names:
-                twice.append(pod)
-                continue
-            names.add(pod.full_name)
-            pods[pod.uid] = known.get(pod.uid, pod)
+            named[pod.full_name] = known.get(pod.uid, pod)
+        pods = {pod.uid: pod for pod in named.values()}
         gone = [pod for uid, pod in known.items() if uid not in pods]
         added = [pod for uid, pod in pods.items() if uid not in known]
         for pod in gone:
             self._entries[pod.full_name].static = None
-        return gone, added, twice
+        return gone, added
 
     def add(self, pod: StaticPod, turn: Turn, *, may_start: bool) -> bool:
         """Keep a new static pod; return whether it starts now, or waits for its namesake."""

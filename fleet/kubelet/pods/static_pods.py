@@ -6,16 +6,15 @@
 
 Until every source was read once nothing is removed or cleaned up: SourcesReady.
 Source: pkg/kubelet/kubelet.go, HandlePodAdditions, HandlePodRemoves, deletePod;
-pkg/kubelet/config/sources.go; config.go, filterInvalidPods; kubelet_pods.go, HandlePodCleanups.
+pkg/kubelet/config/sources.go; kubelet_pods.go, HandlePodCleanups.
 """
 
 from collections.abc import Callable
 
 from fleet.k8s.effects import ApiCall, Reply, Timer
 from fleet.k8s.pods import Pod, PodUid
-from fleet.k8s.static_pods import FILE, StaticPod, with_uid
+from fleet.k8s.static_pods import StaticPod, with_uid
 from fleet.kubelet.environment import Environment
-from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import Happened, PodWorker, Workers, WorkerState
 from fleet.kubelet.pods.pod_config import PodOp, PodUpdate
 from fleet.kubelet.pods.pod_manager import is_mirror_of
@@ -61,9 +60,7 @@ class StaticPodSync:
         """Take what the files say now."""
         env, manager = turn.env, self.manager
         self._look_ready(env)
-        gone, added, twice = manager.take(env.static or (), turn)
-        for pod in twice:
-            turn.event(pod, Reason.FAILED_VALIDATION, _duplicate(pod))
+        gone, added = manager.take(env.static or (), turn)
         for pod in gone:
             if pod.uid in self._workers:
                 update(PodUpdate(PodOp.REMOVE, pod))
@@ -193,10 +190,3 @@ def is_over(worker: PodWorker) -> bool:
         and worker.removed
         and worker.state is WorkerState.FINISHED
     )
-
-
-def _duplicate(pod: StaticPod) -> str:
-    """Source: config.go, filterInvalidPods; util/format/pod.go, Pod."""
-    shown = f"{pod.name}_{pod.namespace}({pod.uid})"
-    name = pod.name
-    return f'Error validating pod {shown} from {FILE} due to duplicate pod name "{name}", ignoring'
