@@ -157,12 +157,16 @@ class StaticSource:
         self._complaints: set[str] = set()
 
     def read_file(self) -> None:
-        """Look at the directory or file. One that does not exist has no pods."""
+        """Look at the directory or file. One that does not exist has no pods.
+
+        A file that cannot be used leaves what it said before. Source: file.go, listConfig.
+        """
         model = self._env.model
         if not model.kubelet.static_pod_path:
             return
         found: dict[Path, tuple[bytes, StaticManifest | None]] = {}
-        for path in self._manifest_paths():
+        paths = self._manifest_paths()
+        for path in paths:
             try:
                 data = _read(path, model.directory)
             except OSError as error:
@@ -172,6 +176,9 @@ class StaticSource:
             found[path] = known if known and known[0] == data else (data, self._parse(data, path))
         self._files = found
         manifests = tuple(each for _, each in found.values() if each is not None)
+        root = (model.directory or Path()).resolve()
+        if not manifests and paths == [root / model.kubelet.static_pod_path]:
+            return
         if manifests != self._env.static:
             self._env.static = manifests
             self._on_change(self._env)

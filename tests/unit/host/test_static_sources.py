@@ -165,6 +165,20 @@ def test_a_directory_is_read_again_when_it_changed(
     assert len(changes) == 3
 
 
+def test_a_single_file_that_breaks_leaves_what_it_said(tmp_path: Path) -> None:
+    """Until it has been read once, its source has not been seen."""
+    env = environment(tmp_path, staticPodPath="./a.yaml")
+    source = StaticSource(env, lambda _: None)
+    file = tmp_path / "a.yaml"
+    for content, found in ((b"{", None), (text(pod("a")), ["a"]), (b"kind: Pod", ["a"])):
+        file.write_bytes(content)
+        source.read_file()
+        assert (env.static and names(env)) == found
+    file.unlink()
+    source.read_file()
+    assert env.static == ()
+
+
 def test_only_files_below_the_directory_of_the_profile_are_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
