@@ -60,6 +60,7 @@ class AdmissionSpec(NamedTuple):
     """What decides whether a node takes a pod, apart from tolerations, priority and QoS class."""
 
     requests: tuple[tuple[str, int], ...] = ()  # of the whole pod; cpu in thousandths
+    overhead: tuple[tuple[str, int], ...] = ()  # of its RuntimeClass, which is one part of these
     ports: tuple[HostPort, ...] = ()
     node_selector: tuple[tuple[str, str], ...] = ()
     node_affinity: NodeTerms | None = None
@@ -168,6 +169,7 @@ def admission_spec(spec: dict[str, Any], requests_json: bytes) -> AdmissionSpec:
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return AdmissionSpec(
         requests=_requests(requests_json),
+        overhead=_requests(orjson.dumps(spec.get("overhead") or {})),
         ports=tuple(_host_ports(spec)),
         node_selector=tuple(sorted((spec.get("nodeSelector") or {}).items())),
         node_affinity=None if required is None else node_terms(required),

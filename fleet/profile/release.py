@@ -61,6 +61,7 @@ class Release:
     keeps_memory: bool = True  # of a resized pod: the request that its status had before
     resizes_whole_pods: bool = False  # and shows resources of pods as a whole
     resizes_init_containers: bool = False  # which are no sidecars
+    counts_whole_pods: bool = False  # at admission by their status, not container by container
     reports_resizes: bool = False  # events when a resize begins, is put off, cannot be or fails
     restarts_all_containers: bool = False  # where a rule says so; lastState then outlives them
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod

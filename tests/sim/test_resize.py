@@ -190,3 +190,22 @@ def test_what_must_start_again_ends_before_the_rest_is_resized() -> None:
         for each in sim.events("Created", "web")
     )
     assert [path[-6:] for _, path in begun] == ["ers{c}", "first}", "{last}"]
+
+
+@pytest.mark.parametrize("version", ["v1.35.4", "v1.37.2"])
+def test_what_a_pod_still_has_by_its_status_is_not_free(version: str) -> None:
+    """Source: kubelet.go, HandlePodReconcile; scheduler/framework/types.go, CalculateResource."""
+    sim = Simulation(seed=1, model=model_of(kubeletVersion=version)).run_for(60)
+    sim.create_pod("web", "n-0", containers=[container("3")])
+    notes = {"fleet.emulator/resize-error": "cgroup is busy"}
+    sim.create_pod("other", "n-0", containers=[container("3")], annotations=notes)
+    sim.run_for(10)
+    resize(sim, "web", "6")
+    resize(sim, "other", "1")
+    sim.run_for(200)
+    assert shown(sim, "other")["allocatedResources"]["cpu"] == "1"
+    assert condition(sim, "web", "PodResizePending")["reason"] == "Deferred"
+    sim.server.update("pods", "other", {"metadata": {"annotations": None}}, "default")
+    sim.run_for(90)
+    assert shown(sim, "other")["resources"]["requests"]["cpu"] == "1"
+    assert not condition(sim, "web", "PodResizePending")

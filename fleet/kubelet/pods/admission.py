@@ -26,7 +26,9 @@ from fleet.kubelet.devices.container_manager import UNEXPECTED, static_refusal
 from fleet.kubelet.pod_worker import Rejection
 from fleet.kubelet.pressure.preemption import is_critical_pod
 from fleet.profile.node_model import NodeModel
+from fleet.profile.release import Release
 from fleet.quantity import parse_quantity
+from fleet.runtime.container_usage import resources_of
 
 NODE_AFFINITY_FAILED = "node(s) didn't match Pod's node affinity/selector"
 PORTS_FAILED = "node(s) didn't have free ports for the requested pod ports"
@@ -200,10 +202,9 @@ def find_shortages(
         newest = {name: has for name, _, has in inputs.state.extended if has >= 0}
         allocatable = allocatable | newest
     used: dict[str, int] = {}
-    asked = [other.spec.admission for other in others]
-    shared = {id(each): each.requests for each in asked}  # pods of one template have one record
-    for key, count in Counter(map(id, asked)).items():
-        for name, amount in shared[key]:
+    shared = Counter(counted_requests(other, inputs.model.release) for other in others)
+    for requests, count in shared.items():
+        for name, amount in requests:
             used[name] = used.get(name, 0) + amount * count
     for name, amount in spec.requests:
         has = allocatable.get(name)
@@ -214,6 +215,31 @@ def find_shortages(
             found.append(Shortage(name, amount, used.get(name, 0), has))
     order = {name: at for at, name in enumerate(_FIRST_RESOURCES)}
     return sorted(found, key=lambda each: (order.get(each.resource, len(order)), each.resource))
+
+
+def counted_requests(pod: Pod, release: Release) -> tuple[tuple[str, int], ...]:
+    """Return what another pod counts for: what it was given, or has by its status if that is more.
+
+    The status of a pod as a whole has the overhead in it, which is added to that all the same.
+    Source: scheduler/framework/types.go, CalculateResource; component-helpers/resource/helpers.go,
+    AggregateContainerRequests, of 1.36 determineEffectiveRequests.
+    """
+    spec, status, overhead = pod.spec, pod.status, pod.spec.admission.overhead
+    if pod.generation < 2 and not overhead:  # nobody has resized it
+        return spec.admission.requests
+    told = [(spec.resources_json, status.resources_json)]
+    if not (status.resources_json and (release.counts_whole_pods or spec.admission.pod_level)):
+        asked = {each.name: each.resources_json for each in spec.containers + spec.init_containers}
+        shown = status.containers + status.init_containers
+        told = [(asked[each.name], each.resources_json) for each in shown if each.name in asked]
+        overhead = ()
+    found = Counter(dict(spec.admission.requests))
+    for given, has in told:
+        before, after = resources_of(given).requests, resources_of(has).requests
+        found["cpu"] += max(after.cpu_milli - before.cpu_milli, 0)
+        found["memory"] += max(after.memory - before.memory, 0)
+    found.update(dict(overhead))
+    return tuple(found.items())
 
 
 @lru_cache(maxsize=64)

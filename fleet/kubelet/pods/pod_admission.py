@@ -44,7 +44,7 @@ from fleet.kubelet.pod_worker import (
     WorkerState,
     disruption_target,
 )
-from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit
+from fleet.kubelet.pods.admission import AdmissionInputs, Devices, Verdict, admit, counted_requests
 from fleet.kubelet.pods.pod_sync import PodSyncer
 from fleet.kubelet.pods.resource_monitor import ResourceMonitor
 from fleet.kubelet.pressure import preemption
@@ -206,14 +206,16 @@ class PodAdmission:
         return self._syncer.allocations.take(worker, pod, check, turn)
 
     def on_version(self, old: Pod, new: Pod, turn: Turn) -> None:
-        """Try deferred resizes again if a pod has other resources now, or has ended.
+        """Try deferred resizes again if a pod was given others, by its status has less, or ended.
 
         Source: kubelet.go, HandlePodUpdates, HandlePodReconcile.
         """
         over = new.status.phase in TERMINAL_PHASES and old.status.phase not in TERMINAL_PHASES
-        if self._syncer.allocations.has_deferred() and (
-            over or has_other_resources(old, new, whole=True)
-        ):
+        if not self._syncer.allocations.has_deferred():
+            return
+        had, has = (dict(counted_requests(each, turn.env.model.release)) for each in (old, new))
+        shrank = any(has.get(name, 0) < had.get(name, 0) for name in ("cpu", "memory"))
+        if over or shrank or has_other_resources(old, new, whole=True):
             self.retry_resizes(turn)
 
     def retry_resizes(self, turn: Turn) -> None:

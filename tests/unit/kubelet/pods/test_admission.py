@@ -85,6 +85,16 @@ def test_init_containers_sidecars_overhead_and_pod_resources_count() -> None:
     assert refusal(whole, pod)[0] == "OutOfcpu"
 
 
+def test_an_overhead_counts_twice_once_the_status_of_the_pod_has_it() -> None:
+    """Source: component-helpers/resource/helpers.go, PodRequests of 1.37."""
+    other = make_pod("o", container(resources=asks(cpu="3")), overhead={"cpu": "500m"})
+    pod = make_pod("p", container(resources=asks(cpu="5")))
+    assert "used: 3500," in refusal(pod, other)[1]
+    other.status = other.status._replace(resources_json=other.spec.running_json)
+    assert "used: 4000," in refusal(pod, other)[1]
+    assert "used: 3500," in refusal(pod, other, inputs=node(changed(release=V1_36)))[1]
+
+
 def test_extended_resources_follow_the_nodes_own_object() -> None:
     """One that the Node does not have at all is the cluster's, and not looked at."""
     gpu = {"limits": {"x.io/gpu": "2"}, "requests": {"x.io/gpu": "2"}}
