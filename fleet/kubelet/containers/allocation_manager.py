@@ -373,10 +373,12 @@ class AllocationManager:
             each.reason != INFEASIBLE for each in self._pending.values()
         )
 
-    def actions(self, pod: Pod, sandbox: Sandbox) -> ResizeActions:
-        """Return what is to be changed.
+    def actions(
+        self, pod: Pod, sandbox: Sandbox, start: tuple[ContainerSpec, ...]
+    ) -> ResizeActions:
+        """Return what a sync that starts these changes: the pod itself once it is initialized.
 
-        Source: computePodResizeAction, computePodLevelResourcesResizeAction.
+        Source: computePodActions, computePodResizeAction, computePodLevelResourcesResizeAction.
         """
         has = self._actuated.get(pod.uid)
         if has is None:
@@ -393,7 +395,8 @@ class AllocationManager:
                 kill.append(ContainerKill(spec.name, message, KillReason.UNKNOWN))
             elif differs:
                 update.append(spec.name)
-        whole = WHOLE in has and bool(changed(has[WHOLE], pod.spec.own_json))
+        begins = any(each in start or sandbox.find(each.name) for each in pod.spec.containers)
+        whole = begins and WHOLE in has and bool(changed(has[WHOLE], pod.spec.own_json))
         return ResizeActions(tuple(kill), tuple(update), whole)
 
     def actuate(self, uid: PodUid, name: str = WHOLE) -> None:
@@ -439,7 +442,7 @@ class AllocationManager:
         has = self._actuated.get(pod.uid)
         if has is None:
             return
-        left = NO_ACTIONS if sandbox is None else self.actions(pod, sandbox)
+        left = NO_ACTIONS if sandbox is None else self.actions(pod, sandbox, pod.spec.containers)
         progress = self._progress.get(pod.uid)
         if left.kill or left.update or (left.whole and has[WHOLE]):
             begun = progress or _condition(IN_PROGRESS, pod.generation, turn.wall_s)

@@ -16,12 +16,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.kubelet.containers import kuberuntime_container, pod_actions
-from fleet.kubelet.containers.allocation_manager import (
-    NO_ACTIONS,
-    AllocationManager,
-    ResizeActions,
-    resize_error,
-)
+from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager, resize_error
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted, begin_lookup
 from fleet.kubelet.containers.kuberuntime_sandbox import (
     has_dns_events,
@@ -153,7 +148,7 @@ class KubeRuntimeManager:
             self._stop_all(worker, sandbox, turn)
             return None
         killed = {each.name for each in actions.kill}
-        resize = self._resize_actions(pod, sandbox, actions.start)
+        resize = self._allocations.actions(pod, sandbox, actions.start)
         restarts = tuple(each for each in resize.kill if each.name not in killed)
         wanted = {spec.name for spec in actions.start}.union(each.name for each in restarts)
         spec = pod.spec
@@ -161,14 +156,6 @@ class KubeRuntimeManager:
         worker.plan = tuple(each for each in order if each.name in wanted)
         worker.kills = Kills((*actions.kill, *restarts), resizes=resize != NO_ACTIONS)
         return SyncStage.KILL
-
-    def _resize_actions(
-        self, pod: Pod, sandbox: Sandbox, start: tuple[ContainerSpec, ...]
-    ) -> ResizeActions:
-        """Return what is to be resized: of the pod as a whole nothing until it is initialized."""
-        found = self._allocations.actions(pod, sandbox)
-        begins = any(each in start or sandbox.find(each.name) for each in pod.spec.containers)
-        return found if begins else found._replace(whole=False)
 
     def _resize(self, worker: PodWorker, turn: Turn) -> None:
         """Give the pod and what runs its new resources, once what must start again has ended.
@@ -178,7 +165,7 @@ class KubeRuntimeManager:
         pod, allocations = worker.pod, self._allocations
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
-        resize = self._resize_actions(pod, sandbox, worker.plan)
+        resize = allocations.actions(pod, sandbox, worker.plan)
         had, in_cgroup = allocations.actuated(pod.uid), allocations.in_cgroup(pod)
         error = resize_error(worker, sandbox, resize, had, in_cgroup, turn)
         if not error and resize.whole:
@@ -197,9 +184,6 @@ class KubeRuntimeManager:
     def kill_next(self, worker: PodWorker, turn: Turn) -> SyncStage | None:
         """Kill the next container that shall not run, else go on with those to start."""
         kills = worker.kills
-        if kills == NO_KILLS:
-            worker.kills = NO_KILLS
-            return SyncStage.CONFIGURE
         pod = worker.pod
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
