@@ -21,7 +21,6 @@ from fleet.runtime.programs import has_plug_ins
 
 TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
 HOP_NS = 300 * NS_PER_S
-RESYNC_NS = 75 * NS_PER_S  # the mean interval at which a pod looks at its tokens
 _STREAM_TOKEN = 0x70102
 
 LEFT_MAX = 16  # pods that have ended whose tokens are kept
@@ -120,17 +119,22 @@ class TokenCache:
         share = turn.draw(_STREAM_TOKEN, pod.uid)
         age_ns = min(left_ns * 4 // 5, LIFE_MAX_NS)
         due_ns = turn.now_ns + max(age_ns - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
-        self._renew_at(due_ns + int(share * RESYNC_NS), pod, turn)
+        self._refresh_at(pod.uid, due_ns + int(share * resync_ns(turn)), turn)
 
-    def try_again(self, pod: Pod, turn: Turn) -> None:
-        """Ask once more at the next sync: the cache still has a token that requires a refresh."""
-        self._renew_at(turn.now_ns + RESYNC_NS, pod, turn)
+    def try_again(self, uid: PodUid, turn: Turn) -> None:
+        """Ask at the next resync for what could not be renewed. Source: GetServiceAccountToken."""
+        self._refresh_at(uid, turn.now_ns + resync_ns(turn), turn)
 
-    def _renew_at(self, due_ns: int, pod: Pod, turn: Turn) -> None:
-        known_ns = self._refresh.get(pod.uid, 0)
+    def _refresh_at(self, uid: PodUid, due_ns: int, turn: Turn) -> None:
+        known_ns = self._refresh.get(uid, 0)
         if not known_ns or due_ns < known_ns:
-            self._refresh[pod.uid] = due_ns
+            self._refresh[uid] = due_ns
             self._arm(due_ns, turn)
+
+
+def resync_ns(turn: Turn) -> int:
+    """Return the mean interval at which a pod looks at its tokens. Source: completeWork."""
+    return turn.env.model.kubelet.sync_frequency_ns * 5 // 4
 
 
 def _name(source: TokenSource | TokenRequest) -> str:

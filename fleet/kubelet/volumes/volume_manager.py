@@ -30,7 +30,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes import pod_volume, watched_objects
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
-from fleet.kubelet.volumes.token_cache import RESYNC_NS, TokenCache
+from fleet.kubelet.volumes.token_cache import TokenCache, resync_ns
 from fleet.profile.machine import types_by_path
 from fleet.profile.pod_behavior import volume_behavior
 from fleet.runtime.runtime import Runtime
@@ -173,7 +173,7 @@ class VolumeManager:
         share = turn.draw(_STREAM_REMOUNT, pod.uid)
         for each in volumes:
             each.tokens = 0
-            each.due_ns = turn.now_ns + int(share * RESYNC_NS)
+            each.due_ns = turn.now_ns + int(share * resync_ns(turn))
         self._arm(pod.uid, mount, turn)
         return volumes
 
@@ -431,7 +431,7 @@ class VolumeManager:
                 volume.due_ns = 0 if volume.tokens else pod_volume.AT_ONCE
                 return not volume.tokens
         if not reply.ok:
-            self.tokens.try_again(pod, turn)
+            self.tokens.try_again(pod.uid, turn)
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:

@@ -193,10 +193,11 @@ def test_tokens_come_first_then_the_objects(life_s: int, due_s: int) -> None:
     # 80 % of its life, or a day; up to 10 s sooner, and up to a resync later.
     assert due_s - 11 < refresh.due_ns / NS_PER_S < due_s + 75
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
-    assert volumes.tokens.due(turn_of(ENV, refresh.due_ns + 1, out)) == []
-    # Refused, as each sync of the pod hears. Source: GetServiceAccountToken.
-    volumes.on_token(pod, asked(REQUEST), REFUSED, turn_of(ENV, refresh.due_ns, out))
-    assert volumes.tokens.due(turn_of(ENV, refresh.due_ns + 90 * NS_PER_S, out)) == [UID]
+    turn = turn_of(ENV, refresh.due_ns + 1, out)
+    assert volumes.tokens.due(turn) == []
+    assert not volumes.on_token(pod, asked(REQUEST), Reply(ReplyKind.REFUSED), turn)
+    assert volumes.tokens.due(turn_of(ENV, turn.now_ns + 60 * NS_PER_S, out)) == []
+    assert volumes.tokens.due(turn_of(ENV, turn.now_ns + 90 * NS_PER_S, out)) == [UID]
 
 
 def test_a_token_is_kept_while_its_pod_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
