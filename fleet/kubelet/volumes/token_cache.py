@@ -20,6 +20,7 @@ from fleet.kubelet.turn import Turn
 from fleet.runtime.programs import has_plug_ins
 
 TOKEN_JITTER_S = 10  # token_manager.go, maxJitter
+RESYNCS = 1.25  # syncFrequency by the mean jitter: how often a pod looks at its tokens
 HOP_NS = 300 * NS_PER_S
 _STREAM_TOKEN = 0x70102
 
@@ -119,22 +120,18 @@ class TokenCache:
         share = turn.draw(_STREAM_TOKEN, pod.uid)
         age_ns = min(left_ns * 4 // 5, LIFE_MAX_NS)
         due_ns = turn.now_ns + max(age_ns - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
-        self._refresh_at(pod.uid, due_ns + int(share * resync_ns(turn)), turn)
+        self._refresh_at(pod.uid, due_ns, share, turn)
 
     def try_again(self, uid: PodUid, turn: Turn) -> None:
         """Ask at the next resync for what could not be renewed. Source: GetServiceAccountToken."""
-        self._refresh_at(uid, turn.now_ns + resync_ns(turn), turn)
+        self._refresh_at(uid, turn.now_ns, 1, turn)
 
-    def _refresh_at(self, uid: PodUid, due_ns: int, turn: Turn) -> None:
+    def _refresh_at(self, uid: PodUid, due_ns: int, share: float, turn: Turn) -> None:
+        due_ns += int(share * RESYNCS * turn.env.model.kubelet.sync_frequency_ns)
         known_ns = self._refresh.get(uid, 0)
         if not known_ns or due_ns < known_ns:
             self._refresh[uid] = due_ns
             self._arm(due_ns, turn)
-
-
-def resync_ns(turn: Turn) -> int:
-    """Return the mean interval at which a pod looks at its tokens. Source: completeWork."""
-    return turn.env.model.kubelet.sync_frequency_ns * 5 // 4
 
 
 def _name(source: TokenSource | TokenRequest) -> str:

@@ -30,7 +30,7 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes import pod_volume, watched_objects
 from fleet.kubelet.volumes.claim_volumes import CLAIM_KINDS, QUIET, ClaimVolumes, republishes
-from fleet.kubelet.volumes.token_cache import TokenCache, resync_ns
+from fleet.kubelet.volumes.token_cache import RESYNCS, TokenCache
 from fleet.profile.machine import types_by_path
 from fleet.profile.pod_behavior import volume_behavior
 from fleet.runtime.runtime import Runtime
@@ -170,10 +170,10 @@ class VolumeManager:
         if mount is None:
             mount = self._mounts[pod.uid] = pod_volume.PodMount([], is_remount=True)
         mount.volumes += volumes
-        share = turn.draw(_STREAM_REMOUNT, pod.uid)
+        share = turn.draw(_STREAM_REMOUNT, pod.uid) * RESYNCS
         for each in volumes:
             each.tokens = 0
-            each.due_ns = turn.now_ns + int(share * resync_ns(turn))
+            each.due_ns = turn.now_ns + int(share * turn.env.model.kubelet.sync_frequency_ns)
         self._arm(pod.uid, mount, turn)
         return volumes
 
