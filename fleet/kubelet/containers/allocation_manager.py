@@ -415,6 +415,26 @@ class AllocationManager:
             known = {**self._updated.get(pod.uid, NOTHING), name: json}
             self._updated = {**self._updated, pod.uid: known}
 
+    def error(self, worker: PodWorker, sandbox: Sandbox, resize: ResizeActions, turn: Turn) -> str:
+        """Return why nothing of a resize can be applied, "" if nothing speaks against it."""
+        pod = worker.pod
+        had, in_cgroup = self.actuated(pod.uid), self.in_cgroup(pod)
+        wanted = {spec.name: limited_json(spec, pod.spec) for spec in pod.spec.all_containers}
+        lowered = {name: lowered_memory_limit(had[name], wanted[name]) for name in resize.update}
+        started = (each.name for each in worker.plan if each.name in had)
+        restarts = any(changed(had[name], wanted[name]) for name in started)
+        if restarts or any("memory" in changed(had[name], wanted[name]) for name in resize.update):
+            whole = lowered_memory_limit(in_cgroup.ended_json, pod.spec.ended_json)
+            below = list(_below_usage(_usage(pod, sandbox, turn), lowered, whole))
+            if below:
+                text = below[0] if len(below) == 1 else f"[{', '.join(dict.fromkeys(below))}]"
+                return f"cannot decrease memory limits: {text}"
+        if not resize.whole:
+            return ""
+        behavior = turn.behavior(pod)
+        errors = (behavior.container(spec.name).life.resize_error for spec in pod.spec.containers)
+        return next((each for each in errors if each), "")
+
     def fail(self, pod: Pod, message: str, turn: Turn) -> None:
         """Note that the runtime could not apply a resize.
 
@@ -519,36 +539,6 @@ def _summary(pod: Pod, generation: int, error: str = "") -> str:
 
 POD_BELOW = "attempting to set pod memory limit (%d) below current usage (%d)"
 CONTAINER_BELOW = 'attempting to set container "%s" memory limit (%d) below current usage (%d)'
-
-
-def resize_error(
-    worker: PodWorker,
-    sandbox: Sandbox,
-    resize: ResizeActions,
-    had: Mapping[str, bytes],
-    in_cgroup: PodSpec,
-    turn: Turn,
-) -> str:
-    """Return why nothing of a resize can be applied, "" if nothing speaks against it.
-
-    `had` are the resources that containers still have, `in_cgroup` what the pod as a whole has.
-    """
-    pod = worker.pod
-    wanted = {spec.name: limited_json(spec, pod.spec) for spec in pod.spec.all_containers}
-    lowered = {name: lowered_memory_limit(had[name], wanted[name]) for name in resize.update}
-    started = (each.name for each in worker.plan if each.name in had)
-    restarts = any(changed(had[name], wanted[name]) for name in started)
-    if restarts or any("memory" in changed(had[name], wanted[name]) for name in resize.update):
-        whole = lowered_memory_limit(in_cgroup.ended_json, pod.spec.ended_json)
-        below = list(_below_usage(_usage(pod, sandbox, turn), lowered, whole))
-        if below:
-            text = below[0] if len(below) == 1 else f"[{', '.join(dict.fromkeys(below))}]"
-            return f"cannot decrease memory limits: {text}"
-    if not resize.whole:
-        return ""
-    behavior = turn.behavior(pod)
-    errors = (behavior.container(spec.name).life.resize_error for spec in pod.spec.containers)
-    return next((each for each in errors if each), "")
 
 
 def _below_usage(usage: Mapping[str, int], lowered: Mapping[str, int], whole: int) -> Iterator[str]:

@@ -16,7 +16,7 @@ from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import Timer, WatchKind
 from fleet.k8s.pods import ContainerSpec, Pod, PodUid, WaitingState
 from fleet.kubelet.containers import kuberuntime_container, pod_actions
-from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager, resize_error
+from fleet.kubelet.containers.allocation_manager import NO_ACTIONS, AllocationManager
 from fleet.kubelet.containers.image_manager import Ensured, ImageManager, Wanted, begin_lookup
 from fleet.kubelet.containers.kuberuntime_sandbox import (
     has_dns_events,
@@ -166,8 +166,7 @@ class KubeRuntimeManager:
         sandbox = self._runtime.sandbox(pod.uid)
         assert sandbox is not None, pod.uid
         resize = allocations.actions(pod, sandbox, worker.plan)
-        had, in_cgroup = allocations.actuated(pod.uid), allocations.in_cgroup(pod)
-        error = resize_error(worker, sandbox, resize, had, in_cgroup, turn)
+        error = allocations.error(worker, sandbox, resize, turn)
         if not error and resize.whole:
             allocations.actuate(pod.uid)
         for name in resize.update:
