@@ -66,6 +66,7 @@ class Release:
     restarts_all_containers: bool = False  # where a rule says so; lastState then outlives them
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
     has_env_files: bool = False
+    has_new_sysctls: bool = False  # that are safe
     spares_huge_pages: bool = False  # memory that pods cannot have is not available to them
     counts_ended: bool = False  # a pod with a container that has ended was initialized
     limits_sidecars: bool = False  # evicts a pod for the disk that a sidecar uses above its limit

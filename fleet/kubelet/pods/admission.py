@@ -49,6 +49,7 @@ SAFE_SYSCTLS = (
     "net.ipv4.tcp_wmem",
 )
 """Source: pkg/kubelet/sysctl/safe_sysctls.go; simulated kernels are new enough for all."""
+NEW_SYSCTLS = ("net.ipv4.tcp_slow_start_after_idle", "net.ipv4.tcp_notsent_lowat")
 _IPC_SYSCTLS = ("kernel.sem", "kernel.shm", "kernel.msg", "fs.mqueue.")
 _FIRST_RESOURCES = ("pods", "cpu", "memory", "ephemeral-storage")
 
@@ -298,11 +299,13 @@ def _forbidden_sysctl(pod: Pod, spec: AdmissionSpec, model: NodeModel) -> str:
             return f'"{name}" not allowed with host IPC enabled'
         if name.startswith("net.") and pod.spec.host_network:
             return f'"{name}" not allowed with host Net enabled'
+        if name.startswith("user.") and pod.spec.network.host_users:
+            return f'"{name}" not allowed with host User enabled'
     return ""
 
 
 def _is_allowed(name: str, model: NodeModel) -> bool:
-    if name in SAFE_SYSCTLS:
+    if name in SAFE_SYSCTLS or (name in NEW_SYSCTLS and model.release.has_new_sysctls):
         return True
     return any(
         name.startswith(_normalized(each[:-1])) if each.endswith("*") else name == _normalized(each)

@@ -295,6 +295,15 @@ def test_safe_and_allowed_sysctls_pass() -> None:
     for patterns in (("kernel.msg*",), ("kernel.msgmax",)):
         model = changed(kubelet=KubeletConfiguration(allowed_unsafe_sysctls=patterns))
         assert look(unsafe, inputs=node(model)) == Verdict()
+    new = make_pod(**security(sysctls=[{"name": "net.ipv4.tcp_notsent_lowat", "value": "1"}]))
+    assert look(new) == Verdict()
+    assert refusal(new, inputs=node(changed(release=V1_36)))[0] == "SysctlForbidden"
+    model = changed(kubelet=KubeletConfiguration(allowed_unsafe_sysctls=("user.*",)))
+    user = security(sysctls=[{"name": "user.max_net_namespaces", "value": "1"}])
+    assert look(make_pod(**user, hostUsers=False), inputs=node(model)) == Verdict()
+    assert refusal(make_pod(**user), inputs=node(model))[1] == (
+        'forbidden sysctl: "user.max_net_namespaces" not allowed with host User enabled'
+    )
 
 
 def test_pressure_comes_first_and_shutdown_last() -> None:
