@@ -41,6 +41,7 @@ LOOKS_BEFORE = 2  # at a Node that nobody has yet: for the container manager, to
 FAST_NS = 100 * NS_PER_MS  # fastStatusUpdateOnce polls so often
 FAST_LIMIT_NS = 120 * NS_PER_S  # nodeReadyGracePeriod: then it gives up
 _SLOW = -1
+_SENT = -2  # Ready is being reported
 JITTER = 0.04
 RETRIES_MAX = 5  # nodeStatusUpdateRetry
 _TICK_STREAM = 0x5747
@@ -87,7 +88,7 @@ class NodeStatus:
     @property
     def is_fast(self) -> bool:
         """Return whether Ready was not reported yet: changes are looked for each 100 ms."""
-        return self._fast_due_ns != _SLOW
+        return self._fast_due_ns >= 0
 
     def start(self, turn: Turn) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
@@ -285,18 +286,24 @@ class NodeStatus:
         self._fast_due_ns = _SLOW
         if any(c.type == "Ready" and c.status == "True" for c in self.conditions):
             return []
-        self._tries = 0
+        self._tries, self._fast_due_ns = 0, _SENT
         return self._patch(inputs, turn)
 
     def on_status_reply(
         self, call: effects.ApiCall, reply: effects.Reply, inputs: NodeInputs, turn: Turn
     ) -> list[Reason]:
-        """Take the answer to a GET or PATCH of the tick under way."""
+        """Take the answer to a GET or PATCH of the tick under way.
+
+        A tick of its own follows if the quick report failed. Source: fastNodeStatusUpdate.
+        """
         assert self._tries >= 0, call
+        was_fast, self._fast_due_ns = self._fast_due_ns == _SENT, max(self._fast_due_ns, _SLOW)
         sent = turn.env.sent.pop(turn.node, None)
         if not reply.ok:
             if sent is not None:
                 turn.env.outdated.setdefault(turn.node, sent)
+            if was_fast:
+                return self._try(inputs, turn)
             self._try_again(turn)
             return []
         if call.op is effects.Op.GET_NODE_HEARTBEAT:

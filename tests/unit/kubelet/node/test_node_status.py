@@ -271,6 +271,22 @@ def test_a_report_that_expired_keeps_a_period_without_delay() -> None:
     assert 300 * NS_PER_S <= timer.due_ns - now_ns <= 311 * NS_PER_S
 
 
+def test_a_tick_of_its_own_follows_a_quick_report_that_failed() -> None:
+    status = registered()
+    status.on_node(view(conditions(inputs=NodeInputs(not_ready=("no CNI",)))), status.facts)
+    effects: Outbox = []
+    status.arm(READY, at(status, 3 * NS_PER_S, effects))
+    assert status.on_fast_timer(READY, at(status, 4 * NS_PER_S, effects)) == [Reason.NODE_READY]
+    effects.clear()
+    for tries in range(1, 6):
+        status.on_status_reply(PATCH, LOST, READY, at(status, 4 * NS_PER_S, effects))
+        assert [each.op for each in effects if isinstance(each, ApiCall)] == [
+            PATCH.op,
+            *[GET.op] * (tries - 1),
+        ]
+    assert not status.is_fast
+
+
 def test_the_fast_loop_gives_up_after_two_minutes() -> None:
     status = registered()
     status._fast_due_ns = 0
