@@ -323,10 +323,9 @@ def delete_mirror_pod(call: effects.ApiCall, _caller: Caller) -> tuple[bytes, by
 
 
 def _nanoseconds(wall_ns: int) -> str:
-    """Write a wall time as Go's RFC3339Nano does: without trailing zeros."""
+    """Write a wall time with nine digits. Source: types.go, GetString, RFC3339NanoFixed."""
     text = rfc3339(wall_ns // NS_PER_S).decode().removesuffix("Z")
-    fraction = f"{wall_ns % NS_PER_S:09d}".rstrip("0")
-    return f"{text}.{fraction}Z" if fraction else f"{text}Z"
+    return f"{text}.{wall_ns % NS_PER_S:09d}Z"
 
 
 def watch_list(path: bytes, selector: bytes, version: bytes, times: bytes) -> bytes:

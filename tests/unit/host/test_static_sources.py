@@ -251,7 +251,7 @@ def test_the_requests_about_a_mirror() -> None:
     body = yaml.safe_load(written)
     assert body["metadata"]["name"] == "a-node-1"
     assert body["metadata"]["annotations"]["kubernetes.io/config.seen"] == (
-        "2026-01-01T00:00:00.12Z"
+        "2026-01-01T00:00:00.120000000Z"
     )
     assert body["spec"]["nodeName"] == "Node-1"
     assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
