@@ -87,6 +87,18 @@ def test_a_refused_pod_that_is_deleted_at_once_goes() -> None:
     assert sim.phase("big") == ""
 
 
+def test_what_is_deleted_by_force_makes_room_while_it_ends() -> None:
+    """Source: kubelet_pods.go, GetActivePods: of pods that the pod manager has."""
+    sim = started()
+    notes = {"fleet.emulator/stop-time": "20s"}
+    sim.create_pod("one", containers=[container(cpu="3")], annotations=notes)
+    sim.run_for(seconds=5)
+    sim.server.delete_pod("one", grace_s=0)
+    sim.create_pod("two", containers=[container(cpu="3")])
+    sim.run_for(seconds=5)
+    assert sim.phase("two") == "Running"
+
+
 def test_what_ended_makes_room() -> None:
     sim = started()
     sim.create_pod("one", containers=[{**container(cpu="3"), "command": ["sleep", "5"]}])

@@ -515,4 +515,3 @@ class NodePods:
             self.admission.forget(worker.pod.uid)
             self.workers.pop(worker.pod.uid, None)
             turn.recorder.leave(worker.pod)
-            self.admission.retry_resizes(turn)

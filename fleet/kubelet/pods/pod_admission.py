@@ -290,13 +290,13 @@ class PodAdmission:
     def _others(self, worker: PodWorker) -> list[Pod]:
         """Return the other pods that count; a full node asks this for each pod that comes.
 
-        Those that nobody has looked at yet do not.
+        Those that nobody has looked at yet do not, nor those whose objects are gone, though their
+        containers may still run. Source: GetActivePods.
         """
         over, held = WorkerState.TERMINATED, self._held or {}
+        found = (each for each in self._workers.values() if each.state < over and not each.removed)
         return [
-            each.pod
-            for uid, each in self._workers.items()
-            if each.state < over and each is not worker and held.get(uid) is not _TURN
+            each.pod for each in found if each is not worker and held.get(each.pod.uid) is not _TURN
         ]
 
     def _hold(self, worker: PodWorker, waits_for: tuple[PodUid, ...]) -> None:
