@@ -39,6 +39,18 @@ def ready(sim: Simulation) -> tuple[str, str]:
     return found["status"], found["message"]
 
 
+def test_no_group_waits_for_a_pod_whose_object_is_gone() -> None:
+    """Source: nodeshutdown_manager_linux.go, processShutdownEvent, getPods."""
+    sim = Simulation(seed=1, model=graceful()).run_for(seconds=20)
+    notes = {"fleet.emulator/stop-time": "29s"}
+    sim.create_pod("gone", annotations=notes)
+    create_killed(sim, "dns", priority=CRITICAL)
+    sim.run_for(seconds=35)
+    sim.server.delete_pod("gone", grace_s=0)
+    sim.run_for(seconds=10)
+    assert status(sim, "dns")["reason"] == "Terminated"
+
+
 def test_a_graceful_shutdown_ends_ordinary_pods_before_critical_ones() -> None:
     sim = Simulation(seed=1, monitored=True, model=graceful()).run_for(seconds=20)
     create_killed(sim, "web")

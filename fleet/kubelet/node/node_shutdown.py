@@ -69,7 +69,7 @@ class NodeShutdown:
         # The seconds of each group that is left, and its pods.
         self._groups: list[tuple[int, list[PodUid]]] = [(seconds, []) for _, seconds in groups]
         for worker in workers:
-            if worker.state < WorkerState.TERMINATED:
+            if worker.state < WorkerState.TERMINATED and not worker.removed:
                 _, members = self._groups[group_of(groups, worker.pod.spec.priority)]
                 members.append(worker.pod.uid)
 

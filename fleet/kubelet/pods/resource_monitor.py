@@ -322,13 +322,13 @@ def _terms(workers: pod_worker.Workers, syncer: PodSyncer, turn: Turn) -> dict[P
 
 
 def _is_active(worker: pod_worker.PodWorker) -> bool:
-    """Return whether a pod may be evicted; one that is being ended and still runs is no exception.
+    """Return whether a pod may be evicted: also one that is being ended, while its object is there.
 
-    Source: kubelet_pods.go, filterOutInactivePods.
+    Source: kubelet_pods.go, GetActivePods, filterOutInactivePods.
     """
     if worker.state is pod_worker.WorkerState.SYNC:
         return worker.pod.status.phase not in pod_worker.TERMINAL_PHASES
-    return worker.state is pod_worker.WorkerState.TERMINATING
+    return worker.state is pod_worker.WorkerState.TERMINATING and not worker.removed
 
 
 def _evict(worker: pod_worker.PodWorker, eviction: Eviction, syncer: PodSyncer, turn: Turn) -> None:

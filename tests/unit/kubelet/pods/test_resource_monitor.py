@@ -12,7 +12,9 @@ from fleet.k8s.pod_template import decode_volumes
 from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.kubelet.containers.stats_provider import node_capacity, node_use, pod_stats, pod_terms
 from fleet.kubelet.environment import Environment
+from fleet.kubelet.pod_worker import PodWorker, WorkerState
 from fleet.kubelet.pods.resource_monitor import (
+    _is_active,
     declares_usage,
     images_need_monitor,
     is_always_needed,
@@ -76,6 +78,13 @@ def test_a_pod_is_watched_that_says_what_it_uses() -> None:
         assert declares_usage(noted, behavior)
     calm = pod(("fleet.emulator/start-delay", "1s"))
     assert not declares_usage(calm, select_behavior((), (), "default", calm.annotations))
+
+
+def test_a_pod_that_is_being_ended_may_be_evicted_while_its_object_is_there() -> None:
+    worker = PodWorker(pod(), 0, state=WorkerState.TERMINATING)
+    assert _is_active(worker)
+    worker.removed = True
+    assert not _is_active(worker)
 
 
 def test_images_bring_a_node_under_watch() -> None:
