@@ -29,7 +29,7 @@ from fleet.k8s.effects import Timer
 from fleet.k8s.pods import ContainerSpec, Pod, PodCondition, PodSpec, PodUid
 from fleet.kubelet.environment import Allocations
 from fleet.kubelet.events import Reason
-from fleet.kubelet.pod_worker import ContainerKill, KillReason, PodWorker
+from fleet.kubelet.pod_worker import ContainerKill, KillReason, PodWorker, Rejection
 from fleet.kubelet.turn import Turn
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import container_usage
@@ -186,14 +186,6 @@ IN_PROGRESS = "PodResizeInProgress"
 PENDING = "PodResizePending"
 
 
-class Refusal(NamedTuple):
-    """Why a resize cannot be allocated now, or ever."""
-
-    message: str
-    is_final: bool = False
-    reason: str = DEFERRED  # as admission has it: the event says it, the condition does not
-
-
 def _condition(
     kind: str, generation: int, now_s: int, reason: str = "", message: str = ""
 ) -> PodCondition:
@@ -212,7 +204,8 @@ class ResizeActions(NamedTuple):
 NO_ACTIONS = ResizeActions()
 NOTHING: Mapping[str, bytes] = {}
 NOTHING_UPDATED: Mapping[PodUid, Mapping[str, bytes]] = {}
-Check = Callable[[PodWorker, Pod], Refusal | None]
+Check = Callable[[PodWorker, Pod], Rejection | None]
+"""Why a resize cannot be allocated: ever, if the reason is Infeasible, else for now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -288,21 +281,21 @@ class AllocationManager:
             worker.pod = with_resources(pod, given)
 
     def _allocate(self, worker: PodWorker, pod: Pod, check: Check, turn: Turn) -> Pod:
-        refusal = check(worker, pod)
-        if refusal is not None:
-            reason = INFEASIBLE if refusal.is_final else DEFERRED
+        rejection = check(worker, pod)
+        if rejection is not None:
+            is_final = rejection.reason == INFEASIBLE
+            reason = INFEASIBLE if is_final else DEFERRED
             before, now_s = self._pending.get(pod.uid), turn.wall_s
-            found = _condition(PENDING, pod.generation, now_s, reason, refusal.message)
+            found = _condition(PENDING, pod.generation, now_s, reason, rejection.message)
             if before and before.reason == reason:
                 found = found._replace(transition_s=before.transition_s)
             self._pending[pod.uid] = found
             self._desired[pod.uid] = pod
             told = (reason, pod.generation)
             if before is None or (before.reason, before.observed_generation) != told:
-                event = Reason.RESIZE_INFEASIBLE if refusal.is_final else Reason.RESIZE_DEFERRED
-                text = _summary(pod, pod.generation, refusal.message)
-                why = reason if refusal.is_final else refusal.reason
-                self._report(pod, event, f"Pod resize {why}: {text}", turn)
+                event = Reason.RESIZE_INFEASIBLE if is_final else Reason.RESIZE_DEFERRED
+                text = _summary(pod, pod.generation, rejection.message)
+                self._report(pod, event, f"Pod resize {rejection.reason}: {text}", turn)
             self._arm(RETRY_NS, turn)
             return with_resources(pod, worker.pod)
         self._pending.pop(pod.uid, None)

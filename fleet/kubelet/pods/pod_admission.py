@@ -29,7 +29,7 @@ from fleet.clock import NS_PER_MS
 from fleet.k8s.admission import NodeState
 from fleet.k8s.effects import ApiCall, Op, Reply
 from fleet.k8s.pods import NodeView, Pod, PodUid
-from fleet.kubelet.containers.allocation_manager import Refusal, asks_other, has_other_resources
+from fleet.kubelet.containers.allocation_manager import INFEASIBLE, asks_other, has_other_resources
 from fleet.kubelet.containers.image_manager import adopt_images
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.events import OpenReason
@@ -230,7 +230,7 @@ class PodAdmission:
                 if not self.holds(worker):
                     self._syncer.sync(worker, turn)
 
-    def _check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Refusal | None:
+    def _check_resize(self, worker: PodWorker, pod: Pod, turn: Turn) -> Rejection | None:
         """Return why a pod cannot have the resources of its new version, as a new one could not.
 
         A critical pod has others killed for it, and goes on when they are gone.
@@ -241,16 +241,14 @@ class PodAdmission:
                 if asks_other(worker.pod, pod, manager.lower()):
                     text = f'alongside {manager} Manager policy "{policy}"'
                     text = f"Resize is infeasible for Guaranteed Pods {text}"
-                    return Refusal(text, is_final=True)
+                    return Rejection(INFEASIBLE, text)
         has = Devices() if self._devices is None else Devices("", self._devices.allocated())
         others = self._others(worker)
         verdict = admit(pod, others, self._inputs(pod, turn), lambda _: has)
         rejection = verdict.rejection
         if rejection is None and verdict.shortages:
             rejection = self._preempt(worker, verdict, turn)
-        if rejection is None:
-            return None
-        return Refusal(rejection.message, reason=rejection.reason)
+        return rejection
 
     def _allocate(self, pod: Pod, others: list[Pod], turn: Turn) -> Devices:
         if self._devices is None:
