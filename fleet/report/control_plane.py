@@ -106,6 +106,15 @@ class Exposition:
                 buckets[key] = [b - a for a, b in zip(then, now, strict=True)]
         return Exposition(values, buckets, self.bounds)
 
+    def plus(self, more: "Exposition") -> "Exposition":
+        """Return what was counted in two times together."""
+        values, buckets = dict(self.values), dict(self.buckets)
+        for key, count in more.values.items():
+            values[key] = values.get(key, 0) + count
+        for key, counts in more.buckets.items():
+            buckets[key] = added((buckets[key], counts)) if key in buckets else counts
+        return Exposition(values, buckets, {**self.bounds, **more.bounds})
+
     def of(self, family: str) -> dict[str, float]:
         return {labels: value for (name, labels), value in self.values.items() if name == family}
 
@@ -259,9 +268,10 @@ class Component:
         self.name = name
         self._fetch = fetch
         self._wanted = Wanted(FAMILIES[name])
-        self.first: Sample | None = None
         self.before: Sample | None = None  # the last one
         self.last: Sample | None = None
+        self.counted = Exposition()
+        """Since the first sample, whenever the component was started again."""
         self.written = Exposition()
         self.samples = 0
         self.lost = 0  # samples without an answer
@@ -286,6 +296,13 @@ class Component:
         for _ in self._wanted.slices(kept, told):
             await asyncio.sleep(PAUSE_S)
         return Sample(self.name, at_s, took_ms, size, told)
+
+    def take(self, sample: Sample) -> Exposition:
+        """Keep a sample, and return what was counted since the one before."""
+        gained = sample.told.since(self.last.told) if self.last is not None else Exposition()
+        self.counted = self.counted.plus(gained)
+        self.before, self.last = self.last, sample
+        return gained
 
 
 class ControlPlaneSampler:
@@ -356,10 +373,9 @@ class ControlPlaneSampler:
             return time.monotonic() - begun
         component.problem = ""
         component.samples += 1
-        component.first = component.first or sample
-        if component is self.apiserver and component.last is not None:
-            self._on_queues(*node_queues(sample.told.since(component.last.told)))
-        component.before, component.last = component.last, sample
+        gained = component.take(sample)
+        if component is self.apiserver and component.before is not None:
+            self._on_queues(*node_queues(gained))
         if self._write(line_of(sample, component.written)):
             component.written = sample.told
         return sample.took_ms / 1e3

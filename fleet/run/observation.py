@@ -19,7 +19,7 @@ from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import Histogram
 from fleet.profile.settings import Settings
-from fleet.report.control_plane import ControlPlaneSampler, Exposition, Sample
+from fleet.report.control_plane import ControlPlaneSampler, Exposition
 from fleet.report.display import LiveFigures, clock
 from fleet.report.meter import Meter
 from fleet.report.record import Record
@@ -72,8 +72,8 @@ class Observation:
     _first_s: float | None = None  # when all nodes were first Ready
     _steady_s: float | None = None  # since when the present part is
     _over_s: float | None = None
-    _told: Sample | None = None  # by the API server, last before that part
-    _scheduled: Sample | None = None  # the scheduler's
+    _told: Exposition | None = None  # by the API server before that part
+    _scheduled: Exposition | None = None  # by the scheduler
     _pods_before: dict[int, int] = field(default_factory=dict)
     _before: Snapshots = field(default_factory=dict)
     _part: SteadyPart | None = None  # the longest that is over
@@ -112,8 +112,8 @@ class Observation:
         await self._sample()
         self._steady_s = self._meter.elapsed_s()
         self._first_s = self._first_s or self._steady_s
-        self._told = self._last(APISERVER)
-        self._scheduled = self._last(SCHEDULER)
+        self._told = self._counted(APISERVER)
+        self._scheduled = self._counted(SCHEDULER)
         self._pods_before = self._node_host.counts.pod_start_sli.snapshot()
         rows = self._node_host.counts.requests.rows
         self._before = {
@@ -139,8 +139,8 @@ class Observation:
             before = self._before.get(row, {})
             for code, histogram in codes.items():
                 client.append((*row, histogram.since(before.get(code, {}))))
-        server = _between(self._told, self._last(APISERVER))
-        scheduler = _between(self._scheduled, self._last(SCHEDULER))
+        server = _between(self._told, self._counted(APISERVER))
+        scheduler = _between(self._scheduled, self._counted(SCHEDULER))
         pods = self._node_host.counts.pod_start_sli.since(self._pods_before)
         part = SteadyPart(self._steady_s, until_s, server, client, pods, scheduler)
         is_longest = self._part is None or part.length_s > self._part.length_s
@@ -213,26 +213,26 @@ class Observation:
             evidence.steady_s, evidence.steady = part.length_s, part.server
         for each in self._sampler.components:
             if each is self._sampler.apiserver:
-                if each.first is None or each.last is None:
+                if each.last is None:
                     evidence.problem = f"no metrics of the API server: {each.problem}"
                 else:
-                    evidence.whole = each.last.told.since(each.first.told)
-            elif each.name == SCHEDULER and each.first and each.last:
-                evidence.scheduler = each.last.told.since(each.first.told)
+                    evidence.whole = each.counted
+            elif each.name == SCHEDULER and each.last is not None:
+                evidence.scheduler = each.counted
         if part is not None and self._player is not None and self._player.prepares:
             evidence.pod_starts, evidence.scheduler = part.pod_starts, part.scheduler
         return evidence
 
-    def _last(self, name: str) -> Sample | None:
+    def _counted(self, name: str) -> Exposition | None:
         listed = self._sampler.components if self._sampler is not None else ()
-        return next((each.last for each in listed if each.name == name), None)
+        return next((each.counted for each in listed if each.name == name and each.last), None)
 
 
-def _between(before: Sample | None, after: Sample | None) -> Exposition | None:
+def _between(before: Exposition | None, after: Exposition | None) -> Exposition | None:
     """Return what a component reported of a time, None if it was asked but once."""
     if before is None or after is None or after is before:
         return None
-    return after.told.since(before.told)
+    return after.since(before)
 
 
 def _fault_words(fault: Json) -> str:

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,13 @@ from fleet.controlplane.options import APISERVER
 from fleet.host.node_host import NodeHost
 from fleet.metrics import FleetCounts
 from fleet.profile.settings import Settings
-from fleet.report.control_plane import REQUESTS, ControlPlaneSampler, Exposition, Sample
+from fleet.report.control_plane import (
+    REQUESTS,
+    Component,
+    ControlPlaneSampler,
+    Exposition,
+    Sample,
+)
 from fleet.report.display import LiveFigures
 from fleet.report.meter import Meter
 from fleet.report.record import judged
@@ -31,18 +37,16 @@ class Server:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        component = SimpleNamespace(name=APISERVER, first=None, last=None, problem="", samples=0)
-        component.lost = 0
-        self.apiserver = component
-        self.components = [component]
+        self.began_s = 0.0  # it counts from then on
+        self.apiserver = Component(APISERVER, cast("Any", None))
+        self.components = [self.apiserver]
 
     async def sample(self) -> None:
         """Take what it tells now."""
-        count = self._now_s() * 100 / 60
+        count = (self._now_s() - self.began_s) * 100 / 60
         rows = {(REQUESTS, "PUT|leases||resource"): [0.0, 0.0, count, count]}
         told = Exposition({}, rows, {REQUESTS: BOUNDS})
-        self.apiserver.last = Sample(APISERVER, self._now_s(), 1.0, 9, told)
-        self.apiserver.first = self.apiserver.first or self.apiserver.last
+        self.apiserver.take(Sample(APISERVER, self._now_s(), 1.0, 9, told))
 
 
 class Watched:
@@ -50,6 +54,7 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
+        self.server = Server(lambda: self.now_s)
         self.counts = FleetCounts()
         self._turn = asyncio.Event()
         self.seen = Observation(
@@ -58,7 +63,7 @@ class Watched:
             cast("Meter", SimpleNamespace(elapsed_s=lambda: self.now_s)),
             cast("FaultControl", SimpleNamespace(on=list, phases=list)),
             None,
-            cast("ControlPlaneSampler", Server(lambda: self.now_s)),
+            cast("ControlPlaneSampler", self.server),
             {},
         )
 
@@ -113,6 +118,23 @@ def test_a_run_on_a_dashboard_has_a_steady_part_and_is_judged(
     [level] = [each for each in figures.slis if each.sli == "MutatingApiCallLatency"]
     assert (level.samples, level.judged, level.met) == (150, True, False)
     assert figures.judgement().outcome == "fail"
+
+
+def test_what_a_server_counted_before_it_was_started_again_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run passed by the calls after the last restart of its API server alone."""
+    run = Watched(monkeypatch)
+
+    async def acts() -> None:
+        await run.stand(10, 4, 20)
+        await run.stand(10, 10, 60)
+        await run.server.sample()
+        run.server.began_s = run.now_s
+        await run.stand(10, 10, 30)
+
+    [level] = [each for each in run.play(acts).slis if each.sli == "MutatingApiCallLatency"]
+    assert (level.samples, level.met) == (150, False)
 
 
 def test_the_longest_of_several_numbers_of_nodes_is_judged(
