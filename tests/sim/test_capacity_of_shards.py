@@ -70,7 +70,7 @@ class Place:
         monkeypatch.setattr(Cluster, "connect", connect)
         monkeypatch.setattr(capacity, "Component", run)
         monkeypatch.setattr(capacity, "ask", self._ask)
-        monkeypatch.setattr("fleet.cluster.runs.SystemClock", lambda: self.wall)
+        monkeypatch.setattr("fleet.cluster.runs.SystemClock.wall_ns", lambda _: self.wall.wall_ns())
 
     def tick(self, _method: str, _path: str) -> None:
         self.api.date_s = int(self.now_s())
