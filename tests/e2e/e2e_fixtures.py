@@ -113,9 +113,9 @@ def world(environment: Path) -> Iterator[World]:
 
 
 @pytest.fixture(scope="module")
-def stage(world: World, request: pytest.FixtureRequest) -> Iterator[Running]:
-    """Run six nodes for all tests of a module, with what its STAGE names as options."""
-    with world.spawn("stage", 6, *getattr(request.module, "STAGE", ())) as run:
+def stage(world: World) -> Iterator[Running]:
+    """Run six nodes for all tests of a module."""
+    with world.spawn("stage", 6) as run:
         run.until_ready()
         yield run
         run.end_well_or_late()
