@@ -141,7 +141,7 @@ class Sandbox:
 def adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:
     """Rebuild a container from its status, which has the runtime's name of its image."""
     image = status.image
-    if spec is not None and image_name(spec.image) == image:
+    if spec is not None and image_name(spec.image) in (image, status.image_id):
         image = spec.image
     container = Container(status.name, status.restart_count, status.container_id, image)
     container.last = status.last_state
@@ -188,9 +188,10 @@ def image_name(image: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def image_id(image: str) -> str:
-    """Return the digest reference of an image, the same on every node."""
-    return digest_name(image_name(image))
+def shown_image(image: str) -> tuple[str, str]:
+    """Return a full name of an image, and its digest reference, the same on every node."""
+    name = image_name(image)
+    return name, digest_name(name)
 
 
 class BackOff:

@@ -19,7 +19,7 @@ from fleet.runtime.containers import image_name
 NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
 LISTS_MAX = 256
-IDS_MAX = 4096
+SHOWN_MAX = 4096
 
 
 class Image(NamedTuple):
@@ -58,7 +58,7 @@ class ImageStore:
         self._by_name: dict[str, int] = {}  # the images that ever had a name, as bits
         self._nodes: dict[int, NodeImages] = {}
         self._lists: dict[int, bytes] = {}
-        self._ids: dict[str, str] = {}
+        self._shown: dict[str, tuple[str, str]] = {}
         self._max = model.kubelet.node_status_max_images
         for each in model.images_preloaded:
             names = tuple(map(image_name, each.names))
@@ -86,17 +86,23 @@ class ImageStore:
         """Return whether every node has an image from its start: no kubelet pulled it."""
         return any(self._by_name[name] & self._preloaded for name in image.names)
 
-    def image_id(self, image: str) -> str:
-        """Return the reference by digest that a container of an image shows as its imageID."""
-        found = self._ids.get(image)
+    def shown(self, image: str) -> tuple[str, str]:
+        """Return what a container of an image shows as its image and its imageID.
+
+        An image that is named by its digest shows its tag, if it has one.
+        Source: containerd, toCRIContainerStatus.
+        """
+        found = self._shown.get(image)
         if found is None:
-            if len(self._ids) >= IDS_MAX:
-                self._ids.clear()
+            if len(self._shown) >= SHOWN_MAX:
+                self._shown.clear()
             name = image_name(image)
             bits = self._by_name.get(name, 0) & self._preloaded
             names = self._images[bits.bit_length() - 1].names if bits else ()
-            found = next((each for each in names if "@" in each), "") or digest_name(name)
-            self._ids[image] = found
+            tags = (each for each in names if "@" not in each)
+            tag = next(tags, name) if "@" in name else name
+            digest = next((each for each in names if "@" in each), "") or digest_name(name)
+            found = self._shown[image] = (tag, digest)
         return found
 
     def used_bytes(self, node: int) -> int:

@@ -328,15 +328,24 @@ def test_a_pod_that_is_deleted_while_its_volume_is_pulled_goes_after_that() -> N
 
 
 def test_an_adopted_node_knows_the_images_of_its_pods() -> None:
+    """One of them is named by its digest, and the statuses of its containers by its tag."""
+    preloaded = next(
+        each.names for each in default_model().images_preloaded if "@" in each.names[0]
+    )
     sim = started()
     sim.create_pod("web")
+    sim.create_pod("by-digest", containers=[container(preloaded[0])])
     sim.run_for(seconds=60)
-    running = sim.server.get("pods", "web", "default")
+    [shown] = sim.status("by-digest")["containerStatuses"]
+    assert (shown["imageID"], shown["image"]) == preloaded
+    running = {name: sim.server.get("pods", name, "default") for name in ("web", "by-digest")}
 
     def setup(server: SimApiServer) -> None:
-        server.create(("pods", "default", "web"), running)
+        for name, each in running.items():
+            server.create(("pods", "default", name), each)
 
     after = Simulation(seed=2, setup=setup)
     after.run_for(seconds=100)
     assert "docker.io/library/nginx:1" in images(after)
     assert "Pulling" not in [each[1] for each in messages(after, "web")]
+    assert [each["restartCount"] for each in after.status("by-digest")["containerStatuses"]] == [0]

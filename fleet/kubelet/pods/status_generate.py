@@ -49,7 +49,7 @@ from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.profile.container_behavior import ProbeKind
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_config import user_json
-from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
+from fleet.runtime.containers import Container, RunState, Sandbox, shown_image
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 
 OWNED_CONDITIONS = frozenset(
@@ -102,7 +102,7 @@ class PodInputs(NamedTuple):
     keeps_last: bool = True  # lastState of a container that ended, though that one is removed
     keeps_initialized: bool = True  # though an init container runs again
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
-    image_id: Callable[[str], str] = image_id
+    shown_image: Callable[[str], tuple[str, str]] = shown_image
     recursive: bool = True  # the runtime handler supports recursive read-only mounts
 
 
@@ -281,6 +281,7 @@ def _present_status(
     else:
         state = container.terminated()
         ready = init and not is_sidecar(spec) and container.exit_code == 0
+    image, image_id = inputs.shown_image(container.image)
     return ContainerStatus(
         name=spec.name,
         state=state,
@@ -288,8 +289,8 @@ def _present_status(
         ready=ready,
         started=started,
         restart_count=container.attempt,
-        image=image_name(container.image),
-        image_id=inputs.image_id(container.image),
+        image=image,
+        image_id=image_id,
         container_id=container.id,
         allocated_json=spec.requests_json,
         resources_json=_resources(spec, pod, inputs) if running else spec.resources_json,

@@ -16,7 +16,7 @@ from fleet.k8s.pods import (
 )
 from fleet.profile.distribution import constant
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR, PodBehavior, select_behavior
-from fleet.runtime.containers import NEVER, BackOff, RunState, image_id, image_name, last_words
+from fleet.runtime.containers import NEVER, BackOff, RunState, image_name, last_words, shown_image
 from fleet.runtime.pod_addresses import AddressPool
 from fleet.runtime.program import Process
 from fleet.runtime.programs import program_of
@@ -329,8 +329,8 @@ def test_image_names_are_spelled_out(image: str, name: str) -> None:
 
 
 def test_an_image_id_is_a_digest() -> None:
-    assert image_id("quay.io/a/b@sha256:00") == "quay.io/a/b@sha256:00"
-    head, _, digest = image_id("host:5000/app:2").partition("@sha256:")
+    assert shown_image("quay.io/a/b@sha256:00") == ("quay.io/a/b@sha256:00",) * 2
+    head, _, digest = shown_image("host:5000/app:2")[1].partition("@sha256:")
     assert head == "host:5000/app"
     assert len(digest) == 64
-    assert image_id("nginx") == image_id("docker.io/library/nginx:latest")
+    assert shown_image("nginx") == shown_image("docker.io/library/nginx:latest")
