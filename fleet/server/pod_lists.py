@@ -19,10 +19,8 @@ NO_STATUS = PodStatus(phase="")
 
 def find_pod(kubelet: VirtualKubelet, namespace: str, name: str) -> Pod | None:
     """Return the pod of a name. Source: GetPodByName."""
-    for pod in pods_of(kubelet):
-        if pod.name == name and pod.namespace == namespace:
-            return pod
-    return None
+    found = (pod for pod in pods_of(kubelet) if (pod.namespace, pod.name) == (namespace, name))
+    return next(found, None)
 
 
 def pods_of(kubelet: VirtualKubelet) -> Iterator[Pod]:
