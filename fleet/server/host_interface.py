@@ -37,11 +37,19 @@ from fleet.runtime.program import Session as ProgramSession
 from fleet.runtime.programs import http_reply, program_of, record
 from fleet.runtime.runtime import Runtime
 
-NOT_FOUND, BAD_REQUEST, SERVER_ERROR = 404, 400, 500
+BAD_REQUEST, SERVER_ERROR = 400, 500
 _PULL_FAILURES = {
     "ErrImagePull": "image can't be pulled",
     "ImagePullBackOff": "trying and failing to pull image",
 }
+
+
+REFUSED = (
+    'failed to execute portforward in network namespace "/var/run/netns/cni-{id}": failed to '
+    'connect to localhost:{port} inside namespace "{id}", IPv4: dial tcp4 127.0.0.1:{port}: '
+    "connect: connection refused IPv6 dial tcp6 [::1]:{port}: connect: connection refused "
+)
+"""What containerd says of a port on which nobody listens: its container does not run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -188,8 +196,8 @@ def exec_in(
 ) -> Session | Refusal:
     """Run a command in a container. Source: GetExec, RunInContainer."""
     target = _target(kubelet, pod, container, now_ns)
-    if isinstance(target, Refusal):
-        return target
+    if target is None:
+        return Refusal(SERVER_ERROR, f'container not found ("{container}")')
     program = program_of(pod, target.spec)
     behavior = kubelet.env.model.behavior_of(pod).container(container)
     process = target.process(now_ns)
@@ -203,8 +211,9 @@ def attach_to(
 ) -> Session | Refusal:
     """Attach to the command that a container runs. Source: GetAttach."""
     target = _target(kubelet, pod, container, now_ns)
-    if isinstance(target, Refusal):
-        return target
+    if target is None:
+        text = f"container {container} not found in pod {pod.name}_{pod.namespace}"
+        return Refusal(SERVER_ERROR, text)
     program = program_of(pod, target.spec)
     session = program.attached(target.process(now_ns), tty=tty) if stdin else None
     if session is None:
@@ -215,8 +224,8 @@ def attach_to(
 def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSession | Refusal:
     """Connect to a port of a pod. Source: GetPortForward; containerd's portForward."""
     target = _target(kubelet, pod, container_of_port(pod, port), now_ns)
-    if isinstance(target, Refusal):
-        return target
+    if target is None:
+        return Refusal(SERVER_ERROR, REFUSED.format(id=pod.uid, port=port))
     behavior = kubelet.env.model.behavior_of(pod).container(target.spec.name)
 
     def answer(path: str, at_ns: int) -> HttpReply:
@@ -227,24 +236,17 @@ def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSe
     return PortSession(answer)
 
 
-def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:
-    """Return a container that runs. Source: findContainer."""
+def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | None:
+    """Return a container if it runs. Source: findContainer."""
     pods, env = kubelet.pods, kubelet.env
-    if pods is None:
-        return _no_pod(pod)
-    sandbox = pods.runtime.sandbox(pod.uid)
+    sandbox = None if pods is None else pods.runtime.sandbox(pod.uid)
     container = None if sandbox is None else sandbox.find(name)
     spec = pod.find(name)
-    refusal = Refusal(SERVER_ERROR, f'container not found ("{name}")')
-    if container is None or spec is None:
-        return refusal
+    if pods is None or container is None or spec is None:
+        return None
     on_change = partial(kubelet.on_container_changed, pod.uid)
     target = Target(pod, spec, container, pods.runtime, env, pods.sources(env), on_change)
-    return refusal if target.has_ended(now_ns) else target
-
-
-def _no_pod(pod: Pod) -> Refusal:
-    return Refusal(NOT_FOUND, f'pod "{pod.name}" does not exist')
+    return None if target.has_ended(now_ns) else target
 
 
 def container_logs(
@@ -252,8 +254,7 @@ def container_logs(
 ) -> LogReader | Refusal:
     """Return a reader of a container's log, or why there is none."""
     pods, env = kubelet.pods, kubelet.env
-    if pods is None:
-        return _no_pod(pod)
+    assert pods is not None, pod.name
     status, runtime = pods.last_status(pod), pods.runtime
     container_id = _container_id(pod.name, status, name, previous=options.previous)
     if isinstance(container_id, Refusal):

@@ -88,8 +88,6 @@ class Streaming:
             pod = endpoints.found_pod(kubelet, asked.parameters)
             if isinstance(pod, Refusal):
                 return pod
-            if pod.find(container) is None:
-                return Refusal(500, f'container not found ("{container}")')
             session = begin(kubelet, pod, container, now_ns=now_ns)
             if not isinstance(session, Refusal) and session.out:
                 self._reactor_thread.perform(session.out)

@@ -99,10 +99,3 @@ def test_a_container_of_which_nothing_is_known_says_one_line() -> None:
     world.create(make_pod())
     world.run(60)
     assert ask(world) == "nginx:1 is started as container c of default/web\n"
-
-
-def test_a_pod_that_nobody_runs_is_not_found() -> None:
-    nobody = cast("VirtualKubelet", SimpleNamespace(pods=None, env=None))
-    refused = container_logs(nobody, make_pod(), "c", LogOptions(), 0)
-    assert isinstance(refused, Refusal)
-    assert refused.code == 404
