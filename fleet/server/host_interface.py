@@ -38,6 +38,7 @@ from fleet.runtime.programs import http_reply, program_of, record
 from fleet.runtime.runtime import Runtime
 
 BAD_REQUEST, SERVER_ERROR = 400, 500
+ATTACHED = 0  # how an attachment ends, whatever the container's exit code. Source: ServeAttach
 _PULL_FAILURES = {
     "ErrImagePull": "image can't be pulled",
     "ImagePullBackOff": "trying and failing to pull image",
@@ -118,13 +119,15 @@ class ExecSession:
         self._note_changes(now_ns)
         if found.exit_code is None and not self._is_over and self._target.has_ended(now_ns):
             self._session.close(now_ns)
-            return found._replace(exit_code=KILLED, wake_ns=None, more=False)
-        if found.exit_code is not None and not self._is_over:
+            found = found._replace(exit_code=KILLED, wake_ns=None, more=False)
+        elif found.exit_code is not None and not self._is_over:
             self._is_over = True
             if self._ends_container:
                 self._end_container(found.exit_code, now_ns)
         if found.exit_code is None and found.wake_ns is None and not found.more:
             return found._replace(wake_ns=now_ns + NS_PER_S)  # the container may end
+        if found.exit_code and self._ends_container:
+            return found._replace(exit_code=ATTACHED)
         return found
 
     def _end_container(self, code: int, now_ns: int) -> None:
@@ -176,7 +179,7 @@ class AttachSession(DeafSession):
     def advance(self, limit: int, now_ns: int) -> Output:
         """Return at most so many bytes of what was said up to an instant."""
         chunk = self._reader.read(limit, now_ns)
-        code = self._target.container.exit_code if chunk.is_over else None
+        code = ATTACHED if chunk.is_over else None
         more = chunk.wake_ns is None and not chunk.is_over
         return Output(chunk.data, b"", chunk.wake_ns, more, code)
 

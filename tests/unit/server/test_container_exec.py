@@ -114,6 +114,14 @@ def test_to_attach_is_to_hear_what_comes() -> None:
     assert session.advance(FAR, world.now_ns).stdout == b"tick\n" * 3
 
 
+def test_an_attachment_says_nothing_of_how_its_container_ended() -> None:
+    world = started("sh", "-c", "sleep 20; exit 3")
+    session = attached(world)
+    assert isinstance(session, AttachSession)
+    world.run(20)
+    assert session.advance(FAR, world.now_ns).exit_code == 0
+
+
 def is_ready(world: World) -> bool:
     world.run(5)
     return world.container().ready
