@@ -39,6 +39,8 @@ from fleet.runtime.runtime import Runtime
 
 BAD_REQUEST, SERVER_ERROR = 400, 500
 ATTACHED = 0  # how an attachment ends, whatever the container's exit code. Source: ServeAttach
+_EMPTIED = frozenset(("Evicted", "Preempting"))
+"""Why pods ended whose containers a kubelet removes at once. Source: ShouldPodContentBeRemoved."""
 _PULL_FAILURES = {
     "ErrImagePull": "image can't be pulled",
     "ImagePullBackOff": "trying and failing to pull image",
@@ -255,17 +257,21 @@ def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target
 def container_logs(
     kubelet: VirtualKubelet, pod: Pod, name: str, options: LogOptions, _now_ns: int
 ) -> LogReader | Refusal:
-    """Return a reader of a container's log, or why there is none."""
+    """Return a reader of a container's log, or why there is none.
+
+    A kubelet keeps the last one of a container's instances that have ended, with its log.
+    Source: pkg/kubelet/pod_container_deletor.go, getContainersToDeleteInPod.
+    """
     pods, env = kubelet.pods, kubelet.env
     assert pods is not None, pod.name
     status, runtime = pods.last_status(pod), pods.runtime
-    container_id = _container_id(pod.name, status, name, previous=options.previous)
+    found, spec = _find(status, name), pod.find(name)
+    where = f'container "{name}" in pod "{pod.name}"'
+    if found is None or spec is None:
+        return _refusal(f"{where} is not available")
+    container_id = _container_id(found, where, previous=options.previous)
     if isinstance(container_id, Refusal):
         return container_id
-    spec = pod.find(name)
-    found = _find(status, name)
-    if spec is None or found is None:
-        return _not_available(pod.name, name)
     sandbox = runtime.sandbox(pod.uid)
     container = None if sandbox is None else sandbox.find(name)
     ended: Callable[[int], int | None]
@@ -274,10 +280,11 @@ def container_logs(
         begun_ns = container.begun_ns or started_s * NS_PER_S - env.wall_offset_ns
         ended = partial(_ended_ns, runtime, pod, container)
     else:
-        # It is gone, but its log stays as long as its pod: its status says when it ran.
+        # It is gone, but its log may stay as long as its pod: its status says when it ran.
         state = _terminated(found, container_id)
-        if state is None:
-            return _not_available(pod.name, name)
+        is_replaced = state is found.last_state and isinstance(found.state, TerminatedState)
+        if state is None or is_replaced or status.reason in _EMPTIED:
+            return _refusal(f"unable to retrieve container logs for {container_id}")
         attempt = found.restart_count - (state is found.last_state)
         started_s = state.started_s
         begun_ns = started_s * NS_PER_S - env.wall_offset_ns
@@ -299,10 +306,6 @@ def _terminated(status: ContainerStatus, container_id: str) -> TerminatedState |
     return None
 
 
-def _not_available(pod_name: str, name: str) -> Refusal:
-    return _refusal(f'container "{name}" in pod "{pod_name}" is not available')
-
-
 def _at(end_ns: int, _now_ns: int) -> int:
     return end_ns
 
@@ -317,12 +320,8 @@ def _ended_ns(runtime: Runtime, pod: Pod, container: Container, now_ns: int) -> 
     return None
 
 
-def _container_id(pod_name: str, status: PodStatus, name: str, *, previous: bool) -> str | Refusal:
+def _container_id(found: ContainerStatus, where: str, *, previous: bool) -> str | Refusal:
     """Return the container whose log is meant. Source: validateContainerLogStatus."""
-    found = _find(status, name)
-    where = f'container "{name}" in pod "{pod_name}"'
-    if found is None:
-        return _refusal(f"{where} is not available")
     last = found.last_state.container_id if found.last_state is not None else ""
     if previous:
         return last or _refusal(f"previous terminated {where} not found")

@@ -5,9 +5,11 @@ from typing import cast
 
 from world.pod_world import UID, World, container, make_pod
 
-from fleet.k8s.pods import MountSpec, ScriptSpec, VolumeSpec
+from fleet.k8s.effects import Outbox
+from fleet.k8s.pods import MountSpec, ScriptSpec, TerminatedState, VolumeSpec
 from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.pod_worker import PodKill
 from fleet.runtime.container_log import LogReader
 from fleet.server.host_interface import container_logs
 
@@ -51,7 +53,7 @@ def test_a_container_that_waits_has_none() -> None:
 def test_a_restart_leaves_the_log_before_it() -> None:
     world = World()
     world.create(make_pod(container("c", "sh", "-c", "echo hello; sleep 5; exit 1")))
-    world.run(30)
+    world.run(9)
     assert world.container().restart_count > 0
     assert ask(world) == "hello\n"
     assert ask(world, LogOptions(previous=True)) == "hello\n"
@@ -99,3 +101,22 @@ def test_a_container_of_which_nothing_is_known_says_one_line() -> None:
     world.create(make_pod())
     world.run(60)
     assert ask(world) == "nginx:1 is started as container c of default/web\n"
+
+
+def test_a_log_goes_with_its_container() -> None:
+    """Of a container a kubelet keeps the instance that ended last; of an evicted pod none."""
+    world = World()
+    world.create(make_pod(container("c", "sh", "-c", "echo hello; sleep 5; exit 1")))
+    world.run(30)
+    last = world.container().last_state
+    assert isinstance(last, TerminatedState)
+    text = f"unable to retrieve container logs for {last.container_id}"
+    assert ask(world, LogOptions(previous=True)) == Refusal(400, text)
+    assert ask(world) == "hello\n"
+    out: Outbox = []
+    killed = PodKill("Evicted", "", 1)
+    world.loop._syncer.kill_pod(world.loop.workers[UID], killed, world.turn(out))
+    world.execute(out)
+    world.run(60)
+    text = f"unable to retrieve container logs for {world.container().container_id}"
+    assert ask(world) == Refusal(400, text)
