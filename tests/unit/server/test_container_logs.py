@@ -110,13 +110,12 @@ def test_a_log_goes_with_its_container() -> None:
     world.run(30)
     last = world.container().last_state
     assert isinstance(last, TerminatedState)
-    text = f"unable to retrieve container logs for {last.container_id}"
-    assert ask(world, LogOptions(previous=True)) == Refusal(400, text)
+    gone = "unable to retrieve container logs for "
+    assert ask(world, LogOptions(previous=True)) == Refusal(400, gone + last.container_id)
     assert ask(world) == "hello\n"
     out: Outbox = []
     killed = PodKill("Evicted", "", 1)
     world.loop._syncer.kill_pod(world.loop.workers[UID], killed, world.turn(out))
     world.execute(out)
     world.run(60)
-    text = f"unable to retrieve container logs for {world.container().container_id}"
-    assert ask(world) == Refusal(400, text)
+    assert ask(world) == Refusal(400, gone + world.container().container_id)

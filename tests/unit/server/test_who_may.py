@@ -100,7 +100,9 @@ class Client:
     """One connection."""
 
     def __init__(self, http: NodeHttp, index: int, certificate: Json | None) -> None:
-        self.transport = Transport(sockname=(f"127.128.0.{index + 1}", 10250), peercert=certificate)
+        tls = SimpleNamespace(getpeercert=lambda binary_form: b"abc" * binary_form)
+        name = f"127.128.0.{index + 1}", 10250
+        self.transport = Transport(sockname=name, peercert=certificate, ssl_object=tls)
         self.transport.protocol = http()
         self.transport.protocol.connection_made(self.transport)
 
