@@ -19,7 +19,6 @@ from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
-    PodStatus,
     RunningState,
     TerminatedState,
     WaitingState,
@@ -265,7 +264,8 @@ def container_logs(
     pods, env = kubelet.pods, kubelet.env
     assert pods is not None, pod.name
     status, runtime = pods.last_status(pod), pods.runtime
-    found, spec = _find(status, name), pod.find(name)
+    listed = chain(status.containers, status.init_containers, status.ephemeral_containers)
+    found, spec = next((each for each in listed if each.name == name), None), pod.find(name)
     where = f'container "{name}" in pod "{pod.name}"'
     if found is None or spec is None:
         return _refusal(f"{where} is not available")
@@ -335,11 +335,6 @@ def _container_id(found: ContainerStatus, where: str, *, previous: bool) -> str 
     assert isinstance(state, WaitingState), state
     why = _PULL_FAILURES.get(state.reason, state.reason)
     return _refusal(f"{where} is waiting to start: {why}")
-
-
-def _find(status: PodStatus, name: str) -> ContainerStatus | None:
-    listed = chain(status.containers, status.init_containers, status.ephemeral_containers)
-    return next((each for each in listed if each.name == name), None)
 
 
 def _refusal(text: str) -> Refusal:

@@ -26,7 +26,6 @@ UPGRADE_REQUIRED = "Upgrade request required"
 NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
 STREAMS = "exec, attach and port-forward streams"
 FORWARDED = "forwarded connections"
-TOO_MANY = "too many streams\n"
 
 
 class Streaming:
@@ -53,7 +52,7 @@ class Streaming:
     ) -> web.StreamResponse:
         """Begin a session unless too many are open. Source: ErrorTooManyInFlight."""
         with self.sessions.held() as is_admitted:
-            return await answer(asked) if is_admitted else text(429, TOO_MANY)
+            return await answer(asked) if is_admitted else text(429, "too many streams\n")
 
     # ---- exec, attach ----
 
