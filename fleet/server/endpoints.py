@@ -159,7 +159,6 @@ class Asked(NamedTuple):
 
     request: web.BaseRequest
     node: NodeId
-    node_name: str
     configuration: KubeletConfiguration
     parameters: dict[str, str]
 

@@ -157,7 +157,7 @@ class ExecSession:
 class AttachSession(DeafSession):
     """What a container says from now on; it hears nothing."""
 
-    def __init__(self, target: Target, now_ns: int) -> None:
+    def __init__(self, target: Target, now_ns: int, *, tty: bool) -> None:
         pod, env = target.pod, target.env
         behavior = env.model.behavior_of(pod)
         container = target.container
@@ -166,6 +166,7 @@ class AttachSession(DeafSession):
         lines = target.runtime.log(pod, target.spec, behavior, *at, target.sources)
         options = LogOptions(follow=True, since_ns=env.wall_ns(now_ns), tail_lines=1)
         self._target = target
+        self._line_end = b"\r\n" if tty else b"\n"  # a terminal writes both, a log keeps one
         self._reader = LogReader(
             lines, target.start_ns, env.wall_offset_ns, self._ended_ns, options
         )
@@ -182,7 +183,8 @@ class AttachSession(DeafSession):
         chunk = self._reader.read(limit, now_ns)
         code = ATTACHED if chunk.is_over else None
         more = chunk.wake_ns is None and not chunk.is_over
-        return Output(chunk.data, b"", chunk.wake_ns, more, code)
+        data = chunk.data.replace(b"\n", self._line_end)
+        return Output(data, b"", chunk.wake_ns, more, code)
 
 
 Session = ExecSession | AttachSession
@@ -221,7 +223,7 @@ def attach_to(
     program = program_of(pod, target.spec)
     session = program.attached(target.process(now_ns), tty=tty) if stdin else None
     if session is None:
-        return AttachSession(target, now_ns)
+        return AttachSession(target, now_ns, tty=tty)
     return ExecSession(target, session, ends_container=True)
 
 

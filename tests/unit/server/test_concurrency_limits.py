@@ -53,7 +53,7 @@ def asked() -> Asked:
     request = SimpleNamespace(query=query, headers=CIMultiDict())
     configuration = SimpleNamespace(feature_gates={})
     parameters = {"podNamespace": "n", "podID": "p", "containerName": "c"}
-    return Asked(request, 0, "n-0", configuration, parameters)  # type: ignore[arg-type]
+    return Asked(request, 0, configuration, parameters)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("endpoint", [*SESSIONS, Endpoint.CONTAINER_LOGS])

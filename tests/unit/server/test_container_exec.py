@@ -45,9 +45,9 @@ def begun(world: World, *words: str, tty: bool = False) -> ExecSession:
     return session
 
 
-def attached(world: World, name: str = "c") -> Session | Refusal:
+def attached(world: World, name: str = "c", *, tty: bool = False) -> Session | Refusal:
     at = (kubelet(world), pod_of(world), name)
-    return attach_to(*at, stdin=False, tty=False, now_ns=world.now_ns)
+    return attach_to(*at, stdin=False, tty=tty, now_ns=world.now_ns)
 
 
 def run(world: World, *words: str) -> Output:
@@ -107,11 +107,12 @@ def test_what_the_script_writes_a_command_sees_when_it_is_written() -> None:
 
 def test_to_attach_is_to_hear_what_comes() -> None:
     world = started("sh", "-c", "while true; do echo tick; sleep 1; done")
-    session = attached(world)
-    assert isinstance(session, AttachSession)
-    session.advance(FAR, world.now_ns)
-    world.run(3)
-    assert session.advance(FAR, world.now_ns).stdout == b"tick\n" * 3
+    sessions = attached(world), attached(world, tty=True)
+    for session, said in zip(sessions, (b"tick\n", b"tick\r\n"), strict=True):
+        assert isinstance(session, AttachSession)
+        session.advance(FAR, world.now_ns)
+        world.run(3)
+        assert session.advance(FAR, world.now_ns).stdout == said * 3
 
 
 def test_an_attachment_says_nothing_of_how_its_container_ended() -> None:
