@@ -114,8 +114,7 @@ def test_a_log_goes_with_its_container() -> None:
     assert ask(world, LogOptions(previous=True)) == Refusal(400, gone + last.container_id)
     assert ask(world) == "hello\n"
     out: Outbox = []
-    killed = PodKill("Evicted", "", 1)
-    world.loop._syncer.kill_pod(world.loop.workers[UID], killed, world.turn(out))
+    world.loop._syncer.kill_pod(world.loop.workers[UID], PodKill("Evicted", "", 1), world.turn(out))
     world.execute(out)
     world.run(60)
     assert ask(world) == Refusal(400, gone + world.container().container_id)
