@@ -102,7 +102,7 @@ class Streaming:
         socket = await _accept(request, sessions.WEB_SOCKET_PROTOCOLS)
         if socket is None:
             return text(403, "")
-        client = sessions.WebSocketClient(socket)
+        client = sessions.WebSocketClient(socket, _words(request))
         first = sessions.Channel.STDOUT if wanted.stdout else sessions.Channel.ERROR
         if wanted.stderr and not wanted.stdout:
             first = sessions.Channel.STDERR
@@ -119,7 +119,7 @@ class Streaming:
             return chosen
         response = UpgradeResponse(SPDY, {VERSION: chosen})
         stream = await response.take_over(request)
-        client = sessions.SpdyClient(stream)
+        client = sessions.SpdyClient(stream, _words(request))
         try:
             if await client.wait_for_streams(wanted):
                 await sessions.Conversation(
@@ -160,6 +160,11 @@ class Streaming:
         response = UpgradeResponse(SPDY, {VERSION: chosen})
         await SpdyPortForward(await response.take_over(request), forwarder).run()
         return response
+
+
+def _words(request: web.BaseRequest) -> str:
+    """Return containerd's words before an exit code. Source: its streamRuntime.Exec."""
+    return f"error executing command [{' '.join(request.query.getall('command', []))}], exit code"
 
 
 async def _accept(
