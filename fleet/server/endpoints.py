@@ -99,9 +99,9 @@ def log_options(
         (tail_lines is not None and tail_lines < 0)
         or (limit_bytes is not None and limit_bytes < 1)
         or (since_s is not None and (since_s < 1 or since_time_ns is not None))
+        or stream not in STREAMS
+        or (stream != "All" and tail_lines is not None)
     ):
-        return INVALID
-    if splits_streams and (stream not in STREAMS or (stream != "All" and tail_lines is not None)):
         return INVALID
     if not splits_streams and stream != "All":
         return Refusal(
