@@ -210,12 +210,6 @@ def test_a_refused_pod_that_is_deleted_before_housekeeping_leaves_nothing_behind
     assert not _running(sim)
 
 
-def ready_since(sim: Simulation, name: str) -> str:
-    [found] = [each for each in sim.status(name)["conditions"] if each["type"] == "Ready"]
-    assert found["status"] == "True"
-    return str(found["lastTransitionTime"])
-
-
 @pytest.mark.parametrize(("exit_code", "phase"), [(0, "Succeeded"), (3, "Failed")])
 def test_pods_that_run_are_admitted_anew(exit_code: int, phase: str) -> None:
     """One whose label has gone is refused, ended by housekeeping, and told as it ended."""
