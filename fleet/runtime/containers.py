@@ -194,32 +194,39 @@ def image_id(image: str) -> str:
 
 
 class BackOff:
-    """How long a failing container must wait: 10 s, doubling to 300 s or what is configured.
+    """How long what failed must wait: 10 s, doubling to 300 s or what is configured.
 
-    An entry is (delay, time of the last bump); one that saw no exit for 600 s starts again.
+    An entry is (delay, time of the last bump, why); one that saw no failure for 600 s starts again.
     Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
     """
 
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[PodUid, str], tuple[int, int]] = {}
+        self._entries: dict[tuple[PodUid, str], tuple[int, int, str]] = {}
 
     def wait_ns(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> int:
         """Return the whole delay that is still being waited for, 0 when it may start now."""
-        delay_ns, bumped_ns = self._entries.get((uid, name), (0, 0))
+        delay_ns, bumped_ns, _ = self._entries.get((uid, name), (0, 0, ""))
         if finished_ns - bumped_ns > BACKOFF_FORGET_NS:
             return 0
         return delay_ns if now_ns - finished_ns < delay_ns else 0
 
-    def next(self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int) -> None:
+    def reason(self, uid: PodUid, name: str, now_ns: int) -> str:
+        """Return why to wait since the last bump, "" if it is over: IsInBackOffSinceUpdate."""
+        delay_ns, bumped_ns, why = self._entries.get((uid, name), (0, 0, ""))
+        return why if now_ns - bumped_ns < delay_ns else ""
+
+    def next(
+        self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int, why: str = ""
+    ) -> None:
         """Count one more start after an exit; `max_ns` is maxContainerRestartPeriod."""
         entry = self._entries.get((uid, name))
         if entry is None or finished_ns - entry[1] > BACKOFF_FORGET_NS:
             delay_ns = min(BACKOFF_FIRST_NS, max_ns)
         else:
             delay_ns = min(entry[0] * 2, max_ns)
-        self._entries[uid, name] = (delay_ns, now_ns)
+        self._entries[uid, name] = (delay_ns, now_ns, why)
 
     def forget(self, uid: PodUid) -> None:
         """Drop the entries of a pod."""

@@ -41,11 +41,9 @@ from fleet.profile.image_behavior import (
 from fleet.profile.kubelet_configuration import CredentialProvider
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
-from fleet.runtime.containers import Sandbox
+from fleet.runtime.containers import BackOff, Sandbox
 
-BACKOFF_FIRST_NS = 10 * NS_PER_S  # imageBackOffPeriod
 BACKOFF_MAX_NS = 300 * NS_PER_S  # MaxImageBackOff
-BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS  # flowcontrol.Backoff forgets after twice the maximum
 QPS_EXCEEDED = "pull QPS exceeded"
 ERR_IMAGE_PULL = "ErrImagePull"
 _CRI_ERRORS = {
@@ -89,14 +87,6 @@ class _Pull(NamedTuple):
     error: str
 
 
-class _BackOff(NamedTuple):
-    """How long an image that failed must wait, since when, and what the failure was."""
-
-    delay_ns: int
-    since_ns: int
-    error: str
-
-
 READY = Ensured()
 
 
@@ -104,11 +94,11 @@ READY = Ensured()
 class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
+    _back_off: BackOff  # of images by their names, too
     _pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
     # when each of the pullers is free again; a heap
     _turns: list[int] = field(default_factory=list)
     _limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
-    _back_off: dict[tuple[PodUid, str], _BackOff] | None = None
 
     def ensure(self, wanted: Wanted, turn: Turn) -> Ensured:
         """Look whether an image is there, and begin to pull it if it has to be.
@@ -164,12 +154,6 @@ class ImageManager:
         )
         return Ensured(((Reason.PULLED, text),))
 
-    def forget(self, uid: PodUid) -> None:
-        """Drop what is kept of a pod."""
-        if self._back_off is not None:
-            kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
-            self._back_off = kept or None
-
     def _is_usable(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> bool:
         """Return whether a node has an image, and the pod may use it.
 
@@ -198,14 +182,11 @@ class ImageManager:
 
     def _waiting(self, wanted: Wanted, now_ns: int) -> Ensured | None:
         """Return that an image is in back-off, if it is."""
-        key = (wanted.uid, wanted.image)
-        entry = self._back_off.get(key) if self._back_off is not None else None
-        if entry is None or now_ns - entry.since_ns >= entry.delay_ns:
+        error = self._back_off.reason(wanted.uid, wanted.image, now_ns)
+        if not error:
             return None
         text = f'Back-off pulling image "{wanted.image}"'
-        return _failed(
-            "ImagePullBackOff", f"{text}: {entry.error}", (Reason.BACK_OFF_PULL_IMAGE, text)
-        )
+        return _failed("ImagePullBackOff", f"{text}: {error}", (Reason.BACK_OFF_PULL_IMAGE, text))
 
     def _begin(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> _Pull:
         """Plan a pull: when its turn comes, how long it takes, how it ends."""
@@ -277,14 +258,8 @@ class ImageManager:
                 reason = name
                 rest = error.removeprefix(name)
                 text = f"image pull failed for {pull.image} because {cause}{rest}"
-        if self._back_off is None:
-            self._back_off = {}
-        key = (uid, pull.image)
-        old = self._back_off.get(key)
-        delay_ns = BACKOFF_FIRST_NS
-        if old is not None and now_ns - old.since_ns <= BACKOFF_FORGET_NS:
-            delay_ns = min(old.delay_ns * 2, BACKOFF_MAX_NS)
-        self._back_off[key] = _BackOff(delay_ns, now_ns, f"{reason}: {text}")
+        why = f"{reason}: {text}"
+        self._back_off.next(uid, pull.image, now_ns, now_ns, BACKOFF_MAX_NS, why)
         return _failed(
             reason, text, (Reason.FAILED, f'Failed to pull image "{pull.image}": {error}')
         )

@@ -69,7 +69,10 @@ class KubeRuntimeManager:
     _probes: ProbeManager
     _allocations: AllocationManager
     _back_off: BackOff = field(default_factory=BackOff)
-    _images: ImageManager = field(default_factory=ImageManager)
+    _images: ImageManager = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._images = ImageManager(self._back_off)
 
     def sync_pod(
         self, worker: PodWorker, turn: Turn, *, restart_all: bool = False
@@ -545,4 +548,3 @@ class KubeRuntimeManager:
         """Drop what is kept of a pod."""
         self._runtime.remove(uid)
         self._back_off.forget(uid)
-        self._images.forget(uid)
