@@ -355,7 +355,7 @@ class KubeRuntimeManager:
         event, waiting = back_off_texts(pod, spec, wait_ns)
         turn.event(pod, Reason.BACK_OFF, event, spec)
         worker.note_reason(spec.name, WaitingState("CrashLoopBackOff", waiting))
-        worker.fail(exit_ns + wait_ns)
+        worker.fail(exit_ns + wait_ns if turn.env.model.release.awaits_back_off else 0)
         return True
 
     def _missing_secrets(self, pod: Pod, turn: Turn) -> list[str]:
