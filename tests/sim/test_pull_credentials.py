@@ -104,23 +104,10 @@ def test_the_image_of_a_volume_is_pulled_with_a_token_too() -> None:
     assert asked(sim) == ["GET", "POST", "GET"][: 3 if is_twice else 2]
 
 
-@pytest.mark.parametrize(
-    ("light", "spec"),
-    [
-        (True, {}),
-        (
-            False,
-            {
-                "kubeletConfiguration": {
-                    "featureGates": {"KubeletServiceAccountTokenForCredentialProviders": False}
-                }
-            },
-        ),
-    ],
-    ids=["light", "gate"],
-)
-def test_who_asks_for_no_token(spec: Object, *, light: bool) -> None:
-    sim = started(provider(), light=light, **spec)
+@pytest.mark.parametrize("light", [True, False])
+def test_who_asks_for_no_token(*, light: bool) -> None:
+    gates = {"KubeletServiceAccountTokenForCredentialProviders": light}
+    sim = started(provider(), light=light, kubeletConfiguration={"featureGates": gates})
     create(sim, "p")
     assert sim.phase("p") == "Running"
     assert asked(sim) == []
