@@ -34,6 +34,7 @@ from fleet.kubelet.pod_worker import (
     Kills,
     PodWorker,
     SyncStage,
+    WorkerState,
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
@@ -128,6 +129,8 @@ class KubeRuntimeManager:
         error = sandbox_error(pod, turn)
         if not error:
             error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
+        if error and worker.state is not WorkerState.SYNC:
+            return SyncStage.COMPLETE  # a pod that is to end needs none
         if error:
             counts.sandbox_errors += 1
             message = f"Failed to create pod sandbox: {error}"
