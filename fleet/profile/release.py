@@ -84,7 +84,6 @@ class Release:
         "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, "
         "but only found {freed} bytes eligible to free."
     )
-    pulled_text: str = 'Container image "%s" already present on machine'
 
     # Containers: `{}` is the name
     created_text: str = "Created container: {}"

@@ -62,11 +62,15 @@ def test_each_provider_that_matches_is_asked() -> None:
     assert asked(sim) == ["GET", "POST", "GET", "POST"]
 
 
-def test_an_image_that_is_there_needs_no_credentials() -> None:
-    sim = started(provider())
+@pytest.mark.parametrize("checks", [True, False])
+def test_an_image_that_is_there_needs_no_credentials(*, checks: bool) -> None:
+    gates = {"KubeletEnsureSecretPulledImages": checks}
+    sim = started(provider(), kubeletConfiguration={"featureGates": gates})
     create(sim, "p")
     create(sim, "q", container(imagePullPolicy="IfNotPresent"))
     assert sim.phase("q") == "Running"
+    [pulled] = sim.events("Pulled", "q")
+    assert pulled["message"].endswith("can be accessed by the pod") == checks
     assert asked(sim) == ["GET", "POST"]
 
 

@@ -173,7 +173,9 @@ class ImageManager:
     ) -> Ensured | None:
         """Return how an image is that is not to be pulled now, None when it is."""
         if wanted.policy != "Always" and self._is_usable(wanted, reference, turn):
-            text = turn.env.model.release.pulled_text % wanted.image
+            checks = turn.env.model.release.checks_credentials
+            usable = " and can be accessed by the pod" if checks else ""
+            text = f'Container image "{wanted.image}" already present on machine{usable}'
             return Ensured(((Reason.PULLED, text),))
         if wanted.policy == "Never":
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
