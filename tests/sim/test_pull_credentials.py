@@ -62,6 +62,22 @@ def test_each_provider_that_matches_is_asked() -> None:
     assert asked(sim) == ["GET", "POST", "GET", "POST"]
 
 
+def test_an_image_in_back_off_is_asked_for_too() -> None:
+    sim = started(provider())
+    create(sim, "p", annotations={"fleet.emulator/pull-error": "NotFound"})
+    sim.run_for(seconds=60)
+    looks = [each for each in sim.events(about="p") if each["reason"] in {"Pulling", "BackOff"}]
+    assert asked(sim).count("GET") == sum(each["count"] for each in looks) > 4
+
+
+def test_a_container_that_restarts_waits_as_long_as_without_a_provider() -> None:
+    sim = started(provider())
+    create(sim, "p", annotations={"fleet.emulator/exit-code": "1"})
+    sim.run_for(seconds=90)
+    [status] = sim.status("p")["containerStatuses"]
+    assert status["restartCount"] == 4
+
+
 @pytest.mark.parametrize("checks", [True, False])
 def test_an_image_that_is_there_needs_no_credentials(*, checks: bool) -> None:
     gates = {"KubeletEnsureSecretPulledImages": checks}
@@ -74,20 +90,14 @@ def test_an_image_that_is_there_needs_no_credentials(*, checks: bool) -> None:
     assert asked(sim) == ["GET", "POST"]
 
 
-@pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1)])
-def test_an_account_has_to_have_the_annotations(key: str, calls: int) -> None:
-    sim = started(provider(requiredServiceAccountAnnotationKeys=[key]))
+@pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1), ("", 1)])
+def test_an_account_has_to_be_there_with_the_annotations(key: str, calls: int) -> None:
+    sim = started(provider(requiredServiceAccountAnnotationKeys=[key] if key else []))
+    if not key:
+        sim.server.remove(("serviceaccounts", "default", "default"))
     create(sim, "p")
     assert sim.phase("p") == "Running"
     assert len(asked(sim)) == calls
-
-
-def test_an_account_that_is_not_there_is_left_out() -> None:
-    sim = started(provider())
-    sim.server.remove(("serviceaccounts", "default", "default"))
-    create(sim, "p")
-    assert sim.phase("p") == "Running"
-    assert asked(sim) == ["GET"]
 
 
 @pytest.mark.parametrize(("image", "phase"), [("a.example/team", "Running"), ("b", "Pending")])

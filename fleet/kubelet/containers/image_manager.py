@@ -115,7 +115,7 @@ class ImageManager:
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
         if not turn.env.fidelity.pulls_images and behavior.error is None and policy != "Never":
             return READY
-        settled = self._without_pull(wanted, reference, turn)
+        settled = self._without_pull(wanted, reference, turn) or self._waiting(wanted, turn.now_ns)
         if settled is not None:
             return settled
         pull = self._begin(wanted, reference, turn)
@@ -128,7 +128,10 @@ class ImageManager:
         return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
 
     def would_pull(self, wanted: Wanted, turn: Turn) -> str:
-        """Return the full name of an image that `ensure` would pull now, "" if it would not."""
+        """Return the full name of an image that `ensure` would pull, if need be after a back-off.
+
+        "" if it would not. Source: EnsureImageExists, pullImage.
+        """
         reference = parse_image(wanted.image)
         if reference.error or self._without_pull(wanted, reference, turn) is not None:
             return ""
@@ -171,7 +174,7 @@ class ImageManager:
     def _without_pull(
         self, wanted: Wanted, reference: ImageReference, turn: Turn
     ) -> Ensured | None:
-        """Return how an image is that is not to be pulled now, None when it is."""
+        """Return how an image is that is not to be pulled, None when it is."""
         if wanted.policy != "Always" and self._is_usable(wanted, reference, turn):
             checks = turn.env.model.release.checks_credentials
             usable = " and can be accessed by the pod" if checks else ""
@@ -180,7 +183,7 @@ class ImageManager:
         if wanted.policy == "Never":
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
             return _failed("ErrImageNeverPull", text, (Reason.ERR_IMAGE_NEVER_PULL, text))
-        return self._waiting(wanted, turn.now_ns)
+        return None
 
     def _waiting(self, wanted: Wanted, now_ns: int) -> Ensured | None:
         """Return that an image is in back-off, if it is."""

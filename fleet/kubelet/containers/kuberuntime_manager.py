@@ -262,12 +262,14 @@ class KubeRuntimeManager:
             return None
         while worker.plan:
             spec = worker.plan[0]
-            if self._is_in_back_off(worker, spec, turn):
+            if worker.lookup is None and self._is_in_back_off(worker, spec, turn):
                 self._skip_first(worker)
                 continue
-            if self._looks_up(worker, spec.name, spec.image, spec.pull_policy, turn):
+            image = (spec.name, spec.image, spec.pull_policy)
+            ensured = self._without_volume(worker, spec)
+            if ensured is None and self._looks_up(worker, *image, turn):
                 return None
-            ensured = self._ensure_image(worker, spec, turn)
+            ensured = ensured or self._ensure(worker, *image, turn)
             if not self._take_image(worker, ensured, turn):
                 continue
             if ensured.due_ns:
@@ -372,18 +374,16 @@ class KubeRuntimeManager:
         names = pod.spec.pull_secrets
         return [name for name in names if not objects.exists(WatchKind.SECRET, space, name)]
 
-    def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
-        """Make sure that the image is there, or begin to pull it, unless a volume's is missing.
+    def _without_volume(self, worker: PodWorker, spec: ContainerSpec) -> Ensured | None:
+        """Return how a container fails for want of a volume's image, None if it has them all.
 
         Each mount is reported, the last one counts. Source: toKubeContainerImageVolumes.
         """
         failures = worker.image_failures or {}
         mounts = orjson.loads(spec.volume_mounts_json or b"[]") if failures else ()
         found = [failures[each["name"]] for each in mounts if each["name"] in failures]
-        if found:
-            events = ((Reason.FAILED, f"Error: {each.reason}") for each in found)
-            return Ensured(tuple(events), 0, found[-1])
-        return self._ensure(worker, spec.name, spec.image, spec.pull_policy, turn)
+        events = ((Reason.FAILED, f"Error: {each.reason}") for each in found)
+        return Ensured(tuple(events), 0, found[-1]) if found else None
 
     def _ensure(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> Ensured:
         wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
