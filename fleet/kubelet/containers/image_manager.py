@@ -30,7 +30,6 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import CredentialLookup, PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.profile.image_behavior import (
-    TIMEOUT_NS,
     ImageBehavior,
     ImageReference,
     PullError,
@@ -208,13 +207,10 @@ class ImageManager:
         if cause is not None:
             u = turn.env.draws.uniform(turn.node, _STREAM_ERROR << 32 | stream, turn.now_ns)
             error = pull_error_text(cause, reference) if u < behavior.error_rate else ""
+        duration_ns = 0
         if is_timed and not self._may_pull(model, began_ns):
-            error, duration_ns = QPS_EXCEEDED, 0
-        elif not is_timed:
-            duration_ns = 0
-        elif error and cause is PullError.TIMEOUT:
-            duration_ns = TIMEOUT_NS
-        else:
+            error = QPS_EXCEEDED
+        elif is_timed:
             u = turn.env.draws.uniform(turn.node, _STREAM_TIME << 32 | stream, turn.now_ns)
             # When another pod's pull of the same image ends, 0 for none.
             pulls = self._pulls.values() if self._pulls is not None else ()
@@ -226,8 +222,7 @@ class ImageManager:
             if not error:
                 duration_ns = max(duration_ns, other_ns - began_ns)
         done_ns = began_ns + duration_ns
-        kubelet = model.kubelet
-        if is_timed and (kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls):
+        if is_timed:
             heapq.heappush(self._turns, done_ns)
         return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error)
 
