@@ -181,16 +181,26 @@ def container_id(uid: PodUid, name: str, attempt: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def image_name(image: str) -> str:
+def full_name(image: str) -> str:
     """Return how containerd spells an image: registry, library and tag written out."""
     found = parse_image(image)
     return image if found.error else found.full_name
 
 
 @lru_cache(maxsize=4096)
+def image_name(image: str) -> str:
+    """Return how containerd shows the image of a container: by its tag, else by its ID.
+
+    Source: internal/cri/server/container_status.go, ContainerStatus.
+    """
+    name = full_name(image)
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" if "@" in name else name
+
+
+@lru_cache(maxsize=4096)
 def image_id(image: str) -> str:
     """Return the digest reference of an image, the same on every node."""
-    return digest_name(image_name(image))
+    return digest_name(full_name(image))
 
 
 class BackOff:

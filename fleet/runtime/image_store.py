@@ -14,12 +14,11 @@ import orjson
 
 from fleet.profile.image_behavior import digest_name
 from fleet.profile.node_model import NodeModel
-from fleet.runtime.containers import image_name
+from fleet.runtime.containers import full_name
 
 NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
 LISTS_MAX = 256
-IDS_MAX = 4096
 
 
 class Image(NamedTuple):
@@ -58,10 +57,11 @@ class ImageStore:
         self._by_name: dict[str, int] = {}  # the images that ever had a name, as bits
         self._nodes: dict[int, NodeImages] = {}
         self._lists: dict[int, bytes] = {}
-        self._ids: dict[str, str] = {}
+        self._ids: dict[str, str] = {}  # of what is preloaded, by its names
         self._max = model.kubelet.node_status_max_images
         for each in model.images_preloaded:
-            names = tuple(map(image_name, each.names))
+            names = tuple(map(full_name, each.names))
+            self._ids |= dict.fromkeys(names, next((name for name in names if "@" in name), ""))
             self._number(names, each.size_bytes)
         self._preloaded = (1 << len(self._images)) - 1
         self._preloaded_bytes = sum(each.size_bytes for each in self._images)
@@ -88,16 +88,8 @@ class ImageStore:
 
     def image_id(self, image: str) -> str:
         """Return the reference by digest that a container of an image shows as its imageID."""
-        found = self._ids.get(image)
-        if found is None:
-            if len(self._ids) >= IDS_MAX:
-                self._ids.clear()
-            name = image_name(image)
-            bits = self._by_name.get(name, 0) & self._preloaded
-            names = self._images[bits.bit_length() - 1].names if bits else ()
-            found = next((each for each in names if "@" in each), "") or digest_name(name)
-            self._ids[image] = found
-        return found
+        name = full_name(image)
+        return self._ids.get(name) or digest_name(name)
 
     def used_bytes(self, node: int) -> int:
         """Return how much of a node's disk its images take."""

@@ -321,7 +321,6 @@ def test_back_off_starts_anew_after_ten_quiet_minutes() -> None:
         ("localhost/app", "localhost/app:latest"),
         ("host:5000/app", "host:5000/app:latest"),
         ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
-        ("quay.io/a/b@sha256:00", "quay.io/a/b@sha256:00"),
     ],
 )
 def test_image_names_are_spelled_out(image: str, name: str) -> None:
@@ -330,6 +329,7 @@ def test_image_names_are_spelled_out(image: str, name: str) -> None:
 
 def test_an_image_id_is_a_digest() -> None:
     assert image_id("quay.io/a/b@sha256:00") == "quay.io/a/b@sha256:00"
+    assert image_name(f"quay.io/a/b:1@sha256:{64 * '0'}").startswith("sha256:")  # it has no tag
     head, _, digest = image_id("host:5000/app:2").partition("@sha256:")
     assert head == "host:5000/app"
     assert len(digest) == 64
