@@ -37,7 +37,6 @@ from fleet.profile.image_behavior import (
     parse_image,
     pull_error_text,
 )
-from fleet.profile.kubelet_configuration import CredentialProvider
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.containers import BackOff, Sandbox
@@ -106,7 +105,9 @@ class ImageManager:
         """
         reference = parse_image(wanted.image)
         if reference.error:
-            return _invalid_name(wanted.image, reference.error)
+            error = f'couldn\'t parse image name "{wanted.image}": {reference.error}'
+            text = f'Failed to apply default image tag "{wanted.image}": {error}'
+            return _failed("InvalidImageName", text, (Reason.FAILED_TO_INSPECT_IMAGE, text))
         model = turn.env.model
         behavior = model.image_pulls.found(
             wanted.behavior, reference.full_name, is_broken=model.broken.registries
@@ -148,8 +149,8 @@ class ImageManager:
         if turn.env.fidelity.pulls_images:
             arm_image_list(turn)
             arm_image_gc(turn)
-        took = format_duration(_whole_ms(turn.now_ns - pull.began_ns))
-        waited = format_duration(_whole_ms(turn.now_ns - pull.asked_ns))
+        took = format_duration((turn.now_ns - pull.began_ns) // NS_PER_MS * NS_PER_MS)
+        waited = format_duration((turn.now_ns - pull.asked_ns) // NS_PER_MS * NS_PER_MS)
         text = (
             f'Successfully pulled image "{pull.image}" in {took} ({waited} including waiting). '
             f"Image size: {pull.size_bytes} bytes."
@@ -299,20 +300,10 @@ def release_images(pod: Pod, turn: Turn) -> None:
     turn.env.images.release(turn.node, names, turn.now_ns)
 
 
-def _invalid_name(image: str, error: str) -> Ensured:
-    error = f'couldn\'t parse image name "{image}": {error}'
-    text = f'Failed to apply default image tag "{image}": {error}'
-    return _failed("InvalidImageName", text, (Reason.FAILED_TO_INSPECT_IMAGE, text))
-
-
 def _failed(reason: str, message: str, event: tuple[Reason, str]) -> Ensured:
     """Source: kuberuntime_container.go, startContainer, which records the second event."""
     events = (event, (Reason.FAILED, f"Error: {reason}"))
     return Ensured(events, 0, WaitingState(reason, message))
-
-
-def _whole_ms(value_ns: int) -> int:
-    return value_ns // NS_PER_MS * NS_PER_MS
 
 
 TOKEN_LIFE_S = 3600  # what the API server gives a token whose life nobody asked for
@@ -320,8 +311,10 @@ TOKEN_LIFE_S = 3600  # what the API server gives a token whose life nobody asked
 
 def begin_lookup(worker: PodWorker, image: str, turn: Turn) -> bool:
     """Begin a lookup for an image, by its full name; return whether there is one."""
-    providers = providers_of(turn.env.model, image)
-    if not worker.pod.spec.service_account or not providers:
+    model = turn.env.model
+    providers = tuple(each for each in model.credential_providers if each.matches(image))
+    asks = worker.pod.spec.service_account and model.release.asks_providers_with_tokens
+    if not (asks and providers):
         return False
     worker.lookup = CredentialLookup(image, providers)
     _read_account(worker.pod, turn)
@@ -360,10 +353,3 @@ def on_lookup_reply(worker: PodWorker, call: ApiCall, reply: Reply, turn: Turn) 
 def _read_account(pod: Pod, turn: Turn) -> None:
     target = PodTarget(pod.namespace, pod.spec.service_account)
     turn.call(Op.GET_SERVICE_ACCOUNT, pod.uid, target)
-
-
-def providers_of(model: NodeModel, image: str) -> tuple[CredentialProvider, ...]:
-    """Return the providers that the nodes of a profile ask about an image."""
-    if not model.credential_providers or not model.release.asks_providers_with_tokens:
-        return ()
-    return tuple(each for each in model.credential_providers if each.matches(image))
