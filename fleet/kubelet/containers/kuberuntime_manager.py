@@ -502,8 +502,9 @@ class KubeRuntimeManager:
         objects = self._volumes.objects
         reads = env.fidelity.reads_objects
         error = objects.missing(pod, spec.env_sources, turn) if reads else ""
+        sources = PodSources(objects, self._volumes.tokens, env)
         return error or config_error(
-            self._runtime.process_at(pod, spec, 0, turn.now_ns, 0),
+            self._runtime.process_at(pod, spec, 0, turn.now_ns, 0, sources),
             is_unknown,
             windows=env.model.is_windows,
             recursive=mounts_recursively(pod, env),
