@@ -8,7 +8,7 @@ Source: k8s.io/cri-api/pkg/apis/runtime/v1, PodSandbox, Container; containerd's 
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
@@ -203,6 +203,7 @@ def image_id(image: str) -> str:
     return digest_name(full_name(image))
 
 
+@dataclass(slots=True, eq=False)
 class BackOff:
     """How long what failed must wait: 10 s, doubling to 300 s or what is configured.
 
@@ -210,10 +211,7 @@ class BackOff:
     Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
     """
 
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[tuple[PodUid, str], tuple[int, int, str]] = {}
+    _entries: dict[tuple[PodUid, str], tuple[int, int, str]] = field(default_factory=dict)
 
     def wait_ns(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> int:
         """Return the whole delay that is still being waited for, 0 when it may start now."""
