@@ -42,6 +42,7 @@ class NodeImages:
     listed: int
     reported: int
     bytes: int  # of those that are there
+    open: int = 0  # what was pulled without credentials
     list_due_ns: int = 0  # the refresh of the cache: 0 never, -1 asked for
     gc_due_ns: int = 0  # the timer that counts
     gc_failed: int = 0  # number of the last collection that failed; the first, at start, does
@@ -82,9 +83,11 @@ class ImageStore:
         found = self._by_name.get(name, 0) & self._present(node)
         return self._images[found.bit_length() - 1] if found else None
 
-    def is_preloaded(self, image: Image) -> bool:
-        """Return whether every node has an image from its start: no kubelet pulled it."""
-        return any(self._by_name[name] & self._preloaded for name in image.names)
+    def is_open(self, node: int, image: Image) -> bool:
+        """Return whether all pods may use an image: nobody pulled it, or without credentials."""
+        entry = self._nodes.get(node)
+        found = self._preloaded | (0 if entry is None else entry.open)
+        return any(self._by_name[name] & found for name in image.names)
 
     def image_id(self, image: str) -> str:
         """Return the reference by digest that a container of an image shows as its imageID."""
@@ -96,14 +99,17 @@ class ImageStore:
         found = self._nodes.get(node)
         return self._preloaded_bytes if found is None else found.bytes
 
-    def add(self, node: int, name: str, size_bytes: int, now_ns: int) -> NodeImages:
-        """Put an image on a node under its full name."""
+    def add(
+        self, node: int, name: str, size_bytes: int, now_ns: int, *, is_open: bool = False
+    ) -> NodeImages:
+        """Put an image on a node under its full name; `is_open`: for all of its pods."""
         number = self._number(_names(name), size_bytes)
         found = self.entry(node)
         if not found.present >> number & 1:
             found.present |= 1 << number
             found.bytes += size_bytes
             found.seen_ns[number] = now_ns
+        found.open |= is_open << number
         return found
 
     def remove(self, node: int, number: int) -> None:
@@ -111,6 +117,7 @@ class ImageStore:
         found = self.entry(node)
         assert found.present >> number & 1, number
         found.present &= ~(1 << number)
+        found.open &= ~(1 << number)
         found.bytes -= self._images[number].size_bytes
         found.seen_ns.pop(number, None)
         found.used_ns.pop(number, None)

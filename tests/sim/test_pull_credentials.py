@@ -79,7 +79,7 @@ def test_a_container_that_restarts_waits_as_long_as_without_a_provider() -> None
 
 
 @pytest.mark.parametrize("checks", [True, False])
-def test_an_image_that_is_there_needs_no_credentials(*, checks: bool) -> None:
+def test_an_image_that_was_pulled_needs_credentials_again_or_none(*, checks: bool) -> None:
     gates = {"KubeletEnsureSecretPulledImages": checks}
     sim = started(provider(), kubeletConfiguration={"featureGates": gates})
     create(sim, "p")
@@ -87,7 +87,7 @@ def test_an_image_that_is_there_needs_no_credentials(*, checks: bool) -> None:
     assert sim.phase("q") == "Running"
     [pulled] = sim.events("Pulled", "q")
     assert pulled["message"].endswith("can be accessed by the pod") == checks
-    assert asked(sim) == ["GET", "POST"]
+    assert asked(sim) == ["GET", "POST"] * (1 + checks)
 
 
 @pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1), ("", 1)])
@@ -98,6 +98,8 @@ def test_an_account_has_to_be_there_with_the_annotations(key: str, calls: int) -
     create(sim, "p")
     assert sim.phase("p") == "Running"
     assert len(asked(sim)) == calls
+    create(sim, "q", container(imagePullPolicy="IfNotPresent"))
+    assert len(asked(sim)) == calls**2  # without credentials it was pulled for all pods
 
 
 @pytest.mark.parametrize(("image", "phase"), [("a.example/team", "Running"), ("b", "Pending")])

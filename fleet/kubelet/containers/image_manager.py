@@ -40,6 +40,7 @@ from fleet.profile.image_behavior import (
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
 from fleet.runtime.containers import BackOff, Sandbox
+from fleet.runtime.image_store import Image
 
 BACKOFF_MAX_NS = 300 * NS_PER_S  # MaxImageBackOff
 QPS_EXCEEDED = "pull QPS exceeded"
@@ -83,9 +84,7 @@ class _Pull(NamedTuple):
     began_ns: int
     done_ns: int
     error: str
-
-
-READY = Ensured()
+    is_open: bool  # nobody gave credentials for it
 
 
 @dataclass(slots=True, eq=False)
@@ -93,7 +92,8 @@ class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
     _back_off: BackOff  # of images by their names, too
-    _pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
+    # a pod pulls one image at a time
+    _pulls: dict[PodUid, _Pull] = field(default_factory=dict)
     # when each of the pullers is free again; a heap
     _turns: list[int] = field(default_factory=list)
     _limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
@@ -114,38 +114,37 @@ class ImageManager:
         )
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
         if not turn.env.fidelity.pulls_images and behavior.error is None and policy != "Never":
-            return READY
+            return Ensured()
         settled = self._without_pull(wanted, reference, turn) or self._waiting(wanted, turn.now_ns)
         if settled is not None:
             return settled
         pull = self._begin(wanted, reference, turn)
-        if self._pulls is None:
-            self._pulls = {}
         assert wanted.uid not in self._pulls, wanted
         self._pulls[wanted.uid] = pull
         if not turn.env.fidelity.pulls_images:
             return self.finish(wanted.uid, turn)
         return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
 
-    def would_pull(self, wanted: Wanted, turn: Turn) -> str:
-        """Return the full name of an image that `ensure` would pull, if need be after a back-off.
+    def looks_up(self, wanted: Wanted, turn: Turn) -> str:
+        """Return the full name of an image for which credentials are looked up, "" of another.
 
-        "" if it would not. Source: EnsureImageExists, pullImage.
+        Also while a back-off puts a pull off, and where a pod is to show that it may use what the
+        node has pulled. Source: EnsureImageExists, pullImage, MustAttemptImagePull.
         """
         reference = parse_image(wanted.image)
-        if reference.error or self._without_pull(wanted, reference, turn) is not None:
+        found = turn.env.images.find(turn.node, reference.full_name)
+        settled = self._without_pull(wanted, reference, turn)
+        if settled is not None and not _checks_credentials(found, turn):
             return ""
-        return reference.full_name
+        return "" if reference.error else reference.full_name
 
     def finish(self, uid: PodUid, turn: Turn) -> Ensured:
         """Take the end of the pull of a pod."""
-        assert self._pulls is not None, uid
         pull = self._pulls.pop(uid)
-        if not self._pulls:
-            self._pulls = None
         if pull.error:
             return self._fail(uid, pull, pull.error, turn.now_ns)
-        turn.env.images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns)
+        images = turn.env.images
+        images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns, is_open=pull.is_open)
         if turn.env.fidelity.pulls_images:
             arm_image_list(turn)
             arm_image_gc(turn)
@@ -163,13 +162,11 @@ class ImageManager:
         A private image that was pulled with the secret of another pod has to be pulled again.
         Source: images/pullmanager/image_pull_manager.go, MustAttemptImagePull.
         """
-        env = turn.env
-        found = env.images.find(turn.node, reference.full_name)
+        found = turn.env.images.find(turn.node, reference.full_name)
         if found is None:
             return False
         is_private = wanted.behavior.error is PullError.UNAUTHORIZED and not wanted.has_secret
-        checks = env.model.release.checks_credentials
-        return not (is_private and checks and not env.images.is_preloaded(found))
+        return not (is_private and _checks_credentials(found, turn))
 
     def _without_pull(
         self, wanted: Wanted, reference: ImageReference, turn: Turn
@@ -214,7 +211,7 @@ class ImageManager:
         elif is_timed:
             u = turn.env.draws.uniform(turn.node, _STREAM_TIME << 32 | stream, turn.now_ns)
             # When another pod's pull of the same image ends, 0 for none.
-            pulls = self._pulls.values() if self._pulls is not None else ()
+            pulls = self._pulls.values()
             other_ns = max(
                 (each.done_ns for each in pulls if each.name == name and not each.error), default=0
             )
@@ -225,7 +222,8 @@ class ImageManager:
         done_ns = began_ns + duration_ns
         if is_timed:
             heapq.heappush(self._turns, done_ns)
-        return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error)
+        is_open = not wanted.has_secret
+        return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error, is_open)
 
     def _take_turn(self, turn: Turn) -> int:
         """Return when the next pull begins, and take that turn. Source: puller.go."""
@@ -256,14 +254,18 @@ class ImageManager:
         reason, text = ERR_IMAGE_PULL, error
         for name, cause in _CRI_ERRORS.items():
             if error.startswith(name):
-                reason = name
-                rest = error.removeprefix(name)
+                reason, rest = name, error.removeprefix(name)
                 text = f"image pull failed for {pull.image} because {cause}{rest}"
         why = f"{reason}: {text}"
         self._back_off.next(uid, pull.image, now_ns, now_ns, BACKOFF_MAX_NS, why)
         return _failed(
             reason, text, (Reason.FAILED, f'Failed to pull image "{pull.image}": {error}')
         )
+
+
+def _checks_credentials(image: Image | None, turn: Turn) -> bool:
+    images, checks = turn.env.images, turn.env.model.release.checks_credentials
+    return checks and image is not None and not images.is_open(turn.node, image)
 
 
 def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
@@ -282,21 +284,17 @@ def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
 
 def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
     """Yield the full names of the images that the containers of a pod use, also as volumes."""
-    for container in sandbox.containers:
-        spec = pod.find(container.name)
-        if spec is not None:
-            yield parse_image(spec.image).full_name
-    for volume in pod.spec.volumes if sandbox.containers else ():
-        if volume.image:
-            yield parse_image(volume.image).full_name
+    specs = [pod.find(each.name) for each in sandbox.containers]
+    for each in (*specs, *(pod.spec.volumes if specs else ())):
+        if each is not None and each.image:
+            yield parse_image(each.image).full_name
 
 
 def release_images(pod: Pod, turn: Turn) -> None:
     """Note that a pod is gone, which used these images until now."""
-    spec = pod.spec
-    images = [each.image for each in spec.all_containers]
-    images += [each.image for each in spec.volumes if each.image]
-    names = tuple(parse_image(image).full_name for image in images)
+    images = [each.image for each in pod.spec.all_containers]
+    images += [each.image for each in pod.spec.volumes]
+    names = tuple(parse_image(each).full_name for each in images if each)
     turn.env.images.release(turn.node, names, turn.now_ns)
 
 

@@ -370,9 +370,8 @@ class KubeRuntimeManager:
         """
         if not (pod.spec.pull_secrets and turn.env.fidelity.reads_objects):
             return []
-        objects, space = self._volumes.objects, pod.namespace
-        names = pod.spec.pull_secrets
-        return [name for name in names if not objects.exists(WatchKind.SECRET, space, name)]
+        exists, space = self._volumes.objects.exists, pod.namespace
+        return [each for each in pod.spec.pull_secrets if not exists(WatchKind.SECRET, space, each)]
 
     def _without_volume(self, worker: PodWorker, spec: ContainerSpec) -> Ensured | None:
         """Return how a container fails for want of a volume's image, None if it has them all.
@@ -405,7 +404,7 @@ class KubeRuntimeManager:
         if not (turn.env.model.credential_providers and turn.env.fidelity.pulls_images):
             return False
         wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
-        full_name = self._images.would_pull(wanted, turn)
+        full_name = self._images.looks_up(wanted, turn)
         is_done = lookup is not None and not lookup.left and lookup.image == full_name
         if not full_name or is_done or not begin_lookup(worker, full_name, turn):
             return False
@@ -442,8 +441,7 @@ class KubeRuntimeManager:
         """Report about the image of a volume; a failure is one of the containers that mount it."""
         for reason, message in ensured.events[:1]:
             turn.event(worker.pod, reason, message)
-        volume, *left = worker.image_volumes
-        worker.image_volumes = tuple(left)
+        volume, worker.image_volumes = worker.image_volumes[0], worker.image_volumes[1:]
         if ensured.failure is not None:
             failed = worker.image_failures or {}
             worker.image_failures = {**failed, volume.name: ensured.failure}
