@@ -122,11 +122,9 @@ def delete_unused_images(in_use: Iterable[str], turn: Turn) -> int:
 def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> tuple[int, NodeEvent | None]:
     policy = turn.env.model.kubelet
     order = _eviction_order(in_use, turn)
-    freed = 0
-    if policy.image_maximum_gc_age_ns and turn.now_ns > policy.image_maximum_gc_age_ns:
-        old = [
-            each for each in order if turn.now_ns - each.used_ns > policy.image_maximum_gc_age_ns
-        ]
+    freed, age_max_ns = 0, policy.image_maximum_gc_age_ns
+    if age_max_ns and turn.now_ns - turn.facts.started_ns > age_max_ns:  # freeOldImages
+        old = [each for each in order if turn.now_ns - each.used_ns > age_max_ns]
         order = [each for each in order if each not in old]
         for each in old:
             freed += turn.env.images.image(each.number).size_bytes
