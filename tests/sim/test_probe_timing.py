@@ -71,13 +71,9 @@ def test_readiness_follows_its_timeline() -> None:
     assert container(sim)["started"]
     came_s = 3 + ready_after_s(sim, 6)
     assert 5 < came_s < 9
-    assert set(sim.said("Unhealthy", "web")) == {
-        'Readiness probe failed: Get "http://'
-        + str(sim.status("web")["podIP"])
-        + ':8080/healthz": dial tcp '
-        + str(sim.status("web")["podIP"])
-        + ":8080: connect: connection refused"
-    }
+    at, refused = f"{sim.status('web')['podIP']}:8080", "connect: connection refused"
+    [said] = sim.said("Unhealthy", "web")
+    assert said == f'Readiness probe failed: Get "http://{at}/healthz": dial tcp {at}: {refused}'
     sim.run_for(seconds=29 - came_s)
     assert is_ready(sim)
     left_s = 29 + ready_after_s(sim, 10, ready=False)
@@ -105,6 +101,20 @@ def test_an_unready_container_is_probed_twice_at_its_start_then_each_period() ->
     sim.run_for(seconds=20)
     assert list(sim.said("Unhealthy", "web").values()) == [5]
     assert not is_ready(sim)
+
+
+def test_a_container_that_becomes_ready_has_the_others_of_its_pod_probed() -> None:
+    """Its result has the pod synced, too."""
+    sim = started()
+    late = {**HTTP, "initialDelaySeconds": 15, "periodSeconds": 1}
+    never = {"exec": {"command": ["false"]}, "periodSeconds": 50}
+    sim.run_for(seconds=50)  # probes of a kubelet that has just started begin at a random time
+    first = {"name": "a", "image": "nginx:1", "readinessProbe": late}
+    sim.create_pod("web", containers=[first, {**first, "name": "b", "readinessProbe": never}])
+    sim.run_for(seconds=10)
+    [before] = sim.said("Unhealthy").values()
+    sim.run_for(seconds=10)
+    assert list(sim.said("Unhealthy").values()) == [before + 1]
 
 
 def test_the_success_threshold_counts_successes_in_a_row() -> None:
@@ -194,8 +204,7 @@ def test_a_container_that_keeps_failing_its_liveness_probe_backs_off() -> None:
         annotations={LIVENESS: "Failure after 3s"},
     )
     sim.run_for(seconds=40)
-    found = container(sim)
-    assert found["restartCount"] in {2, 3}
+    assert container(sim)["restartCount"] in {2, 3}
     sim.run_for(seconds=60)
     assert container(sim)["restartCount"] in {3, 4}
     assert sim.said("BackOff", "web")
@@ -212,9 +221,7 @@ def test_a_slow_answer_is_a_timeout_and_comes_that_much_later() -> None:
     sim.run_for(seconds=20)
     ready_after_s(sim, 12, ready=False)
     [text] = sim.said("Unhealthy", "web")
-    assert text.endswith(
-        "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-    )
+    assert text.endswith("deadline exceeded (Client.Timeout exceeded while awaiting headers)")
 
 
 def test_a_tick_that_falls_into_a_slow_attempt_is_kept() -> None:

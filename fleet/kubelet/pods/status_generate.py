@@ -481,23 +481,14 @@ def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool)
     return _with_conditions(status, pod.generation, new)
 
 
-def apply_updates(
-    pod: Pod, status: PodStatus, updates: list[ProbeUpdate]
-) -> tuple[PodStatus, bool]:
-    """Return the status with what probes found, and whether the pod is to be synced.
-
-    Source: kubelet.go, syncLoopIteration. Differs: a sync after a container became ready would
-    find nothing to do, and is left out.
-    """
-    needs_sync = False
-    for kind, name, result in updates:
-        good = result is ProbeResult.SUCCESS
-        if kind is ProbeKind.STARTUP:
-            status = _with_container(status, name, "started", value=good)  # SetContainerStartup
-        elif kind is ProbeKind.READINESS:
-            status = with_container_ready(pod, status, name, ready=good)
-        needs_sync = not good or kind is ProbeKind.STARTUP
-    return status, needs_sync
+def apply_update(pod: Pod, status: PodStatus, update: ProbeUpdate) -> PodStatus:
+    """Return the status with what a probe found. Source: kubelet.go, syncLoopIteration."""
+    good = update.result is ProbeResult.SUCCESS
+    if update.kind is ProbeKind.STARTUP:
+        return _with_container(status, update.container, "started", value=good)
+    if update.kind is ProbeKind.READINESS:
+        return with_container_ready(pod, status, update.container, ready=good)
+    return status
 
 
 def _with_container(status: PodStatus, name: str, field: str, *, value: bool) -> PodStatus:
