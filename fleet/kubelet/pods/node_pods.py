@@ -29,6 +29,7 @@ from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_sync import GRACE_EXCEEDED, PodSyncer
 from fleet.kubelet.pods.resource_monitor import ResourceMonitor, declares_usage, images_need_monitor
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
+from fleet.kubelet.pods.status_generate import has_wrong_readiness
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.program import Process
@@ -445,9 +446,7 @@ class NodePods:
                 self.statics.manager.arm(turn)
         elif self.admission.holds(worker):
             return
-        elif update.op is PodOp.UPDATE or (
-            pod.spec.readiness_gates and pod.status.conditions != old.status.conditions
-        ):
+        elif update.op is PodOp.UPDATE or (is_reconcile and has_wrong_readiness(pod)):
             self._syncer.sync(worker, turn)
 
     def _end_deleted(self, turn: Turn) -> None:
