@@ -21,8 +21,7 @@ VerifyExhaustedResource; csi_node_updater.go; nodeinfomanager/nodeinfomanager.go
 tryInitializeCSINodeWithAnnotation, InstallCSIDriver, updateNode, tryUpdateCSINode;
 pkg/kubelet/pluginmanager/reconciler/reconciler.go, whose loop looks for sockets each second.
 Differs: after six rounds a kubelet exits and is restarted; here the rounds begin again at once.
-What a driver's NodeGetInfo would say comes from the profile; the node's ID is its name. A CSINode
-that is gone is created, then read.
+What a driver's NodeGetInfo would say comes from the profile; the node's ID is its name.
 """
 
 from dataclasses import dataclass, field
@@ -258,8 +257,6 @@ class CSIDrivers:
             self._back_off(turn)
         elif call.op is Op.GET_NODE_CSI and isinstance(record, NodeView):
             turn.call(Op.CREATE_CSINODE, "", CSINodeObject(record.uid))
-        elif call.op is Op.CREATE_CSINODE:
-            self._ask(turn)
         elif call.op is Op.UPDATE_CSINODE:
             self._next(turn)
         elif not is_owned(record, uid, turn):

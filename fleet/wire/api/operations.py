@@ -295,7 +295,7 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
     (Owner.CSI_NODE, Client.STORAGE): {
         Op.PROBE_CSINODE: _Row("GET", "csinodes", _probe_csinode),
         Op.GET_CSINODE: _Row("GET", "csinodes", _get_csinode, decode_csinode),
-        Op.CREATE_CSINODE: _Row("POST", "csinodes", _create_csinode),
+        Op.CREATE_CSINODE: _Row("POST", "csinodes", _create_csinode, decode_csinode),
         Op.DELETE_CSINODE: _Row("DELETE", "csinodes", _delete_csinode),
         Op.UPDATE_CSINODE: _Row("PUT", "csinodes", _update_csinode),
     },
