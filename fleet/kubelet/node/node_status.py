@@ -328,14 +328,14 @@ class NodeStatus:
 
     def _try(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         changed = self._finds_change(inputs, turn)
-        events = self._schedulable_events(turn.facts.state)
         if changed or turn.now_ns >= self._report_due_ns(turn.env):
-            return events + self._patch(inputs, turn)
+            return self._patch(inputs, turn)
+        events = self._schedulable_events(turn.facts.state)
         self._finish(inputs, turn)
         return events
 
     def _patch(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
-        """Send the difference. Source: patchNodeStatus."""
+        """Send the difference; the setter of events comes last. Source: patchNodeStatus."""
         changed = self._finds_change(inputs, turn)
         conditions, events = compute_conditions(self.conditions, inputs, turn.wall_s)
         old = {condition.type: condition for condition in self.conditions}
@@ -355,7 +355,7 @@ class NodeStatus:
             env.sent[turn.node] = env.outdated.pop(turn.node)
             patch = node_reconcile.both(patch, env.sent[turn.node])
         turn.call(effects.Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
-        return events
+        return events + self._schedulable_events(turn.facts.state)
 
     def _draw_delay(self, turn: Turn, *, changed: bool) -> None:
         """Move the next report after a change, and the first one. Source: calculateDelay."""
