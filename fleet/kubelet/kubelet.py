@@ -525,8 +525,8 @@ class VirtualKubelet:
 
     def _on_images_timer(self, key: str, turn: Turn) -> None:
         """Refresh the list of images in the status, or look whether the disk is full."""
-        if key in image_gc_manager.LIST_KEYS:
-            if image_gc_manager.on_list_timer(key, turn):
+        if key == image_gc_manager.LIST_KEY:
+            if image_gc_manager.on_list_timer(turn):
                 self.status.arm(self._inputs(turn), turn)
             return
         in_use = self.pods.monitor.images_in_use() if self.pods is not None else ()
