@@ -64,7 +64,7 @@ class NodeLease:
     """
 
     _state: LeaseState = LeaseState.WAIT
-    _base: bytes = b""
+    base: bytes = b""  # the Lease as it was read last
     due_ns: int = 0
     _failures: int = 0  # of this tick: five before the Lease was looked for, five after
     _backoff_ns: int = 0
@@ -74,11 +74,6 @@ class NodeLease:
     def is_first_try(self) -> bool:
         """Return whether the renewal under way is the first one since `due_ns`."""
         return self._state is RENEW and not self._failures
-
-    @property
-    def base(self) -> bytes:
-        """Return the Lease as it was read last, b"" for none."""
-        return self._base
 
     @property
     def is_renewing(self) -> bool:
@@ -91,18 +86,18 @@ class NodeLease:
         b"" if there is none to send, or none is due: then nothing has begun. What comes back goes
         to `on_success`, or to `on_reply` if it is anything else.
         """
-        if self._state is not WAIT or not self._base or now_ns < self.due_ns:
+        if self._state is not WAIT or not self.base or now_ns < self.due_ns:
             return b""
         self._failures = 0
         self._state = RENEW
-        return self._base
+        return self.base
 
     def on_success(
         self, base: bytes, arrived_ns: int, node: effects.NodeId, env: Environment, now_ns: int
     ) -> int:
         """Take the Lease as a renewal left it; return when the next one is due."""
         assert self._state is RENEW, self._state
-        self._base = base
+        self.base = base
         self.renewed_ns = arrived_ns
         self._state = WAIT
         self.due_ns = due_ns = _next_ns(node, env, now_ns)
@@ -174,7 +169,7 @@ class NodeLease:
             self._failures = self._failures or RETRIES_MAX
             self._renew(turn)
         elif reply.kind is effects.ReplyKind.NOT_FOUND:
-            self._base = b""
+            self.base = b""
             self._state = LeaseState.OWNER
             turn.call(effects.Op.GET_NODE_LEASE)
         else:
@@ -229,11 +224,11 @@ class NodeLease:
 
     def _take_base(self, reply: effects.Reply) -> None:
         assert isinstance(reply.record, LeaseView), reply
-        self._base = reply.record.body
+        self.base = reply.record.body
 
     def _renew(self, turn: Turn) -> None:
         self._state = LeaseState.RENEW
-        payload = effects.LeaseRenewal(self._base, turn.wall_ns)
+        payload = effects.LeaseRenewal(self.base, turn.wall_ns)
         if (hold := turn.env.holds.get(turn.node)) is not None:
             hold.on_sent(payload.renew_ns)
         turn.call(effects.Op.RENEW_LEASE, "", payload)
@@ -254,7 +249,7 @@ class NodeLease:
     def _back_off(self, turn: Turn) -> None:
         """Source: backoffEnsureLease."""
         self._backoff_ns = min(self._backoff_ns * 2 or BACKOFF_FIRST_NS, BACKOFF_MAX_NS)
-        self._base = b""
+        self.base = b""
         self._wait_until(turn.now_ns + self._backoff_ns, turn)
 
     def _wait(self, turn: Turn) -> None:

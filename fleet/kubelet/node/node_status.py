@@ -253,13 +253,7 @@ class NodeStatus:
 
     def on_status_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Run one tick: the first try takes the Node from the informer, without a GET."""
-        if (
-            self.phase is not RegistrationPhase.REGISTERED
-            or self._tries >= 0
-            or turn.now_ns < self._due_ns
-        ):
-            return []
-        return self.sync(inputs, turn)
+        return self.sync_now(inputs, turn) if turn.now_ns >= self._due_ns else []
 
     def sync(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Compute and report now; return the events. Source: syncNodeStatus."""

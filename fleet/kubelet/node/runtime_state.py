@@ -123,15 +123,14 @@ class RuntimeState:
         windows = self._windows(now_ns)
         due = []
         for window in windows:
-            kinds = {window.outage.kind}
             for edge_ns in (window.start_ns, window.end_ns):
                 due += [self._tick_after(edge_ns, CHECK_NS), self._tick_after(edge_ns, RELIST_NS)]
             if window.outage.kind is OutageKind.RUNTIME_DOWN and now_ns < window.end_ns:
                 due.append(self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS)
-            if kinds & _NO_SYNC:
+            if window.outage.kind in _NO_SYNC:
                 last_ns = self._tick(window.start_ns - 1, CHECK_NS)
                 due.append(last_ns + RUNTIME_THRESHOLD_NS)
-            if kinds & _NO_RELIST:
+            if window.outage.kind in _NO_RELIST:
                 last_ns = self._tick(window.start_ns - 1, RELIST_NS)
                 due.append(last_ns + RELIST_THRESHOLD_NS + 1)
         due += [
