@@ -88,6 +88,7 @@ class Environment:
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
     claims: dict[int, dict[PodUid, PreparedClaims]] = field(default_factory=dict)  # the same
     allocations: dict[int, Allocations] = field(default_factory=dict)  # the same
+    devices: dict[int, dict[str, list[PodUid]]] = field(default_factory=dict)  # the same: attached
     outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for the next status patch
     sent: dict[int, NodeStatusPatch] = field(default_factory=dict)  # from there, until the answer
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make

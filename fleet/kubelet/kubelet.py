@@ -5,7 +5,7 @@ An idle node holds its status, its lease and what the event correlator remembers
 Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run, syncLoopIteration.
 """
 
-from fleet.clock import NS_PER_S
+from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
     Milestone,
@@ -68,6 +68,7 @@ POD_TIMERS = frozenset(
 )
 NEVER_WITHHELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
 """Registration itself, and events, which only report what has the node's name."""
+RECONCILE_NS = 100 * NS_PER_MS  # reconstruct.go, updateReconstructedFromNodeStatus: of each loop
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 
 
@@ -169,6 +170,9 @@ class VirtualKubelet:
         csi.start(turn)
         *first, last = base_watches(turn.env)
         turn.out.extend(StartWatch(node, kind) for kind in first)
+        runtime = turn.env.runtimes.get(node)
+        if runtime is not None and next(iter(runtime), None) is not None:  # pods, with volumes
+            turn.call(Op.GET_NODE_ATTACHED)
         self.lease.start(turn)
         turn.out.append(StartWatch(node, last))
         if turn.env.model.may_swap_volumes:
@@ -207,7 +211,12 @@ class VirtualKubelet:
             out[begin:begin] = withheld
             self._withheld = None
             return
-        writes = [each for each in out[begin:] if isinstance(each, ApiCall) and _is_write(each)]
+        writes = [
+            each
+            for each in out[begin:]
+            if isinstance(each, ApiCall)
+            and not (each.op.name.startswith(("GET_", "PROBE_")) or each.op in NEVER_WITHHELD)
+        ]
         if writes:
             out[begin:] = [each for each in out[begin:] if each not in writes]
             withheld += writes
@@ -275,12 +284,16 @@ class VirtualKubelet:
         elif timer is Timer.CSI_NODE:
             if self._csi is not None:
                 self._csi.on_timer(turn, key)
+        elif timer is Timer.POD_SOURCE and self._node_synced:  # Source: config/apiserver.go
+            turn.out.append(StartWatch(self.node, WatchKind.PODS))
         elif timer is Timer.POD_SOURCE:
-            self._on_pod_source(turn)
+            turn.arm(turn.now_ns + POD_SOURCE_NS, timer)
         elif timer is Timer.EVENT_SEND:
             self._recorder.on_timer(turn)
         elif timer is Timer.RESOURCE_SLICES:
             turn.call(Op.DELETE_RESOURCE_SLICES, key)
+        elif timer is Timer.RECONSTRUCT:
+            turn.call(Op.GET_NODE_ATTACHED)
         else:
             self._on_host_timer(timer, key, turn)
 
@@ -316,6 +329,9 @@ class VirtualKubelet:
                 self._on_csi_reply(call, reply, turn)
             case Owner.RESOURCE_SLICES:
                 wipe_again(call, reply, turn)
+            case Owner.VOLUMES if not call.key:
+                if not reply.ok:
+                    turn.arm(turn.now_ns + RECONCILE_NS, Timer.RECONSTRUCT)
             case Owner.PLUGINS:
                 if self.plugins is not None:
                     self.plugins.on_reply(call, reply, turn)
@@ -543,13 +559,6 @@ class VirtualKubelet:
         if isinstance(stage, CSINode) and self._csi is not stage:
             self.status.arm(self._inputs(turn), turn)
 
-    def _on_pod_source(self, turn: Turn) -> None:
-        """Watch pods once the node informer has synced. Source: config/apiserver.go."""
-        if self._node_synced:
-            turn.out.append(StartWatch(self.node, WatchKind.PODS))
-        else:
-            turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
-
     def _on_node_event(self, event: WatchEvent, turn: Turn) -> None:
         status, facts = self.status, self.facts
         if event.type is EventType.SYNCED:
@@ -597,8 +606,3 @@ class VirtualKubelet:
         """Record what the setters found to have flipped."""
         for reason in reasons:
             turn.node_event(reason, f"Node {self.name} status is now: {reason.text}")
-
-
-def _is_write(call: ApiCall) -> bool:
-    """Return whether a call changes what has the node's name."""
-    return not call.op.name.startswith(("GET_", "PROBE_")) and call.op not in NEVER_WITHHELD

@@ -100,17 +100,6 @@ def test_a_full_node_says_at_once_how_many_it_takes() -> None:
     assert count(sim) == 24
 
 
-def test_a_csinode_that_somebody_deletes_is_made_anew() -> None:
-    sim = sim_with(60)
-    since_s = sim.now_s
-    sim.server.remove(("csinodes", "", "n-0"))
-    sim.run_for(seconds=61)
-    assert verbs(sim, since_s) == ["GET", "POST", "PUT"]
-    assert count(sim) == 26
-    [owner] = sim.server.get("csinodes", "n-0")["metadata"]["ownerReferences"]
-    assert owner["uid"] == sim.server.get("nodes", "n-0")["metadata"]["uid"]
-
-
 def test_what_is_refused_is_tried_four_times_and_left_for_the_next_period() -> None:
     sim = sim_with(60)
     fault = ApiServerAnswers(500)
@@ -165,9 +154,8 @@ def owned_by_another(sim: Simulation) -> None:
 
 def owner(sim: Simulation) -> str:
     [found] = sim.server.get("csinodes", "n-0")["metadata"]["ownerReferences"]
-    return (
-        "ours" if found["uid"] == sim.server.get("nodes", "n-0")["metadata"]["uid"] else "another"
-    )
+    own = sim.server.get("nodes", "n-0")["metadata"]["uid"]
+    return "ours" if found["uid"] == own else "another"
 
 
 @pytest.mark.parametrize(
