@@ -46,7 +46,7 @@ from fleet.wire.api.decode_json import (
 from fleet.wire.api.decode_pod import decode_pod_view
 from fleet.wire.http2.messages import ContentType, Request
 
-GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
+POST, PATCH, DELETE = b"POST", b"PATCH", b"DELETE"
 MIGRATED_PLUGINS = b",".join(
     b"kubernetes.io/" + plugin
     for plugin in (
@@ -193,10 +193,7 @@ def _renew_lease(call: ApiCall, caller: requests.Caller) -> Request:
     at = base.rfind(RENEW_TIME) + len(RENEW_TIME)
     assert at >= len(RENEW_TIME), base
     body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
-    template = caller.template
-    path = requests.lease_path(caller.name, template.timeout)
-    user = caller.user if template.impersonate else b""
-    return Request(PUT, path, body, ContentType.JSON, user, False, template.timeout_ns)  # noqa: FBT003
+    return requests.renewal(body, ContentType.JSON, caller)
 
 
 def _named(path: bytes) -> Writer:
