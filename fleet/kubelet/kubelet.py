@@ -173,7 +173,7 @@ class VirtualKubelet:
         runtime = turn.env.runtimes.get(node)
         if runtime is not None and next(iter(runtime), None) is not None:  # pods, with volumes
             turn.call(Op.GET_NODE_ATTACHED)
-        self.lease.start(turn)
+        self.lease.ensure(turn)
         turn.out.append(StartWatch(node, last))
         if turn.env.model.may_swap_volumes:
             turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
@@ -477,7 +477,7 @@ class VirtualKubelet:
             turn.out.append(power_off(turn))
             return
         self._pod_side().begin_shutdown(turn)
-        self._record(self.status.sync_now(self._inputs(turn), turn), turn)
+        self._record(self.status.sync(self._inputs(turn), turn), turn)
         self._after_pods(turn)
 
     def _on_shutdown_timer(self, key: str, turn: Turn) -> None:
@@ -522,7 +522,7 @@ class VirtualKubelet:
         if is_settled or not turn.env.fidelity.registers_in_steps:
             assert isinstance(reply.record, NodeView), reply
             self.status.on_node(reply.record, self.facts)
-            self.lease.start_created(reply.record.uid, turn)
+            self.lease.create(reply.record.uid, turn)
             if is_settled:
                 self._settle(reply.record.uid, turn)
             self.status.report_created(self._inputs(turn), turn)

@@ -103,14 +103,6 @@ class NodeLease:
         self.due_ns = due_ns = _next_ns(node, env, now_ns)
         return due_ns
 
-    def start(self, turn: Turn) -> None:
-        """Look for the Lease; runs from the kubelet's first moment."""
-        self._ensure(turn)
-
-    def start_created(self, node_uid: str, turn: Turn) -> None:
-        """Create the Lease of a Node that was just created. Differs: a kubelet looks first."""
-        self._create(node_uid, turn)
-
     def stop(self) -> None:
         """Renew no more; the kubelet never deletes its lease."""
         self._state = LeaseState.STOPPED
@@ -121,7 +113,7 @@ class NodeLease:
             self._renew(turn)
         elif self._state is LeaseState.WAIT and turn.now_ns >= self.due_ns:
             self._failures = 0
-            self._ensure(turn)
+            self.ensure(turn)
 
     def on_reply(self, call: effects.ApiCall, reply: effects.Reply, turn: Turn) -> None:
         """Take the answer to one of our four calls."""
@@ -156,7 +148,7 @@ class NodeLease:
         if self._failures == 2 * RETRIES_MAX:
             self._wait(turn)
         elif self._failures == RETRIES_MAX or reply.kind is effects.ReplyKind.CONFLICT:
-            self._ensure(turn)
+            self.ensure(turn)
         else:
             self._renew(turn)
 
@@ -197,7 +189,7 @@ class NodeLease:
         elif reply.kind is effects.ReplyKind.EXISTS and (
             not turn.env.fidelity.registers_in_steps or turn.node in turn.env.holds
         ):
-            self._ensure(turn)
+            self.ensure(turn)
         else:
             self._back_off(turn)
 
@@ -211,14 +203,14 @@ class NodeLease:
         if reply.ok:
             assert isinstance(reply.record, NodeView), reply
             self._failures = 0 if is_try else self._failures
-            self._create(reply.record.uid, turn)
+            self.create(reply.record.uid, turn)
             return
         self._failures += is_try
         if self._failures % RETRIES_MAX:
             self._state = LeaseState.UNOWNED
             turn.call(effects.Op.GET_NODE_LEASE)
         elif is_try and self._failures == RETRIES_MAX:
-            self._ensure(turn)
+            self.ensure(turn)
         else:
             self._wait(turn)
 
@@ -233,11 +225,13 @@ class NodeLease:
             hold.on_sent(payload.renew_ns)
         turn.call(effects.Op.RENEW_LEASE, "", payload)
 
-    def _ensure(self, turn: Turn) -> None:
+    def ensure(self, turn: Turn) -> None:
+        """Look for the Lease; from the kubelet's first moment."""
         self._state = LeaseState.GET
         turn.call(effects.Op.GET_LEASE)
 
-    def _create(self, node_uid: str, turn: Turn) -> None:
+    def create(self, node_uid: str, turn: Turn) -> None:
+        """Create it. Differs: once its Node is created; a kubelet looks first."""
         self._state = LeaseState.CREATE
         payload = effects.LeaseObject(
             node_uid, turn.env.model.kubelet.node_lease_duration_seconds, turn.wall_ns
