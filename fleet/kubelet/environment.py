@@ -92,6 +92,7 @@ class Environment:
     outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for the next status patch
     sent: dict[int, NodeStatusPatch] = field(default_factory=dict)  # from there, until the answer
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make
+    silent: set[int] = field(default_factory=set)  # machines whose runtime does not answer
     boots: dict[int, int] = field(default_factory=dict)  # of machines that booted again: how often
     wall_offset_ns: int = 0  # wall minus monotonic; the reactor keeps it
     skew_ns: int = 0  # how much the clock of the machines is ahead

@@ -28,6 +28,7 @@ from fleet.kubelet.devices.dra import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
+from fleet.kubelet.node import node_reconcile
 from fleet.kubelet.node.csi_node import (
     STORAGE_ERROR,
     CSINode,
@@ -144,6 +145,7 @@ class VirtualKubelet:
         node, model = turn.node, turn.env.model
         self.status.start(turn)
         image_gc_manager.on_kubelet_start(turn)
+        turn.env.silent.discard(node)
         if model.outages:
             self._runtime_state = RuntimeState(node, model, turn.env.draws, turn.now_ns)
             self._on_runtime_state(turn)
@@ -492,6 +494,8 @@ class VirtualKubelet:
         """Look at the runtime's health: the status, the sync loop, and when it changes next."""
         state, now_ns = self._runtime_state, turn.now_ns
         assert state is not None
+        if turn.env.registers:
+            node_reconcile.follow_runtime(turn.node, turn.env, answers=state.answers(now_ns))
         self.status.arm(self._inputs(turn), turn)
         held = state.advance(now_ns)
         for event in held:

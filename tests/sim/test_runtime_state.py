@@ -18,6 +18,10 @@ def outage(kind: str, start: str, duration: str, **more: object) -> Object:
     return {"outages": [{"kind": kind, "from": start, "for": duration, **more}]}
 
 
+def version(sim: Simulation) -> str:
+    return str(sim.server.get("nodes", "n-0")["status"]["nodeInfo"]["containerRuntimeVersion"])
+
+
 def run_until(sim: Simulation, status: str, limit_s: int) -> float:
     """Run until the node's Ready has a status; return when that was."""
     for _ in range(limit_s * 10):
@@ -33,13 +37,17 @@ def test_a_runtime_that_is_down_makes_the_node_not_ready_after_30_s(*, light: bo
         seed=3, light=light, model=model_of(runtime=outage("RuntimeDown", "100s", "90s"))
     )
     sim.run_for(seconds=99)
-    assert ready(sim)["status"] == "True"
+    said = version(sim)
+    sim.run_for(seconds=12)
+    assert (ready(sim)["status"], version(sim)) == ("True", "containerd://Unknown")
     down_s = run_until(sim, "False", 60)
     assert 125 <= down_s < 142  # the last good check is up to 5 s old; then the next tick of 10 s
     assert ready(sim)["reason"] == "KubeletNotReady"
     assert ready(sim)["message"] == "container runtime is down"
     up_s = run_until(sim, "True", 90)
     assert 190 <= up_s < 206
+    sim.run_for(seconds=11)
+    assert version(sim) == said
     assert ready(sim)["message"] == "kubelet is posting ready status"
     if not light:
         [event] = sim.events("NodeNotReady")

@@ -126,7 +126,7 @@ class RuntimeState:
             for edge_ns in (window.start_ns, window.end_ns):
                 due += [self._tick_after(edge_ns, CHECK_NS), self._tick_after(edge_ns, RELIST_NS)]
             if window.outage.kind is OutageKind.RUNTIME_DOWN and now_ns < window.end_ns:
-                due.append(self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS)
+                due += [self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS, window.end_ns]
             if window.outage.kind in _NO_SYNC:
                 last_ns = self._tick(window.start_ns - 1, CHECK_NS)
                 due.append(last_ns + RUNTIME_THRESHOLD_NS)
@@ -140,6 +140,10 @@ class RuntimeState:
         ]
         due.append(self.resume_ns)
         return min((each for each in due if now_ns < each < NEVER), default=0)
+
+    def answers(self, now_ns: int) -> bool:
+        """Return whether the runtime answers the kubelet."""
+        return _active(self._windows(now_ns), OutageKind.RUNTIME_DOWN, now_ns) is None
 
     def network_error(self, now_ns: int) -> str:
         """Return why pods without hostNetwork cannot be synced, "" if they can."""
@@ -190,8 +194,7 @@ class RuntimeState:
         if tick_ns <= self._cleaned_ns:
             return False
         self._cleaned_ns = tick_ns
-        windows = self._windows(now_ns)
-        return _active(windows, OutageKind.RUNTIME_DOWN, tick_ns) is not None
+        return not self.answers(tick_ns)
 
     def arm(self, turn: Turn) -> None:
         """Set the timer of the next change, if there will be one."""
