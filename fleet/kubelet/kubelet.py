@@ -30,7 +30,6 @@ from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
 from fleet.kubelet.node import node_reconcile
 from fleet.kubelet.node.csi_node import (
-    STORAGE_ERROR,
     CSINode,
     CSIStage,
     next_stage,
@@ -455,20 +454,15 @@ class VirtualKubelet:
     def _not_ready(self, now_ns: int) -> tuple[str, ...]:
         """Return why the node is not ready. Source: kubelet_node_status.go, ReadyCondition."""
         causes = HEALTHY if self._runtime_state is None else self._runtime_state.causes(now_ns)
-        csi_missing = not (self._csi is None or self._csi.is_initialized or self.status.is_settled)
-        storage = (STORAGE_ERROR,) if csi_missing else ()
-        shutdown = () if self._shutdown is None else (ERROR,)
+        csi, is_settled = self._csi, self.status.is_settled
+        storage = () if csi is None or csi.is_initialized or is_settled else (csi.error,)
+        shutdown = () if self.shutdown is None else (ERROR,)
         return (*causes.runtime, *causes.network, *storage, *shutdown)
 
     @property
-    def _shutdown(self) -> NodeShutdown | None:
+    def shutdown(self) -> NodeShutdown | None:
         """Return the shutdown under way; the pod side stays until its end."""
         return None if self.pods is None else self.pods.admission.shutdown
-
-    @property
-    def is_shutting_down(self) -> bool:
-        """Return whether the machine is shutting down."""
-        return self._shutdown is not None
 
     def _shut_down(self, turn: Turn) -> None:
         """Shut the machine down; without grace periods it is off at once.
@@ -485,7 +479,7 @@ class VirtualKubelet:
     def _on_shutdown_timer(self, key: str, turn: Turn) -> None:
         if key == BEGIN:
             self._shut_down(turn)
-        elif self._shutdown is not None and self._shutdown.is_off(turn.now_ns):
+        elif self.shutdown is not None and self.shutdown.is_off(turn.now_ns):
             turn.out.append(power_off(turn))
         else:
             self._after_pods(turn)
@@ -560,7 +554,7 @@ class VirtualKubelet:
             return
         stage.on_reply(call, reply, turn)
         self._csi = next_stage(stage, turn)
-        if isinstance(stage, CSINode) and self._csi is not stage:
+        if isinstance(stage, CSINode):
             self.status.arm(self._inputs(turn), turn)
 
     def _on_node_event(self, event: WatchEvent, turn: Turn) -> None:
