@@ -213,7 +213,9 @@ def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
         sim.create_pod(name, volumes=[DATA])
     attach_in_turn(sim, 5)
     sim.server.delete_pod("one", grace_s=1)
-    sim.run_for(seconds=30)
+    sim.run_for(seconds=10)
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": None}})
+    sim.run_for(seconds=11)
     assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
     sim.server.delete_pod("two", grace_s=1)
     sim.run_for(seconds=30)

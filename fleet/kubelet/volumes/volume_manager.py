@@ -507,7 +507,7 @@ class VolumeManager:
             if not in_use:
                 return []
             self.claims = ClaimVolumes()
-        self.claims.reported = self.claims.reported or in_use
+        self.claims.reported = in_use
         return self.claims.on_node(attached)
 
     # ---- while a pod runs ----
