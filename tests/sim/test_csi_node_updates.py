@@ -74,8 +74,7 @@ def test_a_period_may_come_change_and_go(*, own_watches: bool) -> None:
     since_s = sim.now_s
     sim.run_for(seconds=300)
     assert verbs(sim, since_s) == []
-    kubelet = sim.kubelet()
-    assert kubelet._csi is None
+    assert sim.kubelet()._csi is None
 
 
 def test_a_full_node_says_at_once_how_many_it_takes() -> None:

@@ -75,11 +75,6 @@ class NodeLease:
         """Return whether the renewal under way is the first one since `due_ns`."""
         return self._state is RENEW and not self._failures
 
-    @property
-    def is_renewing(self) -> bool:
-        """Return whether a renewal is under way."""
-        return self._state is RENEW
-
     def begin(self, now_ns: int) -> bytes:
         """Begin a renewal that is due; return the Lease to be sent again with a new time.
 

@@ -231,4 +231,4 @@ def test_a_renewal_that_a_fault_hinders_is_not_sent() -> None:
     world.reactor._wheel.set(DUE_NS, 0, Timer.RENEW_LEASE)
     world.reactor.turn()
     assert not world.wire.sent
-    assert world.lease.is_renewing  # it waits for an answer that does not come
+    assert world.lease.is_first_try  # it waits for an answer that does not come
