@@ -494,8 +494,8 @@ class VirtualKubelet:
         held = state.advance(now_ns)
         for event in held:
             self.on_watch_event(event, now_ns, turn.out)
-        if state.container_gc_fails(now_ns):
-            turn.node_event(Reason.CONTAINER_GC_FAILED, UNAVAILABLE)
+        for reason in state.failed_collections(now_ns):
+            turn.node_event(reason, UNAVAILABLE)
         state.arm(turn)
 
     def _on_register_timer(self, turn: Turn) -> None:

@@ -69,6 +69,8 @@ def test_a_runtime_that_is_down_for_long_stalls_the_pleg_too() -> None:
     assert event["count"] == 4
     assert event["involvedObject"]["kind"] == "Node"
     assert str(event["message"]).startswith("rpc error: code = Unavailable desc = connection error")
+    sim.run_for(seconds=400)  # images: a failure after 5 minutes, an Event after 10
+    assert [each["message"] for each in sim.events("ImageGCFailed")] == [event["message"]]
 
 
 def test_a_pleg_stall_shows_after_three_minutes_and_pods_wait() -> None:

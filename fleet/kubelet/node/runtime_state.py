@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, Timer, WatchEvent
+from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import Happening, Outage, OutageKind
 from fleet.profile.node_model import NodeModel
@@ -29,6 +30,7 @@ from fleet.runtime.containers import NEVER
 CHECK_NS = 5 * NS_PER_S  # kubelet.go, Run: updateRuntimeUp runs so often
 RUNTIME_THRESHOLD_NS = 30 * NS_PER_S  # maxWaitForContainerRuntime
 CONTAINER_GC_NS = 60 * NS_PER_S  # ContainerGCPeriod
+IMAGE_GC_NS = 300 * NS_PER_S  # ImageGCPeriod
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
 RELIST_THRESHOLD_NS = 180 * NS_PER_S  # genericPlegRelistThreshold
 SKIP_MAX_NS = 5 * NS_PER_S  # syncLoop sleeps 100 ms, doubling to this, before it looks again
@@ -185,16 +187,19 @@ class RuntimeState:
         share = self._draws.uniform(self._node, _STREAM_SKIP, at_ns)
         return at_ns + int(share * SKIP_MAX_NS)
 
-    def container_gc_fails(self, now_ns: int) -> bool:
-        """Return whether a round of the container garbage collection was due and failed.
+    def failed_collections(self, now_ns: int) -> tuple[Reason, ...]:
+        """Return which garbage collections were due and failed, images for the second time.
 
         Source: kubelet.go, StartGarbageCollection.
         """
         tick_ns = self._tick(now_ns, CONTAINER_GC_NS)
         if tick_ns <= self._cleaned_ns:
-            return False
+            return ()
         self._cleaned_ns = tick_ns
-        return not self.answers(tick_ns)
+        found = (Reason.CONTAINER_GC_FAILED, Reason.IMAGE_GC_FAILED)
+        is_again = tick_ns == self._tick(tick_ns, IMAGE_GC_NS)
+        is_again = is_again and not self.answers(tick_ns - IMAGE_GC_NS)
+        return () if self.answers(tick_ns) else found[: 1 + is_again]
 
     def arm(self, turn: Turn) -> None:
         """Set the timer of the next change, if there will be one."""
