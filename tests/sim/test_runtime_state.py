@@ -113,13 +113,14 @@ def test_a_late_network_holds_pods_back_but_for_the_host_network() -> None:
         "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady "
         "message:Network plugin returns error: cni plugin not initialized"
     )
+    sim.server.update("nodes", "n-0", {"spec": {"podCIDRs": ["10.9.0.0/24"]}})
     sim.create_pod("web")
     sim.create_pod("cni", hostNetwork=True)
     sim.run_for(seconds=15)
+    assert not sim.calls(verb="PATCH", path="/nodes/n-0/status", since_s=14)
     assert (sim.phase("web"), sim.phase("cni")) == ("Pending", "Running")
     [event] = sim.events("NetworkNotReady")
-    assert event["involvedObject"]["name"] == "web"
-    assert event["type"] == "Warning"
+    assert (event["involvedObject"]["name"], event["type"]) == ("web", "Warning")
     assert event["count"] >= 5
     assert str(event["message"]).startswith(
         "network is not ready: container runtime network not ready: NetworkReady=false reason:"
@@ -161,5 +162,4 @@ def test_what_the_watch_said_in_a_pause_is_not_lost() -> None:
 
 def test_healthy_nodes_keep_nothing_of_it() -> None:
     sim = Simulation(seed=8).run_for(seconds=30)
-    kubelet = sim.kubelet()
-    assert kubelet._runtime_state is None
+    assert sim.kubelet()._runtime_state is None

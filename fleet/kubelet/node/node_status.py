@@ -234,8 +234,8 @@ class NodeStatus:
         """Set the timer of the next tick that would find something; called on every change."""
         if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return
-        if self._fast_due_ns >= 0 and turn.facts.uid and not inputs.not_ready:
-            self._arm_fast(turn)
+        if self._fast_due_ns >= 0 and turn.facts.uid:
+            self._arm_fast(inputs, turn)
         wanted_ns = turn.now_ns
         # An event, no patch.
         is_cordoned_anew = turn.facts.state.unschedulable is self._schedulable
@@ -391,12 +391,14 @@ class NodeStatus:
         self._schedulable = not state.unschedulable
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
-    def _arm_fast(self, turn: Turn) -> None:
-        if turn.now_ns - turn.facts.started_ns >= FAST_LIMIT_NS:
+    def _arm_fast(self, inputs: NodeInputs, turn: Turn) -> None:
+        up_ns = turn.now_ns - turn.facts.started_ns
+        if up_ns >= FAST_LIMIT_NS:
             self._fast_due_ns = _SLOW
+        elif inputs.not_ready:
+            self._cidr_applied = turn.facts.pod_cidrs  # a quick look uses it, and reports nothing
         elif self._fast_due_ns <= turn.now_ns:
-            past_ns = (turn.now_ns - turn.facts.started_ns) % FAST_NS
-            self._fast_due_ns = turn.now_ns + FAST_NS - past_ns
+            self._fast_due_ns = turn.now_ns + FAST_NS - up_ns % FAST_NS
             turn.arm(self._fast_due_ns, effects.Timer.FAST_STATUS)
 
     def _next_tick(self, wanted_ns: int, turn: Turn) -> int:

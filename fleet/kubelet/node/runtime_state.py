@@ -192,14 +192,13 @@ class RuntimeState:
 
         Source: kubelet.go, StartGarbageCollection.
         """
-        tick_ns = self._tick(now_ns, CONTAINER_GC_NS)
-        if tick_ns <= self._cleaned_ns:
+        at_ns = self._tick(now_ns, CONTAINER_GC_NS)
+        if at_ns <= self._cleaned_ns:
             return ()
-        self._cleaned_ns = tick_ns
+        self._cleaned_ns = at_ns
         found = (Reason.CONTAINER_GC_FAILED, Reason.IMAGE_GC_FAILED)
-        is_again = tick_ns == self._tick(tick_ns, IMAGE_GC_NS)
-        is_again = is_again and not self.answers(tick_ns - IMAGE_GC_NS)
-        return () if self.answers(tick_ns) else found[: 1 + is_again]
+        looks = at_ns == self._tick(at_ns, IMAGE_GC_NS) and not self.answers(at_ns - IMAGE_GC_NS)
+        return () if self.answers(at_ns) else found[: 1 + looks]
 
     def arm(self, turn: Turn) -> None:
         """Set the timer of the next change, if there will be one."""
