@@ -206,6 +206,17 @@ def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
     assert sim.phase("bad") == "Pending"
 
 
+def test_a_pod_goes_on_with_a_volume_that_others_write_to_be_in_use() -> None:
+    """Source: kubelet_node_status.go, markVolumesFromNode: a tick needs no patch for that."""
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=0.3)
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
+    attach_in_turn(sim, 3)
+    assert sim.phase("db") == "Running"
+
+
 def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
     sim = started()
     claim(sim.server)
@@ -444,8 +455,7 @@ def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
     sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
     sim.run_for(seconds=11)
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
@@ -483,8 +493,7 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
     for name in ("db", "other"):
         sim.server.delete_pod(name)
     sim.run_for(seconds=5)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_a_raw_block_volume_is_mapped_and_says_so() -> None:

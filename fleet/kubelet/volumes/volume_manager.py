@@ -507,8 +507,7 @@ class VolumeManager:
             if not in_use:
                 return []
             self.claims = ClaimVolumes()
-        self.claims.reported = in_use
-        return self.claims.on_node(attached)
+        return self.claims.on_reported(in_use) + self.claims.on_node(attached)
 
     # ---- while a pod runs ----
 
