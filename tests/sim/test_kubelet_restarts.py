@@ -170,14 +170,7 @@ def test_a_second_restart_while_the_first_is_on() -> None:
     sim.run_for(10)
     assert sim.condition("n-0") == "True"
     assert sim.status("web")["containerStatuses"][0]["restartCount"] == 0
-
-
-def test_a_node_that_is_named_twice_restarts_once() -> None:
-    sim = settled(nodes=2)
-    assert sim.reactor.restart([NodeId(0), NodeId(0), NodeId(1)]) == 2
-    sim.run_for(10)
-    counts = sim.reactor.counts
-    assert (counts.registered, counts.restarts) == (2, 2)
+    assert sim.reactor.restart([NodeId(0), NodeId(0)]) == 1
 
 
 def test_a_node_that_is_removed_does_not_come_back() -> None:

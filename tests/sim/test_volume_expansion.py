@@ -293,8 +293,7 @@ def test_a_pod_that_goes_takes_its_expansion_along() -> None:
     sim.run_for(seconds=RESYNC_S)
     sim.server.delete_pod("db", grace_s=1)
     sim.run_for(seconds=30)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
     sim.server.remove(("volumeattachments", "", ATTACHMENT))
     sim.server.update("nodes", "n-0", {"status": {"volumesAttached": []}})
     sim.run_for(seconds=20)

@@ -112,19 +112,6 @@ def test_a_claim_is_reported_attached_and_mounted() -> None:
     assert sim.said("FailedMount") == {}
 
 
-def test_volumes_in_use_end_with_the_pod() -> None:
-    sim = started()
-    claim(sim.server)
-    sim.create_pod("db", volumes=[DATA])
-    attach_in_turn(sim, 10)
-    sim.server.delete_pod("db", grace_s=1)
-    sim.run_for(seconds=20)
-    assert sim.phase("db") == ""
-    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
-
-
 def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
     sim = started()
     claim(sim.server)
@@ -219,6 +206,17 @@ def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
     assert sim.phase("bad") == "Pending"
 
 
+def test_a_pod_goes_on_with_a_volume_that_others_write_to_be_in_use() -> None:
+    """Source: kubelet_node_status.go, markVolumesFromNode: a tick needs no patch for that."""
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=0.3)
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
+    attach_in_turn(sim, 3)
+    assert sim.phase("db") == "Running"
+
+
 def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
     sim = started()
     claim(sim.server)
@@ -226,11 +224,36 @@ def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
         sim.create_pod(name, volumes=[DATA])
     attach_in_turn(sim, 5)
     sim.server.delete_pod("one", grace_s=1)
-    sim.run_for(seconds=30)
+    sim.run_for(seconds=10)
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": None}})
+    sim.run_for(seconds=11)
     assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
     sim.server.delete_pod("two", grace_s=1)
     sim.run_for(seconds=30)
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+
+
+def test_volumes_of_pods_stay_in_use_while_a_kubelet_restarts() -> None:
+    """Its Node is read for them until that succeeds; no pod waits for an attachment again."""
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    attach_in_turn(sim, 5)
+    since_s = sim.now_s
+    sim.reactor.restart([NodeId(0)])
+    sim.inject(ApiServerAnswers(500), seconds=1.5)
+    sim.run_for(seconds=1.5)
+    assert reads(sim, since_s).count("nodes") > 10
+    for _ in range(300):
+        sim.run_for(seconds=0.1)
+        assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
+    found = [each.removeprefix("persistent") for each in reads(sim, since_s) if each != "nodes"]
+    assert found == ["volumeclaims", "volumes", *["volumeattachments"] * 3, "volumeclaims"]
+    sim.reactor.restart([NodeId(0)])
+    sim.server.delete_pod("db", grace_s=0)
+    sim.run_for(seconds=30)
+    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+    assert sim.kubelet().pods is None
 
 
 def test_a_volume_that_does_not_belong_here_is_refused() -> None:
@@ -432,8 +455,7 @@ def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
     sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
     sim.run_for(seconds=11)
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
@@ -471,8 +493,7 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
     for name in ("db", "other"):
         sim.server.delete_pod(name)
     sim.run_for(seconds=5)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_a_raw_block_volume_is_mapped_and_says_so() -> None:

@@ -370,6 +370,8 @@ class NodePods:
         env.runtimes[node] = syncer.runtime
         env.claims[node] = syncer.dra.checkpoint()
         env.allocations[node] = syncer.allocations.checkpoint(self.workers)
+        if syncer.volumes.claims is not None:
+            env.devices[node] = syncer.volumes.claims.checkpoint()
 
     def take_claims_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose claims a driver says something else."""

@@ -66,6 +66,7 @@ from fleet.kubelet.pods.status_generate import (
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.claim_volumes import ClaimVolumes
 from fleet.kubelet.volumes.pod_volume import LOOP_NS, MOUNT_POLL_NS, MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
@@ -142,7 +143,8 @@ class PodSyncer:
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws)
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
-        self.volumes, self.probes = VolumeManager(self.runtime), ProbeManager()
+        claims = ClaimVolumes.read(env.devices.pop(node, {}))
+        self.volumes, self.probes = VolumeManager(self.runtime, claims=claims), ProbeManager()
         self.allocations = AllocationManager.read(env.allocations.pop(node, None))
         self.dra = DRAManager.read(env.claims.pop(node, {}))
         self.mirrors = PodManager()
@@ -681,6 +683,7 @@ class PodSyncer:
         if worker.registered:
             worker.registered = False
             self.volumes.unregister_pod(pod, turn)
+        self.volumes.release(pod.uid, turn)
         status = self.statuses.last_status(pod)
         if _tells_end(worker, turn):
             status = terminate_pod_status(pod, status, worker.told or pod.status)

@@ -172,9 +172,7 @@ def shared_condition(
     return PodCondition(name, status, reason, message, transition_s, observed_generation)
 
 
-@lru_cache(maxsize=4096)
-def _running_since(started_s: int) -> RunningState:
-    return RunningState(started_s)
+_running_since = lru_cache(maxsize=4096)(RunningState)
 
 
 def _container_status(

@@ -18,7 +18,7 @@ GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_
 Differs: a claim that a pod mounts read-only is not expanded, and nothing is said of it again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
@@ -84,6 +84,26 @@ class ClaimVolumes:
     tokens: CSITokens = field(default_factory=CSITokens)
     _again: tuple[ClaimVolume, ...] = ()  # that are being published once more
     _staged: frozenset[str] = field(default_factory=frozenset)  # devices that are mounted globally
+    _found: frozenset[str] = frozenset()  # devices that a kubelet before us left attached
+
+    @classmethod
+    def read(cls, devices: dict[str, list[PodUid]]) -> "ClaimVolumes | None":
+        """Return what `checkpoint` left, None if that is nothing. Source: reconstruct.go."""
+        return cls(_devices=devices, _found=frozenset(devices)) if devices else None
+
+    def checkpoint(self) -> dict[str, list[PodUid]]:
+        """Return the volumes that are attached, and the pods for which their mounts began."""
+        left: dict[str, list[PodUid]] = {}
+        for uid, volumes in self._pods.items():
+            for each in volumes:
+                if each.view and self._is_attachable(each) and each.step >= Step.MOUNT:
+                    left.setdefault(each.view.unique_name, []).append(uid)
+        return left
+
+    def keep(self, uids: Container[PodUid]) -> None:
+        """Unmount what was left for pods that went, or ended, while no kubelet looked."""
+        for uid in [uid for pods in self._devices.values() for uid in pods if uid not in uids]:
+            self.release(uid)
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.
@@ -114,17 +134,17 @@ class ClaimVolumes:
         gone = self._pods.get(uid, ())
         self._again = tuple(each for each in self._again if each not in gone)
         unmounted = []
+        for name in [name for name, pods in self._devices.items() if uid in pods]:
+            self._devices[name] = [each for each in self._devices[name] if each != uid]
+            if not self._devices[name]:
+                del self._devices[name]
+                self._found -= {name}
         for each in self._pods.pop(uid, ()):
             if each.view is None:
                 continue
             name = each.view.unique_name
             if each.view.is_device and each.step is Step.MOUNTED:
                 unmounted.append(name)
-            if uid in self._devices.get(name, ()):
-                pods = self._devices[name]
-                pods.remove(uid)
-                if not pods:
-                    del self._devices[name]
             if name not in self._devices:
                 self._expander.forget(name)
             if not any(True for _ in self._others(uid, each.view)):
@@ -149,17 +169,14 @@ class ClaimVolumes:
         Source: kubelet_node_status.go, markVolumesFromNode.
         """
         self.reported = names
-        return self._advance(Step.REPORT, Step.ATTACH, names) + self.on_attached(self.attached)
+        found = self._advance(Step.REPORT, Step.ATTACH, names)
+        return found + self._advance(Step.ATTACH, Step.SIZE, self.attached)
 
     def on_node(self, attached: tuple[str, ...]) -> list[PodUid]:
         """Learn that the informer showed the Node; return the pods that may go on."""
         self._labels = None
-        return self.on_attached(attached)
-
-    def on_attached(self, names: tuple[str, ...]) -> list[PodUid]:
-        """Note what the controller has attached; return the pods that may go on."""
-        self.attached = names
-        return self._advance(Step.ATTACH, Step.SIZE, names)
+        self.attached = attached
+        return self._advance(Step.ATTACH, Step.SIZE, attached)
 
     def _advance(self, at: Step, to: Step, names: tuple[str, ...]) -> list[PodUid]:
         found = []
@@ -420,7 +437,10 @@ class ClaimVolumes:
         if view.has_mount_options and not (each.spec.block or view.takes_mount_options):
             error = "mount options are not supported for this volume type"
             return failed(each.name, each.spec, "MountOptionSupport check", error)
-        if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
+        is_for_one = view.access_modes == ("ReadWriteOncePod",) and view.is_device
+        # Source: actual_state_of_world.go, IsVolumeMountedElsewhere.
+        others = self._others(pod.uid, view) if is_for_one else ()
+        if any(other.step is Step.MOUNTED for other in others):
             error = (
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )
@@ -476,17 +496,14 @@ class ClaimVolumes:
     def _is_attachable(self, each: ClaimVolume) -> bool:
         return each.view is not None and each.view.unique_name in self._devices
 
-    def _is_mounted_elsewhere(self, pod: Pod, view: VolumeView) -> bool:
-        """Source: actual_state_of_world.go, IsVolumeMountedElsewhere."""
-        others = self._others(pod.uid, view)
-        return view.is_device and any(each.step is Step.MOUNTED for each in others)
-
     def _is_attached(self, pod: Pod, view: VolumeView) -> bool:
         """Return whether a volume is attached already, so that nothing verifies it once more.
 
         Source: reconciler_common.go, mountOrAttachVolumes; actual_state_of_world.go,
         PodExistsInVolume.
         """
+        if view.unique_name in self._found:
+            return True
         others = self._others(pod.uid, view)
         return view.is_device and any(each.step >= Step.MOUNT for each in others)
 

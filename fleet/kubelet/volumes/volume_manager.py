@@ -58,10 +58,10 @@ class VolumeManager:
     _runtime: Runtime
     _mounts: dict[PodUid, pod_volume.PodMount] = field(default_factory=dict)
     tokens: TokenCache = field(default_factory=TokenCache)
-    _polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
+    _polls: dict[PodUid, int] = field(default_factory=dict)  # of what is not watched
     objects: watched_objects.ObjectManager = field(default_factory=watched_objects.ObjectManager)
     claims: ClaimVolumes | None = None  # made for the first pod that has one
-    _mounted: dict[PodUid, list[_Mounted]] | None = None  # what does not unmount
+    _mounted: dict[PodUid, list[_Mounted]] = field(default_factory=dict)  # what does not unmount
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to, or ask for its pull secrets."""
@@ -73,16 +73,13 @@ class VolumeManager:
 
     def unmount(self, pod: Pod, turn: Turn) -> int:
         """Unmount what is due; return when it is tried again, 0 once nothing is mounted."""
-        left = (self._mounted or {}).get(pod.uid)
+        left = self._mounted.pop(pod.uid, None)
         if left is None:
             left = [_Mounted(each) for each in pod.spec.volumes if each.mounted]
         left = [each for each in left if not _tear_down(pod, each, turn)]
         if left:
-            self._mounted = {**(self._mounted or {}), pod.uid: left}
+            self._mounted[pod.uid] = left
             return min(each.due_ns for each in left)
-        if self._mounted is not None:
-            self._mounted.pop(pod.uid, None)
-            self._mounted = self._mounted or None
         return 0
 
     def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
@@ -95,12 +92,15 @@ class VolumeManager:
         """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
         is_read = self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
-        if self._polls is not None:
-            self._polls.pop(pod.uid, None)
+        self._polls.pop(pod.uid, None)
         self.objects.forget(pod.uid)
         self.tokens.forget(pod.uid, is_read=is_read)
+        self.release(pod.uid, turn)
+
+    def release(self, uid: PodUid, turn: Turn) -> None:
+        """Unmount the claims of a pod, also those that a kubelet before us mounted."""
         if self.claims is not None:
-            self._retry(self.claims.release(pod.uid), turn)
+            self._retry(self.claims.release(uid), turn)
 
     def _retry(self, names: Collection[str], turn: Turn) -> None:
         """Mount at once what other pods failed to mount, now that a pod has unmounted it.
@@ -507,8 +507,7 @@ class VolumeManager:
             if not in_use:
                 return []
             self.claims = ClaimVolumes()
-            self.claims.reported = in_use
-        return self.claims.on_node(attached)
+        return self.claims.on_reported(in_use) + self.claims.on_node(attached)
 
     # ---- while a pod runs ----
 
@@ -518,7 +517,7 @@ class VolumeManager:
         Return whether a volume may be mounted: one that has grown.
         """
         self.objects.on_timer(pod.uid, turn)
-        due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
+        due_ns = self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
             if pod.uid not in self._mounts:
                 self.objects.ask(watched_objects.reads_of(pod), pod.uid, "", turn)
@@ -537,8 +536,6 @@ class VolumeManager:
         if any(watched_objects.reads_of(pod)):
             period_ns = turn.env.model.kubelet.sync_frequency_ns
             due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL, pod.uid) / 2))
-            if self._polls is None:
-                self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 

@@ -32,7 +32,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import EventType
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.csi_node import STORAGE_ERROR
+from fleet.kubelet.node.csi_node import ROUND_ERROR, STORAGE_ERROR
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions
 from fleet.wire.api.operations import OPERATIONS
 
@@ -118,24 +118,21 @@ def test_ready_is_told_when_the_server_shows_it() -> None:
     assert reports == [Report(NODE, Milestone.READY, 9), Report(NODE, Milestone.NOT_READY, 9)]
 
 
-def test_a_deleted_node_is_told_and_not_made_again() -> None:
-    kubelet, out = make()
-    kubelet.on_watch_event(node_event(), 5, out)
-    out.clear()
-    kubelet.on_watch_event(node_event(EventType.DELETED), 6, out)
-    assert out == [Report(NODE, Milestone.GONE)]
-    assert kubelet.facts.uid == ""
-
-
 def test_a_csinode_that_exists_makes_the_node_ready() -> None:
     kubelet, out = make()
     kubelet.on_timer(Timer.REGISTER, "", 100 * NS_PER_MS, out)
     answer(kubelet, ApiCall(NODE, Op.CREATE_NODE), node_reply(), 110 * NS_PER_MS, out)
     answer(kubelet, ApiCall(NODE, Op.PROBE_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
+    now_ns, refused = 0, REFUSED._replace(message="csinodes is forbidden")
+    for tries in range(28):  # six rounds and one more
+        assert kubelet._not_ready(0)[0].endswith("initialized" if tries < 4 else "is forbidden")
+        answer(kubelet, ApiCall(NODE, Op.GET_CSINODE), refused, now_ns, out)
+        now_ns = max(each.due_ns for each in out if isinstance(each, SetTimer))
+    assert 142 < now_ns / NS_PER_S < 160
     answer(kubelet, ApiCall(NODE, Op.GET_NODE_CSI), node_reply(), 110 * NS_PER_MS, out)
     answer(kubelet, ApiCall(NODE, Op.GET_CSINODE), NOT_FOUND, 110 * NS_PER_MS, out)
     assert out[-1] == ApiCall(NODE, Op.CREATE_CSINODE, "", CSINodeObject("uid-1"))
-    assert kubelet._not_ready(NS_PER_S) == (STORAGE_ERROR,)
+    assert kubelet._not_ready(NS_PER_S) == (ROUND_ERROR + refused.message,)
     answer(kubelet, ApiCall(NODE, Op.CREATE_CSINODE), OK, 120 * NS_PER_MS, out)
     assert kubelet._not_ready(NS_PER_S) == ()
     assert kubelet._csi is None

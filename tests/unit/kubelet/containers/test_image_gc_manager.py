@@ -8,6 +8,7 @@ from fleet.k8s.effects import Outbox, SetTimer, Timer
 from fleet.kubelet.containers.image_gc_manager import (
     GC_KEY,
     GC_PERIOD_NS,
+    LIST_KEY,
     arm_image_gc,
     delete_unused_images,
     format_size,
@@ -189,7 +190,7 @@ def test_a_look_is_armed_only_where_it_may_find_something() -> None:
         on_gc_timer((), 90 * GB, turn(disk.env, look, disk.out))
     assert disk.left() == ["b:1"]
     kinds = {each.key for each in disk.out[1:] if isinstance(each, SetTimer)}
-    assert kinds == {"phase", GC_KEY}  # the kubelet then tells when the list is refreshed
+    assert kinds == {LIST_KEY, GC_KEY}
     off = Disk(image_gc_high_threshold_percent=100)
     off.add("a:1", 99)
     arm_image_gc(turn(off.env, off.now_ns, off.out), is_watched=True)
