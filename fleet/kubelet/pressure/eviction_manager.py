@@ -14,7 +14,7 @@ copies from nodefs, change nothing and are left out.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cmp_to_key, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
@@ -22,7 +22,7 @@ from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodStats, PodTerms, pod_stats
 from fleet.kubelet.pod_worker import KILL_TIMEOUT_MIN_S
-from fleet.kubelet.pressure.preemption import is_critical_pod
+from fleet.kubelet.pressure.preemption import is_critical_pod, requested
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing
@@ -130,7 +130,6 @@ def is_met(
 
 
 Ranked = tuple[Pod, PodStats | None]
-_Key = Callable[[Pod, PodStats], int]
 
 
 def rank(pods: Sequence[Ranked], resource: str) -> list[Ranked]:
@@ -138,54 +137,21 @@ def rank(pods: Sequence[Ranked], resource: str) -> list[Ranked]:
 
     Source: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc. Equals keep their order.
     """
+    return sorted(pods, key=lambda each: _place(each[0], each[1], resource))
+
+
+def _place(pod: Pod, stats: PodStats | None, resource: str) -> tuple[int, ...]:
+    """Return a pod's place: the lowest goes first, as one does without stats."""
+    priority = pod.spec.priority
     if resource == "pids":
-
-        def compare(one: Ranked, other: Ranked) -> int:
-            return _by_priority(one, other) or _by(one, other, lambda _, stats: -stats.pids)
-    else:
-        used, asked = _MEASURES[resource]
-
-        def compare(one: Ranked, other: Ranked) -> int:
-            return (
-                _by(one, other, lambda pod, stats: 0 if used(pod, stats) > asked(pod, stats) else 1)
-                or _by_priority(one, other)
-                or _by(one, other, lambda pod, stats: -_over(pod, stats, resource))
-            )
-
-    return sorted(pods, key=cmp_to_key(compare))
-
-
-def _by_priority(one: Ranked, other: Ranked) -> int:
-    mine, others = one[0].spec.priority, other[0].spec.priority
-    return (mine > others) - (mine < others)
-
-
-def _by(one: Ranked, other: Ranked, key: _Key) -> int:
-    """Compare by a measure; pods without stats come first."""
-    if one[1] is None or other[1] is None:
-        return (one[1] is not None) - (other[1] is not None)
-    first, second = key(one[0], one[1]), key(other[0], other[1])
-    return (first > second) - (first < second)
-
-
-def _over(pod: Pod, stats: PodStats, resource: str) -> int:
-    """Return the usage above the request; upstream takes the disk's request for inodes, too."""
-    used = _MEASURES[resource][0](pod, stats)
-    kind = EPHEMERAL if resource == "inodes" else resource
-    return used - _MEASURES[kind][1](pod, stats)
-
-
-_MEASURES: dict[str, tuple[_Key, _Key]] = {
-    "memory": (
-        lambda _, stats: stats.memory,
-        lambda pod, _: resources_of(pod.spec.resources_json).requests.memory,
-    ),
-    EPHEMERAL: (
-        lambda _, stats: stats.ephemeral,
-        lambda pod, _: resources_of(pod.spec.resources_json).requests.ephemeral,
-    ),
-    "inodes": (lambda _, stats: stats.inodes, lambda *_: 0),
-}
+        return (priority, 0) if stats is None else (priority, 1, -stats.pids)
+    if stats is None:
+        return 0, priority
+    used = {"memory": stats.memory, EPHEMERAL: stats.ephemeral, "inodes": stats.inodes}[resource]
+    # Upstream takes the disk's request for what inodes are used above it, too.
+    asked = requested(pod, EPHEMERAL if resource == "inodes" else resource)
+    exceeds = used > (0 if resource == "inodes" else asked)
+    return 1, not exceeds, priority, asked - used
 
 
 def eviction_message(

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import orjson
 import pytest
 from world.pod_world import container, model_of
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.admission import AdmissionSpec
 from fleet.k8s.pods import Pod, PodSpec, PodUid
 from fleet.k8s.selectors import Toleration
 from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodTerms, node_use, pod_stats
@@ -21,24 +23,23 @@ from fleet.kubelet.pressure.eviction_manager import (
 from fleet.kubelet.pressure.oom_watcher import system_oom_message
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
+from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import ContainerUsage
 
 MI = 1 << 20
 GI = 1 << 30
 ZERO = constant_curve(0)
+BOTH = ("MemoryPressure", "DiskPressure")
+TOLERATIONS = (Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),)
 
 
 def configured(**configuration: object) -> NodeModel:
     return model_of(kubeletConfiguration=configuration)
 
 
-def resources(**requests: str) -> bytes:
-    listed = ",".join(f'"{name}":"{amount}"' for name, amount in requests.items())
-    return b'{"requests":{%b}}' % listed.encode() if requests else b"{}"
-
-
 def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: str) -> Pod:
-    asked = resources(**requests)
+    asked = orjson.dumps({"requests": requests})
+    amounts = ((each, parse_quantity(text).value) for each, text in requests.items())
     return Pod(
         namespace="default",
         name=name,
@@ -46,6 +47,7 @@ def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: st
         spec=PodSpec(
             containers=(container(image="registry.k8s.io/pause:3.10", resources_json=asked),),
             resources_json=asked,
+            admission=AdmissionSpec(tuple(amounts)),
             priority=priority,
             qos_class=qos,
         ),
@@ -90,7 +92,11 @@ def names(ranked: Sequence[tuple[Pod, object]]) -> list[str]:
 
 
 def test_memory_is_ranked_by_excess_then_priority_then_usage_above_the_request() -> None:
+    wrapped = pod("wrapped", memory="2Gi")  # all of it the overhead of its RuntimeClass
+    admission = wrapped.spec.admission._replace(overhead=wrapped.spec.admission.requests)
+    wrapped.spec = wrapped.spec._replace(admission=admission)
     found = [
+        using(wrapped, memory=1 * GI),
         using(pod("within", memory="2Gi"), memory=1 * GI),
         using(pod("most", memory="1Gi"), memory=4 * GI),
         using(pod("some", memory="1Gi"), memory=2 * GI),
@@ -98,7 +104,7 @@ def test_memory_is_ranked_by_excess_then_priority_then_usage_above_the_request()
         using(pod("within-low", priority=-1, memory="2Gi"), memory=1 * GI),
     ]
     ranked = rank([(each.pod, pod_stats(each, 0)) for each in found], "memory")
-    assert names(ranked) == ["most", "some", "high", "within-low", "within"]
+    assert names(ranked) == ["most", "wrapped", "some", "high", "within-low", "within"]
 
 
 def test_pids_are_ranked_by_priority_then_processes_and_disk_by_usage() -> None:
@@ -261,20 +267,8 @@ def test_pids_have_their_own_condition() -> None:
         (("MemoryPressure",), "BestEffort", 0, (), "The node had condition: [MemoryPressure]. "),
         (("MemoryPressure",), "Burstable", 0, (), ""),
         (("MemoryPressure",), "BestEffort", 2_000_000_000, (), ""),
-        (
-            ("MemoryPressure",),
-            "BestEffort",
-            0,
-            (Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),),
-            "",
-        ),
-        (
-            ("MemoryPressure", "DiskPressure"),
-            "Guaranteed",
-            0,
-            (),
-            "The node had condition: [MemoryPressure DiskPressure]. ",
-        ),
+        (("MemoryPressure",), "BestEffort", 0, TOLERATIONS, ""),
+        (BOTH, "Guaranteed", 0, (), "The node had condition: [MemoryPressure DiskPressure]. "),
     ],
 )
 def test_what_a_node_under_pressure_admits(
