@@ -21,7 +21,7 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodStats, PodTerms, pod_stats
-from fleet.kubelet.pod_worker import KILL_TIMEOUT_MIN_S
+from fleet.kubelet.pod_worker import PodKill, kill_timeout_ns
 from fleet.kubelet.pressure.preemption import is_critical_pod, requested
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
@@ -278,20 +278,15 @@ class EvictionManager:
     _met: tuple[EvictionThreshold, ...] = ()  # for their grace periods, and not resolved
     # when the cause of a condition was seen last
     _seen_ns: dict[str, int] = field(default_factory=dict)
-    _evicted: tuple[str, ...] = ()  # uids whose cleanup is waited for
+    evicted: tuple[str, ...] = ()  # uids, of the last pass until the next one
     _evicted_ns: int = 0
-    _cleanup_until_ns: int = 0
+    _wait_until_ns: int = 0
     conditions: tuple[str, ...] = ()
 
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing is under pressure, nor was lately."""
-        return not (self.conditions or self._first_met_ns or self._evicted)
-
-    @property
-    def evicted(self) -> tuple[str, ...]:
-        """Return the uids of the pods whose cleanup is waited for."""
-        return self._evicted
+        return not (self.conditions or self._first_met_ns or self.evicted)
 
     def synchronize(
         self,
@@ -306,7 +301,7 @@ class EvictionManager:
         `use` measures the node, `delete_unused` frees what no pod needs. Source: synchronize.
         """
         self._last_ns = now_ns
-        self._evicted = ()
+        self.evicted = ()
         observations = observations_of(use(), now_ns)
         thresholds = self._observe(model, observations, now_ns)
         ranked: list[Ranked] = [
@@ -315,7 +310,7 @@ class EvictionManager:
         ]
         over = tuple(_local_storage_evictions(ranked, model)) if _has_isolation(model) else ()
         if over:
-            return self._evicting(Pass("", over), now_ns)
+            return Pass("", over)
         if not thresholds:
             return Pass("", ())
         first = thresholds[0]
@@ -335,7 +330,7 @@ class EvictionManager:
                     model.kubelet.eviction_max_pod_grace_period_s, pod.spec.termination_grace_s
                 )
             eviction = Eviction(pod, message, notes, grace_s, disrupts=True)
-            return self._evicting(Pass(starved, (eviction,)), now_ns)
+            return Pass(starved, (eviction,))
         return Pass(starved, ())
 
     def _observe(
@@ -366,27 +361,33 @@ class EvictionManager:
         self._met = tuple(lasting)
         return lasting
 
-    def _evicting(self, found: Pass, now_ns: int) -> Pass:
-        """Wait for the evicted pods to be cleaned up before the next pass."""
-        self._evicted = tuple(each.pod.uid for each in found.evictions)
-        self._evicted_ns = now_ns
-        grace_s = max(each.grace_s for each in found.evictions)
-        kill_s = max(grace_s + grace_s // 2, KILL_TIMEOUT_MIN_S)
-        self._cleanup_until_ns = now_ns + kill_s * NS_PER_S + CLEANUP_TIMEOUT_NS
-        return found
+    def wait(self, killed: Eviction | None, now_ns: int) -> None:
+        """Wait for a pod to be killed, or else for all to be cleaned up.
+
+        Source: evictPod, waitForPodsCleanup.
+        """
+        wait_ns = CLEANUP_TIMEOUT_NS
+        if killed is not None:
+            self.evicted += (killed.pod.uid,)
+            wait_ns = kill_timeout_ns(PodKill(EVICTED, "", killed.grace_s), killed.pod)
+        self._evicted_ns, self._wait_until_ns = now_ns, now_ns + wait_ns
+
+    def is_late(self, now_ns: int) -> bool:
+        """Return whether that took too long."""
+        return now_ns >= self._wait_until_ns
 
     def on_cleaned_up(self, now_ns: int) -> None:
         """Learn that nothing is left of the evicted pods: the next pass is at the next poll."""
         polls = -(-(now_ns - self._evicted_ns) // CLEANUP_POLL_NS) or 1
         due_ns = self._evicted_ns + polls * CLEANUP_POLL_NS
-        self._cleanup_until_ns = min(self._cleanup_until_ns, due_ns)
+        self._wait_until_ns = min(self._wait_until_ns, due_ns)
 
     def next_pass_ns(
         self, model: NodeModel, use: NodeUse, pods: Sequence[PodTerms], now_ns: int
     ) -> int:
         """Return when the next pass will find something, NEVER if none will."""
-        if self._evicted:
-            return max(self._cleanup_until_ns, now_ns)
+        if self.evicted:
+            return max(self._wait_until_ns, now_ns)
         if self._first_met_ns:
             return self._next_tick(now_ns + 1)
         hold_ns = model.kubelet.eviction_pressure_transition_period_ns
