@@ -141,31 +141,29 @@ def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
 @pytest.mark.parametrize(
     ("phase", "error"),
     [
-        ("Pending", "error processing PVC default/data: PVC is not bound"),
-        (
-            "",
-            (
-                "error processing PVC default/data: failed to fetch PVC from API server: "
-                'persistentvolumeclaims "data" not found'
-            ),
-        ),
+        ("Pending", "PVC is not bound"),
+        ("", 'failed to fetch PVC from API server: persistentvolumeclaims "data" not found'),
+        ("Bound", 'failed to fetch PV pv-1 from API server: persistentvolumes "pv-1" not found'),
     ],
 )
 def test_a_claim_that_is_no_good_fails_the_sync_until_it_is(phase: str, error: str) -> None:
     sim = started()
     if phase:
         claim(sim.server, phase)
+    if phase == "Bound":
+        sim.server.remove(("persistentvolumes", "", "pv-1"))
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=2)
     text = (
         "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
-        f"failed to process volumes=[data]: {error}"
+        f"failed to process volumes=[data]: error processing PVC default/data: {error}"
     )
     assert sim.said("FailedMount") == {text: 1}
     sim.run_for(seconds=16)  # 10 s x U[1, 1.5], at the next second
     assert sim.said("FailedMount") == {text: 2}
     if phase:
         sim.server.remove(("persistentvolumeclaims", "default", "data"))
+    if phase == "Pending":
         sim.server.remove(("persistentvolumes", "", "pv-1"))
     claim(sim.server)
     sim.run_for(seconds=27)

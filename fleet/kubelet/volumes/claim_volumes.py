@@ -188,7 +188,7 @@ class ClaimVolumes:
         if each.step is Step.CLAIM:
             self._on_claim(pod, each, reply, turn)
         elif each.step is Step.VOLUME:
-            self._on_volume(pod, each, reply, turn.env)
+            self._on_volume(pod, each, target.name, reply, turn.env)
         elif not reply.ok:
             each.error = _unread(each, target, reply.message)
         elif each.step is Step.SIZE:
@@ -226,10 +226,12 @@ class ClaimVolumes:
         each.due_ns = 0
         self._get(pod, each, Op.GET_VOLUME, claim.volume_name, turn)
 
-    def _on_volume(self, pod: Pod, each: ClaimVolume, reply: Reply, env: Environment) -> None:
+    def _on_volume(
+        self, pod: Pod, each: ClaimVolume, name: str, reply: Reply, env: Environment
+    ) -> None:
         """Source: getPVSpec, createVolumeSpec, AddPodToVolume."""
         view = reply.record
-        error = volume_problem(pod, each, reply)
+        error = volume_problem(pod, each, name, reply)
         if error:
             self._fail(each, error)
             return

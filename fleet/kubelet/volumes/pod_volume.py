@@ -113,12 +113,12 @@ def claim_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
     return f"error processing PVC {where}: {error}" if error else ""
 
 
-def volume_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
+def volume_problem(pod: Pod, each: ClaimVolume, name: str, reply: Reply) -> str:
     """Return why the volume of a claim cannot be used. Source: getPVSpec, createVolumeSpec."""
     view = reply.record
     error = ""
     if not reply.ok or not isinstance(view, VolumeView):
-        error = f"failed to fetch PV from API server: {reply.message}"
+        error = f"failed to fetch PV {name} from API server: {reply.message}"
     elif view.claim_uid is None:
         error = (
             f"found PV object {view.name} but it has a nil pv.Spec.ClaimRef "
