@@ -312,7 +312,7 @@ class VolumeManager:
         sources = watched_objects.sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
         known = (volume.error, spec.flaw, *(error for error, _ in found))
-        errors = [error for error in known if error]
+        errors = list(dict.fromkeys(error for error in known if error))
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += pod_volume.inline_problem(spec.driver, turn.env)
@@ -340,7 +340,7 @@ class VolumeManager:
         volume.secret = -1 if spec.driver and spec.secret else 0
         if volume.error:
             volume.tokens = -1
-        text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
         return f'MountVolume.SetUp failed for volume "{pod_volume.volume_name(spec, pod)}" : {text}'
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:

@@ -41,7 +41,7 @@ ENV = World().env
 RUNTIME = ENV.runtime_of(NODE, "n", "10.0.0.1", "10.1.0.0/24")
 REFUSED = Reply(ReplyKind.REFUSED, None, 403, "no")
 REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-access-9zkmg")
-PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
+PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),)),))
 
 
 def asked(request: TokenRequest) -> ApiCall:
@@ -218,7 +218,7 @@ def test_a_token_is_kept_while_its_pod_is_there(monkeypatch: pytest.MonkeyPatch)
 def test_two_tokens_are_both_awaited() -> None:
     (source,) = TOKEN_VOLUME.tokens
     two = (source, source._replace(audience="vault"))
-    pod = make_pod(volumes=(VolumeSpec("v", "projected", (), (), two),))
+    pod = make_pod(volumes=(VolumeSpec("v", "projected", (), two),))
     volumes = manager(pod)
     out: Outbox = []
     volumes.attempt(pod, turn_of(ENV, 0, out))
@@ -293,23 +293,26 @@ def test_a_cache_that_never_syncs_fails_the_mount() -> None:
 
 
 def test_optional_objects_may_be_missing() -> None:
-    pod = make_pod(
-        volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg", optional=True),), (), ()),)
-    )
+    pod = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg", optional=True),)),))
     volumes = manager(pod)
     tell(volumes, EventType.SYNCED)
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
 
 
-def test_several_errors_of_one_volume_are_joined() -> None:
-    volume = VolumeSpec("v", "projected", (ObjectSource("a"), ObjectSource("b")), (), ())
-    pod = make_pod(volumes=(volume,))
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        (ObjectSource("b", kind="Secret"), '[configmap "a" not found, secret "b" not found]'),
+        (ObjectSource("a"), 'configmap "a" not found'),
+    ],
+)
+def test_several_errors_of_one_volume_are_joined(second: ObjectSource, error: str) -> None:
+    pod = make_pod(volumes=(VolumeSpec("v", "projected", (ObjectSource("a"), second)),))
     volumes = manager(pod)
-    for name in ("a", "b"):
-        tell(volumes, EventType.SYNCED, name)
-    assert attempt(volumes, pod, 0)[1] == [
-        FAILED % ("v", '[configmap "a" not found, configmap "b" not found]')
-    ]
+    for kind, namespace, name in references(pod):
+        synced = WatchEvent(kind, EventType.SYNCED, None, namespace, name)
+        volumes.on_object_event(synced)
+    assert attempt(volumes, pod, 0)[1] == [FAILED % ("v", error)]
 
 
 @pytest.mark.parametrize("optional", [True, False])
