@@ -196,8 +196,10 @@ class ClaimVolumes:
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
         elif each.step is Step.VERIFY:
             self._on_node(each, reply)
+        elif each.step in _SECRET_STEPS:
+            each.has_secret = True
         else:
-            self._on_attachment(each, target, reply)
+            self._on_attachment(each, target.name, reply, turn)
         return True
 
     def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
@@ -309,28 +311,28 @@ class ClaimVolumes:
             each.step = Step.SIZE
             each.error = QUIET
 
-    def _on_attachment(self, each: ClaimVolume, target: ClaimTarget, reply: Reply) -> None:
+    def _on_attachment(self, each: ClaimVolume, name: str, reply: Reply, turn: Turn) -> None:
         """Source: csi_attacher.go, WaitForAttach, verifyAttachmentStatus; getPublishContext."""
         found, view = reply.record, each.view
-        if each.step in _SECRET_STEPS:
-            each.has_secret = True
-            return
         assert isinstance(found, AttachmentView), reply
         assert view is not None, each.claim
-        if each.step is not Step.WAIT:
-            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
-            return
         error = ""
-        if found.deleting:
+        if each.step is Step.WAIT and found.deleting:
             error = "volume attachment is being deleted"
-        elif not found.attached:
+        elif each.step is Step.WAIT and not found.attached:
             error = found.error or (
-                f"volume {view.handle} is not attached for volume attachment {target.name}"
+                f"volume {view.handle} is not attached for volume attachment {name}"
             )
+        # SetUpDevice looks for its driver once it has read the attachment, MountDevice before.
+        stages = each.step is (Step.STAGED if each.spec.block else Step.WAIT)
         if error:
             each.error = failed(each.name, each.spec, "WaitForAttach", error)
-        else:
+        elif stages and view.driver not in turn.env.model.csi_driver_names:
+            each.error = driver_missing(each.name, each.spec, view.driver)
+        elif each.step is Step.WAIT:
             each.step = Step.STAGED
+        else:
+            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
 
     def _fail(self, each: ClaimVolume, error: str) -> None:
         each.step = Step.FAILED
@@ -433,9 +435,6 @@ class ClaimVolumes:
     def _read_attachment(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         view = each.view
         assert view is not None, each.claim
-        if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
-            each.step = Step.MOUNT
-            return driver_missing(each.name, each.spec, view.driver)
         if each.step is Step.STAGED and view.unique_name in self._staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)

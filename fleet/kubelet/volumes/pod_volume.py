@@ -143,6 +143,8 @@ VolumeEvent = tuple[AnyReason, str]
 LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")
 DRIVER_MISSING = "driver name %s not found in the list of registered CSI drivers"
 _BLOCK_NAMES = {"MountDevice": "SetUpDevice", "SetUp": "MapPodDevice"}
+NEVER_MAPPED = "MapVolume.NodeAffinity check failed"
+"""This is found before an operation begins: it is tried at each turn, and reported as a mount."""
 
 
 def failed(name: str, volume: VolumeSpec, what: str, error: str) -> str:
@@ -172,10 +174,14 @@ def unread_attachment(each: ClaimVolume, name: str, message: str) -> str:
     if each.step is Step.WAIT:
         error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
         return failed(each.name, each.spec, "WaitForAttach", error)
-    if each.step is Step.STAGED:
-        return failed(each.name, each.spec, "MountDevice", message)
-    error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
-    return failed(each.name, each.spec, "SetUp", error)
+    is_staging = each.step is Step.STAGED
+    call, error = ("SetupDevice" if is_staging else "MapPodDevice"), message
+    if each.spec.block:
+        what = f"blockMapper.{call} failed to get volume attachment [id={name}]"
+        error = f"kubernetes.io/csi: {what}: {message}"
+    elif not is_staging:
+        error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
+    return failed(each.name, each.spec, "MountDevice" if is_staging else "SetUp", error)
 
 
 def unread_secret(ref: SecretRef, message: str) -> str:

@@ -248,7 +248,10 @@ class VolumeManager:
             if not volume.due_ns or turn.now_ns < volume.due_ns:
                 continue
             error = self._attempt_one(pod, volume, turn)
-            if error:
+            is_refused = error is not None and error.startswith(pod_volume.NEVER_MAPPED)
+            if is_refused:
+                volume.due_ns = turn.now_ns + pod_volume.LOOP_NS
+            elif error:
                 volume.due_ns = turn.now_ns + pod_volume.back_off_ns(volume.tries)
                 volume.tries += 1
             elif error is not None:
@@ -256,9 +259,8 @@ class VolumeManager:
                 if isinstance(volume, pod_volume.ClaimVolume) and volume.view and volume.spec.block:
                     events += pod_volume.mapped_events(pod.uid, volume.view)
             if error and error != QUIET:
-                is_block = isinstance(volume, pod_volume.ClaimVolume) and volume.spec.block
-                reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
-                events.append((reason, error))
+                is_map = error.startswith("MapVolume.") and not is_refused
+                events.append((Reason.FAILED_MAP_VOLUME if is_map else Reason.FAILED_MOUNT, error))
         return events
 
     def _asks_limits(self, pod: Pod, mount: pod_volume.PodMount, turn: Turn) -> bool:
@@ -291,11 +293,7 @@ class VolumeManager:
         error = self._runtime.set_up_host_path(
             spec, machine, turn.now_ns, names_type=model.release.names_path_type
         )
-        return (
-            pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
-            if error
-            else ""
-        )
+        return error and pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
 
     def _set_up(self, pod: Pod, volume: pod_volume.PendingVolume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
