@@ -420,7 +420,7 @@ class VolumeManager:
         """Take the answer to a token request; return whether a volume waited for it."""
         request = call.payload
         assert isinstance(request, TokenRequest), call
-        self.tokens.on_reply(pod, request, reply, turn)
+        self.tokens.on_reply(pod.uid, request, reply, turn)
         for volume in self._waiting(pod.uid, request.volume):
             if volume.tokens > 0:
                 if not reply.ok:
@@ -429,7 +429,7 @@ class VolumeManager:
                 volume.due_ns = 0 if volume.tokens else pod_volume.AT_ONCE
                 return not volume.tokens
         if not reply.ok:
-            self.tokens.try_again(pod.uid, turn)
+            self.tokens.try_again(request, turn)
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
