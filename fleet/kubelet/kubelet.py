@@ -84,6 +84,7 @@ class VirtualKubelet:
 
     __slots__ = (
         "_csi",
+        "_had_volumes",
         "_is_listing",
         "_node_synced",
         "_recorder",
@@ -113,6 +114,7 @@ class VirtualKubelet:
         self._node_synced = False
         self._saw_node = not env.fidelity.watches_slices
         self._withheld: list[ApiCall] | None = []  # until it is known that the Node is ours
+        self._had_volumes = False  # of pods that run, when the process before ended
         self.is_ready = False
 
     @property
@@ -171,6 +173,8 @@ class VirtualKubelet:
         turn.out.extend(StartWatch(node, kind) for kind in first)
         self.lease.start(turn)
         turn.out.append(StartWatch(node, last))
+        if self._had_volumes:  # updateReconstructedFromNodeStatus; no pod waits for the answer
+            turn.call(Op.GET_NODE_ADMISSION)
         if turn.env.model.may_swap_volumes:
             turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
         turn.node_event(Reason.STARTING, "Starting kubelet.")
@@ -224,11 +228,14 @@ class VirtualKubelet:
         state of volumes, what the event correlator remembers and every connection and watch are
         the process's and are lost. Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run: nothing
         but checkpoints is read at a start.
+        Differs: of volumes the Node is read once, not each 100 ms until it can be.
         """
         self.stop()
-        if self.pods is not None:
-            self.pods.leave(self.facts, self.env)
         new = VirtualKubelet(self.node, self.name, self.facts.host_ips, self.env)
+        if self.pods is not None:
+            workers = self.pods.workers.values()
+            new._had_volumes = any(each.volumes_ready and each.pod.spec.volumes for each in workers)
+            self.pods.leave(self.facts, self.env)
         # How the server sees the node and its Lease goes on.
         new.is_ready = self.is_ready
         new.facts.last_boot = self.env.boots.get(self.node, 0)

@@ -308,7 +308,7 @@ class EvictionManager:
             (each.pod, pod_stats(each, now_ns)) if isinstance(each, PodTerms) else (each, None)
             for each in pods
         ]
-        over = tuple(_local_storage_evictions(ranked, model)) if _has_isolation(model) else ()
+        over = tuple(_local_storage_evictions(ranked, model))
         if over:
             return Pass("", over)
         if not thresholds:
@@ -393,7 +393,7 @@ class EvictionManager:
         hold_ns = model.kubelet.eviction_pressure_transition_period_ns
         change_ns = min((seen + hold_ns for seen in self._seen_ns.values()), default=NEVER)
         change_ns = min(change_ns, _next_met_ns(model, use, now_ns))
-        for each in pods if _has_isolation(model) else ():
+        for each in pods if model.kubelet.local_storage_capacity_isolation else ():
             change_ns = min(change_ns, _over_limit_ns(each, now_ns))
         return change_ns if change_ns == NEVER else self._next_tick(max(change_ns, now_ns + 1))
 
@@ -401,15 +401,10 @@ class EvictionManager:
         return wanted_ns + (self._last_ns - wanted_ns) % PERIOD_NS
 
 
-def _has_isolation(model: NodeModel) -> bool:
-    """Return whether limits of local storage hold."""
-    return model.kubelet.local_storage_capacity_isolation
-
-
 def _local_storage_evictions(pods: Sequence[Ranked], model: NodeModel) -> Iterator[Eviction]:
     """Yield the pods that use more of the disk than they may. Source: localStorageEviction."""
     with_sidecars = model.release.limits_sidecars
-    for pod, stats in pods:
+    for pod, stats in pods if model.kubelet.local_storage_capacity_isolation else ():
         if stats is None:
             continue
         message = local_storage_message(pod, stats, limits_sidecars=with_sidecars)
