@@ -193,11 +193,11 @@ def test_a_node_out_of_memory_kills_the_worst_container_and_says_so() -> None:
     assert container["restartCount"] == 1
     assert container["lastState"]["terminated"]["reason"] == "OOMKilled"
     [event] = node_events(sim, "SystemOOM")
-    assert event["type"] == "Warning"
-    assert event["message"].startswith("System OOM encountered, victim process: nginx, pid: ")
-    assert event["metadata"]["namespace"] == "default"
-    [container] = sim.status("bystander")["containerStatuses"]
-    assert container["restartCount"] == 0
+    assert (event["type"], event["metadata"]["namespace"]) == ("Warning", "default")
+    text, pid = event["message"].rsplit(" ", 1)
+    assert text == "System OOM encountered, victim process: nginx, pid:"
+    assert int(pid) >= 1000
+    assert sim.status("bystander")["containerStatuses"][0]["restartCount"] == 0
 
 
 def test_an_eviction_looks_the_same_in_light() -> None:

@@ -20,7 +20,7 @@ from fleet.kubelet.pressure.eviction_manager import (
     rank,
     thresholds_of,
 )
-from fleet.kubelet.pressure.oom_watcher import system_oom_message
+from fleet.kubelet.pressure.oom_watcher import oom_score_adjust
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
 from fleet.quantity import parse_quantity
@@ -321,7 +321,7 @@ def test_pods_have_a_memory_threshold_of_their_own() -> None:
     assert observations_of(use, 0)["allocatableMemory.available"] == (GI, 30 * GI)
 
 
-def test_the_words_of_a_system_oom() -> None:
-    message = system_oom_message("nginx", "containerd://abc")
-    assert message.startswith("System OOM encountered, victim process: nginx, pid: ")
-    assert int(message.rpartition(" ")[2]) >= 1000
+def test_a_sidecar_alone_is_spared_like_what_it_serves() -> None:
+    burst, init = pod("burst", qos="Burstable", memory="1Gi"), container(name="init")
+    both = (init, init._replace(restart_policy="Always"))
+    assert [oom_score_adjust(burst, each, 10 * GI) for each in both] == [999, 900]
