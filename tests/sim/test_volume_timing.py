@@ -106,16 +106,15 @@ def test_a_claim_is_reported_attached_and_mounted() -> None:
     attach(sim)
     sim.run_for(seconds=3)
     assert sim.phase("db") == "Running"
-    assert reads(sim, since_s)[2:] == [
-        "persistentvolumeclaims",
-        "nodes",
-        "volumeattachments",
-        "volumeattachments",
-        "volumeattachments",
-        "persistentvolumeclaims",  # whether it has grown meanwhile
-        "persistentvolumeclaims",  # for the sync that finds the container running, as the next
-        "persistentvolumes",
-    ]
+    claims = "persistentvolumeclaims"
+    mounted = [*["volumeattachments"] * 3, claims]  # the last: whether it has grown meanwhile
+    synced = [claims, "persistentvolumes"]  # by the sync that finds the container running
+    assert reads(sim, since_s)[2:] == [claims, "nodes", *mounted, *synced]
+    since_s = sim.now_s
+    sim.reactor.restart([NodeId(0)])
+    sim.run_for(seconds=20)
+    found = reads(sim, since_s)
+    assert found[found.index(claims) :] == [*synced, *mounted]  # that it is attached is known
     assert sim.said("FailedMount") == {}
 
 

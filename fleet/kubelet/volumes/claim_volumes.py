@@ -96,10 +96,10 @@ class ClaimVolumes:
         """Return whether no pod has a claim and nothing is left to report."""
         return not self._pods and not self._devices and not self.reported
 
-    def add(self, pod: Pod, volume: VolumeSpec) -> ClaimVolume:
+    def add(self, pod: Pod, volume: VolumeSpec, *, is_found: bool) -> ClaimVolume:
         """Take one more volume of a pod."""
         claim = volume.claim or f"{pod.name}-{volume.name}"
-        found = ClaimVolume(volume, claim=claim)
+        found = ClaimVolume(volume, claim=claim, is_found=is_found)
         self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
         return found
 
@@ -231,7 +231,7 @@ class ClaimVolumes:
     def _on_volume(
         self, pod: Pod, each: ClaimVolume, name: str, reply: Reply, env: Environment
     ) -> None:
-        """Source: getPVSpec, createVolumeSpec, AddPodToVolume."""
+        """Source: getPVSpec, createVolumeSpec, AddPodToVolume; reconstruct.go, updateStates."""
         view = reply.record
         error = volume_problem(pod, each, name, reply)
         if error:
@@ -240,19 +240,18 @@ class ClaimVolumes:
         assert isinstance(view, VolumeView), view
         each.view = view
         driver = env.csi_drivers.get(view.driver)
-        if self._is_attached(pod, view):
-            if view.unique_name in self._devices:
-                self._devices[view.unique_name].append(pod.uid)
+        is_attachable = view.driver and (driver is None or driver.attach_required)
+        if is_attachable:
+            self._devices.setdefault(view.unique_name, []).append(pod.uid)
+        if each.is_found or self._is_attached(pod, view):
             each.step = Step.MOUNT
-            return
-        if not view.driver or (driver is not None and not driver.attach_required):
+        elif not is_attachable:
             each.step = Step.SIZE
-            return
-        self._devices.setdefault(view.unique_name, []).append(pod.uid)
-        each.step = Step.REPORT
-        each.due_ns = 0
-        if view.unique_name in self.reported:
-            self.on_reported(self.reported)
+        else:
+            each.step = Step.REPORT
+            each.due_ns = 0
+            if view.unique_name in self.reported:
+                self.on_reported(self.reported)
 
     def _on_refresh(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
         """Take claim or volume as they are by now; return whether it is to be published once more.

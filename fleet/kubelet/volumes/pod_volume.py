@@ -83,6 +83,7 @@ class ClaimVolume(PendingVolume):
     claim: str = ""  # its name
     claim_uid: str = ""
     step: Step = Step.CLAIM
+    is_found: bool = False  # its pod was mounted by a kubelet before: so it is attached
     has_secret: bool = False  # that of the driver's next call was read
     is_asked: bool = False  # whether that is so, by a sync that gives up
     is_exhausted: bool = False  # its driver says that the node takes no more volumes

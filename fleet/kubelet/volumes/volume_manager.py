@@ -203,7 +203,9 @@ class VolumeManager:
             return pod_volume.PendingVolume(spec)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return pod_volume.PendingVolume(spec) if spec.driver else self.claims.add(pod, spec)
+        if spec.driver:
+            return pod_volume.PendingVolume(spec)
+        return self.claims.add(pod, spec, is_found=self._runtime.sandbox(pod.uid) is not None)
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
