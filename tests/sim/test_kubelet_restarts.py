@@ -49,6 +49,11 @@ def test_the_requests_of_a_kubelet_that_restarts() -> None:
     assert sim.transport.hung_up == [0]
     assert sim.server.open_watches == WATCHES
     assert sim.reactor.counts.watches_open == WATCHES
+    sim.create_pod("web")
+    sim.run_for(60)
+    since_s = restart(sim, 0)
+    sim.run_for(8)
+    assert shape(sim, since_s)["GET /nodes/n-0 200"] == 3  # what is attached of its volumes
 
 
 def test_the_start_is_told_again_and_the_node_stays_ready() -> None:

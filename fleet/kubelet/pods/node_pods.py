@@ -143,11 +143,10 @@ class NodePods:
             if self._syncer.allocations.is_due(turn):
                 self.admission.retry_resizes(turn)
         elif timer is Timer.TOKENS:
-            tokens = self._syncer.volumes.tokens
-            for uid in tokens.due(turn):
-                worker = self.workers.get(uid)
-                if worker is not None:
-                    tokens.renew(worker.pod, turn)
+            for request in self._syncer.volumes.tokens.due(turn):
+                worker = self.workers.get(PodUid(request.pod_uid))
+                if worker is not None and worker.state is WorkerState.SYNC:
+                    turn.call(Op.CREATE_TOKEN, worker.pod.uid, request)
         elif timer is Timer.HOUSEKEEPING:
             if self.statics.clean_up(partial(self._on_update, turn=turn), turn):
                 self._drop_orphaned_statuses()

@@ -116,10 +116,10 @@ class ClaimVolumes:
         """Return whether no pod has a claim and nothing is left to report."""
         return not self._pods and not self._devices and not self.reported
 
-    def add(self, pod: Pod, volume: VolumeSpec) -> ClaimVolume:
+    def add(self, pod: Pod, volume: VolumeSpec, *, is_found: bool) -> ClaimVolume:
         """Take one more volume of a pod."""
         claim = volume.claim or f"{pod.name}-{volume.name}"
-        found = ClaimVolume(volume, claim=claim)
+        found = ClaimVolume(volume, claim=claim, is_found=is_found)
         self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
         return found
 
@@ -205,7 +205,7 @@ class ClaimVolumes:
         if each.step is Step.CLAIM:
             self._on_claim(pod, each, reply, turn)
         elif each.step is Step.VOLUME:
-            self._on_volume(pod, each, reply, turn.env)
+            self._on_volume(pod, each, target.name, reply, turn.env)
         elif not reply.ok:
             each.error = _unread(each, target, reply.message)
         elif each.step is Step.SIZE:
@@ -213,8 +213,10 @@ class ClaimVolumes:
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
         elif each.step is Step.VERIFY:
             self._on_node(each, reply)
+        elif each.step in _SECRET_STEPS:
+            each.has_secret = True
         else:
-            self._on_attachment(each, target, reply)
+            self._on_attachment(each, target.name, reply, turn)
         return True
 
     def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
@@ -243,29 +245,30 @@ class ClaimVolumes:
         each.due_ns = 0
         self._get(pod, each, Op.GET_VOLUME, claim.volume_name, turn)
 
-    def _on_volume(self, pod: Pod, each: ClaimVolume, reply: Reply, env: Environment) -> None:
-        """Source: getPVSpec, createVolumeSpec, AddPodToVolume."""
+    def _on_volume(
+        self, pod: Pod, each: ClaimVolume, name: str, reply: Reply, env: Environment
+    ) -> None:
+        """Source: getPVSpec, createVolumeSpec, AddPodToVolume; reconstruct.go, updateStates."""
         view = reply.record
-        error = volume_problem(pod, each, reply)
+        error = volume_problem(pod, each, name, reply)
         if error:
             self._fail(each, error)
             return
         assert isinstance(view, VolumeView), view
         each.view = view
         driver = env.csi_drivers.get(view.driver)
-        if self._is_attached(pod, view):
-            if view.unique_name in self._devices:
-                self._devices[view.unique_name].append(pod.uid)
+        is_attachable = view.driver and (driver is None or driver.attach_required)
+        if is_attachable:
+            self._devices.setdefault(view.unique_name, []).append(pod.uid)
+        if each.is_found or self._is_attached(pod, view):
             each.step = Step.MOUNT
-            return
-        if not view.driver or (driver is not None and not driver.attach_required):
+        elif not is_attachable:
             each.step = Step.SIZE
-            return
-        self._devices.setdefault(view.unique_name, []).append(pod.uid)
-        each.step = Step.REPORT
-        each.due_ns = 0
-        if view.unique_name in self.reported:
-            self.on_reported(self.reported)
+        else:
+            each.step = Step.REPORT
+            each.due_ns = 0
+            if view.unique_name in self.reported:
+                self.on_reported(self.reported)
 
     def _on_refresh(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
         """Take claim or volume as they are by now; return whether it is to be published once more.
@@ -324,28 +327,28 @@ class ClaimVolumes:
             each.step = Step.SIZE
             each.error = QUIET
 
-    def _on_attachment(self, each: ClaimVolume, target: ClaimTarget, reply: Reply) -> None:
+    def _on_attachment(self, each: ClaimVolume, name: str, reply: Reply, turn: Turn) -> None:
         """Source: csi_attacher.go, WaitForAttach, verifyAttachmentStatus; getPublishContext."""
         found, view = reply.record, each.view
-        if each.step in _SECRET_STEPS:
-            each.has_secret = True
-            return
         assert isinstance(found, AttachmentView), reply
         assert view is not None, each.claim
-        if each.step is not Step.WAIT:
-            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
-            return
         error = ""
-        if found.deleting:
+        if each.step is Step.WAIT and found.deleting:
             error = "volume attachment is being deleted"
-        elif not found.attached:
+        elif each.step is Step.WAIT and not found.attached:
             error = found.error or (
-                f"volume {view.handle} is not attached for volume attachment {target.name}"
+                f"volume {view.handle} is not attached for volume attachment {name}"
             )
+        # SetUpDevice looks for its driver once it has read the attachment, MountDevice before.
+        stages = each.step is (Step.STAGED if each.spec.block else Step.WAIT)
         if error:
             each.error = failed(each.name, each.spec, "WaitForAttach", error)
-        else:
+        elif stages and view.driver not in turn.env.model.csi_driver_names:
+            each.error = driver_missing(each.name, each.spec, view.driver)
+        elif each.step is Step.WAIT:
             each.step = Step.STAGED
+        else:
+            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
 
     def _fail(self, each: ClaimVolume, error: str) -> None:
         each.step = Step.FAILED
@@ -451,9 +454,6 @@ class ClaimVolumes:
     def _read_attachment(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         view = each.view
         assert view is not None, each.claim
-        if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
-            each.step = Step.MOUNT
-            return driver_missing(each.name, each.spec, view.driver)
         if each.step is Step.STAGED and view.unique_name in self._staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)

@@ -203,7 +203,9 @@ class VolumeManager:
             return pod_volume.PendingVolume(spec)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return pod_volume.PendingVolume(spec) if spec.driver else self.claims.add(pod, spec)
+        if spec.driver:
+            return pod_volume.PendingVolume(spec)
+        return self.claims.add(pod, spec, is_found=self._runtime.sandbox(pod.uid) is not None)
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -248,7 +250,10 @@ class VolumeManager:
             if not volume.due_ns or turn.now_ns < volume.due_ns:
                 continue
             error = self._attempt_one(pod, volume, turn)
-            if error:
+            is_refused = error is not None and error.startswith(pod_volume.NEVER_MAPPED)
+            if is_refused:
+                volume.due_ns = turn.now_ns + pod_volume.LOOP_NS
+            elif error:
                 volume.due_ns = turn.now_ns + pod_volume.back_off_ns(volume.tries)
                 volume.tries += 1
             elif error is not None:
@@ -256,9 +261,8 @@ class VolumeManager:
                 if isinstance(volume, pod_volume.ClaimVolume) and volume.view and volume.spec.block:
                     events += pod_volume.mapped_events(pod.uid, volume.view)
             if error and error != QUIET:
-                is_block = isinstance(volume, pod_volume.ClaimVolume) and volume.spec.block
-                reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
-                events.append((reason, error))
+                is_map = error.startswith("MapVolume.") and not is_refused
+                events.append((Reason.FAILED_MAP_VOLUME if is_map else Reason.FAILED_MOUNT, error))
         return events
 
     def _asks_limits(self, pod: Pod, mount: pod_volume.PodMount, turn: Turn) -> bool:
@@ -291,11 +295,7 @@ class VolumeManager:
         error = self._runtime.set_up_host_path(
             spec, machine, turn.now_ns, names_type=model.release.names_path_type
         )
-        return (
-            pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
-            if error
-            else ""
-        )
+        return error and pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
 
     def _set_up(self, pod: Pod, volume: pod_volume.PendingVolume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
@@ -312,7 +312,7 @@ class VolumeManager:
         sources = watched_objects.sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
         known = (volume.error, spec.flaw, *(error for error, _ in found))
-        errors = [error for error in known if error]
+        errors = list(dict.fromkeys(error for error in known if error))
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += pod_volume.inline_problem(spec.driver, turn.env)
@@ -340,7 +340,7 @@ class VolumeManager:
         volume.secret = -1 if spec.driver and spec.secret else 0
         if volume.error:
             volume.tokens = -1
-        text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
         return f'MountVolume.SetUp failed for volume "{pod_volume.volume_name(spec, pod)}" : {text}'
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
@@ -422,7 +422,7 @@ class VolumeManager:
         """Take the answer to a token request; return whether a volume waited for it."""
         request = call.payload
         assert isinstance(request, TokenRequest), call
-        self.tokens.on_reply(pod, request, reply, turn)
+        self.tokens.on_reply(pod.uid, request, reply, turn)
         for volume in self._waiting(pod.uid, request.volume):
             if volume.tokens > 0:
                 if not reply.ok:
@@ -431,7 +431,7 @@ class VolumeManager:
                 volume.due_ns = 0 if volume.tokens else pod_volume.AT_ONCE
                 return not volume.tokens
         if not reply.ok:
-            self.tokens.try_again(pod.uid, turn)
+            self.tokens.try_again(request, turn)
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:

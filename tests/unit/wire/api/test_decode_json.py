@@ -96,12 +96,11 @@ def test_spec_of_a_pod() -> None:
     assert pod.spec.volumes[0] == VolumeSpec(
         "kube-api-access-00000",
         "projected",
-        (ObjectSource("kube-root-ca.crt"),),
-        (ObjectSource("s", optional=True),),
+        (ObjectSource("kube-root-ca.crt"), ObjectSource("s", optional=True, kind="Secret")),
         (TokenSource("", 3607, "token"),),
     )
     assert [each.kind for each in pod.spec.volumes[1:]] == ["configMap", "secret", "emptyDir"]
-    assert pod.spec.volumes[2].secrets == (ObjectSource("sec", optional=True),)
+    assert pod.spec.volumes[2].sources == (ObjectSource("sec", optional=True, kind="Secret"),)
     assert pod.spec.tolerations == (Toleration("fleet.emulator/fake", "Exists", "", ""),)
     assert (pod.spec.termination_grace_s, pod.spec.host_network, pod.spec.priority) == (7, True, 9)
     assert (pod.spec.readiness_gates, pod.spec.pull_secrets) == (("lb",), ("registry",))
