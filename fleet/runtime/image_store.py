@@ -43,7 +43,7 @@ class NodeImages:
     reported: int
     bytes: int  # of those that are there
     open: int = 0  # what was pulled without credentials
-    list_due_ns: int = 0  # the refresh of the cache: 0 never, -1 asked for
+    list_due_ns: int = 0  # the refresh of the cache, 0 for never
     gc_due_ns: int = 0  # the timer that counts
     gc_failed: int = 0  # number of the last collection that failed; the first, at start, does
     seen_ns: dict[int, int] = field(default_factory=dict)  # since when a pulled image is there
