@@ -70,14 +70,10 @@ def test_the_first_fleet_begins_in_front_and_the_next_one_behind_it() -> None:
     assert not set(one.addresses()) & set(two.addresses())
 
 
-def test_fleets_that_begin_at_once_do_not_meet() -> None:
+async def test_fleets_that_begin_at_once_do_not_meet() -> None:
     api = FakeApi()
     fleets = [Process(api, f"f{at}", f"r{at}") for at in range(5)]
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(each.begin() for each in fleets))
-
-    asyncio.run(all_at_once())
+    await asyncio.gather(*(each.begin() for each in fleets))
     listed = list(itertools.chain.from_iterable(each.addresses() for each in fleets))
     assert len(set(listed)) == len(listed) == 500
 

@@ -89,7 +89,7 @@ def test_a_server_that_names_no_time_is_left_alone_longer_each_time(
     assert waits == pytest.approx([0.3, 0.9, 2.7, 5.0, 5.0])
 
 
-def test_a_busy_server_gets_fewer_calls_at_once(tmp_path: Path, certificate: Path) -> None:
+async def test_a_busy_server_gets_fewer_calls_at_once(tmp_path: Path, certificate: Path) -> None:
     """A clean-up has 32 workers: after refusals few of them ask at the same time."""
     under_way, most, asked = 0, [0], 0
 
@@ -105,15 +105,12 @@ def test_a_busy_server_gets_fewer_calls_at_once(tmp_path: Path, certificate: Pat
     async def no_sleep(_seconds: float) -> None:
         await asyncio.sleep(0)
 
-    async def scenario() -> None:
-        async with connected(tmp_path, certificate, handler, no_sleep) as channel:
-            api = channel.api("cleanup")
-            for _ in range(2):
-                await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))
-                most.append(0)
-                channel.gate.calls = min(channel.gate.calls, 2.0)
-
-    asyncio.run(scenario())
+    async with connected(tmp_path, certificate, handler, no_sleep) as channel:
+        api = channel.api("cleanup")
+        for _ in range(2):
+            await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))
+            most.append(0)
+            channel.gate.calls = min(channel.gate.calls, 2.0)
     assert most[1] <= 9  # it begins with two, and each good answer adds its share of one
 
 
@@ -175,7 +172,9 @@ def test_an_open_watch_takes_no_room_from_calls(
     assert asyncio.run(scenario()) == 200
 
 
-def test_a_status_is_asked_for_once_and_raises_nothing(tmp_path: Path, certificate: Path) -> None:
+async def test_a_status_is_asked_for_once_and_raises_nothing(
+    tmp_path: Path, certificate: Path
+) -> None:
     answers, is_over = [200, 500, 429, 403], asyncio.Event()
 
     async def handler(_request: web.BaseRequest) -> web.StreamResponse:
@@ -183,25 +182,24 @@ def test_a_status_is_asked_for_once_and_raises_nothing(tmp_path: Path, certifica
             await is_over.wait()
         return web.Response(status=answers.pop(0) if answers else 200)
 
-    async def scenario() -> tuple[list[int], int]:
-        async with serving(certificate, handler) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            credentials = await ClusterSelection(kubeconfig=path).load()
-            async with Cluster(credentials) as channel:
-                api = channel.api("health")
-                codes = [await api.status("/readyz", 5.0) for _ in range(4)]
-                codes.append(await api.status("/readyz", 0.01))  # it hangs
-                asked = channel.requests["health"]
-            is_over.set()
+    async with serving(certificate, handler) as port:
+        path = kubeconfig_for(tmp_path, port, certificate)
+        credentials = await ClusterSelection(kubeconfig=path).load()
         async with Cluster(credentials) as channel:
-            codes.append(await channel.api("health").status("/readyz", 5.0))  # nobody listens
-        return codes, asked
-
-    assert asyncio.run(scenario()) == ([200, 500, 429, 403, 0, 0], 5)
+            api = channel.api("health")
+            codes = [await api.status("/readyz", 5.0) for _ in range(4)]
+            codes.append(await api.status("/readyz", 0.01))  # it hangs
+            asked = channel.requests["health"]
+        is_over.set()
+    async with Cluster(credentials) as channel:
+        codes.append(await channel.api("health").status("/readyz", 5.0))  # nobody listens
+    assert (codes, asked) == ([200, 500, 429, 403, 0, 0], 5)
 
 
 @pytest.mark.parametrize("is_tls", [True, False])
-def test_no_token_goes_over_plain_http(tmp_path: Path, certificate: Path, *, is_tls: bool) -> None:
+async def test_no_token_goes_over_plain_http(
+    tmp_path: Path, certificate: Path, *, is_tls: bool
+) -> None:
     """Of a local control plane all components are asked for metrics, and etcd has no TLS."""
     seen: list[str | None] = []
 
@@ -209,21 +207,18 @@ def test_no_token_goes_over_plain_http(tmp_path: Path, certificate: Path, *, is_
         seen.append(request.headers.get("Authorization"))
         return web.Response(text="up 1\n", status=200 if len(seen) == 1 else 404)
 
-    async def scenario() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        path = kubeconfig_for(tmp_path, 1, certificate)
-        credentials = await ClusterSelection(kubeconfig=path).load()
-        loop, tls = asyncio.get_running_loop(), context if is_tls else None
-        other = await loop.create_server(web.Server(handler), "127.0.0.1", 0, ssl=tls)
-        url = f"http{'s' * is_tls}://127.0.0.1:{other.sockets[0].getsockname()[1]}"
-        async with other, Cluster(credentials) as cluster:
-            api = cluster.api("metrics")
-            assert [chunk async for chunk in api.text("/metrics", url)] == [b"up 1\n"]
-            with pytest.raises(SetupError, match="up 1"):
-                [chunk async for chunk in api.text("/metrics", url)]
-            assert not cluster.requests["metrics"]  # of the API server
-
-    asyncio.run(scenario())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    path = kubeconfig_for(tmp_path, 1, certificate)
+    credentials = await ClusterSelection(kubeconfig=path).load()
+    loop, tls = asyncio.get_running_loop(), context if is_tls else None
+    other = await loop.create_server(web.Server(handler), "127.0.0.1", 0, ssl=tls)
+    url = f"http{'s' * is_tls}://127.0.0.1:{other.sockets[0].getsockname()[1]}"
+    async with other, Cluster(credentials) as cluster:
+        api = cluster.api("metrics")
+        assert [chunk async for chunk in api.text("/metrics", url)] == [b"up 1\n"]
+        with pytest.raises(SetupError, match="up 1"):
+            [chunk async for chunk in api.text("/metrics", url)]
+        assert not cluster.requests["metrics"]  # of the API server
     [token, _] = seen
     assert bool(token) is is_tls

@@ -192,15 +192,11 @@ def test_a_note_that_the_server_does_not_take_lets_nothing_be_created() -> None:
     assert not api.made()
 
 
-def test_renewals_at_the_same_time_lose_no_note() -> None:
+async def test_renewals_at_the_same_time_lose_no_note() -> None:
     api = Cluster()
-
-    async def both() -> None:
-        lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
-        await lease.acquire()
-        await asyncio.gather(lease.renew(), lease.note(PODS), lease.renew(), lease.note(MAPS))
-
-    asyncio.run(both())
+    lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
+    await lease.acquire()
+    await asyncio.gather(lease.renew(), lease.note(PODS), lease.renew(), lease.note(MAPS))
     assert read_noted(api.objects[f"{RUN_LEASES}/fleet-run-fleet"]) == {RUN: [PODS, MAPS]}
 
 

@@ -103,13 +103,10 @@ async def connected(
             yield channel
 
 
-def test_a_server_that_speaks_h2_passes(tmp_path: Path, certificate: Path) -> None:
-    async def scenario() -> None:
-        async with serving(certificate, not_asked, "h2") as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            await check_http2(await ClusterSelection(kubeconfig=path).load())
-
-    asyncio.run(scenario())
+async def test_a_server_that_speaks_h2_passes(tmp_path: Path, certificate: Path) -> None:
+    async with serving(certificate, not_asked, "h2") as port:
+        path = kubeconfig_for(tmp_path, port, certificate)
+        await check_http2(await ClusterSelection(kubeconfig=path).load())
 
 
 @pytest.mark.parametrize("by", ["proxy-url", "HTTPS_PROXY"])
@@ -151,37 +148,28 @@ def test_a_proxy_that_refuses_is_told_by_name(tmp_path: Path, certificate: Path)
             asyncio.run(Cluster.connect(ClusterSelection(kubeconfig=path)))
 
 
-def test_a_server_without_h2_is_refused(tmp_path: Path, certificate: Path) -> None:
-    async def scenario() -> None:
-        async with serving(certificate, not_asked) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-            with pytest.raises(SetupError, match="does not speak HTTP/2"):
-                await Cluster.connect(ClusterSelection(kubeconfig=path))
-
-    asyncio.run(scenario())
+async def test_a_server_without_h2_is_refused(tmp_path: Path, certificate: Path) -> None:
+    async with serving(certificate, not_asked) as port:
+        path = kubeconfig_for(tmp_path, port, certificate)
+        with pytest.raises(SetupError, match="does not speak HTTP/2"):
+            await Cluster.connect(ClusterSelection(kubeconfig=path))
 
 
 @pytest.mark.parametrize("flags", [{}, {"insecure-skip-tls-verify": False}])
-def test_certificates_are_always_verified(
+async def test_certificates_are_always_verified(
     tmp_path: Path, certificate: Path, flags: dict[str, Any]
 ) -> None:
-    async def scenario() -> None:
-        async with serving(certificate, not_asked, "h2") as port:
-            path = kubeconfig_for(tmp_path, port, None, **flags)
-            with pytest.raises(SetupError, match=r"certificate verify failed.*another cluster"):
-                await Cluster.connect(ClusterSelection(kubeconfig=path))
-
-    asyncio.run(scenario())
+    async with serving(certificate, not_asked, "h2") as port:
+        path = kubeconfig_for(tmp_path, port, None, **flags)
+        with pytest.raises(SetupError, match=r"certificate verify failed.*another cluster"):
+            await Cluster.connect(ClusterSelection(kubeconfig=path))
 
 
-def test_the_name_in_the_certificate_is_checked(tmp_path: Path, certificate: Path) -> None:
-    async def scenario() -> None:
-        async with serving(certificate, not_asked, "h2") as port:
-            path = kubeconfig_for(tmp_path, port, certificate, **{"tls-server-name": "other"})
-            with pytest.raises(SetupError, match=r"certificate verify failed: Hostname mismatch"):
-                await Cluster.connect(ClusterSelection(kubeconfig=path))
-
-    asyncio.run(scenario())
+async def test_the_name_in_the_certificate_is_checked(tmp_path: Path, certificate: Path) -> None:
+    async with serving(certificate, not_asked, "h2") as port:
+        path = kubeconfig_for(tmp_path, port, certificate, **{"tls-server-name": "other"})
+        with pytest.raises(SetupError, match=r"certificate verify failed: Hostname mismatch"):
+            await Cluster.connect(ClusterSelection(kubeconfig=path))
 
 
 def test_skipping_verification_is_honoured_with_a_loud_warning(
@@ -203,22 +191,19 @@ def test_a_refused_connection_names_the_address(tmp_path: Path, certificate: Pat
         asyncio.run(Cluster.connect(ClusterSelection(kubeconfig=path)))
 
 
-def test_plain_http_is_recognised(tmp_path: Path, certificate: Path) -> None:
-    async def scenario() -> None:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.read(1)
-            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            writer.close()
+async def test_plain_http_is_recognised(tmp_path: Path, certificate: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
 
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        path = kubeconfig_for(tmp_path, port, certificate)
-        with pytest.raises(SetupError, match=r"no connection to .*plain HTTP"):
-            await check_http2(await ClusterSelection(kubeconfig=path).load())
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(scenario())
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    path = kubeconfig_for(tmp_path, port, certificate)
+    with pytest.raises(SetupError, match=r"no connection to .*plain HTTP"):
+        await check_http2(await ClusterSelection(kubeconfig=path).load())
+    server.close()
+    await server.wait_closed()
 
 
 def ask(tmp_path: Path, certificate: Path, handler: Handler) -> tuple[Answer, Cluster]:

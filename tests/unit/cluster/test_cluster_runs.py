@@ -59,7 +59,7 @@ def test_a_free_prefix_is_taken() -> None:
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-def test_a_claim_that_is_interrupted_while_it_is_written_can_be_released(
+async def test_a_claim_that_is_interrupted_while_it_is_written_can_be_released(
     *, was_there: bool
 ) -> None:
     class SlowApi(FakeApi):
@@ -70,25 +70,21 @@ def test_a_claim_that_is_interrupted_while_it_is_written_can_be_released(
 
     api = SlowApi()
     if was_there:
-        acquire(api, "r1")
+        await lease(api, "r1").acquire()
         stamp(api)
         api.date_s += DURATION_S
+    taken = lease(api, "r2")
+    claiming = asyncio.ensure_future(taken.acquire())
 
-    async def interrupted() -> None:
-        taken = lease(api, "r2")
-        claiming = asyncio.ensure_future(taken.acquire())
+    def interrupt(method: str, _path: str) -> None:
+        if method in ("POST", "PUT"):
+            claiming.cancel()
 
-        def interrupt(method: str, _path: str) -> None:
-            if method in ("POST", "PUT"):
-                claiming.cancel()
-
-        api.before_request = interrupt
-        with pytest.raises(asyncio.CancelledError):
-            await claiming
-        assert LEASE in api.objects  # the server had it already
-        await taken.release()
-
-    asyncio.run(interrupted())
+    api.before_request = interrupt
+    with pytest.raises(asyncio.CancelledError):
+        await claiming
+    assert LEASE in api.objects  # the server had it already
+    await taken.release()
     assert not api.objects
 
 

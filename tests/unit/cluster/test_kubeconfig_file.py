@@ -221,7 +221,7 @@ def test_in_a_cluster_there_is_no_kubeconfig_to_write(tmp_path: Path) -> None:
         asyncio.run(begin())
 
 
-def test_a_named_cluster_s_credential_ends_with_the_run(tmp_path: Path) -> None:
+async def test_a_named_cluster_s_credential_ends_with_the_run(tmp_path: Path) -> None:
     named = write(
         tmp_path / "config",
         contexts=[{"name": "load", "context": {"cluster": "c", "user": "u"}}],
@@ -231,14 +231,12 @@ def test_a_named_cluster_s_credential_ends_with_the_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     opened = target(kubeconfig=named, kubeconfig_out=out, command=("true",))
 
-    async def run() -> Path:
-        async with opened.open():
-            opened.write_kubeconfig("load")
-            assert opened.kubeconfig is not None
-            assert mode(opened.kubeconfig) == mode(out) == 0o600
-            for each in (opened.kubeconfig, out):
-                assert yaml.safe_load(each.read_text()) == only_context([named], "load")
-            return opened.kubeconfig
-
-    assert not asyncio.run(run()).exists()
+    async with opened.open():
+        opened.write_kubeconfig("load")
+        of_command = opened.kubeconfig
+        assert of_command is not None
+        assert mode(of_command) == mode(out) == 0o600
+        for each in (of_command, out):
+            assert yaml.safe_load(each.read_text()) == only_context([named], "load")
+    assert not of_command.exists()
     assert out.exists()

@@ -430,21 +430,18 @@ def test_the_time_to_become_ready_begins_with_the_run(
     assert asyncio.run(is_late(None, 4))
 
 
-def test_nobody_looks_at_the_run_of_a_search_that_was_interrupted(
+async def test_nobody_looks_at_the_run_of_a_search_that_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def ask(_directory: Path, _order: Json) -> Json:
         return {"ready": 0}
 
-    async def interrupt() -> None:
-        ended: asyncio.Future[ComponentDeath] = asyncio.Future()
-        looking = asyncio.ensure_future(_is_late(ended, tmp_path, 5, limit_s=60))
-        for work in (lambda: None, looking.cancel):
-            work()
-            for _ in range(9):
-                await asyncio.sleep(0)
-        assert looking.cancelled()
-        assert len(asyncio.all_tasks()) == 1
-
     monkeypatch.setattr("fleet.run.capacity.ask", ask)
-    asyncio.run(interrupt())
+    ended: asyncio.Future[ComponentDeath] = asyncio.Future()
+    looking = asyncio.ensure_future(_is_late(ended, tmp_path, 5, limit_s=60))
+    for work in (lambda: None, looking.cancel):
+        work()
+        for _ in range(9):
+            await asyncio.sleep(0)
+    assert looking.cancelled()
+    assert len(asyncio.all_tasks()) == 1

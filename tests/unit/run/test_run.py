@@ -328,7 +328,7 @@ def test_ready_nodes_of_other_processes_count_once(options: dict[str, object], r
     assert asyncio.run(run._answer({"do": "ready"})) == {"ready": ready}
 
 
-def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
+async def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its nodes are never known to be all there: a dashboard decides how many there are."""
@@ -354,10 +354,6 @@ def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
     run._directory = cast("RunDirectory", SimpleNamespace(path=Path()))
     follow = asyncio.Event().wait
     run._observation = cast("Observation", SimpleNamespace(follow=follow))
-
-    async def play() -> None:
-        await run._serve_dashboard(0, None)
-        await run._background.stop()
-
-    asyncio.run(play())
+    await run._serve_dashboard(0, None)
+    await run._background.stop()
     assert seen == [True]
