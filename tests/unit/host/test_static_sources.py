@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from world.profiles import HEAD
 
 from fleet.clock import Draws
 from fleet.errors import UsageError
@@ -14,7 +15,6 @@ from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
 from fleet.k8s.static_pods import FILE, FNV_OFFSET, fnv128a
 from fleet.kubelet.environment import Environment
 from fleet.profile.loader import load_mix, load_source, parse_documents
-from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.wire.api.requests import Caller, RenderedProfile, create_mirror_pod, delete_mirror_pod
 
@@ -39,16 +39,10 @@ def text(*pods: dict[str, Any]) -> bytes:
 
 
 def environment(directory: Path | None = None, **configuration: object) -> Environment:
-    document = {
-        "apiVersion": "fleet.emulator/v1alpha1",
-        "kind": "NodeProfile",
-        "metadata": {"name": "p"},
-        "spec": {"kubeletConfiguration": configuration},
-    }
+    document = {**HEAD, "spec": {"kubeletConfiguration": configuration}}
     (found,) = parse_documents(yaml.safe_dump(document), "p.yaml")
     assert isinstance(found, NodeProfile)
-    model: NodeModel = found.compiled(directory=directory)
-    return Environment(model, Draws(1))
+    return Environment(found.compiled(directory=directory), Draws(1))
 
 
 def names(env: Environment) -> list[str]:
@@ -216,10 +210,8 @@ def test_a_profile_that_names_files_of_others_is_refused(path: str, tmp_path: Pa
     own = tmp_path / "own"
     own.mkdir()
     (own / "link").symlink_to("/etc")
-    (own / "p.yaml").write_text(
-        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: p}\n"
-        f"spec: {{kubeletConfiguration: {{staticPodPath: {path}}}}}\n"
-    )
+    spec = {"kubeletConfiguration": {"staticPodPath": path}}
+    (own / "p.yaml").write_text(yaml.safe_dump({**HEAD, "spec": spec}))
     with pytest.raises(UsageError, match="is not below the profile's directory"):
         load_source(str(own / "p.yaml"))
 

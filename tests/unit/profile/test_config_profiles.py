@@ -1,6 +1,5 @@
 """Node profiles: what is accepted, what is compiled, what is refused and how."""
 
-import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from world.profiles import HEAD, profile, refusal
 
 from fleet import KUBERNETES_VERSION
 from fleet.errors import UsageError
@@ -25,7 +25,6 @@ from fleet.profile.loader import (
     show_profile,
 )
 from fleet.profile.node_import import import_nodes
-from fleet.profile.node_model import NodeModel
 from fleet.profile.node_profile import NodeProfile
 from fleet.profile.option_types import ProfileChoice
 from fleet.profile.pod_behavior import select_behavior
@@ -33,22 +32,7 @@ from fleet.profile.settings import Settings
 from fleet.runtime.image_store import ImageStore
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
-HEAD = {"apiVersion": "fleet.emulator/v1alpha1", "kind": "NodeProfile", "metadata": {"name": "p"}}
 REAL_NODE = Path(__file__).with_name("node-of-eks.yaml").read_text()
-
-
-def profile(**spec: object) -> NodeModel:
-    (found,) = parse_documents(yaml.safe_dump({**HEAD, "spec": spec}), "profiles/x.yaml")
-    assert isinstance(found, NodeProfile)
-    return found.compiled()
-
-
-def refusal(**spec: object) -> str:
-    with pytest.raises(UsageError) as caught:
-        profile(**spec)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message.removeprefix("profiles/x.yaml: ")
 
 
 def capacity(**values: str) -> dict[str, object]:
@@ -197,9 +181,6 @@ def test_paths_of_a_machine() -> None:
         ("/mnt/disks/a", "Directory"),
         ("/dev/nvme0n1", "BlockDevice"),
     ]
-    for wrong in ({"path": "mnt"}, {"path": "/mnt", "type": "DirectoryOrCreate"}):
-        with pytest.raises(UsageError, match="machinePaths"):
-            profile(machinePaths=[wrong])
 
 
 def test_a_node_of_windows_is_as_its_kubelet_makes_it() -> None:
@@ -357,10 +338,6 @@ def test_an_unknown_key_within_an_optional_part_lists_the_known_ones() -> None:
         UsageError, match=r"startDelay: unknown key 'zzz'; known keys: distribution,"
     ):
         parse_documents(f"{text}spec: {{containers: [{{startDelay: {delay}}}]}}", "f")
-
-
-def test_several_mistakes_are_counted() -> None:
-    assert refusal(kubeletVersion="x", addressPool="y").endswith("(and 1 more)")
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED["document"])
@@ -588,11 +565,6 @@ def test_a_pool_that_is_too_small_is_told_before_anything_starts() -> None:
     made.check_addresses(6)
     with pytest.raises(UsageError, match=r"10.0.0.0/29 has room for 6 nodes, 7 are asked for"):
         made.check_addresses(7)
-
-
-def test_a_model_cannot_be_changed() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        profile().name = "x"  # type: ignore[misc]
 
 
 def test_the_schema_knows_both_kinds_by_the_names_that_users_write() -> None:
