@@ -22,10 +22,7 @@ from fleet.controlplane.binaries import Binaries
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.node_host import NodeHost
-from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
 from fleet.host.siblings import Siblings
-from fleet.k8s.effects import WatchEvent, WatchKind
-from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, LiveFigures, ask_on_terminal
 from fleet.report.meter import Meter
@@ -239,31 +236,6 @@ def test_progress_is_told_ten_times() -> None:
     assert len([done for done in range(1, 5001) if is_tenth(done, 5000)]) == 10
     assert [done for done in range(1, 4) if is_tenth(done, 3)] == [1, 2, 3]
     assert is_tenth(5000, 5000)
-
-
-def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
-    readiness = Readiness(2)
-
-    def see(name: str, status: str, *taints: str, kind: EventType = EventType.MODIFIED) -> None:
-        marks = tuple((key, "", "NoSchedule") for key in taints)
-        ready = NodeCondition("Ready", status)
-        view = NodeView(name, "", "", False, (), {}, marks, (ready,), ())  # noqa: FBT003
-        readiness.on_event(WatchEvent(WatchKind.NODE, kind, view, "", ""))
-
-    see("a", "True", NOT_READY_TAINT)
-    see("b", "False")
-    assert not readiness.ready
-    see("a", "True", "other")
-    assert readiness.ready == {"a"}
-    assert not readiness.all_ready.is_set()
-    see("b", "True")
-    assert readiness.all_ready.is_set()
-    assert readiness.ready_at_ns
-    see("a", "Unknown")
-    assert (readiness.ready, readiness.ever_not_ready) == ({"b"}, {"a"})
-    see("b", "True", kind=EventType.DELETED)
-    assert not readiness.ready
-    assert readiness.ever_not_ready == {"a"}  # a deletion is no failure of the node
 
 
 def test_only_the_first_shard_is_held_to_the_levels_of_a_file(tmp_path: Path) -> None:
