@@ -7,7 +7,6 @@ from world.cluster_fakes import FakeApi, no_sleep, node_marks
 from fleet.cluster.daemonsets import FAKE_TAINT, Landing, NodeShape, Taint, lands_on
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL
 from fleet.cluster.preflight import (
-    Ask,
     PodCidrs,
     TargetFacts,
     confirm,
@@ -77,8 +76,8 @@ def look(
     )
 
 
-def asked(facts: TargetFacts, confirmed: str | None, ask: Ask | None = None) -> None:
-    asyncio.run(confirm(facts, 10, confirmed=confirmed, ask=ask))
+def asked(facts: TargetFacts, confirmed: str | None) -> None:
+    asyncio.run(confirm(facts, confirmed=confirmed, ask=None, notice=""))
 
 
 def test_a_shared_cluster_is_described_and_nothing_is_written() -> None:
@@ -242,26 +241,6 @@ def test_a_living_fleet_with_the_prefix_is_refused_before_anything_else() -> Non
     assert not facts.holder.is_alive
 
 
-def test_without_a_terminal_a_shared_cluster_must_be_confirmed_by_name() -> None:
-    facts = look(shared_cluster())
-    with pytest.raises(UsageError, match=r"3 nodes .*--confirm-cluster prod"):
-        asked(facts, confirmed=None)
-    asked(facts, confirmed="prod")
-
-
-@pytest.mark.parametrize("api", [shared_cluster(), empty_cluster()])
-def test_a_confirmation_of_another_cluster_is_refused(api: FakeApi) -> None:
-    async def never(_text: str) -> bool:
-        raise AssertionError("a wrong name is not asked about")
-
-    with pytest.raises(UsageError, match="--confirm-cluster staging: this is prod"):
-        asked(look(api), "staging", never)
-
-
-def test_the_uid_of_kube_system_confirms_any_cluster() -> None:
-    asked(look(shared_cluster()), "system-uid")
-
-
 def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
     facts = look(shared_cluster(), context="in-cluster")
     with pytest.raises(UsageError, match="--confirm-cluster system-uid"):
@@ -269,23 +248,6 @@ def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
     with pytest.raises(UsageError):
         asked(facts, confirmed="in-cluster")
     asked(facts, confirmed="system-uid")
-
-
-def test_on_a_terminal_a_person_decides() -> None:
-    facts = look(shared_cluster())
-    texts: list[str] = []
-
-    async def agree(text: str) -> bool:
-        texts.append(text)
-        return True
-
-    async def decline(text: str) -> bool:
-        return not await agree(text)
-
-    asked(facts, None, agree)
-    with pytest.raises(UsageError, match="not confirmed; nothing was created"):
-        asked(facts, None, decline)
-    assert texts == [shared_cluster_notice(facts, 10)] * 2
 
 
 @pytest.mark.parametrize(

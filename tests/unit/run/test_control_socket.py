@@ -85,9 +85,10 @@ async def test_a_run_is_found_wherever_its_directory_is(
 ) -> None:
     """Also from another folder; only its user may read where it is."""
 
-    directory = tmp_path / "elsewhere"
-    directory.mkdir()
-    (tmp_path / "here/runs/b").mkdir(parents=True)
+    directory, here = tmp_path / "elsewhere", tmp_path / "here/runs/b"
+    for path in (directory, here, tmp_path / "here/runs/dead"):
+        path.mkdir(parents=True)
+    (tmp_path / "here/runs/dead" / SOCKET).touch()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(SetupError, match="no fleet of yours runs"):
         find_run(None)
@@ -95,9 +96,10 @@ async def test_a_run_is_found_wherever_its_directory_is(
         assert running() == [Listed(directory, "r", 5)]
         assert find_run(None) == directory
         assert await ask(find_run(None), {"do": "list"}) == {"order": {"do": "list"}}
-        async with open_socket(tmp_path / "here/runs/b", echo):
+        async with open_socket(here, echo):
             with pytest.raises(UsageError, match="several fleets run"):
                 find_run(None)
+            assert find_run(here) == here
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert not list(state.iterdir())
 
@@ -136,20 +138,6 @@ def test_a_list_that_others_may_write_is_not_believed(state: Path) -> None:
     fleet = {"directory": "/", "run_id": "r", "nodes": 1, "process": process_mark(os.getpid())}
     (state / f"{platform.node()}-{os.getpid()}.json").write_bytes(orjson.dumps(fleet))
     assert running() == []
-
-
-async def test_the_only_run_is_found_and_several_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="no fleet of yours runs"):
-        find_run(None, tmp_path)
-    for name in ("a", "b", "dead"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "dead" / SOCKET).touch()
-    async with open_socket(tmp_path / "a", echo):
-        assert find_run(None, tmp_path) == tmp_path / "a"
-        async with open_socket(tmp_path / "b", echo):
-            with pytest.raises(UsageError, match="several fleets run"):
-                find_run(None, tmp_path)
-            assert find_run(tmp_path / "b", tmp_path) == tmp_path / "b"
 
 
 def test_options_become_the_fault_that_a_file_would_hold() -> None:
@@ -200,6 +188,12 @@ def test_options_become_the_fault_that_a_file_would_hold() -> None:
         ("Partition", {"share": "some"}, "--share: 'some' is not a share"),
         ("Partition", {"share": "150%"}, "--share: 1.5 is not at most"),
         ("Partition", {"selector": "zone"}, "--selector: 'zone' is not KEY=VALUE"),
+        # An empty word is an option all the same: `--selector "$UNSET"` must not hit all nodes.
+        ("NodeDown", {"selector": ""}, "--selector: '' is not KEY=VALUE"),
+        ("NodeDown", {"share": ""}, "--share: "),
+        ("NodeDown", {"for_": ""}, "--for: "),
+        ("Partition", {"mode": ""}, "--mode: '' is not one of"),
+        ("NodeDown", {"every": ""}, "--every: '' is not a duration"),
     ],
 )
 def test_what_cannot_be_a_fault_is_refused_in_one_line(
@@ -209,6 +203,10 @@ def test_what_cannot_be_a_fault_is_refused_in_one_line(
         order_of(kind, {**GIVEN, **given})
     assert str(raised.value).startswith(told)
     assert "\n" not in str(raised.value)
+
+
+def test_an_empty_list_of_nodes_is_none_of_them() -> None:
+    assert order_of("NodeDown", {**GIVEN, "nodes": ""})["fault"]["nodes"] == [""]
 
 
 async def test_answers_are_shown_in_lines(tmp_path: Path) -> None:

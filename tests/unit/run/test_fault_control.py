@@ -1,4 +1,4 @@
-"""Faults of a run's own control plane whose ends meet, and orders with empty words."""
+"""Faults of a run's own control plane whose ends meet."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,11 +10,10 @@ from world.sim_clock import SimClock
 
 from fleet.clock import Draws
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.errors import SetupError, UsageError
+from fleet.errors import SetupError
 from fleet.faults.fault import FaultSpec, read_fault
 from fleet.host.node_host import NodeHost
 from fleet.reactor.reactor import Reactor
-from fleet.run.control_socket import order_of
 from fleet.run.fault_control import FaultControl
 
 
@@ -114,33 +113,3 @@ def test_what_goes_wrong_outside_of_an_order_is_logged_and_a_bug_is_counted(
     assert seen == bugs
     logged = [] if bugs else ["a fault could not be healed: etcd does not start"]
     assert [each.getMessage() for each in caplog.records] == logged
-
-
-OPTIONS = (
-    *("selector", "zone", "nodes", "share", "for_", "by", "every", "mode", "component"),
-    *("condition", "status", "resource", "count", "heartbeats", "reason", "message"),
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "problem"),
-    [
-        ("NodeDown", {"selector": ""}, "--selector: '' is not KEY=VALUE"),
-        ("NodeDown", {"share": ""}, "--share: "),
-        ("NodeDown", {"for_": ""}, "--for: "),
-        ("Partition", {"mode": ""}, "mode"),
-        ("NodeDown", {"every": ""}, "every"),
-    ],
-)
-def test_an_empty_word_is_no_option_that_was_left_out(
-    kind: str, given: dict[str, str], problem: str
-) -> None:
-    """`--selector "$UNSET"` must not hit all nodes."""
-    with pytest.raises(UsageError) as error:
-        order_of(kind, {**dict.fromkeys(OPTIONS), **given})
-    assert problem in str(error.value)
-
-
-def test_an_empty_list_of_nodes_is_none_of_them() -> None:
-    order = order_of("NodeDown", {**dict.fromkeys(OPTIONS), "nodes": ""})
-    assert order["fault"]["nodes"] == [""]
