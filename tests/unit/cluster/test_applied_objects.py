@@ -141,7 +141,7 @@ def cleaned(api: FakeApi, run: str = RUN) -> Cleaned:
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_whenever_a_scenario_is_killed_all_that_it_made_is_named_and_goes(
-    is_answered: bool,  # noqa: FBT001 - a parameter of pytest
+    *, is_answered: bool
 ) -> None:
     """After each request in turn: before the server has it, and when it has but nobody hears."""
     most = 0

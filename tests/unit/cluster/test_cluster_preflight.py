@@ -268,65 +268,54 @@ def test_pod_ranges(ranges: list[list[str]], expected: PodCidrs) -> None:
 LINUX = NodeShape(count=1, labels={"os": "linux", "cores": "32"})
 
 
-def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
-    required = {"nodeSelectorTerms": list(terms)}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+def tolerant(**spec: Any) -> dict[str, Any]:
+    return {"tolerations": [EXISTS], **spec}
 
 
-def requires(key: str, operator: str, *values: str) -> dict[str, Any]:
-    requirement = {"key": key, "operator": operator, "values": list(values)}
-    return {"affinity": affinity({"matchExpressions": [requirement]}), "tolerations": [EXISTS]}
+def term(key: str, operator: str, *values: str, of: str = "matchExpressions") -> dict[str, Any]:
+    return {of: [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+def requires(*terms: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod that tolerates everything, and must be on a node for which one term holds."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    return tolerant(affinity={"nodeAffinity": required})
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
         ({}, False),
-        ({"tolerations": [EXISTS]}, True),
+        (tolerant(), True),
         ({"tolerations": [{**EXISTS, "effect": "NoSchedule"}]}, True),
         ({"tolerations": [{**EXISTS, "effect": "NoExecute"}]}, False),
         ({"tolerations": [{**EXISTS, "key": "other"}]}, False),
         ({"tolerations": [{"key": FAKE_TAINT.key, "value": "true"}]}, True),
         ({"tolerations": [{"key": FAKE_TAINT.key, "value": "false"}]}, False),
-        ({"tolerations": [EXISTS], "nodeSelector": {"os": "linux"}}, True),
-        ({"tolerations": [EXISTS], "nodeSelector": {"os": "linux", "zone": "a"}}, False),
-        ({"tolerations": [EXISTS], "nodeName": "real-0"}, False),
-        (requires("os", "In", "linux", "windows"), True),
-        (requires("os", "In", "windows"), False),
-        (requires("os", "NotIn", "windows"), True),
-        (requires("os", "NotIn", "linux"), False),
-        (requires("zone", "NotIn", "a"), True),
-        (requires("os", "Exists"), True),
-        (requires("zone", "Exists"), False),
-        (requires("zone", "DoesNotExist"), True),
-        (requires("os", "DoesNotExist"), False),
-        (requires("cores", "Gt", "16"), True),
-        (requires("cores", "Lt", "16"), False),
-        (requires("os", "Gt", "16"), False),
-        (requires("cores", "Gt"), False),
-        (requires("os", "Like", "lin"), False),
-        ({"tolerations": [EXISTS], "affinity": affinity({})}, False),
-        ({"tolerations": [EXISTS], "affinity": {"podAffinity": {}}}, True),
-        (
-            {
-                "tolerations": [EXISTS],
-                "affinity": affinity({"matchFields": [{"operator": "In", "values": ["real-0"]}]}),
-            },
-            False,
-        ),
-        (
-            {
-                "tolerations": [EXISTS],
-                "affinity": affinity(
-                    {"matchExpressions": [{"key": "zone", "operator": "Exists"}]},
-                    {"matchExpressions": [{"key": "os", "operator": "Exists"}]},
-                ),
-            },
-            True,
-        ),
+        (tolerant(nodeSelector={"os": "linux"}), True),
+        (tolerant(nodeSelector={"os": "linux", "zone": "a"}), False),
+        (tolerant(nodeName="real-0"), False),
+        (requires(term("os", "In", "linux", "windows")), True),
+        (requires(term("os", "In", "windows")), False),
+        (requires(term("os", "NotIn", "windows")), True),
+        (requires(term("os", "NotIn", "linux")), False),
+        (requires(term("zone", "NotIn", "a")), True),
+        (requires(term("os", "Exists")), True),
+        (requires(term("zone", "Exists")), False),
+        (requires(term("zone", "DoesNotExist")), True),
+        (requires(term("os", "DoesNotExist")), False),
+        (requires(term("cores", "Gt", "16")), True),
+        (requires(term("cores", "Lt", "16")), False),
+        (requires(term("os", "Gt", "16")), False),
+        (requires(term("cores", "Gt")), False),
+        (requires(term("os", "Like", "lin")), False),
+        (requires({}), False),
+        (tolerant(affinity={"podAffinity": {}}), True),
+        (requires(term("metadata.name", "In", "real-0", of="matchFields")), False),
+        (requires(term("zone", "Exists"), term("os", "Exists")), True),
     ],
 )
-def test_where_daemon_sets_land(template: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
+def test_where_daemon_sets_land(template: dict[str, Any], *, expected: bool) -> None:
     assert lands_on(template, LINUX) is expected
 
 
@@ -345,8 +334,6 @@ def test_where_daemon_sets_land(template: dict[str, Any], expected: bool) -> Non
     ],
 )
 def test_taints_that_every_daemon_pod_tolerates(
-    taint: Taint,
-    template: dict[str, Any],
-    expected: bool,  # noqa: FBT001
+    taint: Taint, template: dict[str, Any], *, expected: bool
 ) -> None:
     assert lands_on(template, NodeShape(count=1, taints=[taint])) is expected

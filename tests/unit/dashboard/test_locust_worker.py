@@ -28,11 +28,7 @@ LOOPBACK = "127.0.0.1"
         (True, "what listens there hangs, or is not the port for workers"),  # a web server
     ],
 )
-def test_no_master_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-    listens: bool,  # noqa: FBT001
-    told: str,
-) -> None:
+def test_no_master_is_there(monkeypatch: pytest.MonkeyPatch, told: str, *, listens: bool) -> None:
     monkeypatch.setattr(locust_worker, "PROBE_S_MAX", 0.2)
     with socket.socket() as there:
         there.bind((LOOPBACK, 0))
@@ -119,7 +115,7 @@ async def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
-    takes: bool,  # noqa: FBT001
+    *, takes: bool
 ) -> None:
     background, forms = Background(print), Forms()
     order = {"do": "inject", "form": {"type": "NodeDown"}}

@@ -151,11 +151,7 @@ async def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
     ],
 )
 def test_the_tab_says_whether_the_figures_can_be_trusted(
-    api: FakeApi,
-    lag_us: int,
-    timers: int,
-    closed_slow: int,
-    valid: bool,  # noqa: FBT001
+    api: FakeApi, lag_us: int, timers: int, closed_slow: int, *, valid: bool
 ) -> None:
     nodes = Nodes(api)
     nodes.started_ns = 0  # long ago

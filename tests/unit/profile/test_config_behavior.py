@@ -108,9 +108,7 @@ def test_the_first_behaviour_that_selects_a_pod_wins() -> None:
     ],
 )
 def test_expressions_match_as_label_selectors(
-    requirement: str,
-    labels: dict[str, str],
-    expected: bool,  # noqa: FBT001
+    requirement: str, labels: dict[str, str], *, expected: bool
 ) -> None:
     chosen = behavior(f"{{podSelector: {{matchExpressions: [{requirement}]}}}}")
     assert chosen.pod_selector.matches(labels, "default") is expected

@@ -40,7 +40,7 @@ def looked(
 @pytest.mark.parametrize(
     ("refused", "is_sick"), [(0, False), (19, False), (20, False), (21, True), (100, True)]
 )
-def test_a_share_of_refusals_over_the_limit_ends_the_run(refused: int, is_sick: bool) -> None:  # noqa: FBT001
+def test_a_share_of_refusals_over_the_limit_ends_the_run(refused: int, *, is_sick: bool) -> None:
     at_s, reason = looked(lambda _now_s: (100, refused))
     assert bool(reason) is is_sick
     if is_sick:
