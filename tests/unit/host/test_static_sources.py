@@ -97,28 +97,18 @@ def test_the_uid_depends_on_node_path_and_content() -> None:
 @pytest.mark.parametrize(
     ("spec", "resource"),
     [
-        ({"serviceAccountName": "sa"}, "serviceaccounts"),
-        ({"imagePullSecrets": [{"name": "s"}]}, "secrets"),
-        ({"resourceClaims": [{"name": "r"}]}, "resourceclaims"),
-        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, "configmaps"),
-        ({"volumes": [{"name": "v", "persistentVolumeClaim": {}}]}, "persistentvolumeclaims"),
-        (
-            {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "s"}}]}}]},
-            "secrets",
-        ),
-        (
-            {
-                "containers": [
-                    {"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "m"}}]}
-                ]
-            },
-            "configmaps",
-        ),
+        ("serviceAccountName: sa", "serviceaccounts"),
+        ("imagePullSecrets: [{name: s}]", "secrets"),
+        ("resourceClaims: [{name: r}]", "resourceclaims"),
+        ("volumes: [{name: v, configMap: {name: c}}]", "configmaps"),
+        ("volumes: [{name: v, persistentVolumeClaim: {}}]", "persistentvolumeclaims"),
+        ("volumes: [{name: v, projected: {sources: [{secret: {name: s}}]}}]", "secrets"),
+        ("containers: [{name: c, image: i, envFrom: [{configMapRef: {name: m}}]}]", "configmaps"),
     ],
 )
-def test_what_refers_to_api_objects_is_refused(spec: dict[str, Any], resource: str) -> None:
+def test_what_refers_to_api_objects_is_refused(spec: str, resource: str) -> None:
     with pytest.raises(ManifestError, match="static pods may not reference") as caught:
-        parse_manifest(text(pod(**spec)), PATH)
+        parse_manifest(text(pod(**yaml.safe_load(spec))), PATH)
     assert resource in str(caught.value)
 
 
