@@ -223,14 +223,6 @@ def test_who_takes_the_names_over_still_names_what_the_dead_run_made() -> None:
     assert f"{RUN_LEASES}/fleet-run-fleet" not in api.objects
 
 
-def test_a_run_that_is_over_keeps_its_lease_while_something_is_left() -> None:
-    api = Cluster()
-    lease = asyncio.run(play(api))
-    asyncio.run(lease.release())
-    assert f"{RUN_LEASES}/fleet-run-fleet" in api.objects
-    assert len(asyncio.run(list_runs(api)).runs[0].objects) == 5
-
-
 def command(api: FakeApi, choice: Choice) -> tuple[Exit, str, list[str]]:
     said: list[str] = []
     noted: list[str] = []

@@ -208,15 +208,6 @@ def test_a_run_whose_instrument_lagged_is_invalid_and_says_so_first(trouble: str
     assert second == f"  - {run.all_invalid_reasons()[0]}"
 
 
-def test_an_interrupted_run_is_incomplete() -> None:
-    run = figures()
-    run.incomplete_reasons = ["interrupted before all nodes were Ready"]
-    content = summary(run)
-    assert (content["verdict"], content["valid"]) == ("incomplete", False)
-    assert content["invalid_reasons"] == ["interrupted before all nodes were Ready"]
-    assert run.judgement().exit_code is Exit.INVALID
-
-
 def test_run_ids_sort_by_time_and_tell_it() -> None:
     wall_ns = SimClock.EPOCH_NS
     first, later = new_run_id(wall_ns, 7), new_run_id(wall_ns + 10**9, 7)

@@ -82,12 +82,6 @@ def test_without_a_terminal_many_runs_need_a_yes(choice: Choice, flag: str) -> N
     assert not belongs(api, "a-")
 
 
-def test_one_run_by_name_is_not_asked_about() -> None:
-    api = cluster()
-    play(api, Choice(run="left"))
-    assert not belongs(api, "a-")
-
-
 def test_expired_spares_what_a_running_fleet_holds() -> None:
     api = cluster()
     assert "removed 1 runs" in play(api, EXPIRED._replace(yes=True))[1]
