@@ -177,18 +177,14 @@ def test_the_lease_says_where_before_anything_is_created() -> None:
     assert noted == [[MAPS], [MAPS, PODS], [MAPS, PODS], [MAPS, PODS, SETS, CLAIMS_OF_SETS]]
 
 
-def test_a_note_that_the_server_does_not_take_lets_nothing_be_created() -> None:
+async def test_a_note_that_the_server_does_not_take_lets_nothing_be_created() -> None:
     api = Cluster()
-
-    async def lose() -> None:
-        lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
-        await lease.acquire()
-        api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["spec"]["holderIdentity"] = "another"
-        api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]["resourceVersion"] = "99"
-        await Applied(api, RUN, lease.note).apply(WANTED[0])
-
+    lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
+    await lease.acquire()
+    api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["spec"]["holderIdentity"] = "another"
+    api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]["resourceVersion"] = "99"
     with pytest.raises(SetupError, match=r"cannot note .*configmaps in the Lease"):
-        asyncio.run(lose())
+        await Applied(api, RUN, lease.note).apply(WANTED[0])
     assert not api.made()
 
 
