@@ -11,12 +11,11 @@ from world.profiles import HEAD
 from fleet.clock import Draws
 from fleet.errors import UsageError
 from fleet.host.static_pods import ManifestError, StaticSource, parse_manifest
-from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
-from fleet.k8s.static_pods import FILE, FNV_OFFSET, fnv128a
+from fleet.k8s.static_pods import FNV_OFFSET, fnv128a
 from fleet.kubelet.environment import Environment
 from fleet.profile.loader import load_mix, load_source, parse_documents
 from fleet.profile.node_profile import NodeProfile
-from fleet.wire.api.requests import Caller, RenderedProfile, create_mirror_pod, delete_mirror_pod
+from fleet.wire.api.requests import Caller, RenderedProfile
 
 PATH = "/m/a.yaml"
 
@@ -220,26 +219,3 @@ def test_no_text_of_a_manifest_stands_in_a_complaint() -> None:
         with pytest.raises(ManifestError) as refused:
             parse_manifest(content, PATH)
         assert "SECRET" not in str(refused.value), content
-
-
-def test_the_requests_about_a_mirror() -> None:
-    manifest = parse_manifest(text(pod(priorityClassName="system-node-critical")), PATH)
-    static = manifest.pod_of("Node-1", 1_767_225_600_120_000_000)
-    payload = MirrorPodObject(
-        manifest.json, static.name, static.uid, FILE, static.seen_ns, "node-uid"
-    )
-    path, written = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), NODE)
-    assert path == b"/api/v1/namespaces/default/pods"
-    body = yaml.safe_load(written)
-    assert body["metadata"]["name"] == "a-node-1"
-    assert body["metadata"]["annotations"]["kubernetes.io/config.seen"] == (
-        "2026-01-01T00:00:00.120000000Z"
-    )
-    assert body["spec"]["nodeName"] == "Node-1"
-    assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
-    for uid, conditions in (("", {}), ("u", {"uid": "u"})):
-        target = MirrorTarget("default", "a-node-1", uid)
-        call = ApiCall(NodeId(0), Op.DELETE_MIRROR_POD, "", target)
-        options = yaml.safe_load(delete_mirror_pod(call, NODE)[1])
-        assert options["gracePeriodSeconds"] == 0
-        assert options["preconditions"] == conditions
