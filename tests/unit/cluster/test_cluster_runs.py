@@ -126,13 +126,6 @@ def test_the_holder_s_word_counts_where_the_server_kept_no_time() -> None:
     assert (holder.renewed_ago_s, holder.is_alive) == (5, True)
 
 
-def test_the_same_run_may_take_its_prefix_again() -> None:
-    api = FakeApi()
-    acquire(api, "r1")
-    stamp(api)
-    assert acquire(api, "r1")[1] == ""
-
-
 def pod_lease(api: FakeApi, holder: str) -> RunLease:
     return RunLease(api, "fleet", "r1", holder=holder, clock=SimClock(), sleep=no_sleep)
 
@@ -179,13 +172,6 @@ def test_a_pod_whose_successor_holds_the_shard_falls_silent() -> None:
     assert stale.lost_to == "r1"
     asyncio.run(stale.release())
     assert LEASE in api.objects  # the successor's
-
-
-def test_prefixes_and_shards_do_not_meet() -> None:
-    api = FakeApi()
-    acquire(api, "r1")
-    asyncio.run(lease(api, "r2", "fleet-0001").acquire())
-    assert asyncio.run(holder_of(api, "other")) is None
 
 
 @pytest.mark.parametrize("first", ["POST", "PUT"])
@@ -280,15 +266,6 @@ def test_an_outage_does_not_end_a_run(caplog: pytest.LogCaptureFixture) -> None:
 
     keeping(api, taken, trouble)
     assert "could not be renewed" in caplog.text
-
-
-def test_a_released_prefix_is_free_at_once() -> None:
-    api = FakeApi()
-    taken, _ = acquire(api, "r1")
-    stamp(api)
-    asyncio.run(taken.release())
-    assert LEASE not in api.objects
-    assert acquire(api, "r2")[1] == ""
 
 
 def test_what_another_took_over_is_not_released() -> None:

@@ -13,14 +13,10 @@ from fleet.errors import UsageError
 from fleet.host.static_pods import ManifestError, StaticSource, parse_manifest
 from fleet.k8s.static_pods import FNV_OFFSET, fnv128a
 from fleet.kubelet.environment import Environment
-from fleet.profile.loader import load_mix, load_source, parse_documents
+from fleet.profile.loader import load_source, parse_documents
 from fleet.profile.node_profile import NodeProfile
-from fleet.wire.api.requests import Caller, RenderedProfile
 
 PATH = "/m/a.yaml"
-
-
-NODE = Caller(0, b"Node-1", RenderedProfile(load_mix().model_of(0), extra_labels={}))
 
 
 def pod(name: str = "a", **spec: Any) -> dict[str, Any]:
