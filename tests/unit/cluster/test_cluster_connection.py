@@ -38,7 +38,7 @@ async def test_a_proxy_leads_to_the_server(
     # Of a name the proxy is asked, of localhost never by the environment.
     monkeypatch.setattr("fleet.cluster.kubeconfig._is_local", lambda *_: False)
     with ConnectProxy() as proxy:
-        named = {by: proxy.url.replace("//", "//me:pass%20word@")}
+        named: dict[str, Any] = {by: proxy.url.replace("//", "//me:pass%20word@")}
         facts, environ = (named, {}) if by == "proxy-url" else ({}, named)
         async with server.serving(version, "h2") as port:
             await check_http2(await server.selection(port, **facts).load(environ))
@@ -52,9 +52,9 @@ async def test_a_proxy_leads_to_the_server(
 
 async def test_a_proxy_that_refuses_is_told_by_name(server: TlsServer) -> None:
     with ConnectProxy(407) as proxy:
-        selection = server.selection(1, **{"proxy-url": proxy.url})
+        facts: dict[str, Any] = {"proxy-url": proxy.url}
         with pytest.raises(SetupError, match="the proxy answered 407 Auth Required to CONNECT"):
-            await Cluster.connect(selection)
+            await Cluster.connect(server.selection(1, **facts))
 
 
 @pytest.mark.parametrize(
