@@ -95,10 +95,7 @@ async def test_a_busy_server_gets_fewer_calls_at_once(server: TlsServer) -> None
         under_way -= 1
         return web.json_response({}, status=429 if asked <= CALLS_MAX else 200)
 
-    async def no_time(_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    async with server.connected(handler, no_time) as channel:
+    async with server.connected(handler) as channel:
         api = channel.api("cleanup")
         for _ in range(2):
             await asyncio.gather(*(api.request("GET", "/x") for _ in range(CALLS_MAX)))

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 import zmq
 import zmq.asyncio
+from world.cluster_fakes import no_sleep
 
 from fleet.background import Background
 from fleet.dashboard import locust_worker
@@ -104,10 +105,7 @@ async def linked(
 
 
 async def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
-    async def wait(_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    background = Background(print, sleep=wait)
+    background = Background(print, sleep=no_sleep)
     async with linked(background) as (_, send):
         await send("spawn", "no mapping")
     assert background.bugs == {"a message of the Locust master": 1}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from world.cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES
@@ -108,10 +108,7 @@ async def test_a_server_that_is_away_for_a_while_is_asked_again(
     labels = AdminLabels(lambda _name: WANTED)
     said: list[str] = []
 
-    async def no_time(_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    task = asyncio.create_task(labels.run(api, said.append, no_time))
+    task = asyncio.create_task(labels.run(api, said.append, no_sleep))
     for name in ("n-0", "n-1"):
         labels.on_event(seen(api, name))
     await asyncio.wait_for(labels.settled(), 60)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from world.cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.leftovers import APPLIED_BY
@@ -46,12 +46,8 @@ class Server(FakeApi):
         }
 
 
-async def at_once(_seconds: float) -> None:
-    await asyncio.sleep(0)
-
-
 def applied(server: Server) -> Applied:
-    return Applied(server, RUN, sleep=at_once)
+    return Applied(server, RUN, sleep=no_sleep)
 
 
 def pod(name: str, image: str = "a") -> Named:
