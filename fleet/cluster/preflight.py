@@ -332,19 +332,14 @@ def _provider_line(cloud: str, template: str, nodes: int) -> str:
 
 
 async def confirm(
-    facts: TargetFacts,
-    nodes: int,
-    *,
-    confirmed: str | None,
-    ask: Ask | None,
-    notice: str = "",
+    facts: TargetFacts, *, confirmed: str | None, ask: Ask | None, notice: str
 ) -> None:
     """Return if fleet may add nodes to this cluster.
 
     `confirmed` is the value of --confirm-cluster: the context's name, or the UID of the namespace
     kube-system, which no other cluster has. `ask` is None without a terminal. `notice` is what a
-    person reads, that of nodes to add if empty. Raises UsageError otherwise. A wrong name is
-    refused whatever the cluster: it was meant for another one.
+    person reads. Raises UsageError otherwise. A wrong name is refused whatever the cluster: it was
+    meant for another one.
     """
     if confirmed is not None and confirmed not in (facts.confirmation, facts.kube_system_uid):
         raise UsageError(
@@ -353,7 +348,6 @@ async def confirm(
         )
     if not facts.is_shared or confirmed is not None:
         return
-    notice = notice or shared_cluster_notice(facts, nodes)
     if ask is None:
         raise UsageError(
             f"context {facts.context} is a shared cluster ({_count(facts.foreign_nodes)} that "

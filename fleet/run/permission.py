@@ -83,9 +83,8 @@ async def may_load(
         display.note(notice)
     if without := sorted(matching - allowed):
         display.note(not_opted_in(without, selector))
-    await preflight.confirm(
-        facts, settings.most, confirmed=settings.confirm_cluster or None, ask=ask, notice=notice
-    )
+    confirmed = settings.confirm_cluster or None
+    await preflight.confirm(facts, confirmed=confirmed, ask=ask, notice=notice)
     display.start()
     if not selector:
         facts.check_names(_names(settings))

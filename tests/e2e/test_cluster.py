@@ -535,7 +535,7 @@ def test_daemon_sets_land_where_preflight_says(run: Run, target: ControlPlaneInf
             )
             assert facts.is_shared
             with pytest.raises(UsageError, match="--confirm-cluster fleet"):
-                await confirm(facts, 3, confirmed=None, ask=None)
+                await confirm(facts, confirmed=None, ask=None, notice="")
             predicted = {landing.name: landing.pods for landing in facts.landings}
             assert predicted == {"wildcard": 3, "by-name": 3, "not-edge": 3}
             await api.request("DELETE", f"{NODES}/real-1")

@@ -87,11 +87,12 @@ class Certified:
             for seed in (8, 9)
         )
         sim.wires += [self.bootstrap, self.renewal]
-        self._store = CertificateStore(directory, "uid")
+        self.store = CertificateStore(directory, "uid")
+        self.presented = 0
         self.certificates = NodeCertificates(
             sim.reactor,
             sim.draws,
-            self._store,
+            self.store,
             ssl.create_default_context(),
             bootstrap=cast("Transport", self.bootstrap),
             renewal=cast("Transport", self.renewal),
@@ -103,7 +104,7 @@ class Certified:
         for node, name in enumerate(sim.names):
             key, request = new_request(name)
             pem = issue(request, sim.clock.wall_ns() / NS_PER_S)
-            self._store.update(name, CLIENT, pem, key)
+            self.store.update(name, CLIENT, pem, key)
             self.certificates.add(NodeId(node), name, (), sim.model)
         sim.injector = Injector(
             sim.reactor, sim.draws, has_own_connections=True, expire=self.certificates.expire
@@ -115,10 +116,11 @@ class Certified:
     def _look(self, node: NodeId, _context: CertificateContext | None = None) -> None:
         """Judge a connection by the certificate that it was made with."""
         now_s = self.sim.clock.wall_ns() / NS_PER_S
-        held = self._store.current(self.sim.names[node], CLIENT, now_s)
+        held = self.store.current(self.sim.names[node], CLIENT, now_s)
         self.sim.transport.expire_token(node, is_over=held is None)
 
     def _present(self, node: NodeId) -> None:
+        self.presented += 1
         self.sim.transport.drop(frozenset((node,)))
         self._look(node)
 
@@ -188,3 +190,17 @@ def test_nodes_that_do_not_rotate_are_spared(tmp_path: Path) -> None:
     fleet = Certified(tmp_path, nodes=1, model=model)
     with pytest.raises(UsageError, match="profile test has rotateCertificates: false"):
         fleet.sim.go_wrong(type="CertificateExpired")
+
+
+def test_a_node_that_has_no_certificate_yet_loses_none(tmp_path: Path) -> None:
+    fleet = Certified(tmp_path, nodes=1)
+    fleet.signer.is_at_work = False
+    assert fleet.certificates.forget(NodeId(0))
+    fleet.store.path("n-0", CLIENT).unlink()
+    fleet.certificates.add(NodeId(0), "n-0", (), fleet.sim.model)
+    for node in (NodeId(0), NodeId(7)):
+        fleet.certificates.expire(node)
+    assert fleet.certificates.waiting() == [NodeId(0)]
+    fleet.sim.run_for(seconds=1)
+    assert fleet.asked() == ["n-0"]
+    assert fleet.presented == 0

@@ -118,38 +118,63 @@ def test_all_that_an_annotation_began_ends_when_it_goes(noted: Noted) -> None:
     assert noted.sim.ready() == 2
 
 
-def test_what_cannot_be_ends_what_was_begun(noted: Noted) -> None:
-    asyncio.run(noted.run(SKEW, f"{SKEW}; CertificateExpired"))
+def test_what_cannot_be_ends_what_was_begun_and_is_told_once(
+    noted: Noted, caplog: pytest.LogCaptureFixture
+) -> None:
+    asyncio.run(noted.run(SKEW, f"{SKEW}; CertificateExpired", seconds=400))  # a status or two
     assert not noted.on
     asyncio.run(noted.run(SKEW, "Earthquake"))
     assert not noted.on
     assert noted.skew_ns() == 0
+    told = [each.getMessage() for each in caplog.records if each.name == FaultControl.__module__]
+    assert [each.partition(";")[0] for each in told] == [
+        "node n-0: CertificateExpired: the nodes of this run have no certificates of their own",
+        "node n-0: fleet.emulator/fault: 'Earthquake' is no fault",
+    ]
 
 
-def test_commands_and_forms_come_through_the_same_door(noted: Noted) -> None:
+async def test_a_fault_ends_with_its_node(noted: Noted) -> None:
+    await noted.run("NodeDown")
+    assert noted.on == ["NodeDown"]
+    noted.sim.server.remove(("nodes", "", "n-0"))
+    await noted.run()
+    assert not noted.on
+
+
+async def test_a_node_whose_kubelet_is_not_there_yet_is_tried_at_its_next_status(
+    noted: Noted,
+) -> None:
+    await noted.run()
+    entry = noted.sim.reactor.entries[0]
+    kubelet, entry.kubelet = entry.kubelet, None
+    await noted.run(SKEW)
+    assert not noted.on
+    entry.kubelet = kubelet
+    noted.sim.server.update("nodes", "n-0", {"metadata": {"labels": {"a": "b"}}})
+    await noted.run()
+    assert noted.on == ["ClockSkew"]
+
+
+async def test_commands_and_forms_come_through_the_same_door(noted: Noted) -> None:
     """An order has a fault as files have it, a form has flat words; both are told alike."""
     answer = noted.control.answer
-
-    async def play() -> None:
-        await noted.run()
-        form = {"type": "ClockSkew", "by": "1h", "nodes": "n-0", "for": "90s"}
-        first = await answer({"do": "inject", "form": form})
-        assert first["told"] == "fault 1: ClockSkew on 1 of 2 nodes for 1m30s"
-        assert 89 <= first["left_s"] <= 90
-        fault = {"type": "RuntimeDown", "share": 0.5}
-        second = await answer({"do": "inject", "fault": fault})
-        assert second["told"] == "fault 2: RuntimeDown on 1 of 2 nodes"
-        assert (await answer({"do": "list"}))["active"] == noted.control.on()
-        assert noted.on == ["ClockSkew", "RuntimeDown"]
-        assert (noted.skew_ns(), noted.skew_ns(1)) == (HOUR_NS, 0)
-        healed = await answer({"do": "heal", "what": "ClockSkew"})
-        assert healed["told"] == "fault 1: ClockSkew is healed"
-        assert noted.skew_ns() == 0
-        assert [each["number"] for each in (await answer({"do": "heal"}))["healed"]] == [2]
-        assert (await answer({"do": "heal"}))["told"] == "no fault is on"
-        assert [each.until_s is None for each in noted.control.phases()] == [False, False]
-
-    asyncio.run(play())
+    await noted.run()
+    form = {"type": "ClockSkew", "by": "1h", "nodes": "n-0", "for": "90s"}
+    first = await answer({"do": "inject", "form": form})
+    assert first["told"] == "fault 1: ClockSkew on 1 of 2 nodes for 1m30s"
+    assert 89 <= first["left_s"] <= 90
+    fault = {"type": "RuntimeDown", "share": 0.5}
+    second = await answer({"do": "inject", "fault": fault})
+    assert second["told"] == "fault 2: RuntimeDown on 1 of 2 nodes"
+    assert (await answer({"do": "list"}))["active"] == noted.control.on()
+    assert noted.on == ["ClockSkew", "RuntimeDown"]
+    assert (noted.skew_ns(), noted.skew_ns(1)) == (HOUR_NS, 0)
+    healed = await answer({"do": "heal", "what": "ClockSkew"})
+    assert healed["told"] == "fault 1: ClockSkew is healed"
+    assert noted.skew_ns() == 0
+    assert [each["number"] for each in (await answer({"do": "heal"}))["healed"]] == [2]
+    assert (await answer({"do": "heal"}))["told"] == "no fault is on"
+    assert [each.until_s is None for each in noted.control.phases()] == [False, False]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Static pods and their mirrors: made, kept in step, made again, ended."""
 
 import json
+import re
 from datetime import datetime
 
 import yaml
@@ -69,7 +70,8 @@ def test_each_node_runs_the_pod_and_shows_it_in_a_mirror() -> None:
             notes = pod["metadata"]["annotations"]
             assert notes["kubernetes.io/config.source"] == "file"
             assert notes["kubernetes.io/config.hash"] == notes["kubernetes.io/config.mirror"]
-            assert notes["kubernetes.io/config.seen"].startswith("2026-01-01T00:00:")
+            seen = notes["kubernetes.io/config.seen"]
+            assert re.fullmatch(r"2026-01-01T00:00:\d\d\.\d{9}Z", seen), "with nine digits"
             hashes.add(notes["kubernetes.io/config.hash"])
             node = sim.server.get("nodes", name)
             assert pod["metadata"]["ownerReferences"] == [

@@ -82,13 +82,9 @@ def test_what_cannot_wait_ends_the_run_after_its_tries() -> None:
     assert world.ends == ["the watcher failed: gone"]
 
 
-def test_what_cannot_be_begun_again_ends_the_run_with_its_reason() -> None:
+async def test_what_cannot_be_begun_again_ends_the_run_with_its_reason() -> None:
     world = World()
-
-    async def play() -> None:
-        await world.background.need("the link", world.work(ValueError("odd")))  # type: ignore[arg-type]
-
-    asyncio.run(play())
+    await world.background.need("the link", world.work(ValueError("odd")))  # type: ignore[arg-type]
     assert (world.begun, world.ends) == (1, ["the link failed: ValueError('odd')"])
 
 
@@ -105,39 +101,35 @@ def test_after_long_good_work_a_failure_is_a_first_one() -> None:
     assert world.waits == [1.0, 2.0, 1.0, 2.0]
 
 
-def test_a_callback_that_raises_makes_the_run_invalid(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_callback_that_raises_makes_the_run_invalid(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
-
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(world.background.on_loop_error)
-        loop.call_soon(world.waits.pop)
-        await asyncio.sleep(0)
-        loop.call_exception_handler({"message": "Fatal error on a socket", "exception": OSError()})
-
-    asyncio.run(play())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(world.background.on_loop_error)
+    loop.call_soon(world.waits.pop)
+    await asyncio.sleep(0)
+    loop.call_exception_handler({"message": "Fatal error on a socket", "exception": OSError()})
     assert [list(world.background.bugs.values()), world.ends] == [[1], []]
     assert "IndexError" in caplog.text
 
 
-def test_a_connection_that_was_cut_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_that_was_cut_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
     cut = RuntimeError("unable to perform operation; the handler is closed")  # uvloop's
-
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(world.background.on_loop_error)
-        for about in ({"transport": object(), "protocol": object()}, {}):
-            loop.call_exception_handler(
-                {"message": "Fatal error on SSL protocol", "exception": cut, **about}
-            )
-
-    asyncio.run(play())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(world.background.on_loop_error)
+    for about in ({"transport": object(), "protocol": object()}, {}):
+        loop.call_exception_handler(
+            {"message": "Fatal error on SSL protocol", "exception": cut, **about}
+        )
     assert world.background.bugs == {}
     assert [each.name for each in caplog.records] == ["asyncio"]  # the one of no connection
 
 
-def test_the_end_of_a_task_that_fails_while_it_ends_is_logged(
+async def test_the_end_of_a_task_that_fails_while_it_ends_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def stubborn() -> None:
@@ -146,12 +138,9 @@ def test_the_end_of_a_task_that_fails_while_it_ends_is_logged(
         finally:
             raise KeyError("late")
 
-    async def play() -> None:
-        task = asyncio.create_task(stubborn())
-        await asyncio.sleep(0)
-        await give_up(task)
-
-    asyncio.run(play())
+    task = asyncio.create_task(stubborn())
+    await asyncio.sleep(0)
+    await give_up(task)
     assert "KeyError('late')" in caplog.text
 
 

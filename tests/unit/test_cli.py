@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import pytest
@@ -24,12 +25,46 @@ from fleet.profile.settings import Settings
 from fleet.run.cli_options import EXAMPLES, SECTIONS
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fleet", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
+class Ended(NamedTuple):
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Fleet:
+    """The command line, called in this process by a user who has no fleet and no state."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
+
+    def __call__(self, *arguments: str) -> Ended:
+        self._monkeypatch.setattr(sys, "argv", ["fleet", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, *self._capsys.readouterr())
+
+    def prints(self, *arguments: str) -> str:
+        """Return what a command prints that succeeds."""
+        code, out, err = self(*arguments)
+        assert code == Exit.OK, err
+        return out
+
+    def refuses(self, *arguments: str, code: Exit = Exit.USAGE) -> str:
+        """Return the one line that a command says which fails."""
+        ended = self(*arguments)
+        assert (ended.code, ended.out) == (code, "")
+        [line] = ended.err.splitlines()
+        assert line.startswith("fleet: ")
+        return line
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fleet:
+    return Fleet(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize(
@@ -126,46 +161,29 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
     monkeypatch.setenv("KUBECONFIG", "/etc/hosts")  # alone it selects nothing
-    assert call(monkeypatch, *arguments) == Exit.USAGE
-    printed = capsys.readouterr()
-    assert not printed.out
-    [line] = printed.err.splitlines()
-    assert line.startswith("fleet: ")
-    assert words in line
+    assert words in fleet.refuses(*arguments)
 
 
-def test_a_group_without_a_command_shows_its_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "controlplane") == Exit.USAGE
-    assert capsys.readouterr().err.startswith("Usage: fleet controlplane")
+def test_a_group_without_a_command_shows_its_help(fleet: Fleet) -> None:
+    ended = fleet("controlplane")
+    assert ended.code == Exit.USAGE
+    assert ended.err.startswith("Usage: fleet controlplane")
 
 
-def test_a_file_that_is_no_text_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_text_is_refused(fleet: Fleet, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_bytes(b"\x00\x01\xff")
-    assert call(monkeypatch, "profiles", "import", str(path)) == Exit.USAGE
-    [line] = capsys.readouterr().err.splitlines()
-    assert "not YAML" in line
+    assert "not YAML" in fleet.refuses("profiles", "import", str(path))
 
 
-def test_help_shows_options_in_groups(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_shows_options_in_groups(fleet: Fleet) -> None:
     """Every option has a word of help and stands under a heading of its own kind."""
     for command in (["spawn"], ["locust", "worker"]):
-        assert call(monkeypatch, *command, "--help-all") == Exit.OK
-        printed = capsys.readouterr().out
-        headings = [line for line in printed.splitlines() if re.fullmatch(r"[A-Z][a-z ]+:", line)]
+        shown = fleet.prints(*command, "--help-all").splitlines()
+        headings = [line for line in shown if re.fullmatch(r"[A-Z][a-z ]+:", line)]
         assert headings[0] == "Nodes:"
         assert headings[-2:] == ["Options:", "Exit codes:"]
         assert len(headings) == 9
@@ -190,34 +208,29 @@ def command_of(path: tuple[str, ...]) -> click.Command:
 
 @pytest.mark.parametrize("path", [*commands()], ids=" ".join)
 def test_help_fits_a_terminal_and_says_how_the_command_ends(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, path: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert call(monkeypatch, *path, "--help") == Exit.OK
-    shown = capsys.readouterr().out
+    shown = fleet.prints(*path, "--help")
     assert max(map(len, shown.splitlines())) <= 80
     assert not re.search(r"[a-z]\.\.\.$", shown, re.MULTILINE)  # nothing is cut
     assert "docs/" not in shown  # a wheel has no such pages
     if not isinstance(command_of(path), click.Group):
         codes = re.findall(r"(?m)^  (\d+) +[A-Z]", shown.partition("Exit codes:")[2])
         assert {"0", "2"} <= set(codes)
-        assert call(monkeypatch, "help", *path) == Exit.OK
-        assert capsys.readouterr().out == shown
+        assert fleet.prints("help", *path) == shown
 
 
-def test_the_first_help_shows_what_most_runs_need(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_help_shows_what_most_runs_need(fleet: Fleet) -> None:
     assert sum(len(names) for names in SECTIONS.values()) == len(cli.commands)
-    flags = {}
-    for flag in ("--help", "--help-all"):
-        assert call(monkeypatch, "spawn", flag) == Exit.OK
-        flags[flag] = set(re.findall(r"(?m)^  (?:-., )?(--[a-z-]+)", capsys.readouterr().out))
-    assert len(flags["--help"] - {"--help", "--help-all", "--verbose"}) <= 21
-    assert flags["--help"] < flags["--help-all"]
-    assert {"--shard", "--statefulset", "--locust-master"} <= flags["--help-all"] - flags["--help"]
-    every = {each.opts[-1] for each in spawn_parameters()}
-    assert every <= flags["--help-all"]
+    few, all_of_them = (
+        set(re.findall(r"(?m)^  (?:-., )?(--[a-z-]+)", fleet.prints("spawn", flag)))
+        for flag in ("--help", "--help-all")
+    )
+    assert len(few - {"--help", "--help-all", "--verbose"}) <= 21
+    assert few < all_of_them
+    assert {"--shard", "--statefulset", "--locust-master"} <= all_of_them - few
+    assert {each.opts[-1] for each in spawn_parameters()} <= all_of_them
 
 
 def examples() -> Iterator[str]:
@@ -243,14 +256,9 @@ def test_every_example_of_the_help_is_understood(
             pass  # it closes files
 
 
-@pytest.mark.parametrize("command", [["profiles"], ["scenarios"], ["faults"]])
-def test_lists_have_headers_and_other_formats(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
-    found = {}
-    for form in ("text", "json", "yaml"):
-        assert call(monkeypatch, *command, "list", "-o", form) == Exit.OK
-        found[form] = capsys.readouterr().out
+@pytest.mark.parametrize("command", ["profiles", "scenarios", "faults"])
+def test_lists_have_headers_and_other_formats(fleet: Fleet, command: str) -> None:
+    found = {form: fleet.prints(command, "list", "-o", form) for form in ("text", "json", "yaml")}
     rows = json.loads(found["json"])
     assert yaml.safe_load(found["yaml"]) == rows
     header, *lines = found["text"].splitlines()
@@ -259,41 +267,31 @@ def test_lists_have_headers_and_other_formats(
     assert all(row["description"] for row in rows)
 
 
-def test_rights_are_the_same_objects_in_json(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "rbac", "--user=jane") == Exit.OK
-    objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert call(monkeypatch, "rbac", "--user=jane", "-o", "json") == Exit.OK
-    found = json.loads(capsys.readouterr().out)
+def test_rights_are_the_same_objects_in_json(fleet: Fleet) -> None:
+    objects = list(yaml.safe_load_all(fleet.prints("rbac", "--user=jane")))
+    found = json.loads(fleet.prints("rbac", "--user=jane", "-o", "json"))
     assert (found["kind"], found["items"]) == ("List", objects)
 
 
-def test_a_shipped_scenario_is_shown_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "scenarios", "show", "zone-outage") == Exit.OK
-    assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == "zone-outage"
-    assert call(monkeypatch, "scenarios", "show", "zone-outrage") == Exit.USAGE
-    assert "did you mean 'zone-outage'" in capsys.readouterr().err
+def test_a_shipped_scenario_is_shown_whole(fleet: Fleet) -> None:
+    shown = yaml.safe_load(fleet.prints("scenarios", "show", "zone-outage"))
+    assert shown["metadata"]["name"] == "zone-outage"
+    assert "did you mean 'zone-outage'" in fleet.refuses("scenarios", "show", "zone-outrage")
 
 
 @pytest.mark.parametrize(("flag", "level"), [("-v", logging.INFO), ("-vv", logging.DEBUG)])
 def test_requests_of_fleet_are_logged_when_asked_for(
-    monkeypatch: pytest.MonkeyPatch, flag: str, level: int
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, flag: str, level: int
 ) -> None:
     log = logging.getLogger("fleet")
     monkeypatch.setattr(log, "level", logging.WARNING)
-    assert call(monkeypatch, "version", flag) == Exit.OK
+    fleet.prints("version", flag)
     assert log.level == level
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_of_a_shell(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shell: str
-) -> None:
-    assert call(monkeypatch, "completion", shell) == Exit.OK
-    shown = capsys.readouterr().out
+def test_completion_of_a_shell(fleet: Fleet, shell: str) -> None:
+    shown = fleet.prints("completion", shell)
     assert "_FLEET_COMPLETE" in shown
     assert ('split --max 1 ","' in shown) is (shell == "fish")  # help may have commas
 
@@ -310,33 +308,27 @@ def test_completion_of_a_shell(
     ],
 )
 def test_a_word_is_completed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: str, found: str
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, words: str, found: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["fleet"])
     monkeypatch.setenv("_FLEET_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
-    with pytest.raises(SystemExit):
-        main()
-    assert f"plain,{found}" in capsys.readouterr().out.splitlines()
+    assert f"plain,{found}" in fleet().out.splitlines()
 
 
 def test_the_plan_of_a_run_starts_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ("-n", "40", "--profile=default=3", "--profile=gpu", "--duration=90s")
-    assert call(monkeypatch, "spawn", *options, "--dry-run", "-o", "json") == Exit.OK
-    plan = json.loads(capsys.readouterr().out)
+    options = ("-n", "40", "--profile=default=3", "--profile=gpu", "--duration=90s", "--dry-run")
+    plan = json.loads(fleet.prints("spawn", *options, "-o", "json"))
     assert plan["names"] == "fleet-00000 to fleet-00039"
     assert plan["profiles"] == "3 default, 1 gpu"
     assert plan["end"] == "1m30s after all nodes are Ready"
-    assert call(monkeypatch, "spawn", *options, "--dry-run") == Exit.OK
-    assert capsys.readouterr().out.splitlines()[0].split() == ["nodes", "40"]
+    assert fleet.prints("spawn", *options).splitlines()[0].split() == ["nodes", "40"]
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr("fleet.host.machine.available_bytes", lambda: 1 << 20)
-    assert call(monkeypatch, "spawn", "--dry-run") == Exit.SETUP
-    assert "of memory" in capsys.readouterr().err
+    assert "of memory" in fleet.refuses("spawn", "--dry-run", code=Exit.SETUP)
 
 
 def test_an_extra_is_installed_by_packages_that_are_published(
@@ -360,29 +352,23 @@ def spawn_parameters() -> list[click.Option]:
     ]
 
 
-def test_options_are_read_from_variables_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_are_read_from_variables_too(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEET_LOCUST_MASTER", "here")
     for command in (["spawn"], ["locust", "worker"]):
-        assert call(monkeypatch, *command) == Exit.USAGE
-        assert "--locust-master: 'here' is not HOST:PORT" in capsys.readouterr().err
+        assert "--locust-master: 'here' is not HOST:PORT" in fleet.refuses(*command)
     monkeypatch.setenv("FLEET_LOCUST_MASTER", "here:1")
     monkeypatch.setenv("FLEET_UNTIL_READY", "1")
     monkeypatch.setenv("FLEET_NODES", "")
-    assert call(monkeypatch, "spawn") == Exit.USAGE
-    assert "the dashboard says when the run ends" in capsys.readouterr().err
+    assert "the dashboard says when the run ends" in fleet.refuses("spawn")
 
 
 def test_capacity_reads_the_variables_of_its_runs_but_not_of_the_search(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEET_MAX_NODES", "3")  # of spawn: what a dashboard may ask for
-    assert call(monkeypatch, "capacity") == Exit.USAGE
-    assert "Missing option '--max-nodes'" in capsys.readouterr().err
+    assert "Missing option '--max-nodes'" in fleet.refuses("capacity")
     monkeypatch.setenv("FLEET_PROFILE", "no-such-profile")
-    assert call(monkeypatch, "capacity", "--max-nodes=3") == Exit.USAGE
-    assert "no-such-profile" in capsys.readouterr().err
+    assert "no-such-profile" in fleet.refuses("capacity", "--max-nodes=3")
 
 
 def parsed(*arguments: str) -> dict[str, object]:
@@ -426,28 +412,23 @@ def test_no_variable_deletes_skips_or_breaks_anything(monkeypatch: pytest.Monkey
 
 
 def test_a_variable_that_a_scenario_has_no_room_for_is_none_of_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLEET_DURATION", "5m")
-    assert call(monkeypatch, "run", "zone-outage", "--dry-run") == Exit.OK
-    assert call(monkeypatch, "run", "zone-outage", "--dry-run", "--duration=5m") == Exit.USAGE
-    assert "--duration: a scenario says itself" in capsys.readouterr().err
+    fleet.prints("run", "zone-outage", "--dry-run")
+    line = fleet.refuses("run", "zone-outage", "--dry-run", "--duration=5m")
+    assert "--duration: a scenario says itself" in line
 
 
-def test_no_control_plane_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", "/no/such/directory")
-    assert call(monkeypatch, "controlplane", "status") == Exit.SETUP
-    assert call(monkeypatch, "controlplane", "down") == Exit.OK
-    assert capsys.readouterr().out.splitlines() == [
-        "no control plane is running",
-        "no control plane was running",
-    ]
+def test_no_control_plane_runs(fleet: Fleet) -> None:
+    status = fleet("controlplane", "status")
+    assert (status.code, status.out) == (Exit.SETUP, "no control plane is running\n")
+    assert fleet.prints("controlplane", "down") == "no control plane was running\n"
+    assert json.loads(fleet.prints("controlplane", "down", "-o", "json")) == {"stopped": False}
 
 
 def test_every_release_is_listed_with_where_it_is_built(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     built = cache_directory("v1.35.4")
@@ -455,8 +436,7 @@ def test_every_release_is_listed_with_where_it_is_built(
     for program in (built / PROGRAM, *(built / "bin" / name for name in PROGRAMS)):
         program.write_bytes(bytes(3 << 20))
         program.chmod(0o755)
-    assert call(monkeypatch, "controlplane", "list") == Exit.OK
-    header, *lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    header, *lines = [line.split() for line in fleet.prints("controlplane", "list").splitlines()]
     assert header == ["RELEASE", "DEFAULT", "SIZE", "BUILT"]
     assert [release for release, *_ in lines] == [*BUILT.values()]
     assert ["v1.35.4", "-", "3Mi", str(built)] in lines
@@ -470,85 +450,55 @@ def test_the_help_names_the_releases_that_fleet_builds() -> None:
     assert f"{first} to {last} (default: {minor_of(KUBERNETES_VERSION)})" in words
 
 
-def test_profiles_are_listed_shown_and_described(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "profiles", "list") == Exit.OK
-    names = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
-    assert {"default", "gpu", "arm64", "large"} <= names
-    assert call(monkeypatch, "profiles", "show", "gpu") == Exit.OK
-    assert 'nvidia.com/gpu: "8"' in capsys.readouterr().out
-    assert call(monkeypatch, "profiles", "schema") == Exit.OK
-    assert json.loads(capsys.readouterr().out)
+def test_profiles_are_shown_and_described(fleet: Fleet) -> None:
+    assert 'nvidia.com/gpu: "8"' in fleet.prints("profiles", "show", "gpu")
+    assert json.loads(fleet.prints("profiles", "schema"))
 
 
 def test_a_terminal_folds_the_last_column_of_a_list(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert call(monkeypatch, "faults", "list") == Exit.OK
-    whole = capsys.readouterr().out.splitlines()
+    whole = fleet.prints("faults", "list").splitlines()
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert call(monkeypatch, "faults", "list") == Exit.OK
-    folded = capsys.readouterr().out.splitlines()
+    folded = fleet.prints("faults", "list").splitlines()
     assert max(map(len, whole)) > 80 >= max(map(len, folded))
     assert " ".join(folded).split() == " ".join(whole).split()
     left = min(len(line) - len(line.lstrip()) for line in folded if line.startswith(" "))
     assert left == min(whole[0].index("DESCRIPTION"), 40)
 
 
-def test_a_scenario_is_forecast_for_programs_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_scenario_is_forecast_for_programs_too(fleet: Fleet) -> None:
+    command = ("run", "zone-outage", "--dry-run", "-n5")
+    found = json.loads(fleet.prints(*command, "-o", "json"))
+    assert [*found["time_line"], *found["forecast"]] == fleet.prints(*command).splitlines()
+
+
+def test_what_builds_a_control_plane_prints_for_programs_too(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert call(monkeypatch, "run", "zone-outage", "--dry-run", "-n5", "-o", "json") == Exit.OK
-    found = json.loads(capsys.readouterr().out)
-    assert call(monkeypatch, "run", "zone-outage", "--dry-run", "-n5") == Exit.OK
-    shown = capsys.readouterr().out.splitlines()
-    assert [*found["time_line"], *found["forecast"]] == shown
-
-
-def test_what_ends_and_builds_a_control_plane_prints_for_programs_too(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert call(monkeypatch, "controlplane", "down", "-o", "json") == Exit.OK
-    assert json.loads(capsys.readouterr().out) == {"stopped": False}
-    found = Binaries({}, "the cache", KUBERNETES_VERSION)
-
     async def provided(*_where: object, **_how: object) -> Binaries:
-        return found
+        return Binaries({}, "the cache", KUBERNETES_VERSION)
 
     monkeypatch.setattr("fleet.controlplane.build.provide_binaries", provided)
-    assert call(monkeypatch, "controlplane", "build", "-o", "json") == Exit.OK
-    [row] = json.loads(capsys.readouterr().out)
+    [row] = json.loads(fleet.prints("controlplane", "build", "-o", "json"))
     assert row == {"release": KUBERNETES_VERSION, "source": "the cache"}
 
 
-def test_keys_without_effect_are_told_beside_the_profile(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_keys_without_effect_are_told_beside_the_profile(fleet: Fleet, tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     path.write_text(
         "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: odd}\n"
         "spec: {kubeletConfiguration: {oomScoreAdj: -999, maxPods: 9, cgroupDriver: systemd}}\n"
     )
-    assert call(monkeypatch, "profiles", "show", str(path)) == Exit.OK
     told = "warning: profile odd: kubeletConfiguration: without effect: cgroupDriver, oomScoreAdj"
-    shown = capsys.readouterr()
-    assert shown.out == path.read_text()
-    assert shown.err == f"{told}\n"
+    shown = fleet("profiles", "show", str(path))
+    assert shown == (Exit.OK, path.read_text(), f"{told}\n")
     assert load_mix((ProfileChoice(str(path)), ProfileChoice("default"))).warnings == [told]
 
 
-def test_help_and_version_need_no_library(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "spawn", "--help-all") == Exit.OK
-    shown = capsys.readouterr().out
-    for option in ("--nodes", "--until-ready", "--confirm-cluster", "--no-taint", "--manage"):
-        assert option in shown
-    assert call(monkeypatch, "--version") == Exit.OK
-    assert f"kubelet {KUBERNETES_VERSION}" in capsys.readouterr().out
+def test_version_names_the_kubelet(fleet: Fleet) -> None:
+    assert f"kubelet {KUBERNETES_VERSION}" in fleet.prints("--version")
 
 
 def test_sigterm_ends_what_a_shell_started_in_the_background() -> None:

@@ -1,6 +1,5 @@
 from hypothesis import given
 from hypothesis import strategies as st
-from world.sim_clock import SimClock
 
 from fleet.clock import NS_PER_S, TICK_NS, Draws, TimerWheel, mix
 
@@ -47,34 +46,6 @@ def test_the_wheel_agrees_with_a_sorted_list(steps: list[tuple[str, int, int]]) 
             model = [each for each in model if each not in due]
         assert wheel.size == len(model)
         assert wheel.next_ns() == (min(model)[0] if model else None)
-
-
-def test_equal_instants_fire_in_the_order_in_which_they_were_set() -> None:
-    wheel = TimerWheel()
-    for node in (3, 1, 2):
-        wheel.set(5, node, 0)
-    assert [each[2] for each in wheel.expire(5, 10)] == [3, 1, 2]
-
-
-def test_a_timer_within_the_tick_waits_for_its_instant() -> None:
-    wheel = TimerWheel()
-    wheel.set(TICK_NS + 10, 0, 0)
-    assert wheel.expire(TICK_NS + 9, 10) == []
-    assert len(wheel.expire(TICK_NS + 10, 10)) == 1
-
-
-def test_a_due_time_in_the_past_fires_at_once() -> None:
-    wheel = TimerWheel()
-    wheel.expire(NS_PER_S, 10)
-    wheel.set(5, 0, 0)
-    assert len(wheel.expire(NS_PER_S, 10)) == 1
-
-
-def test_time_stands_still_until_told() -> None:
-    clock = SimClock()
-    assert clock.now_ns() == 0
-    clock.advance_to(5)
-    assert (clock.now_ns(), clock.wall_ns() - SimClock.EPOCH_NS) == (5, 5)
 
 
 def test_draws_are_the_same_in_every_process() -> None:

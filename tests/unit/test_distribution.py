@@ -31,6 +31,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ("make", *words)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
+    )
+
+
 def only(directory: Path, pattern: str) -> Path:
     [path] = directory.glob(pattern)
     return path
@@ -106,11 +113,8 @@ def test_a_stale_lock_stops_a_release_before_anything_is_built(
 
 
 def test_a_new_environment_has_the_versions_of_the_lock() -> None:
-    command = ("make", "--dry-run", "--always-make", "setup", "BIN=.venv/bin")
-    said = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
-    )
-    [sed] = [line for line in said.stdout.splitlines() if line.startswith("sed ")]
+    said = make("--dry-run", "--always-make", "setup", "BIN=.venv/bin").stdout
+    [sed] = [line for line in said.splitlines() if line.startswith("sed ")]
     made = subprocess.run(
         sed.partition(" > ")[0], shell=True, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -119,7 +123,7 @@ def test_a_new_environment_has_the_versions_of_the_lock() -> None:
     assert {each.name: str(each.specifier) for each in pinned} == {
         name: f"=={pin.version}" for name, pin in pins.items()
     }
-    assert "pip install --quiet --constraint .venv/constraints.txt" in said.stdout
+    assert "pip install --quiet --constraint .venv/constraints.txt" in said
 
 
 def test_the_bill_of_materials_has_both_locks(tmp_path: Path) -> None:
@@ -178,20 +182,14 @@ def test_the_image_is_installed_by_the_script_alone_and_runs_as_nobody() -> None
 def test_an_image_is_only_built_on_a_base_that_is_named_by_its_digest(
     digest: str, code: int
 ) -> None:
-    command = ("make", "base-digest", f"BASE_DIGEST={digest}")
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=240
-    )
+    ended = make("base-digest", f"BASE_DIGEST={digest}")
     assert ended.returncode == code
     assert ("docker buildx imagetools inspect" in ended.stderr) is bool(code)
 
 
 def test_the_chart_takes_the_image_that_make_builds() -> None:
-    command = ("make", "--dry-run", "image", f"BIN={Path(sys.executable).parent}")
-    said = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
-    )
-    tags = re.findall(r"docker build .*--tag (\S+)", said.stdout)
+    said = make("--dry-run", "image", f"BIN={Path(sys.executable).parent}").stdout
+    tags = re.findall(r"docker build .*--tag (\S+)", said)
     chart = yaml.safe_load((release.CHART / "Chart.yaml").read_text())
     values = yaml.safe_load((release.CHART / "values.yaml").read_text())
     assert tags == [f"{values['image']['repository']}:{chart['appVersion']}"]

@@ -61,23 +61,10 @@ class Process:
         del self.api.objects[f"{RUN_LEASES}/fleet-run-{self.lease.prefix}"]
 
 
-def test_the_first_fleet_begins_in_front_and_the_next_one_behind_it() -> None:
-    api = FakeApi()
-    one, two = Process(api, "one", "r1"), Process(api, "two", "r2")
-    assert one.start() == 0
-    assert two.start() == 100
-    assert one.addresses()[0] == "198.18.0.1"
-    assert not set(one.addresses()) & set(two.addresses())
-
-
-def test_fleets_that_begin_at_once_do_not_meet() -> None:
+async def test_fleets_that_begin_at_once_do_not_meet() -> None:
     api = FakeApi()
     fleets = [Process(api, f"f{at}", f"r{at}") for at in range(5)]
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(each.begin() for each in fleets))
-
-    asyncio.run(all_at_once())
+    await asyncio.gather(*(each.begin() for each in fleets))
     listed = list(itertools.chain.from_iterable(each.addresses() for each in fleets))
     assert len(set(listed)) == len(listed) == 500
 

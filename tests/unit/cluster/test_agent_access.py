@@ -17,6 +17,7 @@ from fleet.profile.settings import IdentityMode
 HEAD = "apiVersion: fleet.emulator/v1alpha1\nkind: {}\nmetadata: {{name: {}}}\nspec: {}\n"
 OWN = HEAD.format("NodeAgent", "own", "{userAgent: o, user: 'system:node:{{node}}', reads: %s}")
 OWN %= "[{resource: pods}]"
+KUBE_PROXY = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy}]}")
 
 
 def mix_of(tmp_path: Path, *texts: str) -> NodeMix:
@@ -43,8 +44,7 @@ def test_an_unknown_agent_is_told(tmp_path: Path) -> None:
 
 
 def test_a_role_of_another_s_making_is_not_overwritten(tmp_path: Path) -> None:
-    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy}]}")
-    agents = agents_of(mix_of(tmp_path, profile, OWN).models)
+    agents = agents_of(mix_of(tmp_path, KUBE_PROXY, OWN).models)
     api = FakeApi()
     asyncio.run(grant(api, agents))
     asyncio.run(grant(api, agents))  # by the run after
@@ -57,8 +57,7 @@ def test_a_role_of_another_s_making_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_roles_are_what_agents_ask(tmp_path: Path) -> None:
-    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy}]}")
-    mix = mix_of(tmp_path, profile, OWN)
+    mix = mix_of(tmp_path, KUBE_PROXY, OWN)
     role, binding = manifests(agents_of(mix.models))  # who acts as its node has rights already
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "namespace": "kube-system", "name": "kube-proxy"}
@@ -130,8 +129,7 @@ def test_an_optional_agent_is_asked_about_before_it_is_impersonated(tmp_path: Pa
 
 
 def test_roles_that_are_there_already_are_not_written_again(tmp_path: Path) -> None:
-    profile = HEAD.format("NodeProfile", "p", "{agents: [{name: kube-proxy}]}")
-    agents = agents_of(mix_of(tmp_path, profile).models)
+    agents = agents_of(mix_of(tmp_path, KUBE_PROXY).models)
     api = FakeApi()
     asyncio.run(grant(api, agents))
     asyncio.run(grant(api, agents))

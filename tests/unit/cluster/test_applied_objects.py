@@ -141,7 +141,7 @@ def cleaned(api: FakeApi, run: str = RUN) -> Cleaned:
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_whenever_a_scenario_is_killed_all_that_it_made_is_named_and_goes(
-    is_answered: bool,  # noqa: FBT001 - a parameter of pytest
+    *, is_answered: bool
 ) -> None:
     """After each request in turn: before the server has it, and when it has but nobody hears."""
     most = 0
@@ -177,30 +177,22 @@ def test_the_lease_says_where_before_anything_is_created() -> None:
     assert noted == [[MAPS], [MAPS, PODS], [MAPS, PODS], [MAPS, PODS, SETS, CLAIMS_OF_SETS]]
 
 
-def test_a_note_that_the_server_does_not_take_lets_nothing_be_created() -> None:
+async def test_a_note_that_the_server_does_not_take_lets_nothing_be_created() -> None:
     api = Cluster()
-
-    async def lose() -> None:
-        lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
-        await lease.acquire()
-        api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["spec"]["holderIdentity"] = "another"
-        api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]["resourceVersion"] = "99"
-        await Applied(api, RUN, lease.note).apply(WANTED[0])
-
+    lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
+    await lease.acquire()
+    api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["spec"]["holderIdentity"] = "another"
+    api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]["resourceVersion"] = "99"
     with pytest.raises(SetupError, match=r"cannot note .*configmaps in the Lease"):
-        asyncio.run(lose())
+        await Applied(api, RUN, lease.note).apply(WANTED[0])
     assert not api.made()
 
 
-def test_renewals_at_the_same_time_lose_no_note() -> None:
+async def test_renewals_at_the_same_time_lose_no_note() -> None:
     api = Cluster()
-
-    async def both() -> None:
-        lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
-        await lease.acquire()
-        await asyncio.gather(lease.renew(), lease.note(PODS), lease.renew(), lease.note(MAPS))
-
-    asyncio.run(both())
+    lease = RunLease(api, "fleet", RUN, sleep=no_sleep)
+    await lease.acquire()
+    await asyncio.gather(lease.renew(), lease.note(PODS), lease.renew(), lease.note(MAPS))
     assert read_noted(api.objects[f"{RUN_LEASES}/fleet-run-fleet"]) == {RUN: [PODS, MAPS]}
 
 
@@ -225,14 +217,6 @@ def test_who_takes_the_names_over_still_names_what_the_dead_run_made() -> None:
     cleaned(api, after)
     assert not api.made()
     assert f"{RUN_LEASES}/fleet-run-fleet" not in api.objects
-
-
-def test_a_run_that_is_over_keeps_its_lease_while_something_is_left() -> None:
-    api = Cluster()
-    lease = asyncio.run(play(api))
-    asyncio.run(lease.release())
-    assert f"{RUN_LEASES}/fleet-run-fleet" in api.objects
-    assert len(asyncio.run(list_runs(api)).runs[0].objects) == 5
 
 
 def command(api: FakeApi, choice: Choice) -> tuple[Exit, str, list[str]]:

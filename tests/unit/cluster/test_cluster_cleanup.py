@@ -2,7 +2,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from world.cluster_fakes import FakeApi, add_owned, node_marks
+from world.cluster_fakes import FakeApi, node_marks
 from world.left_cluster import REAL, add_node, add_pod, belongs, cluster
 
 from fleet.cluster import api_client
@@ -197,18 +197,6 @@ def test_what_is_left_is_told_when_the_server_is_gone(path: str, left: str) -> N
     assert not [path for path in belongs(api, "a-") if "/pods/" not in path]
 
 
-def test_a_node_with_the_label_alone_keeps_all_that_it_has() -> None:
-    api = cluster()
-    add_owned(api, "real-9", {"labels": {RUN_LABEL: "left"}})
-    add_pod(api, "on-real-9", "real-9")
-    theirs = belongs(api, "real-9")
-    cleaned = asyncio.run(clean_run(api, "left"))
-    assert cleaned.nodes == 3
-    assert [node.name for node in cleaned.refused] == ["real-9"]
-    assert len(theirs) == 4
-    assert set(theirs) <= set(api.objects)
-
-
 def test_a_run_lease_that_has_the_label_alone_stays() -> None:
     api = cluster()
     path = f"{RUN_LEASES}/theirs"
@@ -228,7 +216,9 @@ def test_by_name_only_nodes_of_the_run_are_removed() -> None:
 
 
 @pytest.mark.parametrize("tokens", ["aaa", "abab", "abcdefgh"])
-def test_a_list_that_does_not_end_is_refused(tokens: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_that_does_not_end_is_refused(
+    tokens: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api_client, "PAGES_MAX", 6)
     api = FakeApi()
     left = iter(tokens)
@@ -238,11 +228,7 @@ def test_a_list_that_does_not_end_is_refused(tokens: str, monkeypatch: pytest.Mo
         asked.append(f"{method} {path}")
         return Answer(200, {"metadata": {"continue": next(left)}, "items": []}, 0)
 
-    async def read() -> None:
-        async for _ in api.pages(NODES, "nodes"):
-            pass
-
     monkeypatch.setattr(api, "request", request)
     with pytest.raises(SetupError, match="cannot list nodes: the server's list does not end"):
-        asyncio.run(read())
+        [page async for page in api.pages(NODES, "nodes")]
     assert len(asked) <= 6

@@ -7,7 +7,6 @@ from world.cluster_fakes import FakeApi, no_sleep, node_marks
 from fleet.cluster.daemonsets import FAKE_TAINT, Landing, NodeShape, Taint, lands_on
 from fleet.cluster.ownership import NODES, PREFIX_LABEL, RUN_LABEL
 from fleet.cluster.preflight import (
-    Ask,
     PodCidrs,
     TargetFacts,
     confirm,
@@ -77,8 +76,8 @@ def look(
     )
 
 
-def asked(facts: TargetFacts, confirmed: str | None, ask: Ask | None = None) -> None:
-    asyncio.run(confirm(facts, 10, confirmed=confirmed, ask=ask))
+def asked(facts: TargetFacts, confirmed: str | None) -> None:
+    asyncio.run(confirm(facts, confirmed=confirmed, ask=None, notice=""))
 
 
 def test_a_shared_cluster_is_described_and_nothing_is_written() -> None:
@@ -242,26 +241,6 @@ def test_a_living_fleet_with_the_prefix_is_refused_before_anything_else() -> Non
     assert not facts.holder.is_alive
 
 
-def test_without_a_terminal_a_shared_cluster_must_be_confirmed_by_name() -> None:
-    facts = look(shared_cluster())
-    with pytest.raises(UsageError, match=r"3 nodes .*--confirm-cluster prod"):
-        asked(facts, confirmed=None)
-    asked(facts, confirmed="prod")
-
-
-@pytest.mark.parametrize("api", [shared_cluster(), empty_cluster()])
-def test_a_confirmation_of_another_cluster_is_refused(api: FakeApi) -> None:
-    async def never(_text: str) -> bool:
-        raise AssertionError("a wrong name is not asked about")
-
-    with pytest.raises(UsageError, match="--confirm-cluster staging: this is prod"):
-        asked(look(api), "staging", never)
-
-
-def test_the_uid_of_kube_system_confirms_any_cluster() -> None:
-    asked(look(shared_cluster()), "system-uid")
-
-
 def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
     facts = look(shared_cluster(), context="in-cluster")
     with pytest.raises(UsageError, match="--confirm-cluster system-uid"):
@@ -269,23 +248,6 @@ def test_in_a_cluster_the_confirmation_is_the_uid_of_kube_system() -> None:
     with pytest.raises(UsageError):
         asked(facts, confirmed="in-cluster")
     asked(facts, confirmed="system-uid")
-
-
-def test_on_a_terminal_a_person_decides() -> None:
-    facts = look(shared_cluster())
-    texts: list[str] = []
-
-    async def agree(text: str) -> bool:
-        texts.append(text)
-        return True
-
-    async def decline(text: str) -> bool:
-        return not await agree(text)
-
-    asked(facts, None, agree)
-    with pytest.raises(UsageError, match="not confirmed; nothing was created"):
-        asked(facts, None, decline)
-    assert texts == [shared_cluster_notice(facts, 10)] * 2
 
 
 @pytest.mark.parametrize(
@@ -306,65 +268,54 @@ def test_pod_ranges(ranges: list[list[str]], expected: PodCidrs) -> None:
 LINUX = NodeShape(count=1, labels={"os": "linux", "cores": "32"})
 
 
-def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
-    required = {"nodeSelectorTerms": list(terms)}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+def tolerant(**spec: Any) -> dict[str, Any]:
+    return {"tolerations": [EXISTS], **spec}
 
 
-def requires(key: str, operator: str, *values: str) -> dict[str, Any]:
-    requirement = {"key": key, "operator": operator, "values": list(values)}
-    return {"affinity": affinity({"matchExpressions": [requirement]}), "tolerations": [EXISTS]}
+def term(key: str, operator: str, *values: str, of: str = "matchExpressions") -> dict[str, Any]:
+    return {of: [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+def requires(*terms: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod that tolerates everything, and must be on a node for which one term holds."""
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    return tolerant(affinity={"nodeAffinity": required})
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
         ({}, False),
-        ({"tolerations": [EXISTS]}, True),
+        (tolerant(), True),
         ({"tolerations": [{**EXISTS, "effect": "NoSchedule"}]}, True),
         ({"tolerations": [{**EXISTS, "effect": "NoExecute"}]}, False),
         ({"tolerations": [{**EXISTS, "key": "other"}]}, False),
         ({"tolerations": [{"key": FAKE_TAINT.key, "value": "true"}]}, True),
         ({"tolerations": [{"key": FAKE_TAINT.key, "value": "false"}]}, False),
-        ({"tolerations": [EXISTS], "nodeSelector": {"os": "linux"}}, True),
-        ({"tolerations": [EXISTS], "nodeSelector": {"os": "linux", "zone": "a"}}, False),
-        ({"tolerations": [EXISTS], "nodeName": "real-0"}, False),
-        (requires("os", "In", "linux", "windows"), True),
-        (requires("os", "In", "windows"), False),
-        (requires("os", "NotIn", "windows"), True),
-        (requires("os", "NotIn", "linux"), False),
-        (requires("zone", "NotIn", "a"), True),
-        (requires("os", "Exists"), True),
-        (requires("zone", "Exists"), False),
-        (requires("zone", "DoesNotExist"), True),
-        (requires("os", "DoesNotExist"), False),
-        (requires("cores", "Gt", "16"), True),
-        (requires("cores", "Lt", "16"), False),
-        (requires("os", "Gt", "16"), False),
-        (requires("cores", "Gt"), False),
-        (requires("os", "Like", "lin"), False),
-        ({"tolerations": [EXISTS], "affinity": affinity({})}, False),
-        ({"tolerations": [EXISTS], "affinity": {"podAffinity": {}}}, True),
-        (
-            {
-                "tolerations": [EXISTS],
-                "affinity": affinity({"matchFields": [{"operator": "In", "values": ["real-0"]}]}),
-            },
-            False,
-        ),
-        (
-            {
-                "tolerations": [EXISTS],
-                "affinity": affinity(
-                    {"matchExpressions": [{"key": "zone", "operator": "Exists"}]},
-                    {"matchExpressions": [{"key": "os", "operator": "Exists"}]},
-                ),
-            },
-            True,
-        ),
+        (tolerant(nodeSelector={"os": "linux"}), True),
+        (tolerant(nodeSelector={"os": "linux", "zone": "a"}), False),
+        (tolerant(nodeName="real-0"), False),
+        (requires(term("os", "In", "linux", "windows")), True),
+        (requires(term("os", "In", "windows")), False),
+        (requires(term("os", "NotIn", "windows")), True),
+        (requires(term("os", "NotIn", "linux")), False),
+        (requires(term("zone", "NotIn", "a")), True),
+        (requires(term("os", "Exists")), True),
+        (requires(term("zone", "Exists")), False),
+        (requires(term("zone", "DoesNotExist")), True),
+        (requires(term("os", "DoesNotExist")), False),
+        (requires(term("cores", "Gt", "16")), True),
+        (requires(term("cores", "Lt", "16")), False),
+        (requires(term("os", "Gt", "16")), False),
+        (requires(term("cores", "Gt")), False),
+        (requires(term("os", "Like", "lin")), False),
+        (requires({}), False),
+        (tolerant(affinity={"podAffinity": {}}), True),
+        (requires(term("metadata.name", "In", "real-0", of="matchFields")), False),
+        (requires(term("zone", "Exists"), term("os", "Exists")), True),
     ],
 )
-def test_where_daemon_sets_land(template: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
+def test_where_daemon_sets_land(template: dict[str, Any], *, expected: bool) -> None:
     assert lands_on(template, LINUX) is expected
 
 
@@ -383,8 +334,6 @@ def test_where_daemon_sets_land(template: dict[str, Any], expected: bool) -> Non
     ],
 )
 def test_taints_that_every_daemon_pod_tolerates(
-    taint: Taint,
-    template: dict[str, Any],
-    expected: bool,  # noqa: FBT001
+    taint: Taint, template: dict[str, Any], *, expected: bool
 ) -> None:
     assert lands_on(template, NodeShape(count=1, taints=[taint])) is expected

@@ -40,42 +40,37 @@ def test_rights_are_asked_for_by_the_names_of_the_run(*, last: bool) -> None:
         asyncio.run(authorize(api, IdentityMode.SHARED, names, Features()))
 
 
-def test_the_user_alone_is_enough_where_the_server_adds_the_group() -> None:
+NODES, OTHERS = ("system:nodes",), ("system:authenticated",)
+USER, USER_AND_GROUP = Impersonation.USER, Impersonation.USER_AND_GROUP
+
+
+@pytest.mark.parametrize(
+    ("alone", "found", "group", "requests"),
+    [
+        # To ask for the group too would make the server prefer the old grant.
+        (NODES, USER, b"", 1),
+        (OTHERS, USER_AND_GROUP, b"system:nodes", 2),
+        (None, USER_AND_GROUP, b"system:nodes", 2),  # forbidden
+    ],
+)
+def test_the_group_is_sent_only_to_servers_that_need_it(
+    alone: tuple[str, ...] | None, found: Impersonation, group: bytes, requests: int
+) -> None:
     api = FakeApi()
+    api.groups_of_user_alone = alone
     identity = run_probe(api)
-    assert identity.impersonation is Impersonation.USER
-    assert (identity.user_of("a-1"), identity.group) == (b"system:node:a-1", b"")
-    assert len(api.log) == 1, "asking for the group too makes the server prefer the old grant"
+    assert identity.impersonation is found
+    assert (identity.user_of("a-1"), identity.group) == (b"system:node:a-1", group)
+    assert len(api.log) == requests
 
 
-def test_the_group_is_sent_only_to_servers_that_need_it() -> None:
+@pytest.mark.parametrize("alone", [OTHERS, None])
+def test_who_does_not_become_a_node_is_told_what_to_grant(alone: tuple[str, ...] | None) -> None:
     api = FakeApi()
-    api.groups_of_user_alone = ("system:authenticated",)
-    identity = run_probe(api)
-    assert identity.impersonation is Impersonation.USER_AND_GROUP
-    assert (identity.user_of("a-1"), identity.group) == (b"system:node:a-1", b"system:nodes")
-
-
-def test_the_group_is_tried_when_the_user_alone_is_forbidden() -> None:
-    api = FakeApi()
-    api.groups_of_user_alone = None
-    assert run_probe(api).impersonation is Impersonation.USER_AND_GROUP
-
-
-def test_a_user_that_may_not_impersonate_is_told_what_to_grant() -> None:
-    api = FakeApi()
-    api.groups_of_user_alone = api.groups_with_group = None
+    api.groups_of_user_alone, api.groups_with_group = alone, None
     with pytest.raises(SetupError, match=r"forbidden.*shared") as said:
         run_probe(api)
     assert "\n" not in str(said.value)
-
-
-def test_a_server_that_never_gives_the_group_is_refused() -> None:
-    api = FakeApi()
-    api.groups_of_user_alone = ("system:authenticated",)
-    api.groups_with_group = None
-    with pytest.raises(SetupError, match="forbidden"):
-        run_probe(api)
 
 
 @pytest.mark.parametrize("mode", [IdentityMode.SHARED, IdentityMode.CSR])

@@ -2,26 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
 from aiohttp import web
-from test_cluster_connection import certificate as certificate  # noqa: PLC0414 - a fixture
-from test_cluster_connection import connected, kubeconfig_for, serving
+from world.tls_server import Handler as Step
+from world.tls_server import TlsServer
+from world.tls_server import certificate as certificate  # noqa: PLC0414 - a fixture
+from world.tls_server import server as server  # noqa: PLC0414 - a fixture
 
 from fleet.clock import Draws
 from fleet.cluster import api_client
 from fleet.cluster.api_client import Cluster, Json
-from fleet.cluster.credentials import ClusterSelection
 from fleet.cluster.informer import Informer, ObjectWatch
 from fleet.wire.api.framing import EVENT_BYTES_MAX
 
 CLAIMS = "/api/v1/persistentvolumeclaims"
-Step = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 def item(name: str, version: int, **more: Any) -> Json:
@@ -68,8 +67,8 @@ async def cut_off(request: web.BaseRequest) -> web.StreamResponse:
 class World:
     """A server that answers each request by its step, and the informer that asks it."""
 
-    def __init__(self, folder: Path, certificate: Path, *steps: Step) -> None:
-        self._folder, self._certificate = folder, certificate
+    def __init__(self, server: TlsServer, *steps: Step) -> None:
+        self._server = server
         self._steps = [*steps]
         self.queries: list[dict[str, str]] = []
         self.waits: list[float] = []
@@ -89,9 +88,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def _informer(self) -> AsyncIterator[Informer]:
-        async with connected(
-            self._folder, self._certificate, self._handle, asyncio.sleep
-        ) as channel:
+        async with self._server.connected(self._handle, asyncio.sleep) as channel:
             yield Informer(
                 channel.api("csi"),
                 ObjectWatch(0, CLAIMS),
@@ -104,34 +101,30 @@ class World:
                 sleep=self._wait,
             )
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Run until the request after the last step's has come."""
         wanted = len(self._steps) + 1
-
-        async def scenario() -> None:
-            async with self._informer() as informer, asyncio.timeout(120):
-                self.objects = informer.objects
-                task = asyncio.create_task(informer.run())
-                while len(self.queries) < wanted and not task.done():  # noqa: ASYNC110
-                    await asyncio.sleep(0.001)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-
-        asyncio.run(scenario())
+        async with self._informer() as informer, asyncio.timeout(120):
+            self.objects = informer.objects
+            task = asyncio.create_task(informer.run())
+            while len(self.queries) < wanted and not task.done():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
 
 WATCH_LIST = (event("ADDED", item("one", 3)), bookmark(7, is_end=True))
 
 
-def test_a_watch_list_then_changes_then_it_goes_on(tmp_path: Path, certificate: Path) -> None:
+async def test_a_watch_list_then_changes_then_it_goes_on(server: TlsServer) -> None:
     changes = (
         event("MODIFIED", item("one", 8))[:20],  # a chunk ends anywhere
         event("MODIFIED", item("one", 8))[20:] + event("ADDED", item("other", 9)),
         event("ADDED", item("two", 10)) + event("DELETED", item("one", 11)) + bookmark(12),
     )
-    world = World(tmp_path, certificate, streaming(*WATCH_LIST, *changes))
-    world.run()
+    world = World(server, streaming(*WATCH_LIST, *changes))
+    await world.run()
     first, second = world.queries
     timeout_s = int(first.pop("timeoutSeconds"))
     assert 300 <= timeout_s <= 600
@@ -154,14 +147,12 @@ def test_a_watch_list_then_changes_then_it_goes_on(tmp_path: Path, certificate: 
     assert "managedFields" not in world.objects[two]["metadata"]
 
 
-def test_a_server_without_watch_lists_is_listed_page_by_page(
-    tmp_path: Path, certificate: Path
-) -> None:
+async def test_a_server_without_watch_lists_is_listed_page_by_page(server: TlsServer) -> None:
     page = {"metadata": {"resourceVersion": "5", "continue": "next"}, "items": [item("one", 2)]}
     last = {"metadata": {"resourceVersion": "5"}, "items": [item("two", 3)]}
     steps = (answering(422, {"message": "no"}), answering(200, page), answering(200, last))
-    world = World(tmp_path, certificate, *steps)
-    world.run()
+    world = World(server, *steps)
+    await world.run()
     _, first, second, watch = world.queries
     assert first == {"limit": "500", "resourceVersion": "0"}
     assert second == {"limit": "500", "continue": "next"}
@@ -171,12 +162,12 @@ def test_a_server_without_watch_lists_is_listed_page_by_page(
     assert world.waits == [0, 0, 0]
 
 
-def test_what_went_while_the_watch_was_expired_is_told(tmp_path: Path, certificate: Path) -> None:
+async def test_what_went_while_the_watch_was_expired_is_told(server: TlsServer) -> None:
     expired = event("ERROR", {"kind": "Status", "code": 410, "message": "too old"})
     both = (event("ADDED", item("one", 3)), event("ADDED", item("two", 4)), WATCH_LIST[1])
     anew = (event("ADDED", item("two", 9)), bookmark(9, is_end=True))
-    world = World(tmp_path, certificate, streaming(*both, expired), streaming(*anew))
-    world.run()
+    world = World(server, streaming(*both, expired), streaming(*anew))
+    await world.run()
     assert world.changes[2:] == [("default/two", True, True), ("default/one", True, False)]
     assert list(world.objects) == ["default/two"]
     assert world.synced == 2
@@ -193,27 +184,25 @@ def test_what_went_while_the_watch_was_expired_is_told(tmp_path: Path, certifica
     ],
     ids=["forbidden", "no list", "no version", "no metadata"],
 )
-def test_failures_back_off_further_and_further(
-    tmp_path: Path, certificate: Path, trouble: Step
-) -> None:
+async def test_failures_back_off_further_and_further(server: TlsServer, trouble: Step) -> None:
     """A list that fails is asked for as a watch-list again, after the back-off."""
     refused = answering(403, {"message": "forbidden"})
-    world = World(tmp_path, certificate, *(refused, trouble) * 4)
-    world.run()
+    world = World(server, *(refused, trouble) * 4)
+    await world.run()
     assert world.waits[::2] == [0] * 4  # the other way of asking, at once
     for wait_s, least_s in zip(world.waits[1::2], (0.8, 1.6, 3.2, 6.4), strict=True):
         assert least_s <= wait_s <= 2 * least_s
     assert world.objects == {}
 
 
-def test_a_server_that_says_when_is_asked_then(tmp_path: Path, certificate: Path) -> None:
+async def test_a_server_that_says_when_is_asked_then(server: TlsServer) -> None:
     later = {"Retry-After": "7"}
-    world = World(tmp_path, certificate, answering(429, {}, **later), answering(503, {}, **later))
-    world.run()
+    world = World(server, answering(429, {}, **later), answering(503, {}, **later))
+    await world.run()
     assert world.waits == [7, 7]
 
 
-def test_lost_connections_are_no_refusals(tmp_path: Path, certificate: Path) -> None:
+async def test_lost_connections_are_no_refusals(server: TlsServer) -> None:
     """Before the answer: again after a second. In the stream: it goes on where it was."""
 
     async def broken(request: web.BaseRequest) -> web.StreamResponse:
@@ -225,20 +214,20 @@ def test_lost_connections_are_no_refusals(tmp_path: Path, certificate: Path) -> 
         await asyncio.sleep(0.05)  # else what was written goes with the connection
         return await cut_off(request)
 
-    world = World(tmp_path, certificate, cut_off, cut_off, broken)  # aiohttp tries twice itself
-    world.run()
+    world = World(server, cut_off, cut_off, broken)  # aiohttp tries twice itself
+    await world.run()
     assert world.waits == [1, 0]
     assert world.queries[2]["sendInitialEvents"] == "true"
     assert world.queries[3]["resourceVersion"] == "30"
     assert list(world.objects) == ["default/one"]
 
 
-def test_a_watch_that_falls_silent_is_given_up(
-    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_watch_that_falls_silent_is_given_up(
+    server: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_client, "_STREAM_LIMITS", aiohttp.ClientTimeout(sock_read=0.1))
-    world = World(tmp_path, certificate, streaming(*WATCH_LIST, stays=True))
-    world.run()
+    world = World(server, streaming(*WATCH_LIST, stays=True))
+    await world.run()
     assert len(world.waits) == 1
     assert 0.8 <= world.waits[0] <= 1.6
     assert world.queries[1]["sendInitialEvents"] == "true"
@@ -247,35 +236,35 @@ def test_a_watch_that_falls_silent_is_given_up(
 @pytest.mark.parametrize(
     "line", [b"nonsense\n", b"[]\n", b'{"type":"ADDED"}\n', b"\n", b"x" * (EVENT_BYTES_MAX + 99)]
 )
-def test_what_is_no_event_ends_the_watch(
-    tmp_path: Path, certificate: Path, line: bytes, caplog: pytest.LogCaptureFixture
+async def test_what_is_no_event_ends_the_watch(
+    server: TlsServer, line: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(tmp_path, certificate, streaming(*WATCH_LIST, line, stays=True))
-    world.run()
+    world = World(server, streaming(*WATCH_LIST, line, stays=True))
+    await world.run()
     assert 0.8 <= world.waits[0] <= 1.6
     assert f"{CLAIMS}: the server sent a watch event" in caplog.text
     assert "sendInitialEvents" in world.queries[1]
 
 
-def test_a_large_event_is_taken(tmp_path: Path, certificate: Path) -> None:
+async def test_a_large_event_is_taken(server: TlsServer) -> None:
     large = event("ADDED", item("large", 8, annotations={"a": "x" * (EVENT_BYTES_MAX - 999)}))
-    world = World(tmp_path, certificate, streaming(*WATCH_LIST, large))
-    world.run()
+    world = World(server, streaming(*WATCH_LIST, large))
+    await world.run()
     assert list(world.objects) == ["default/one", "default/large"]
 
 
-def test_a_page_beyond_the_limit_is_refused(
-    tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_page_beyond_the_limit_is_refused(
+    server: TlsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_client, "BODY_BYTES_MAX", 2**16)
     page = {"metadata": {"resourceVersion": "5"}, "items": [item("one", 2, a="x" * 2**16)]}
-    world = World(tmp_path, certificate, answering(403, {}), answering(200, page))
-    world.run()
+    world = World(server, answering(403, {}), answering(200, page))
+    await world.run()
     assert world.objects == {}
     assert 0.8 <= world.waits[1] <= 1.6
 
 
-def test_a_server_that_is_gone_is_asked_less_and_less(tmp_path: Path, certificate: Path) -> None:
+async def test_a_server_that_is_gone_is_asked_less_and_less(server: TlsServer) -> None:
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -283,22 +272,19 @@ def test_a_server_that_is_gone_is_asked_less_and_less(tmp_path: Path, certificat
         if len(waits) == 4:
             raise asyncio.CancelledError
 
-    async def scenario() -> None:
-        async with serving(certificate, answering(200)) as port:
-            path = kubeconfig_for(tmp_path, port, certificate)
-        credentials = await ClusterSelection(kubeconfig=path).load()
-        async with Cluster(credentials) as channel:
-            await Informer(
-                channel.api("csi"),
-                ObjectWatch(0, CLAIMS),
-                Draws(1),
-                keeps=lambda _: True,
-                on_change=lambda *_: None,
-                on_synced=lambda: None,
-                sleep=wait,
-            ).run()
-
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(scenario())
+    async with server.serving() as port:
+        pass
+    async with Cluster(await server.selection(port).load()) as channel:
+        informer = Informer(
+            channel.api("csi"),
+            ObjectWatch(0, CLAIMS),
+            Draws(1),
+            keeps=lambda _: True,
+            on_change=lambda *_: None,
+            on_synced=lambda: None,
+            sleep=wait,
+        )
+        with pytest.raises(asyncio.CancelledError):
+            await informer.run()
     for wait_s, least_s in zip(waits, (0.8, 1.6, 3.2, 6.4), strict=True):
         assert least_s <= wait_s <= 2 * least_s

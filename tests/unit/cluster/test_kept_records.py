@@ -26,10 +26,9 @@ from fleet.cluster.kept_records import (
 from fleet.cluster.ownership import OWNER_ANNOTATION
 from fleet.cluster.runs import list_runs
 from fleet.errors import Exit, SetupError
-from fleet.report.record import Record, judged, load
-from fleet.report.report import Outcome, Phase, RunFigures
+from fleet.report.record import Record, load
+from fleet.report.report import RunFigures
 from fleet.report.run_directory import CONTROLPLANE, RECORD, TIMESERIES, bundle
-from fleet.report.service_levels import Objective
 from fleet.run.clean_command import Choice, clean
 
 RUN = "big"
@@ -59,46 +58,6 @@ def test_the_last_record_of_each_shard_is_read_back() -> None:
     assert list(found) == ["fleet-record-big-0000-6b49d200", "fleet-record-big-0003-6b49d200"]
     assert [files[RECORD] for files in found.values()] == [b"shard 0", b"shard 3"]
     assert asyncio.run(read_records(kept(0), "other")) == {}
-
-
-def test_a_hundred_shards_make_one_verdict_and_one_that_is_lost_is_named(tmp_path: Path) -> None:
-    """Each of 50 nodes, as the Job of a chart leaves them."""
-    api = FakeApi()
-    (tmp_path / TIMESERIES).write_bytes(b"")
-
-    async def keep() -> None:
-        for shard in range(100):
-            figures = RunFigures(run_id=RUN, phases=[Phase(name="steady", from_s=9, until_s=99)])
-            figures.nodes.registered = figures.nodes.requested = figures.nodes.ready = 50
-            figures.nodes.time_to_ready_s = float(shard)
-            limit = Objective("TimeToNodesReady", 100, 120.0, "ours", min_samples=0, phase="run")
-            record = Record(
-                shard=shard,
-                shards=100,
-                name=f"fleet-{shard:04d}",
-                began_s=1_000.0 - shard,  # all are Ready at the same time
-                ready_s=1_000.0,
-                is_over=True,
-                is_leader=shard == 0,
-                figures=figures,
-                objectives=(limit,) if shard == 0 else (),
-            )
-            name = record_name(RUN, shard, record.began_s)
-            await keep_record(api, RUN, name, bundle(tmp_path, record, BYTES_MAX))
-
-    asyncio.run(keep())
-    found = asyncio.run(read_records(api, RUN))
-    records = [load(files[RECORD]) for files in found.values()]
-    whole = judged(records)
-    assert whole.judgement().outcome is Outcome.PASS
-    assert (whole.nodes.registered, whole.nodes.time_to_ready_s, len(whole.shards)) == (
-        5_000,
-        99.0,
-        100,
-    )
-    lost = judged([each for each in records if each.shard != 41]).judgement()
-    assert lost.outcome is Outcome.INCOMPLETE
-    assert lost.reasons[0] == "shard 41 of 100 left no record"
 
 
 FOREIGN = [

@@ -192,6 +192,11 @@ def target(**options: object) -> Target:
     return Target(settings, Display(stream=StringIO()), lambda _death: None)
 
 
+async def begin(**options: object) -> None:
+    async with target(**options).open():
+        raise AssertionError
+
+
 @pytest.mark.parametrize("names_cluster", [True, False])
 def test_nothing_is_begun_for_a_file_that_cannot_be_written(
     tmp_path: Path, *, names_cluster: bool
@@ -199,29 +204,17 @@ def test_nothing_is_begun_for_a_file_that_cannot_be_written(
     """Neither on a named cluster nor before a control plane of our own is started."""
     mine = write(tmp_path / "config", clusters=[{"name": "production"}])
     named = {"kubeconfig": mine} if names_cluster else {}
-    opened = target(kubeconfig_out=mine, **named)
-
-    async def begin() -> None:
-        async with opened.open():
-            raise AssertionError
-
     with pytest.raises(UsageError, match=r"--kubeconfig-out \S+: not overwritten"):
-        asyncio.run(begin())
+        asyncio.run(begin(kubeconfig_out=mine, **named))
     assert "production" in mine.read_text()
 
 
 def test_in_a_cluster_there_is_no_kubeconfig_to_write(tmp_path: Path) -> None:
-    opened = target(in_cluster=True, kubeconfig_out=tmp_path / "out")
-
-    async def begin() -> None:
-        async with opened.open():
-            raise AssertionError
-
     with pytest.raises(UsageError, match="--in-cluster has no kubeconfig"):
-        asyncio.run(begin())
+        asyncio.run(begin(in_cluster=True, kubeconfig_out=tmp_path / "out"))
 
 
-def test_a_named_cluster_s_credential_ends_with_the_run(tmp_path: Path) -> None:
+async def test_a_named_cluster_s_credential_ends_with_the_run(tmp_path: Path) -> None:
     named = write(
         tmp_path / "config",
         contexts=[{"name": "load", "context": {"cluster": "c", "user": "u"}}],
@@ -231,14 +224,12 @@ def test_a_named_cluster_s_credential_ends_with_the_run(tmp_path: Path) -> None:
     out = tmp_path / "out"
     opened = target(kubeconfig=named, kubeconfig_out=out, command=("true",))
 
-    async def run() -> Path:
-        async with opened.open():
-            opened.write_kubeconfig("load")
-            assert opened.kubeconfig is not None
-            assert mode(opened.kubeconfig) == mode(out) == 0o600
-            for each in (opened.kubeconfig, out):
-                assert yaml.safe_load(each.read_text()) == only_context([named], "load")
-            return opened.kubeconfig
-
-    assert not asyncio.run(run()).exists()
+    async with opened.open():
+        opened.write_kubeconfig("load")
+        of_command = opened.kubeconfig
+        assert of_command is not None
+        assert mode(of_command) == mode(out) == 0o600
+        for each in (of_command, out):
+            assert yaml.safe_load(each.read_text()) == only_context([named], "load")
+    assert not of_command.exists()
     assert out.exists()

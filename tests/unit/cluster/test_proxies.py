@@ -59,9 +59,7 @@ def test_the_environment_names_a_proxy(environ: dict[str, str], proxy: str) -> N
     ],
 )
 def test_no_proxy_names_who_is_reached_directly(
-    no_proxy: str,
-    host: str,
-    is_direct: bool,  # noqa: FBT001
+    no_proxy: str, host: str, *, is_direct: bool
 ) -> None:
     environ = {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}
     assert (found(host, environ) == "") is is_direct

@@ -251,34 +251,28 @@ def test_a_failed_build_keeps_its_log_and_leaves_no_build(
     assert asyncio.run(build.provide_binaries()).version == KUBERNETES_VERSION
 
 
-def test_a_cancelled_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_build_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake_go(tmp_path, monkeypatch, 'echo fmt; [ "$1" = env ] || exec sleep 60')
+    compiling = asyncio.Event()
 
-    async def cancel_at_the_first_package() -> None:
-        compiling = asyncio.Event()
+    def progress(line: str) -> None:
+        if "compiling, 0 of ~2700 packages" in line:
+            compiling.set()
 
-        def progress(line: str) -> None:
-            if "compiling, 0 of ~2700 packages" in line:
-                compiling.set()
-
-        task = asyncio.create_task(build.build_binaries(progress))
-        await compiling.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
-
-    asyncio.run(cancel_at_the_first_package())
+    task = asyncio.create_task(build.build_binaries(progress))
+    await compiling.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
     name = binaries.cache_directory().name
     left = {path.name for path in binaries.cache_directory().parent.iterdir()}
     assert left == {f"{name}.log", f"{name}.lock"}
 
 
-def test_two_builders_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_builders_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_go(tmp_path, monkeypatch, f"echo $1 >> {tmp_path}/calls\n{BUILD}")
     monkeypatch.setattr(build, "LOCK_POLL_S", 0.01)
-
-    async def both() -> None:
-        await asyncio.gather(build.build_binaries(), build.build_binaries())
-
-    asyncio.run(both())
+    await asyncio.gather(build.build_binaries(), build.build_binaries())
     assert (tmp_path / "calls").read_text().split() == ["build"]

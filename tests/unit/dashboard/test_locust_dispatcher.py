@@ -70,13 +70,6 @@ def test_growth_goes_to_the_emptiest_and_shrinking_takes_from_the_fullest() -> N
     assert dispatcher.get_current_user_count() == 4
 
 
-def test_a_ramp_steps_by_its_rate() -> None:
-    dispatcher = FleetDispatcher([fleet(0)], [VirtualNode])
-    dispatcher.new_dispatch(7, 3)
-    dispatcher._pause_s = 0.0
-    assert [nodes_of(layout) for layout in dispatcher] == [[0], [3], [6], [7]]
-
-
 def test_what_a_lost_shard_had_is_held_for_it() -> None:
     dispatcher = FleetDispatcher([fleet(0), fleet(1)], [VirtualNode])
     reach(dispatcher, 8)

@@ -86,13 +86,6 @@ def test_unanswered_requests_end_in_a_new_identity() -> None:
     assert master.worker.reopen
 
 
-def test_what_could_not_be_sent_is_no_silence_of_the_master(master: Master) -> None:
-    for _ in range(SILENCE_MAX * 3):
-        assert master.tick() == ["heartbeat"]
-        master.worker.on_unsent("heartbeat")
-    assert master.worker._is_registered
-
-
 def test_a_request_that_found_no_connection_is_repeated_at_once() -> None:
     master = Master()
     for _ in range(READY_TRIES_MAX + 1):
@@ -246,16 +239,6 @@ def test_a_restarted_master_is_noticed_and_not_followed_down(master: Master) -> 
         assert "spawning_complete" in master.said()
     master.spawn(40)
     assert master.worker.target == 40
-
-
-def test_a_ramp_that_ends_below_what_lives_is_followed_then(master: Master) -> None:
-    master.spawn(35)
-    master.reach(35)
-    master.tick(SILENCE_MAX + 1)
-    master.worker.on_message("ack", {"index": 0})
-    master.spawn(10)
-    master.worker.on_message("spawning_complete", {"user_count": 10})
-    assert master.worker.target == 10
 
 
 def test_leaving_ignores_targets(master: Master) -> None:

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 import zmq
 import zmq.asyncio
+from world.cluster_fakes import no_sleep
 
 from fleet.background import Background
 from fleet.dashboard import locust_worker
@@ -28,11 +29,7 @@ LOOPBACK = "127.0.0.1"
         (True, "what listens there hangs, or is not the port for workers"),  # a web server
     ],
 )
-def test_no_master_is_there(
-    monkeypatch: pytest.MonkeyPatch,
-    listens: bool,  # noqa: FBT001
-    told: str,
-) -> None:
+def test_no_master_is_there(monkeypatch: pytest.MonkeyPatch, told: str, *, listens: bool) -> None:
     monkeypatch.setattr(locust_worker, "PROBE_S_MAX", 0.2)
     with socket.socket() as there:
         there.bind((LOOPBACK, 0))
@@ -107,40 +104,29 @@ async def linked(
         await asyncio.wait_for(serving, 60)
 
 
-def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
-    async def wait(_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    background = Background(print, sleep=wait)
-
-    async def play() -> None:
-        async with linked(background) as (_, send):
-            await send("spawn", "no mapping")
-
-    asyncio.run(play())
+async def test_a_message_that_no_worker_expects_does_not_make_it_deaf() -> None:
+    background = Background(print, sleep=no_sleep)
+    async with linked(background) as (_, send):
+        await send("spawn", "no mapping")
     assert background.bugs == {"a message of the Locust master": 1}
 
 
 @pytest.mark.parametrize("takes", [True, False])
-def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
-    takes: bool,  # noqa: FBT001
+async def test_an_order_for_faults_is_answered_by_the_process_that_takes_them(
+    *, takes: bool
 ) -> None:
     background, forms = Background(print), Forms()
     order = {"do": "inject", "form": {"type": "NodeDown"}}
 
-    async def play() -> list[tuple[str, Json]]:
-        heard: list[tuple[str, Json]] = []
-        async with linked(background, forms if takes else None) as (router, send):
-            await send("ack", {"index": 0})
-            await send("fleet-fault", {"number": 7, "order": order})
-            wanted = {"stats", "fleet-fault-told"} if takes else {"stats"}
-            async with asyncio.timeout(60):
-                while not wanted <= {kind for kind, _ in heard}:
-                    kind, data, _ = msgpack.unpackb((await router.recv_multipart())[1])
-                    heard.append((kind, data))
-        return heard
-
-    heard = asyncio.run(play())
+    heard: list[tuple[str, Json]] = []
+    async with linked(background, forms if takes else None) as (router, send):
+        await send("ack", {"index": 0})
+        await send("fleet-fault", {"number": 7, "order": order})
+        wanted = {"stats", "fleet-fault-told"} if takes else {"stats"}
+        async with asyncio.timeout(60):
+            while not wanted <= {kind for kind, _ in heard}:
+                kind, data, _ = msgpack.unpackb((await router.recv_multipart())[1])
+                heard.append((kind, data))
     told = [data for kind, data in heard if kind == "fleet-fault-told"]
     answer = {"number": 7, "answer": {"told": "fault 1"}, "on": [order]}
     assert told == ([answer] if takes else [])

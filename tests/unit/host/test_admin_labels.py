@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from world.cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.ownership import NODES
@@ -87,7 +87,7 @@ def test_where_fleet_may_not_change_nodes_they_are_left_out_and_it_is_said_once(
 
 @pytest.mark.parametrize("failure", [Answer(503, {}), Answer(429, {}), SetupError("no answer")])
 @pytest.mark.parametrize("times", [2, 6])
-def test_a_server_that_is_away_for_a_while_is_asked_again(
+async def test_a_server_that_is_away_for_a_while_is_asked_again(
     failure: Answer | SetupError, times: int
 ) -> None:
     """It was taken for a refusal: the labels were left out for the rest of the run."""
@@ -108,17 +108,11 @@ def test_a_server_that_is_away_for_a_while_is_asked_again(
     labels = AdminLabels(lambda _name: WANTED)
     said: list[str] = []
 
-    async def no_time(_seconds: float) -> None:
-        await asyncio.sleep(0)
-
-    async def run() -> None:
-        task = asyncio.create_task(labels.run(api, said.append, no_time))
-        for name in ("n-0", "n-1"):
-            labels.on_event(seen(api, name))
-        await asyncio.wait_for(labels.settled(), 60)
-        task.cancel()
-
-    asyncio.run(run())
+    task = asyncio.create_task(labels.run(api, said.append, no_sleep))
+    for name in ("n-0", "n-1"):
+        labels.on_event(seen(api, name))
+    await asyncio.wait_for(labels.settled(), 60)
+    task.cancel()
     if times > TRIES_MAX:
         assert len(said) == 1
         assert "fleet cannot set either" in said[0]

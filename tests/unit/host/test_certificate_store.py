@@ -103,19 +103,17 @@ def test_certificates_of_another_cluster_are_dropped(tmp_path: Path) -> None:
     assert (tmp_path / "n-0" / "notes").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n"])
-def test_a_damaged_file_is_as_none(tmp_path: Path, content: bytes) -> None:
-    store = CertificateStore(tmp_path, "uid-1")
-    stored(store)
-    store.path("n-0", CLIENT).write_bytes(content)
-    assert store.current("n-0", CLIENT, NOW_S) is None
-
-
-def test_a_certificate_without_its_key_is_as_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n", None]
+)
+def test_a_damaged_file_or_one_without_its_key_is_as_none(
+    tmp_path: Path, content: bytes | None
+) -> None:
     store = CertificateStore(tmp_path, "uid-1")
     stored(store)
     path = store.path("n-0", CLIENT)
-    path.write_bytes(path.read_bytes().split(b"-----BEGIN EC")[0])
+    without_key = path.read_bytes().split(b"-----BEGIN EC")[0]
+    path.write_bytes(without_key if content is None else content)
     assert store.current("n-0", CLIENT, NOW_S) is None
 
 

@@ -122,7 +122,7 @@ def test_a_node_that_could_not_be_removed_is_removed_later(api: FakeApi) -> None
     play(api, Nodes(api), lambda fleet: fleet.aim(2), shrink)
 
 
-def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
+async def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It came to have the name, and the label that the observer selects by, meanwhile."""
@@ -133,14 +133,11 @@ def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
         api.put(f"{NODES}/fleet-00001", metadata={"labels": {RUN_LABEL: "r1"}}, spec={})
         fleet.aim(1)
 
-    async def run() -> None:
-        fleet = ElasticFleet(nodes, api)
-        for _ in range(2):
-            nodes.start_next()
-        replace(fleet)
-        await fleet._shrink()
-
-    asyncio.run(run())
+    fleet = ElasticFleet(nodes, api)
+    for _ in range(2):
+        nodes.start_next()
+    replace(fleet)
+    await fleet._shrink()
     assert f"{NODES}/fleet-00001" in api.objects
     assert "1 nodes are not this run's, and stay: fleet-00001" in caplog.text
     assert not [path for method, path in api.log if method == "DELETE"]
@@ -154,11 +151,7 @@ def test_a_node_of_another_is_not_removed_though_it_has_a_name_of_ours(
     ],
 )
 def test_the_tab_says_whether_the_figures_can_be_trusted(
-    api: FakeApi,
-    lag_us: int,
-    timers: int,
-    closed_slow: int,
-    valid: bool,  # noqa: FBT001
+    api: FakeApi, lag_us: int, timers: int, closed_slow: int, *, valid: bool
 ) -> None:
     nodes = Nodes(api)
     nodes.started_ns = 0  # long ago

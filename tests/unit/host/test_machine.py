@@ -48,11 +48,7 @@ class Resource:
     ],
 )
 def test_the_soft_limit_is_raised_to_the_hard_one(
-    monkeypatch: pytest.MonkeyPatch,
-    limits: Limits,
-    is_root: bool,  # noqa: FBT001 - a parameter of the table
-    nodes: int,
-    wanted: Limits,
+    monkeypatch: pytest.MonkeyPatch, limits: Limits, nodes: int, wanted: Limits, *, is_root: bool
 ) -> None:
     fake = Resource(limits, is_root=is_root)
     monkeypatch.setattr(machine, "resource", fake)
@@ -96,11 +92,7 @@ def test_sockets_that_listen_are_open_files_too(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_connections_are_computed_for_all_nodes(
-    nodes: int,
-    fidelity: Fidelity,
-    own_watches: bool,  # noqa: FBT001 - a parameter of the table
-    agents: float,
-    connections: int,
+    nodes: int, fidelity: Fidelity, agents: float, connections: int, *, own_watches: bool
 ) -> None:
     assert Load(nodes, fidelity, agents, own_watches).connections == connections
 

@@ -6,22 +6,17 @@ from typing import Any
 
 import pytest
 import yaml
+from world.profiles import HEAD
 
 from fleet.clock import Draws
 from fleet.errors import UsageError
 from fleet.host.static_pods import ManifestError, StaticSource, parse_manifest
-from fleet.k8s.effects import ApiCall, MirrorPodObject, MirrorTarget, NodeId, Op
-from fleet.k8s.static_pods import FILE, FNV_OFFSET, fnv128a
+from fleet.k8s.static_pods import FNV_OFFSET, fnv128a
 from fleet.kubelet.environment import Environment
-from fleet.profile.loader import load_mix, load_source, parse_documents
-from fleet.profile.node_model import NodeModel
+from fleet.profile.loader import load_source, parse_documents
 from fleet.profile.node_profile import NodeProfile
-from fleet.wire.api.requests import Caller, RenderedProfile, create_mirror_pod, delete_mirror_pod
 
 PATH = "/m/a.yaml"
-
-
-NODE = Caller(0, b"Node-1", RenderedProfile(load_mix().model_of(0), extra_labels={}))
 
 
 def pod(name: str = "a", **spec: Any) -> dict[str, Any]:
@@ -39,16 +34,10 @@ def text(*pods: dict[str, Any]) -> bytes:
 
 
 def environment(directory: Path | None = None, **configuration: object) -> Environment:
-    document = {
-        "apiVersion": "fleet.emulator/v1alpha1",
-        "kind": "NodeProfile",
-        "metadata": {"name": "p"},
-        "spec": {"kubeletConfiguration": configuration},
-    }
+    document = {**HEAD, "spec": {"kubeletConfiguration": configuration}}
     (found,) = parse_documents(yaml.safe_dump(document), "p.yaml")
     assert isinstance(found, NodeProfile)
-    model: NodeModel = found.compiled(directory=directory)
-    return Environment(model, Draws(1))
+    return Environment(found.compiled(directory=directory), Draws(1))
 
 
 def names(env: Environment) -> list[str]:
@@ -103,28 +92,18 @@ def test_the_uid_depends_on_node_path_and_content() -> None:
 @pytest.mark.parametrize(
     ("spec", "resource"),
     [
-        ({"serviceAccountName": "sa"}, "serviceaccounts"),
-        ({"imagePullSecrets": [{"name": "s"}]}, "secrets"),
-        ({"resourceClaims": [{"name": "r"}]}, "resourceclaims"),
-        ({"volumes": [{"name": "v", "configMap": {"name": "c"}}]}, "configmaps"),
-        ({"volumes": [{"name": "v", "persistentVolumeClaim": {}}]}, "persistentvolumeclaims"),
-        (
-            {"volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "s"}}]}}]},
-            "secrets",
-        ),
-        (
-            {
-                "containers": [
-                    {"name": "c", "image": "i", "envFrom": [{"configMapRef": {"name": "m"}}]}
-                ]
-            },
-            "configmaps",
-        ),
+        ("serviceAccountName: sa", "serviceaccounts"),
+        ("imagePullSecrets: [{name: s}]", "secrets"),
+        ("resourceClaims: [{name: r}]", "resourceclaims"),
+        ("volumes: [{name: v, configMap: {name: c}}]", "configmaps"),
+        ("volumes: [{name: v, persistentVolumeClaim: {}}]", "persistentvolumeclaims"),
+        ("volumes: [{name: v, projected: {sources: [{secret: {name: s}}]}}]", "secrets"),
+        ("containers: [{name: c, image: i, envFrom: [{configMapRef: {name: m}}]}]", "configmaps"),
     ],
 )
-def test_what_refers_to_api_objects_is_refused(spec: dict[str, Any], resource: str) -> None:
+def test_what_refers_to_api_objects_is_refused(spec: str, resource: str) -> None:
     with pytest.raises(ManifestError, match="static pods may not reference") as caught:
-        parse_manifest(text(pod(**spec)), PATH)
+        parse_manifest(text(pod(**yaml.safe_load(spec))), PATH)
     assert resource in str(caught.value)
 
 
@@ -216,10 +195,8 @@ def test_a_profile_that_names_files_of_others_is_refused(path: str, tmp_path: Pa
     own = tmp_path / "own"
     own.mkdir()
     (own / "link").symlink_to("/etc")
-    (own / "p.yaml").write_text(
-        "apiVersion: fleet.emulator/v1alpha1\nkind: NodeProfile\nmetadata: {name: p}\n"
-        f"spec: {{kubeletConfiguration: {{staticPodPath: {path}}}}}\n"
-    )
+    spec = {"kubeletConfiguration": {"staticPodPath": path}}
+    (own / "p.yaml").write_text(yaml.safe_dump({**HEAD, "spec": spec}))
     with pytest.raises(UsageError, match="is not below the profile's directory"):
         load_source(str(own / "p.yaml"))
 
@@ -238,26 +215,3 @@ def test_no_text_of_a_manifest_stands_in_a_complaint() -> None:
         with pytest.raises(ManifestError) as refused:
             parse_manifest(content, PATH)
         assert "SECRET" not in str(refused.value), content
-
-
-def test_the_requests_about_a_mirror() -> None:
-    manifest = parse_manifest(text(pod(priorityClassName="system-node-critical")), PATH)
-    static = manifest.pod_of("Node-1", 1_767_225_600_120_000_000)
-    payload = MirrorPodObject(
-        manifest.json, static.name, static.uid, FILE, static.seen_ns, "node-uid"
-    )
-    path, written = create_mirror_pod(ApiCall(NodeId(0), Op.CREATE_MIRROR_POD, "", payload), NODE)
-    assert path == b"/api/v1/namespaces/default/pods"
-    body = yaml.safe_load(written)
-    assert body["metadata"]["name"] == "a-node-1"
-    assert body["metadata"]["annotations"]["kubernetes.io/config.seen"] == (
-        "2026-01-01T00:00:00.120000000Z"
-    )
-    assert body["spec"]["nodeName"] == "Node-1"
-    assert "blockOwnerDeletion" not in body["metadata"]["ownerReferences"][0]
-    for uid, conditions in (("", {}), ("u", {"uid": "u"})):
-        target = MirrorTarget("default", "a-node-1", uid)
-        call = ApiCall(NodeId(0), Op.DELETE_MIRROR_POD, "", target)
-        options = yaml.safe_load(delete_mirror_pod(call, NODE)[1])
-        assert options["gracePeriodSeconds"] == 0
-        assert options["preconditions"] == conditions

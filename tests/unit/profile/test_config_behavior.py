@@ -6,26 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from world.pod_world import container, make_pod
+from world.profiles import behavior
 
 from fleet.errors import UsageError
 from fleet.profile.distribution import Distribution, DistributionSpec, Shape, constant
-from fleet.profile.loader import parse_documents
 from fleet.profile.pod_behavior import (
     DEFAULT_BEHAVIOR,
     Outcome,
-    PodBehavior,
-    PodBehaviorManifest,
     select_behavior,
 )
 
 S = 1_000_000_000
-
-
-def behavior(spec: str, name: str = "b") -> PodBehavior:
-    text = f"apiVersion: fleet.emulator/v1alpha1\nkind: PodBehavior\nmetadata: {{name: {name}}}\n"
-    (found,) = parse_documents(f"{text}spec: {spec}", "x.yaml")
-    assert isinstance(found, PodBehaviorManifest)
-    return found.compiled()
 
 
 def distribution(**values: str) -> Distribution:
@@ -89,7 +80,7 @@ def test_a_wrong_distribution_is_named_by_its_path(text: str, problem: str) -> N
     with pytest.raises(UsageError) as caught:
         behavior(f"{{containers: [{{startDelay: {text}}}]}}")
     message = str(caught.value)
-    assert message.startswith("x.yaml: spec.containers[0].startDelay")
+    assert message.startswith("profiles/x.yaml: spec.containers[0].startDelay")
     assert problem in message
 
 
@@ -117,9 +108,7 @@ def test_the_first_behaviour_that_selects_a_pod_wins() -> None:
     ],
 )
 def test_expressions_match_as_label_selectors(
-    requirement: str,
-    labels: dict[str, str],
-    expected: bool,  # noqa: FBT001
+    requirement: str, labels: dict[str, str], *, expected: bool
 ) -> None:
     chosen = behavior(f"{{podSelector: {{matchExpressions: [{requirement}]}}}}")
     assert chosen.pod_selector.matches(labels, "default") is expected

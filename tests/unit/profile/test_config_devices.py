@@ -1,8 +1,7 @@
-"""Devices in node profiles: what is read, what is refused, what is made of it."""
+"""Devices in node profiles: what is read and what is made of it."""
 
-import pytest
 import yaml
-from test_config_profiles import profile, refusal
+from world.profiles import profile
 
 from fleet.clock import NS_PER_S
 from fleet.profile.machine import Attribute, HealthChange
@@ -60,45 +59,3 @@ def test_attributes_have_the_types_of_their_values() -> None:
         Attribute("model", "string", "H100"),
     )
     assert str(driver.capacity["memory"]) == "80Gi"
-
-
-@pytest.mark.parametrize(
-    ("spec", "text"),
-    [
-        ({"devices": [{"resource": "cpu", "count": 1}]}, "spec.devices[0].resource: "),
-        (
-            {"devices": [{"resource": "x.io/g"}]},
-            "spec.devices[0]: devices take either count or ids",
-        ),
-        (
-            {"devices": [{"resource": "x.io/g", "count": 1, "ids": ["a"]}]},
-            "spec.devices[0]: devices take either count or ids",
-        ),
-        (
-            {"devices": [{"resource": "x.io/g", "ids": ["a", "a"]}]},
-            "spec.devices[0]: ids names a device twice",
-        ),
-        (
-            {
-                "devices": [
-                    {"resource": "x.io/g", "count": 2, "health": [{"after": "1s", "devices": [2]}]}
-                ]
-            },
-            "spec.devices[0]: health names a device beyond the 2 that there are",
-        ),
-        (
-            {"devices": [{"resource": "x.io/g", "count": 2}] * 2},
-            "spec: devices or dynamicResources name one resource or driver twice",
-        ),
-        ({"dynamicResources": [{"driver": "Not.A.Name"}]}, "spec.dynamicResources[0].driver: "),
-    ],
-)
-def test_what_cannot_be_is_refused(spec: dict[str, object], text: str) -> None:
-    assert refusal(**spec).startswith(text)
-
-
-def test_a_driver_says_nothing_of_devices_that_are_not_there() -> None:
-    driver = {"driver": "x.io", "count": 2, "health": [{"after": "1s", "devices": [2]}]}
-    assert refusal(dynamicResources=[driver]) == (
-        "spec.dynamicResources[0]: health names a device beyond the 2 that there are"
-    )

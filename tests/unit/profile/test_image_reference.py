@@ -30,32 +30,23 @@ def test_names_are_read_as_docker_reads_them(
     assert (found.repository, found.tag, found.digest) == (repository, tag, digest)
 
 
+INVALID = "invalid reference format"
+LOWER = f"{INVALID}: repository name (%s) must be lowercase"
+OF_DIGITS = f"invalid repository name ({HEX}), cannot specify 64-byte hexadecimal strings"
+
+
 @pytest.mark.parametrize(
     ("image", "error"),
     [
-        ("", "invalid reference format"),
-        (
-            "Nginx",
-            "invalid reference format: repository name (library/Nginx) must be lowercase",
-        ),
-        (
-            "quay.io/Me/app:1",
-            "invalid reference format: repository name (Me/app) must be lowercase",
-        ),
-        ("nginx:", "invalid reference format"),
-        ("nginx::1", "invalid reference format"),
-        ("a//b", "invalid reference format"),
-        ("nginx:1 ", "invalid reference format"),
-        ("-bad-/app", "invalid reference format"),
-        ("nginx:" + "t" * 129, "invalid reference format"),
-        ("nginx@sha256:0123", "invalid reference format"),
+        *((odd, INVALID) for odd in ("", "nginx:", "nginx::1", "a//b", "nginx:1 ", "-bad-/app")),
+        ("nginx:" + "t" * 129, INVALID),
+        ("nginx@sha256:0123", INVALID),
+        ("Nginx", LOWER % "library/Nginx"),
+        ("quay.io/Me/app:1", LOWER % "Me/app"),
         (f"nginx@sha256:{HEX}00", "invalid checksum digest length"),
         (f"nginx@sha256:{HEX.upper()}", "invalid checksum digest format"),
         (f"nginx@md7:{HEX}", "unsupported digest algorithm"),
-        (
-            HEX,
-            f"invalid repository name ({HEX}), cannot specify 64-byte hexadecimal strings",
-        ),
+        (HEX, OF_DIGITS),
         ("x/" + "y" * 255, "repository name must not be more than 255 characters"),
     ],
 )

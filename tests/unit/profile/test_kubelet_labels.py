@@ -30,5 +30,5 @@ from fleet.profile.node_model import forbidden_labels
         ("fleet.emulator/run", False),
     ],
 )
-def test_what_a_kubelet_may_not_set(key: str, is_forbidden: bool) -> None:  # noqa: FBT001
+def test_what_a_kubelet_may_not_set(key: str, *, is_forbidden: bool) -> None:
     assert forbidden_labels([key]) == (frozenset({key}) if is_forbidden else frozenset())

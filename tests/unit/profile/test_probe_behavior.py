@@ -1,6 +1,7 @@
 """What probes find over time: phases, short forms, annotations."""
 
 import pytest
+from world.profiles import behavior
 
 from fleet.errors import UsageError
 from fleet.profile.container_behavior import (
@@ -13,21 +14,14 @@ from fleet.profile.container_behavior import (
     attempt,
 )
 from fleet.profile.distribution import constant
-from fleet.profile.loader import parse_documents
-from fleet.profile.pod_behavior import NOTE_MAX, PodBehavior, PodBehaviorManifest, select_behavior
+from fleet.profile.pod_behavior import NOTE_MAX, PodBehavior, select_behavior
 
 S = 1_000_000_000
 TIMEOUT_NS = 2 * S
 
 
-def behavior(probes: str) -> PodBehavior:
-    text = (
-        "apiVersion: fleet.emulator/v1alpha1\nkind: PodBehavior\nmetadata: {name: b}\n"
-        f"spec: {{containers: [{{name: c, probes: {probes}}}]}}"
-    )
-    (found,) = parse_documents(text, "x.yaml")
-    assert isinstance(found, PodBehaviorManifest)
-    return found.compiled()
+def declared(probes: str) -> PodBehavior:
+    return behavior(f"{{containers: [{{name: c, probes: {probes}}}]}}")
 
 
 def timeline(text: str) -> ProbeBehavior:
@@ -90,7 +84,7 @@ def test_attempts() -> None:
 
 def test_a_document_declares_each_kind_on_its_own() -> None:
     probes = (
-        behavior(
+        declared(
             "{readiness: Success after 5s,"
             " liveness: [{result: Success, failureRate: 0.1, latency: 20ms},"
             " {after: 1m, result: Failure, statusCode: 500, output: sick}]}"
@@ -123,13 +117,13 @@ def test_a_document_declares_each_kind_on_its_own() -> None:
 )
 def test_what_is_wrong_is_said(probes: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        behavior(probes)
+        declared(probes)
 
 
 def test_an_annotation_overrides_one_kind_for_all_containers() -> None:
-    declared = behavior("{readiness: Failure, liveness: Failure}")
+    both = declared("{readiness: Failure, liveness: Failure}")
     notes = {"fleet.emulator/readiness-probe": "[{after: 3s, result: Success}]"}
-    chosen = select_behavior((declared,), {}, "default", notes)
+    chosen = select_behavior((both,), {}, "default", notes)
     for name in ("c", "other"):
         assert answers(chosen.container(name).probes.of(ProbeKind.READINESS), 0, 3) == [
             "Refused",

@@ -14,33 +14,20 @@ from fleet.profile.settings import Settings
 SKEW = "a kubelet may be up to 3 minors older, and never newer"
 
 
+NEWER = "the API server is v1.38.0, and fleet emulates kubelets of 1.34 to 1.37: nodes are kubelets"
+OLDER = "the API server is v1.33.9, and fleet emulates kubelets of 1.34 to 1.37: nodes say v1.33.9"
+ABOVE = "profile default: kubeletVersion is v1.37.0, newer than the API server: nodes are kubelets"
+
+
 @pytest.mark.parametrize(
     ("profile", "server", "version", "release", "line"),
     [
         ("", "v1.36.1", "v1.36.1", V1_36, ""),
         ("", "v1.34.2+k3s1", "v1.34.2+k3s1", V1_34, ""),
-        (
-            *("", "v1.38.0", "v1.37.2", V1_37),
-            (
-                "the API server is v1.38.0, and fleet emulates kubelets of 1.34 to 1.37: "
-                "nodes are kubelets of v1.37.2"
-            ),
-        ),
-        (
-            *("", "v1.33.9", "v1.33.9", V1_34),
-            (
-                "the API server is v1.33.9, and fleet emulates kubelets of 1.34 to 1.37: "
-                "nodes say v1.33.9 and behave as 1.34"
-            ),
-        ),
+        ("", "v1.38.0", "v1.37.2", V1_37, f"{NEWER} of v1.37.2"),
+        ("", "v1.33.9", "v1.33.9", V1_34, f"{OLDER} and behave as 1.34"),
         ("v1.34.1", "v1.37.2", "v1.34.1", V1_34, ""),
-        (
-            *("v1.37.0", "v1.36.3-eks-1", "v1.36.3-eks-1", V1_36),
-            (
-                "profile default: kubeletVersion is v1.37.0, newer than the API server: "
-                "nodes are kubelets of v1.36.3-eks-1"
-            ),
-        ),
+        ("v1.37.0", "v1.36.3-eks-1", "v1.36.3-eks-1", V1_36, f"{ABOVE} of v1.36.3-eks-1"),
     ],
 )
 def test_the_release_follows_the_server_or_the_profile(

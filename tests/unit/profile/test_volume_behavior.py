@@ -1,33 +1,21 @@
 import pytest
+from world.profiles import behavior, profile
 
 from fleet.clock import NS_PER_S
-from fleet.errors import UsageError
 from fleet.profile.distribution import constant
-from fleet.profile.loader import load_mix, parse_documents
-from fleet.profile.node_profile import NodeProfile
+from fleet.profile.loader import load_mix
 from fleet.profile.pod_behavior import (
     DEFAULT_DRIVER,
     CSIDriver,
-    PodBehaviorManifest,
     RpcError,
     VolumeBehavior,
     volume_behavior,
 )
 
-HEAD = "apiVersion: fleet.emulator/v1alpha1\nmetadata: {name: x}\n"
-
-
-def profile(drivers: str) -> NodeProfile:
-    text = f"{HEAD}kind: NodeProfile\nspec: {{csiDrivers: [{drivers}]}}"
-    [found] = parse_documents(text, "test")
-    assert isinstance(found, NodeProfile)
-    return found
-
 
 def test_drivers_of_a_profile() -> None:
-    model = profile(
-        "{name: a.example.com, allocatableCount: 3, topologyKeys: [z, b], attachDelay: 2s}"
-    ).compiled()
+    driver = {"name": "a.example.com", "allocatableCount": 3, "topologyKeys": ["z", "b"]}
+    model = profile(csiDrivers=[{**driver, "attachDelay": "2s"}])
     assert model.csi_drivers == (
         CSIDriver(
             name="a.example.com",
@@ -39,25 +27,14 @@ def test_drivers_of_a_profile() -> None:
     assert model.csi_driver_names == ("a.example.com",)
 
 
-@pytest.mark.parametrize("drivers", ["{name: 'no spaces'}", "{}", "{name: a, allocatable: 3}"])
-def test_a_bad_driver_is_refused(drivers: str) -> None:
-    with pytest.raises(UsageError, match=r"test: .*csiDrivers\[0\]"):
-        profile(drivers)
-
-
 def test_simulate_csi_gives_every_node_a_driver() -> None:
     assert load_mix().model_of(0).csi_drivers == ()
     assert load_mix(simulate_csi=True).model_of(0).csi_drivers == (CSIDriver(name=DEFAULT_DRIVER),)
 
 
 def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -> None:
-    text = (
-        f"{HEAD}kind: PodBehavior\nspec:\n  volumes:\n"
-        "  - {name: 'data-?', mountDelay: 3s}\n  - {mountError: broken}\n"
-    )
-    [found] = parse_documents(text, "test")
-    assert isinstance(found, PodBehaviorManifest)
-    declared = found.compiled().volumes
+    volumes = "[{name: 'data-?', mountDelay: 3s}, {mountError: broken}]"
+    declared = behavior(f"{{volumes: {volumes}}}").volumes
     slow = VolumeBehavior(name="data-?", mount_delay=constant(3 * NS_PER_S))
     broken = VolumeBehavior(mount_error="broken")
     assert volume_behavior(declared, "data-1", ()) == slow
@@ -79,8 +56,8 @@ def test_the_first_entry_that_fits_a_volume_decides_and_annotations_override() -
 def test_how_many_volumes_a_node_takes_may_change_over_time() -> None:
     fixed = CSIDriver(name="a", allocatable_count=3)
     assert (fixed.count_at(0), fixed.count_at(3_600 * NS_PER_S)) == (3, 3)
-    curve = "{curve: Step, from: 26, to: 24, after: 10m}"
-    [found] = profile(f"{{name: a, allocatableOverTime: {curve}}}").compiled().csi_drivers
+    curve = {"curve": "Step", "from": 26, "to": 24, "after": "10m"}
+    [found] = profile(csiDrivers=[{"name": "a", "allocatableOverTime": curve}]).csi_drivers
     assert found.count_at(599 * NS_PER_S) == 26
     assert found.count_at(600 * NS_PER_S) == 24
 

@@ -35,15 +35,22 @@ def rising(elapsed_s: float, ready: int = 3, **more: float) -> LiveFigures:
     return figures
 
 
-def plain_lines(*updates: LiveFigures, phase: str = "bringing nodes up") -> list[str]:
-    stream = io.StringIO()
+def shown(stream: io.StringIO, *updates: LiveFigures, phase: str = "", hint: str = "") -> str:
+    """Return what a display writes from its start to its end, without control codes."""
     display = Display(stream=stream)
+    if hint:
+        display.hint(hint)
     display.start()
-    display.phase(phase)
+    if phase:
+        display.phase(phase)
     for figures in updates:
         display.update(figures)
     display.stop()
-    return stream.getvalue().splitlines()
+    return CONTROL.sub("", stream.getvalue())
+
+
+def plain_lines(*updates: LiveFigures, phase: str = "bringing nodes up") -> list[str]:
+    return shown(io.StringIO(), *updates, phase=phase).splitlines()
 
 
 def test_without_a_terminal_there_are_plain_lines() -> None:
@@ -119,15 +126,11 @@ def seen(terminal: Terminal) -> str:
 
 
 def test_a_terminal_gets_a_block_with_a_bar(terminal: Terminal) -> None:
-    display = Display(stream=terminal)
-    display.hint("Ctrl-C drains [and] cleans up")
-    display.start()
-    display.phase("bringing nodes up")
     figures = rising(61.0, watches=25_000, fleet_cpu=0.312, controlplane_cpu=1.52)
     figures.pods = {"Running": 12, "Pending": 0, "Failed": 1}
-    display.update(figures)
-    display.stop()
-    last = seen(terminal).rpartition("fleet  bringing nodes up")[2].splitlines()
+    hint = "Ctrl-C drains [and] cleans up"
+    written = shown(terminal, figures, phase="bringing nodes up", hint=hint)
+    last = written.rpartition("fleet  bringing nodes up")[2].splitlines()
     assert last == [
         "  1:01",
         "  nodes          ━━━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  3 of 10 Ready, 5 registered",
@@ -145,15 +148,12 @@ def test_the_bar_of_a_narrow_terminal_leaves_room_for_the_time_left(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    display = Display(stream=terminal)
-    display.start()
-    for elapsed_s, ready in ((1.0, 0), (2.0, 100), (12.0, 200)):
-        more = {"nodes_requested": nodes, "nodes_registered": nodes}
-        display.update(rising(elapsed_s, ready=ready, **more))
-    display.stop()
+    more = {"nodes_requested": nodes, "nodes_registered": nodes}
+    pace = ((1.0, 0), (2.0, 100), (12.0, 200))
+    written = shown(terminal, *(rising(elapsed_s, ready, **more) for elapsed_s, ready in pace))
     words = f"  200 of {nodes:,} Ready, {nodes:,} registered, about "
-    assert words in seen(terminal)
-    assert " left" in seen(terminal).rpartition(words)[2].splitlines()[0]
+    assert words in written
+    assert " left" in written.rpartition(words)[2].splitlines()[0]
 
 
 def test_no_old_figures_stay_while_a_run_ends(terminal: Terminal) -> None:
@@ -169,15 +169,11 @@ def test_no_old_figures_stay_while_a_run_ends(terminal: Terminal) -> None:
 
 
 def test_a_terminal_shows_the_phase_of_a_scenario_and_what_is_on(terminal: Terminal) -> None:
-    display = Display(stream=terminal)
-    display.start()
-    display.phase("outage: 10m")
     figures = rising(61.0, ready=10)
     figures.scenario = "phase 2 of 4, [outage]: 9:12 left"
     figures.faults = [f"Partition {number}, until it is healed" for number in range(6)]
-    display.update(figures)
-    display.stop()
-    last = seen(terminal).rpartition("fleet  outage: 10m")[2].splitlines()
+    written = shown(terminal, figures, phase="outage: 10m")
+    last = written.rpartition("fleet  outage: 10m")[2].splitlines()
     assert last[2:8] == [
         "  scenario       phase 2 of 4, [outage]: 9:12 left",
         "  faults         Partition 0, until it is healed",
@@ -256,24 +252,16 @@ def test_processes_are_shown_together() -> None:
 
 
 def test_lines_do_not_come_and_go(terminal: Terminal) -> None:
-    display = Display(stream=terminal)
-    display.start()
-    display.update(rising(1.0))
     quiet = rising(2.0, requests_per_s=0.0)
     quiet.request_p99_ms = quiet.lease_late_p99_ms = None
-    display.update(quiet)
-    display.stop()
-    last = seen(terminal).rpartition("fleet  starting")[2]
+    last = shown(terminal, rising(1.0), quiet).rpartition("fleet  starting")[2]
     assert "requests       0/s, p99 12.1 ms, 0 errors" in last
     assert "leases         sent p99 1.8 ms late" in last
 
 
 def test_more_nodes_than_are_wanted_do_not_overflow_the_bar(terminal: Terminal) -> None:
-    display = Display(stream=terminal)
-    display.start()
-    display.update(rising(1.0, ready=25, nodes_registered=30))
-    display.stop()
-    assert f"nodes          {'━' * 30}  25 of 10 Ready" in seen(terminal)
+    written = shown(terminal, rising(1.0, ready=25, nodes_registered=30))
+    assert f"nodes          {'━' * 30}  25 of 10 Ready" in written
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.9, "0:00"), (61, "1:01"), (3_723, "1:02:03")])

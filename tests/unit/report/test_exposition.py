@@ -1,13 +1,10 @@
 """Reading what components tell: each series is parsed once, and read again by its value alone."""
 
-from pathlib import Path
-
 import pytest
+from run_files import SCRAPED
 
 from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.report.control_plane import FAMILIES, Exposition, Wanted, node_queues
-
-SCRAPED = Path(__file__).parent / "scraped"
 
 
 def kept(wanted: Wanted, name: str) -> list[bytes]:

@@ -11,6 +11,7 @@ from run_files import figures_at
 from fleet.errors import Exit, UsageError
 from fleet.metrics import Histogram
 from fleet.report.control_plane import REQUESTS, Exposition
+from fleet.report.figure import Json
 from fleet.report.figures import LeaseFigures
 from fleet.report.merge_command import find_records, merge_runs
 from fleet.report.record import Record, judged, merged_lines
@@ -59,11 +60,6 @@ def test_shards_add_up_and_the_slowest_one_is_named() -> None:
     assert figures.slowest_shard == "fleet-0003"
     assert [each.name for each in figures.shards] == [f"fleet-000{n}" for n in range(4)]
     assert {each.state for each in figures.shards} == {"ended"}
-
-
-def test_a_slow_shard_fails_the_whole_run() -> None:
-    figures = judged([*map(record_of, range(3)), record_of(3, took_ms=400)])
-    assert figures.judgement().outcome is Outcome.FAIL
 
 
 def test_a_shard_without_a_record_makes_the_run_incomplete() -> None:
@@ -209,39 +205,23 @@ def test_a_run_has_as_many_shards_as_the_first_of_them_knew() -> None:
 
 def test_the_time_series_of_shards_is_added_up_by_the_second() -> None:
     one = [{"wall_s": at + 0.1, "nodes": {"ready": 2}, "requests_ms": {"p99": 5}} for at in (1, 2)]
-    other = [
-        {
-            "wall_s": 0.9 + at,
-            "nodes": {"ready": 3},
-            "requests_ms": {"p99": 7},
-            "requests": [{"verb": "GET", "resource": "x", "code": 200, "count": 4, "ms": {}}],
-        }
-        for at in (0, 1)
-    ]
+    asked = [{"verb": "GET", "resource": "x", "code": 200, "count": 4, "ms": {}}]
+    told = {"nodes": {"ready": 3}, "requests_ms": {"p99": 7}, "requests": asked}
+    other = [{"wall_s": 0.9 + at, **told} for at in (0, 1)]
     lines = merged_lines([(100.0, one), (101.0, other)])
     assert [line["wall_s"] for line in lines] == [1.0, 2.0, 3.0]
     assert [line["nodes"] for line in lines] == [{"ready": 2}, {"ready": 5}, {"ready": 3}]
     assert lines[1]["requests_ms"] == {"p99": 7}
-    assert lines[1]["requests"] == other[0]["requests"]
-    slow = [{"wall_s": at, "lag_ms": {"p50": 2, "p99": 3, "max": 4}, "n": 1} for at in (1.0, 3.0)]
-    lines = merged_lines(
-        [
-            (100.0, slow),
-            (
-                100.0,
-                [
-                    each | {"wall_s": at}
-                    for at, each in zip((1, 2, 3), (*slow, slow[0]), strict=True)
-                ],
-            ),
-        ]
-    )
-    assert [line["n"] for line in lines] == [
-        2,
-        2,
-        2,
-    ]  # a second without a line is as the one before
-    assert lines[0]["lag_ms"] == {"p50": 2, "p99": 3, "max": 4}
+    assert lines[1]["requests"] == asked
+
+
+def test_a_second_without_a_line_is_as_the_one_before_it() -> None:
+    lag = {"p50": 2, "p99": 3, "max": 4}
+    often: list[Json] = [{"wall_s": at, "lag_ms": lag, "n": 1} for at in (1, 2, 3)]
+    seldom = [often[0], often[2]]
+    lines = merged_lines([(100.0, seldom), (100.0, often)])
+    assert [line["n"] for line in lines] == [2, 2, 2]
+    assert lines[0]["lag_ms"] == lag
 
 
 def leave(path: Path, record: Record) -> Path:

@@ -5,7 +5,7 @@ import pytest
 from world.sim_clock import SimClock
 
 from fleet.cluster.run_id import new_run_id, run_started_s
-from fleet.errors import Exit, SetupError, UsageError
+from fleet.errors import Exit, UsageError
 from fleet.metrics import Histogram
 from fleet.report.figures import (
     EventFigures,
@@ -21,54 +21,6 @@ from fleet.report.report import LONGER, Expectation, RunFigures, ServiceLevel, s
 from fleet.report.run_directory import RunDirectory
 from fleet.report.service_levels import SIG
 from fleet.report.summary_text import duration, summary_text
-
-FIXED_KEYS = [
-    "schema_version",
-    "run_id",
-    "verdict",
-    "verdict_reasons",
-    "valid",
-    "invalid_reasons",
-    "expectations",
-    "server_version",
-    "etcd_fsync",
-    "fidelity",
-    "identity",
-    "encoding",
-    "watches",
-    "pace",
-    "start",
-    "nodes",
-    "lease",
-    "pods",
-    "requests",
-    "events",
-    "watch",
-    "connections",
-    "unregistered",
-    "rejected",
-    "own_limits",
-    "agents",
-    "process",
-    "wall_s",
-    "slis",
-    "stop_reason",
-    "phases",
-    "controlplane",
-    "slowest_shard",
-    "shards",
-]
-FIXED_INNER_KEYS = {
-    "nodes": "requested registered ready time_to_ready_s time_to_settled_s ever_not_ready",
-    "lease": "renewals interval_max_s late_ms missed",
-    "pods": "started deleted started_per_s_max start_ms start_sli_ms start_scheduler_ms "
-    "start_api_ms start_fleet_ms start_simulated_ms failed",
-    "events": "sent dropped",
-    "watch": "open restarts events closed_slow delay_ms behind_ms delay_lost",
-    "connections": "open dials dial_failures goaways pings_lost retries breaches",
-    "process": "cpu_s rss_bytes rss_bytes_per_node cpu_us_per_request timer_lag_ms throttled_ms "
-    "gc_collections",
-}
 
 
 def histogram(*samples_us: int) -> Histogram:
@@ -98,13 +50,8 @@ def figures() -> RunFigures:
     )
 
 
-def test_the_summary_has_exactly_the_fixed_keys() -> None:
+def test_the_summary_has_counts_and_percentiles() -> None:
     content = summary(figures())
-    assert list(content) == FIXED_KEYS
-    for key, inner in FIXED_INNER_KEYS.items():
-        part = content[key]
-        assert isinstance(part, dict)
-        assert list(part) == inner.split()
     assert content["lease"] == {
         "renewals": 30,
         "interval_max_s": 10.4,
@@ -133,18 +80,14 @@ def test_the_summary_has_exactly_the_fixed_keys() -> None:
 
 def test_what_was_not_measured_is_null_not_zero() -> None:
     content = summary(RunFigures(run_id="a"))
-    assert content["pods"] == {
-        "started": 0,
-        "deleted": 0,
-        "started_per_s_max": 0.0,
-        "start_ms": {"p50": None, "p99": None},
-        "start_sli_ms": {"p50": None, "p99": None},
-        "start_scheduler_ms": {"p50": None, "p99": None},
-        "start_api_ms": {"p50": None, "p99": None},
-        "start_fleet_ms": {"p50": None, "p99": None},
-        "start_simulated_ms": {"p50": None, "p99": None},
-        "failed": 0,
-    }
+    pods = content["pods"]
+    assert isinstance(pods, dict)
+    assert pods.pop("started_per_s_max") == 0.0
+    assert {key for key, value in pods.items() if value == 0} == {"started", "deleted", "failed"}
+    unknown = {"p50": None, "p99": None}
+    assert [key for key, value in pods.items() if value == unknown] == [
+        f"start_{each}ms" for each in ("", "sli_", "scheduler_", "api_", "fleet_", "simulated_")
+    ]
     assert content["etcd_fsync"] is None
     assert json.dumps(content)
 
@@ -265,15 +208,6 @@ def test_a_run_whose_instrument_lagged_is_invalid_and_says_so_first(trouble: str
     assert second == f"  - {run.all_invalid_reasons()[0]}"
 
 
-def test_an_interrupted_run_is_incomplete() -> None:
-    run = figures()
-    run.incomplete_reasons = ["interrupted before all nodes were Ready"]
-    content = summary(run)
-    assert (content["verdict"], content["valid"]) == ("incomplete", False)
-    assert content["invalid_reasons"] == ["interrupted before all nodes were Ready"]
-    assert run.judgement().exit_code is Exit.INVALID
-
-
 def test_run_ids_sort_by_time_and_tell_it() -> None:
     wall_ns = SimClock.EPOCH_NS
     first, later = new_run_id(wall_ns, 7), new_run_id(wall_ns + 10**9, 7)
@@ -328,19 +262,6 @@ def test_an_earlier_run_is_never_overwritten(tmp_path: Path) -> None:
     RunDirectory("r", tmp_path).finish(figures())
     with pytest.raises(UsageError, match="already holds a run"):
         RunDirectory("r", tmp_path)
-
-
-def test_a_run_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match="run directory"):
-        RunDirectory("r", tmp_path / "file" / "run")
-
-
-def test_by_default_runs_lie_under_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    directory = RunDirectory("r")
-    directory.close()
-    assert directory.path == Path("runs/r")
 
 
 def test_the_text_says_what_happened() -> None:
@@ -432,31 +353,7 @@ def test_durations(seconds: float, said: str) -> None:
     assert duration(seconds) == said
 
 
-def test_the_figures_of_several_processes_are_added_up() -> None:
-    first, second = (
-        RunFigures(
-            run_id="r",
-            nodes=NodeFigures(requested=3, registered=2, time_to_ready_s=ready_s),
-            lease=LeaseFigures(renewals=5, interval_max_s=interval_s, late=Histogram()),
-            requests=(RequestFigures("GET", "nodes", 200, 1, Histogram()),),
-            invalid_reasons=("too slow",),
-        )
-        for ready_s, interval_s in ((4.0, 11.5), (None, 10.5))
-    )
-    first.lease.late.record(10)
-    second.lease.late.record(30)
-
-    total = merge([first, second])
-
-    assert total.nodes == NodeFigures(requested=6, registered=4, time_to_ready_s=4.0)
-    assert (total.lease.renewals, total.lease.interval_max_s) == (10, 11.5)
-    assert (total.lease.late.count, total.lease.late.max_us) == (2, 30)
-    assert [(row.verb, row.resource, row.code) for row in total.requests] == [("GET", "nodes", 200)]
-    assert total.invalid_reasons == ["too slow"]
-    assert first.lease.renewals == 5
-
-
-def test_a_run_with_a_fixed_name_never_writes_over_itself(
+def test_runs_lie_under_runs_and_one_with_a_fixed_name_never_writes_over_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_files import SCRAPED, scraped, slow_writes
 
 from fleet.controlplane.options import APISERVER, SCHEDULER
 from fleet.errors import UsageError
@@ -43,14 +44,6 @@ from fleet.report.service_levels import (
     measure,
     slowest,
 )
-
-SCRAPED = Path(__file__).parent / "scraped"
-
-
-def scraped(component: str, number: int) -> Exposition:
-    wanted = Wanted(FAMILIES[component])
-    name = component.removeprefix("kube-")
-    return wanted.read(wanted.keep((SCRAPED / f"{name}-{number}.txt").read_bytes().split(b"\n")))
 
 
 @pytest.fixture(scope="module")
@@ -174,16 +167,9 @@ def evidence(period: Exposition, steady_s: float = 300) -> Evidence:
     return Evidence(steady_s=steady_s, steady=period, whole=period)
 
 
-def slow(period: Exposition, count: int, le: float) -> Exposition:
-    """Let so many writes take longer than all but one bound."""
-    bounds = period.bounds[REQUESTS]
-    row = [float(count) if bound > le else 0.0 for bound in bounds]
-    return Exposition({}, {(REQUESTS, "PUT|leases||resource"): row}, {REQUESTS: bounds})
-
-
-def test_a_slow_server_fails_the_run_and_says_which_call(period: Exposition) -> None:
+def test_a_slow_server_fails_the_run_and_says_which_call() -> None:
     figures = run()
-    figures.slis = measure(figures, evidence(slow(period, 400, 1.5)), DEFAULTS)
+    figures.slis = measure(figures, evidence(slow_writes(400, 1.5)), DEFAULTS)
     figures.expectations = expectations(figures.slis)
     (found,) = figures.expectations
     assert not found.is_met
@@ -197,18 +183,18 @@ def test_a_slow_server_fails_the_run_and_says_which_call(period: Exposition) -> 
     [(99, 300, "fewer than 100 samples"), (400, 59, "all nodes were Ready for less than 60 s")],
 )
 def test_what_fleet_expects_by_itself_is_no_verdict_on_little(
-    period: Exposition, count: int, steady_s: float, why: str
+    count: int, steady_s: float, why: str
 ) -> None:
     figures = run()
-    levels = measure(figures, evidence(slow(period, count, 1.5), steady_s), DEFAULTS)
+    levels = measure(figures, evidence(slow_writes(count, 1.5), steady_s), DEFAULTS)
     assert expectations(levels) == []
     (level,) = [each for each in levels if each.sli == "MutatingApiCallLatency"]
     assert (level.met, level.judged, level.note) == (False, False, f"not judged: {why}")
 
 
-def test_what_a_file_asks_is_a_verdict_however_little_there_is(period: Exposition) -> None:
+def test_what_a_file_asks_is_a_verdict_however_little_there_is() -> None:
     asked = [Objective("MutatingApiCallLatency", 99, 1.0, "slo.yaml", min_samples=1)]
-    levels = measure(run(), evidence(slow(period, 3, 1.5), 2), asked)
+    levels = measure(run(), evidence(slow_writes(3, 1.5), 2), asked)
     assert [each.is_met for each in expectations(levels)] == [False]
 
 

@@ -77,7 +77,7 @@ def test_a_node_that_is_made_anew_under_the_name_is_left_alone() -> None:
     assert taints(api, 1) is None
 
 
-def test_what_the_scenario_of_a_dead_run_has_applied_goes_with_its_names() -> None:
+async def test_what_the_scenario_of_a_dead_run_has_applied_goes_with_its_names() -> None:
     """The objects of others stay, and so do those of this very run, which has started again."""
     api = FakeApi()
     maps = "/api/v1/namespaces/default/configmaps"
@@ -92,16 +92,13 @@ def test_what_the_scenario_of_a_dead_run_has_applied_goes_with_its_names() -> No
         await lease.note(maps)
         return lease
 
-    async def play() -> None:
-        await hold("old")
-        lease = api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]
-        lease["managedFields"] = [{"time": "2026-11-23T01:02:03Z"}]
-        cluster = cast("Any", SimpleNamespace(api=lambda _purpose: api))
-        await remove_applied(cluster, await hold("new"), Display(is_quiet=True))
-
     put("old", "theirs", "theirs")
     put("old", "copy", "theirs")
     put("new", "ours", "ours")
-    asyncio.run(play())
+    await hold("old")
+    held = api.objects[f"{RUN_LEASES}/fleet-run-fleet"]["metadata"]
+    held["managedFields"] = [{"time": "2026-11-23T01:02:03Z"}]
+    cluster = cast("Any", SimpleNamespace(api=lambda _purpose: api))
+    await remove_applied(cluster, await hold("new"), Display(is_quiet=True))
     left = [path for path in api.objects if path.startswith(maps)]
     assert left == [f"{maps}/copy", f"{maps}/ours"]

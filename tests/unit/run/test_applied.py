@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from world.cluster_fakes import FakeApi
+from world.cluster_fakes import FakeApi, no_sleep
 
 from fleet.cluster.api_client import Answer
 from fleet.cluster.leftovers import APPLIED_BY
@@ -46,12 +46,8 @@ class Server(FakeApi):
         }
 
 
-async def at_once(_seconds: float) -> None:
-    await asyncio.sleep(0)
-
-
 def applied(server: Server) -> Applied:
-    return Applied(server, RUN, sleep=at_once)
+    return Applied(server, RUN, sleep=no_sleep)
 
 
 def pod(name: str, image: str = "a") -> Named:
@@ -59,104 +55,79 @@ def pod(name: str, image: str = "a") -> Named:
     return Named(manifest | {"spec": {"image": image}}, name)
 
 
-def test_what_was_created_is_deleted_and_nothing_else() -> None:
+async def test_what_was_created_is_deleted_and_nothing_else() -> None:
     server = Server()
     server.put(f"{PODS}/theirs")
-
-    async def play() -> None:
-        ours = applied(server)
-        await ours.apply(pod("a"))
-        await ours.apply(pod("b"))
-        assert server.pods["a"]["metadata"]["labels"] == {APPLIED_BY: RUN}
-        with pytest.raises(UsageError, match="theirs exists, and is not this run's"):
-            await ours.apply(pod("theirs"))
-        server.put(f"{PODS}/b")  # somebody else's
-        assert await ours.clean_up() == []
-
-    asyncio.run(play())
+    ours = applied(server)
+    await ours.apply(pod("a"))
+    await ours.apply(pod("b"))
+    assert server.pods["a"]["metadata"]["labels"] == {APPLIED_BY: RUN}
+    with pytest.raises(UsageError, match="theirs exists, and is not this run's"):
+        await ours.apply(pod("theirs"))
+    server.put(f"{PODS}/b")  # somebody else's
+    assert await ours.clean_up() == []
     assert set(server.pods) == {"theirs", "b"}
 
 
-def test_the_same_name_is_changed_by_a_later_phase() -> None:
+async def test_the_same_name_is_changed_by_a_later_phase() -> None:
     server = Server()
-
-    async def play() -> None:
-        ours = applied(server)
-        first = await ours.apply(pod("a"))
-        second = await ours.apply(pod("a", image="b"))
-        assert first.uid == second.uid
-        assert await ours.ready() == (0, 1)
-        server.objects[f"{PODS}/a"]["status"] = {
-            "conditions": [{"type": "Ready", "status": "True"}]
-        }
-        assert await ours.ready() == (1, 1)
-
-    asyncio.run(play())
+    ours = applied(server)
+    first = await ours.apply(pod("a"))
+    second = await ours.apply(pod("a", image="b"))
+    assert first.uid == second.uid
+    assert await ours.ready() == (0, 1)
+    server.objects[f"{PODS}/a"]["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    assert await ours.ready() == (1, 1)
     assert server.objects[f"{PODS}/a"]["spec"] == {"image": "b"}
 
 
-def test_what_took_the_place_of_ours_is_not_changed() -> None:
+async def test_what_took_the_place_of_ours_is_not_changed() -> None:
     server = Server()
-
-    async def play() -> None:
-        ours = applied(server)
-        await ours.apply(pod("a"))
-        server.put(f"{PODS}/a", spec={})
-        with pytest.raises(UsageError, match="Pod a: the UID in the precondition"):
-            await ours.apply(pod("a", image="b"))
-        assert await ours.clean_up() == []
-
-    asyncio.run(play())
+    ours = applied(server)
+    await ours.apply(pod("a"))
+    server.put(f"{PODS}/a", spec={})
+    with pytest.raises(UsageError, match="Pod a: the UID in the precondition"):
+        await ours.apply(pod("a", image="b"))
+    assert await ours.clean_up() == []
     assert server.objects[f"{PODS}/a"]["spec"] == {}
 
 
-def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
+async def test_what_an_interrupted_run_may_have_created_is_looked_for() -> None:
     server = Server()
     server.loses.add(f"{PODS}/a")
-
-    async def play() -> None:
-        ours = applied(server)
-        with pytest.raises(asyncio.CancelledError):
-            await ours.apply(pod("a"))
-        assert await ours.clean_up() == []
-
-    asyncio.run(play())
+    ours = applied(server)
+    with pytest.raises(asyncio.CancelledError):
+        await ours.apply(pod("a"))
+    assert await ours.clean_up() == []
     assert not server.pods
 
 
-def test_another_process_takes_over_what_was_applied_and_deletes_what_nobody_would() -> None:
+async def test_another_process_takes_over_what_was_applied_and_deletes_what_nobody_would() -> None:
     """A shard that is started again goes on with the scenario; churn of before has no end else."""
     api = Server()
-
-    async def play() -> None:
-        first, again = applied(api), applied(api)
-        for name in ("web", "churn-00007"):
-            await first.apply(pod(name))
-        api.put(f"{PODS}/theirs")
-        await again.adopt([pod("web"), pod("later")], [pod("churn-00000")])
-        assert set(api.pods) == {"web", "theirs"}
-        await again.apply(pod("web", image="b"))
-        assert api.pods["web"]["spec"] == {"image": "b"}
-        assert await again.clean_up() == []
-
-    asyncio.run(play())
+    first, again = applied(api), applied(api)
+    for name in ("web", "churn-00007"):
+        await first.apply(pod(name))
+    api.put(f"{PODS}/theirs")
+    await again.adopt([pod("web"), pod("later")], [pod("churn-00000")])
+    assert set(api.pods) == {"web", "theirs"}
+    await again.apply(pod("web", image="b"))
+    assert api.pods["web"]["spec"] == {"image": "b"}
+    assert await again.clean_up() == []
     assert set(api.pods) == {"theirs"}
 
 
-def test_a_server_that_is_gone_is_not_asked_for_each_object() -> None:
+async def test_a_server_that_is_gone_is_not_asked_for_each_object() -> None:
     """The run still ends in order, and says what may be left."""
     server, stage_notes = Server(), list[str]()
-
-    async def play() -> str:
-        ours = applied(server)
-        for number in range(50):
-            await ours.apply(pod(f"p-{number}"))
-        server.is_gone = True
-        stage = SimpleNamespace(applied=ours, phase=stage_notes.append, note=stage_notes.append)
-        player = cast("ScenarioPlayer", SimpleNamespace(_manifests=[1]))
-        return await ScenarioPlayer.clean_up(player, cast("Stage", stage))
-
-    assert asyncio.run(play()) == "what the scenario applied may be left: connection refused"
+    ours = applied(server)
+    for number in range(50):
+        await ours.apply(pod(f"p-{number}"))
+    server.is_gone = True
+    stage = SimpleNamespace(applied=ours, phase=stage_notes.append, note=stage_notes.append)
+    player = cast("ScenarioPlayer", SimpleNamespace(_manifests=[1]))
+    told = await ScenarioPlayer.clean_up(player, cast("Stage", stage))
+    assert told == "what the scenario applied may be left: connection refused"
     assert stage_notes == ["deleting what the scenario applied"]
     assert server.asked == 1
 
@@ -207,15 +178,11 @@ def test_an_object_that_is_being_deleted_is_waited_for() -> None:
     assert looks == 2
 
 
-def test_the_label_of_a_run_alone_makes_no_object_its_own() -> None:
+async def test_the_label_of_a_run_alone_makes_no_object_its_own() -> None:
     server = Server()
     server.put(f"{PODS}/a", metadata={"labels": {APPLIED_BY: RUN}})
-
-    async def play() -> None:
-        ours = applied(server)
-        with pytest.raises(UsageError, match="exists, and is not this run's"):
-            await ours.apply(pod("a"))
-        assert await ours.clean_up() == []
-
-    asyncio.run(play())
+    ours = applied(server)
+    with pytest.raises(UsageError, match="exists, and is not this run's"):
+        await ours.apply(pod("a"))
+    assert await ours.clean_up() == []
     assert "a" in server.pods

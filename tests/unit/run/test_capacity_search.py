@@ -283,10 +283,12 @@ def test_the_verdict_on_the_answer_is_that_on_the_largest_size_that_held() -> No
 def ran(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *probes: Probe
 ) -> tuple[Search, list[str]]:
-    """Search with runs that end as given, one after the other."""
+    """Search with runs that end as given, one after the other, until somebody interrupts it."""
     left, notes = list(probes), list[str]()
 
     async def run(nodes: int, *_how: object) -> Probe:
+        if not left:
+            raise asyncio.CancelledError
         return replace(left.pop(0), nodes=nodes)
 
     monkeypatch.setattr("fleet.run.capacity._probe", run)
@@ -317,24 +319,11 @@ def test_a_sick_server_ends_a_search_and_broke_nothing(
 def test_an_interrupted_search_says_what_it_had_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    left = [probe(0, Outcome.PASS, 0)]
-
-    async def run(nodes: int, *_how: object) -> Probe:
-        if not left:
-            raise asyncio.CancelledError
-        return replace(left.pop(), nodes=nodes)
-
-    monkeypatch.setattr("fleet.run.capacity._probe", run)
-    options = options_of(100, 1_000, "10%", 2, "1m", tmp_path / "capacity")
-    found = asyncio.run(search(Asked(["spawn", "--no-report"], {}), options, lambda _: None))
+    found, _ = ran(monkeypatch, tmp_path, probe(0, Outcome.PASS, 0))
     assert (found.verdict, found.exit_code, found.held) == ("incomplete", 130, 100)
-    kept = json.loads((tmp_path / "capacity/capacity.json").read_text())
-    assert (kept["held"], kept["problem"]) == (100, "the search was interrupted")
-    nothing = search(
-        Asked([], {}), replace(options, directory=tmp_path / "other"), lambda _line: None
-    )
+    assert found.problem == "the search was interrupted"
     with pytest.raises(asyncio.CancelledError):  # nothing was found
-        asyncio.run(nothing)
+        ran(monkeypatch, tmp_path / "other")
 
 
 @pytest.mark.parametrize(("before", "verdict", "code"), [(1, "pass", 0), (0, "invalid", 4)])
@@ -430,21 +419,18 @@ def test_the_time_to_become_ready_begins_with_the_run(
     assert asyncio.run(is_late(None, 4))
 
 
-def test_nobody_looks_at_the_run_of_a_search_that_was_interrupted(
+async def test_nobody_looks_at_the_run_of_a_search_that_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def ask(_directory: Path, _order: Json) -> Json:
         return {"ready": 0}
 
-    async def interrupt() -> None:
-        ended: asyncio.Future[ComponentDeath] = asyncio.Future()
-        looking = asyncio.ensure_future(_is_late(ended, tmp_path, 5, limit_s=60))
-        for work in (lambda: None, looking.cancel):
-            work()
-            for _ in range(9):
-                await asyncio.sleep(0)
-        assert looking.cancelled()
-        assert len(asyncio.all_tasks()) == 1
-
     monkeypatch.setattr("fleet.run.capacity.ask", ask)
-    asyncio.run(interrupt())
+    ended: asyncio.Future[ComponentDeath] = asyncio.Future()
+    looking = asyncio.ensure_future(_is_late(ended, tmp_path, 5, limit_s=60))
+    for work in (lambda: None, looking.cancel):
+        work()
+        for _ in range(9):
+            await asyncio.sleep(0)
+    assert looking.cancelled()
+    assert len(asyncio.all_tasks()) == 1

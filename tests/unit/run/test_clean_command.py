@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from world.cluster_fakes import FakeApi, add_owned
-from world.left_cluster import REAL, belongs, cluster
+from world.left_cluster import REAL, add_pod, belongs, cluster
 
 from fleet.cluster.identity import ACCESS_REVIEW
 from fleet.cluster.ownership import NODES, OWNER_ANNOTATION, RUN_LABEL
@@ -82,12 +82,6 @@ def test_without_a_terminal_many_runs_need_a_yes(choice: Choice, flag: str) -> N
     assert not belongs(api, "a-")
 
 
-def test_one_run_by_name_is_not_asked_about() -> None:
-    api = cluster()
-    play(api, Choice(run="left"))
-    assert not belongs(api, "a-")
-
-
 def test_expired_spares_what_a_running_fleet_holds() -> None:
     api = cluster()
     assert "removed 1 runs" in play(api, EXPIRED._replace(yes=True))[1]
@@ -134,11 +128,13 @@ def test_a_node_with_one_mark_is_refused_by_name(
 ) -> None:
     api = cluster()
     add_owned(api, "labelled-0", marks)
+    add_pod(api, "on-labelled-0", "labelled-0")
     theirs = belongs(api, "labelled-0")
     code, _, noted = play(api, choice)
     assert code is Exit.INVALID
     assert "not touched" in noted
     assert "labelled-0" in noted
+    assert len(theirs) == 4
     assert set(theirs) <= set(api.objects)
 
 

@@ -41,41 +41,35 @@ async def echo(order: dict[str, Any]) -> dict[str, Any]:
     return {"order": order}
 
 
-def test_an_order_reaches_the_run_however_deep_its_directory_lies(tmp_path: Path) -> None:
+async def test_an_order_reaches_the_run_however_deep_its_directory_lies(tmp_path: Path) -> None:
     directory = tmp_path / ("d" * 100) / ("e" * 100)
     directory.mkdir(parents=True)
-
-    async def body() -> None:
-        async with open_socket(directory, echo):
-            mode = (directory / SOCKET).stat().st_mode
-            assert stat.S_ISSOCK(mode)
-            assert stat.S_IMODE(mode) == 0o600
-            assert await ask(directory, {"do": "list"}) == {"order": {"do": "list"}}
-            with pytest.raises(UsageError, match="no such thing"):
-                await ask(directory, {"do": "fail"})
-            reader, writer = await asyncio.open_unix_connection(_short(directory))
-            writer.write(b"[1, 2\n")
-            assert b"an order is one JSON object" in await reader.readline()
-            writer.close()
-        assert not (directory / SOCKET).exists()
-        with pytest.raises(SetupError, match="no fleet runs in"):
-            await ask(directory, {"do": "list"})
 
     def _short(path: Path) -> str:
         link = tmp_path / "s"
         link.symlink_to(path)
         return str(link / SOCKET)
 
-    asyncio.run(body())
+    async with open_socket(directory, echo):
+        mode = (directory / SOCKET).stat().st_mode
+        assert stat.S_ISSOCK(mode)
+        assert stat.S_IMODE(mode) == 0o600
+        assert await ask(directory, {"do": "list"}) == {"order": {"do": "list"}}
+        with pytest.raises(UsageError, match="no such thing"):
+            await ask(directory, {"do": "fail"})
+        reader, writer = await asyncio.open_unix_connection(_short(directory))
+        writer.write(b"[1, 2\n")
+        assert b"an order is one JSON object" in await reader.readline()
+        writer.close()
+    assert not (directory / SOCKET).exists()
+    with pytest.raises(SetupError, match="no fleet runs in"):
+        await ask(directory, {"do": "list"})
 
 
-def test_a_socket_that_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
-    async def body() -> None:
-        (tmp_path / SOCKET).touch()
-        async with open_socket(tmp_path, echo):
-            assert await ask(tmp_path, {}) == {"order": {}}
-
-    asyncio.run(body())
+async def test_a_socket_that_a_killed_run_left_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / SOCKET).touch()
+    async with open_socket(tmp_path, echo):
+        assert await ask(tmp_path, {}) == {"order": {}}
 
 
 @pytest.fixture(autouse=True)
@@ -86,43 +80,37 @@ def state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     return home / "fleet" / "running"
 
 
-def test_a_run_is_found_wherever_its_directory_is(
+async def test_a_run_is_found_wherever_its_directory_is(
     tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also from another folder; only its user may read where it is."""
 
-    directory = tmp_path / "elsewhere"
-    directory.mkdir()
-    (tmp_path / "here/runs/b").mkdir(parents=True)
+    directory, here = tmp_path / "elsewhere", tmp_path / "here/runs/b"
+    for path in (directory, here, tmp_path / "here/runs/dead"):
+        path.mkdir(parents=True)
+    (tmp_path / "here/runs/dead" / SOCKET).touch()
     monkeypatch.chdir(tmp_path / "here")
-
-    async def body() -> None:
-        with pytest.raises(SetupError, match="no fleet of yours runs"):
-            find_run(None)
-        async with open_socket(directory, echo, Listed(directory, "r", 5)):
-            assert running() == [Listed(directory, "r", 5)]
-            assert find_run(None) == directory
-            assert await ask(find_run(None), {"do": "list"}) == {"order": {"do": "list"}}
-            async with open_socket(tmp_path / "here/runs/b", echo):
-                with pytest.raises(UsageError, match="several fleets run"):
-                    find_run(None)
-
-    asyncio.run(body())
+    with pytest.raises(SetupError, match="no fleet of yours runs"):
+        find_run(None)
+    async with open_socket(directory, echo, Listed(directory, "r", 5)):
+        assert running() == [Listed(directory, "r", 5)]
+        assert find_run(None) == directory
+        assert await ask(find_run(None), {"do": "list"}) == {"order": {"do": "list"}}
+        async with open_socket(here, echo):
+            with pytest.raises(UsageError, match="several fleets run"):
+                find_run(None)
+            assert find_run(here) == here
     assert stat.S_IMODE(state.stat().st_mode) == 0o700
     assert not list(state.iterdir())
 
 
-def test_a_run_that_is_both_listed_and_beside_us_is_one(
+async def test_a_run_that_is_both_listed_and_beside_us_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("runs/a").mkdir(parents=True)
-
-    async def body() -> None:
-        async with open_socket(Path("runs/a"), echo, Listed(Path("runs/a"), "a", 5)):
-            assert find_run(None) == Path("runs/a")
-
-    asyncio.run(body())
+    async with open_socket(Path("runs/a"), echo, Listed(Path("runs/a"), "a", 5)):
+        assert find_run(None) == Path("runs/a")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"process": 1}', "other"])
@@ -150,23 +138,6 @@ def test_a_list_that_others_may_write_is_not_believed(state: Path) -> None:
     fleet = {"directory": "/", "run_id": "r", "nodes": 1, "process": process_mark(os.getpid())}
     (state / f"{platform.node()}-{os.getpid()}.json").write_bytes(orjson.dumps(fleet))
     assert running() == []
-
-
-def test_the_only_run_is_found_and_several_must_be_named(tmp_path: Path) -> None:
-    async def body() -> None:
-        with pytest.raises(SetupError, match="no fleet of yours runs"):
-            find_run(None, tmp_path)
-        for name in ("a", "b", "dead"):
-            (tmp_path / name).mkdir()
-        (tmp_path / "dead" / SOCKET).touch()
-        async with open_socket(tmp_path / "a", echo):
-            assert find_run(None, tmp_path) == tmp_path / "a"
-            async with open_socket(tmp_path / "b", echo):
-                with pytest.raises(UsageError, match="several fleets run"):
-                    find_run(None, tmp_path)
-                assert find_run(tmp_path / "b", tmp_path) == tmp_path / "b"
-
-    asyncio.run(body())
 
 
 def test_options_become_the_fault_that_a_file_would_hold() -> None:
@@ -217,6 +188,12 @@ def test_options_become_the_fault_that_a_file_would_hold() -> None:
         ("Partition", {"share": "some"}, "--share: 'some' is not a share"),
         ("Partition", {"share": "150%"}, "--share: 1.5 is not at most"),
         ("Partition", {"selector": "zone"}, "--selector: 'zone' is not KEY=VALUE"),
+        # An empty word is an option all the same: `--selector "$UNSET"` must not hit all nodes.
+        ("NodeDown", {"selector": ""}, "--selector: '' is not KEY=VALUE"),
+        ("NodeDown", {"share": ""}, "--share: "),
+        ("NodeDown", {"for_": ""}, "--for: "),
+        ("Partition", {"mode": ""}, "--mode: '' is not one of"),
+        ("NodeDown", {"every": ""}, "--every: '' is not a duration"),
     ],
 )
 def test_what_cannot_be_a_fault_is_refused_in_one_line(
@@ -228,7 +205,11 @@ def test_what_cannot_be_a_fault_is_refused_in_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
+def test_an_empty_list_of_nodes_is_none_of_them() -> None:
+    assert order_of("NodeDown", {**GIVEN, "nodes": ""})["fault"]["nodes"] == [""]
+
+
+async def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
     each = {"number": 3, "fault": "Partition Reset", "nodes": 5, "of": 20, "for_s": 12.4}
 
     async def answer(order: dict[str, Any]) -> dict[str, Any]:
@@ -236,21 +217,18 @@ def test_answers_are_shown_in_lines(tmp_path: Path) -> None:
             return {"told": f"{order['do']} it"}
         return {"active": [{**each, "left_s": 7.6}, {**each, "number": 12, "left_s": None}]}
 
-    async def body() -> None:
-        async with open_socket(tmp_path, answer):
-            assert await inject(tmp_path, {"do": "inject"}) == {"told": "inject it"}
-            assert await heal(tmp_path, "3", is_all=False) == {"told": "heal it"}
-            assert await heal(tmp_path, "", is_all=True) == {"told": "heal it"}
-            active = await heal(tmp_path, "", is_all=False)
-            assert isinstance(active, list)
-            assert [[*row_of(row).values()] for row in active] == [
-                [3, "Partition Reset", "5 of 20", "12 s", "8 s"],
-                [12, "Partition Reset", "5 of 20", "12 s", "until healed"],
-            ]
-            with pytest.raises(UsageError, match="one fault, or --all"):
-                await heal(tmp_path, "3", is_all=True)
-
-    asyncio.run(body())
+    async with open_socket(tmp_path, answer):
+        assert await inject(tmp_path, {"do": "inject"}) == {"told": "inject it"}
+        assert await heal(tmp_path, "3", is_all=False) == {"told": "heal it"}
+        assert await heal(tmp_path, "", is_all=True) == {"told": "heal it"}
+        active = await heal(tmp_path, "", is_all=False)
+        assert isinstance(active, list)
+        assert [[*row_of(row).values()] for row in active] == [
+            [3, "Partition Reset", "5 of 20", "12 s", "8 s"],
+            [12, "Partition Reset", "5 of 20", "12 s", "until healed"],
+        ]
+        with pytest.raises(UsageError, match="one fault, or --all"):
+            await heal(tmp_path, "3", is_all=True)
 
 
 def test_the_options_are_those_that_are_read() -> None:

@@ -83,10 +83,6 @@ def explained(text: str, *choices: Path) -> str:
     return text_of(explain_files({"x": text}, tuple(ProfileChoice(str(each)) for each in choices)))
 
 
-def test_each_container_is_explained() -> None:
-    assert explained(PODS) == SHOP.strip()
-
-
 def test_programs_read_the_same_facts() -> None:
     shop, nightly = explain_files({"x": PODS}, ())
     assert [each["name"] for each in shop["containers"]] == ["wait", "mesh", "web", "live"]

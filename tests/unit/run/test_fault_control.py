@@ -1,20 +1,18 @@
-"""Faults of a run's own control plane whose ends meet, and orders with empty words."""
+"""Faults of a run's own control plane whose ends meet."""
 
 import asyncio
-from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from world.sim_clock import SimClock
 
 from fleet.clock import Draws
 from fleet.controlplane.controlplane import ControlPlane
-from fleet.errors import SetupError, UsageError
+from fleet.errors import SetupError
 from fleet.faults.fault import FaultSpec, read_fault
 from fleet.host.node_host import NodeHost
 from fleet.reactor.reactor import Reactor
-from fleet.run.control_socket import order_of
 from fleet.run.fault_control import FaultControl
 
 
@@ -58,89 +56,45 @@ def down(component: str, **more: str) -> FaultSpec:
     return read_fault("ComponentDown", {"component": component, **more})
 
 
-def played(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
-
-
-def test_a_component_whose_fault_ends_as_it_turns_runs() -> None:
+async def test_a_component_whose_fault_ends_as_it_turns_runs() -> None:
     """A busy loop finds both timers due at once; what has ended must not come again."""
-
-    async def play() -> None:
-        await control.inject(down("etcd", every="2s"), for_ns=1_000_000_000)
-        assert plane.down == {"etcd"}
-        loop, time = asyncio.get_running_loop(), asyncio.get_running_loop().time
-        loop.time = lambda: time() + 1.5  # type: ignore[method-assign]
-        for _ in range(20):
-            await asyncio.sleep(0)
-        await control.close()
-
     plane = Plane()
     control = control_of(plane)
-    played(play())
+    await control.inject(down("etcd", every="2s"), for_ns=1_000_000_000)
+    assert plane.down == {"etcd"}
+    loop, time = asyncio.get_running_loop(), asyncio.get_running_loop().time
+    loop.time = lambda: time() + 1.5  # type: ignore[method-assign]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await control.close()
     assert not plane.down
     assert not control.on()
 
 
-def test_a_fault_that_is_healed_as_the_run_ends_leaves_the_end_alone() -> None:
-    async def play() -> None:
-        await control.inject(down("etcd"))
-        await control.inject(down("kube-apiserver"))
-        await asyncio.gather(control.close(), control.heal(2))
-
+async def test_a_fault_that_is_healed_as_the_run_ends_leaves_the_end_alone() -> None:
     plane = Plane()
     control = control_of(plane)
-    played(play())
+    await control.inject(down("etcd"))
+    await control.inject(down("kube-apiserver"))
+    await asyncio.gather(control.close(), control.heal(2))
     assert not plane.down
 
 
 @pytest.mark.parametrize(
     ("error", "bugs"), [(SetupError("etcd does not start"), []), (LookupError("etcd"), ["etcd"])]
 )
-def test_what_goes_wrong_outside_of_an_order_is_logged_and_a_bug_is_counted(
+async def test_what_goes_wrong_outside_of_an_order_is_logged_and_a_bug_is_counted(
     error: Exception, bugs: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails() -> None:
         raise error
 
-    async def play() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: seen.append(*context["exception"].args))
-        control_of(Plane()).soon(fails())
-        for _ in range(3):
-            await asyncio.sleep(0)
-
     seen: list[str] = []
-    played(play())
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: seen.append(*context["exception"].args))
+    control_of(Plane()).soon(fails())
+    for _ in range(3):
+        await asyncio.sleep(0)
     assert seen == bugs
     logged = [] if bugs else ["a fault could not be healed: etcd does not start"]
     assert [each.getMessage() for each in caplog.records] == logged
-
-
-OPTIONS = (
-    *("selector", "zone", "nodes", "share", "for_", "by", "every", "mode", "component"),
-    *("condition", "status", "resource", "count", "heartbeats", "reason", "message"),
-)
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "problem"),
-    [
-        ("NodeDown", {"selector": ""}, "--selector: '' is not KEY=VALUE"),
-        ("NodeDown", {"share": ""}, "--share: "),
-        ("NodeDown", {"for_": ""}, "--for: "),
-        ("Partition", {"mode": ""}, "mode"),
-        ("NodeDown", {"every": ""}, "every"),
-    ],
-)
-def test_an_empty_word_is_no_option_that_was_left_out(
-    kind: str, given: dict[str, str], problem: str
-) -> None:
-    """`--selector "$UNSET"` must not hit all nodes."""
-    with pytest.raises(UsageError) as error:
-        order_of(kind, {**dict.fromkeys(OPTIONS), **given})
-    assert problem in str(error.value)
-
-
-def test_an_empty_list_of_nodes_is_none_of_them() -> None:
-    order = order_of("NodeDown", {**dict.fromkeys(OPTIONS), "nodes": ""})
-    assert order["fault"]["nodes"] == [""]

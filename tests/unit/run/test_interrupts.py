@@ -26,92 +26,74 @@ def send(number: int) -> None:
 
 
 @SIGNALS
-def test_the_first_cancels_a_preparation_which_is_undone(number: int) -> None:
-    async def prepared() -> list[str]:
-        interrupts, undone = Interrupts(), []
-        with interrupts.taken():
-            send(number)
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                await asyncio.sleep(0)  # undoing may take its time
-                undone.append("undone")
-        assert interrupts.is_early
-        assert interrupts.is_terminated is (number == signal.SIGTERM)
-        return undone
-
-    assert asyncio.run(prepared()) == ["undone"]
+async def test_the_first_cancels_a_preparation_which_is_undone(number: int) -> None:
+    interrupts, undone = Interrupts(), list[str]()
+    with interrupts.taken():
+        send(number)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # undoing may take its time
+            undone.append("undone")
+    assert interrupts.is_early
+    assert interrupts.is_terminated is (number == signal.SIGTERM)
+    assert undone == ["undone"]
 
 
 @SIGNALS
-def test_the_second_cancels_what_undoes(number: int) -> None:
-    async def undoing() -> Interrupts:
-        interrupts = Interrupts()
+async def test_the_second_cancels_what_undoes(number: int) -> None:
+    interrupts = Interrupts()
 
-        async def prepare() -> None:
+    async def prepare() -> None:
+        send(number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(ONE_WISH_S)
             send(number)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                await asyncio.sleep(ONE_WISH_S)
-                send(number)
-                await asyncio.Event().wait()
+            await asyncio.Event().wait()
 
-        with interrupts.taken(), pytest.raises(asyncio.CancelledError):
-            await prepare()
-        return interrupts
-
-    interrupts = asyncio.run(undoing())
+    with interrupts.taken(), pytest.raises(asyncio.CancelledError):
+        await prepare()
     assert interrupts.is_second
     assert not interrupts.is_early
 
 
 @SIGNALS
-def test_once_there_are_kubelets_the_first_ends_in_order(number: int) -> None:
-    async def running() -> None:
-        interrupts = Interrupts()
-        interrupts.is_preparing = False
-        with interrupts.taken():
-            send(number)
-            await interrupts.stop.wait()
-            assert not interrupts.is_second
-            assert not interrupts.is_early
-            await asyncio.sleep(ONE_WISH_S)
-            send(number)
-            with pytest.raises(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            assert interrupts.is_second
-
-    asyncio.run(running())
+async def test_once_there_are_kubelets_the_first_ends_in_order(number: int) -> None:
+    interrupts = Interrupts()
+    interrupts.is_preparing = False
+    with interrupts.taken():
+        send(number)
+        await interrupts.stop.wait()
+        assert not interrupts.is_second
+        assert not interrupts.is_early
+        await asyncio.sleep(ONE_WISH_S)
+        send(number)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        assert interrupts.is_second
 
 
 @SIGNALS
-def test_one_wish_may_come_as_two_signals(number: int) -> None:
+async def test_one_wish_may_come_as_two_signals(number: int) -> None:
     """timeout(1) signals a process and its group: the run ends in order all the same."""
-
-    async def running() -> None:
-        interrupts = Interrupts()
-        interrupts.is_preparing = False
-        with interrupts.taken():
-            interrupts.on_signal(number)
-            interrupts.on_signal(number)
-            await asyncio.sleep(0)
-            assert interrupts.stop.is_set()
-            assert not interrupts.is_second
-
-    asyncio.run(running())
+    interrupts = Interrupts()
+    interrupts.is_preparing = False
+    with interrupts.taken():
+        interrupts.on_signal(number)
+        interrupts.on_signal(number)
+        await asyncio.sleep(0)
+        assert interrupts.stop.is_set()
+        assert not interrupts.is_second
 
 
-def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
+async def test_a_hangup_that_nohup_ignores_stays_ignored() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    async def running() -> None:
-        interrupts = Interrupts()
-        with interrupts.taken():
-            os.kill(os.getpid(), signal.SIGHUP)
-            await asyncio.sleep(0.05)
-        assert not interrupts.stop.is_set()
-        assert not interrupts.is_early
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-    asyncio.run(running())
+    interrupts = Interrupts()
+    with interrupts.taken():
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0.05)
+    assert not interrupts.stop.is_set()
+    assert not interrupts.is_early
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -172,39 +172,40 @@ def play(story: Story, runs: int = 1) -> None:
     in_virtual_time(all_of_it())
 
 
-def test_nodes_are_served_as_they_come_and_left_as_they_go() -> None:
-    async def story(keeping: Keeping) -> None:
-        api = keeping.api
-        assert not keeping.keeper.is_settled.is_set()
-        assert await keeping.go_on() == []
-        assert keeping.keeper.is_settled.is_set()
-        assert keeping.host.aimed == [0]
-        assert b"labelSelector=pool%3Da" in api.selectors[0]
-        api.make("n-0")
-        assert await keeping.go_on() == ["serve n-0"]
-        api.take("n-0")
-        assert await keeping.go_on() == ["leave n-0"]
-        api.make("n-0")
-        assert await keeping.go_on() == ["serve n-0"]
-        api.make("n-0")  # nobody saw it go
-        assert await keeping.go_on() == ["leave n-0", "serve n-0"]
-        assert keeping.notes == []
-        assert keeping.host.aimed == [0], "what comes later is no part of the bring-up"
-
-    play(story)
+def told(story: Story) -> Callable[[], None]:
+    """Make a test of a story."""
+    return lambda: play(story)
 
 
-def test_what_goes_while_nobody_looks_is_left_and_the_rest_goes_on() -> None:
-    async def story(keeping: Keeping) -> None:
-        api = keeping.api
-        for name in ("n-0", "n-1"):
-            api.make(name)
-        assert sorted(await keeping.go_on()) == ["serve n-0", "serve n-1"]
-        api.lose()
-        del api.nodes["n-0"]
-        assert await keeping.go_on(60) == ["leave n-0"]
+@told
+async def test_nodes_are_served_as_they_come_and_left_as_they_go(keeping: Keeping) -> None:
+    api = keeping.api
+    assert not keeping.keeper.is_settled.is_set()
+    assert await keeping.go_on() == []
+    assert keeping.keeper.is_settled.is_set()
+    assert keeping.host.aimed == [0]
+    assert b"labelSelector=pool%3Da" in api.selectors[0]
+    api.make("n-0")
+    assert await keeping.go_on() == ["serve n-0"]
+    api.take("n-0")
+    assert await keeping.go_on() == ["leave n-0"]
+    api.make("n-0")
+    assert await keeping.go_on() == ["serve n-0"]
+    api.make("n-0")  # nobody saw it go
+    assert await keeping.go_on() == ["leave n-0", "serve n-0"]
+    assert keeping.notes == []
+    assert keeping.host.aimed == [0], "what comes later is no part of the bring-up"
 
-    play(story)
+
+@told
+async def test_what_goes_while_nobody_looks_is_left_and_the_rest_goes_on(keeping: Keeping) -> None:
+    api = keeping.api
+    for name in ("n-0", "n-1"):
+        api.make(name)
+    assert sorted(await keeping.go_on()) == ["serve n-0", "serve n-1"]
+    api.lose()
+    del api.nodes["n-0"]
+    assert await keeping.go_on(60) == ["leave n-0"]
 
 
 def test_a_keeper_that_begins_anew_serves_nobody_twice() -> None:
@@ -222,25 +223,23 @@ def test_a_keeper_that_begins_anew_serves_nobody_twice() -> None:
     play(story, runs=2)
 
 
-def test_a_node_of_another_is_told_once_and_left_alone() -> None:
-    async def story(keeping: Keeping) -> None:
-        api = keeping.api
-        api.renew("n-0")
-        api.make("n-0")
-        api.make("n-1", labels={"fleet.emulator/run": "r1"})
-        assert await keeping.go_on(60) == []
-        [told] = keeping.notes
-        assert told.startswith("2 Nodes match that are others': n-0 (its Lease is held by n-0), ")
-        assert told.endswith("n-1 (of run r1 of fleet) left alone, and not served")
-        api.lose()
-        assert await keeping.go_on(60) == []
-        assert len(keeping.notes) == 1
-        assert keeping.host.aimed == [0]
-        api.take("n-1")
-        api.make("n-1")
-        assert await keeping.go_on() == ["serve n-1"]
-
-    play(story)
+@told
+async def test_a_node_of_another_is_told_once_and_left_alone(keeping: Keeping) -> None:
+    api = keeping.api
+    api.renew("n-0")
+    api.make("n-0")
+    api.make("n-1", labels={"fleet.emulator/run": "r1"})
+    assert await keeping.go_on(60) == []
+    [told] = keeping.notes
+    assert told.startswith("2 Nodes match that are others': n-0 (its Lease is held by n-0), ")
+    assert told.endswith("n-1 (of run r1 of fleet) left alone, and not served")
+    api.lose()
+    assert await keeping.go_on(60) == []
+    assert len(keeping.notes) == 1
+    assert keeping.host.aimed == [0]
+    api.take("n-1")
+    api.make("n-1")
+    assert await keeping.go_on() == ["serve n-1"]
 
 
 @pytest.mark.parametrize(
@@ -298,47 +297,45 @@ def test_who_is_not_sure_looks_again(*, is_renewed: bool) -> None:
     play(story)
 
 
-def test_who_goes_before_the_second_look_is_not_served() -> None:
-    async def story(keeping: Keeping) -> None:
-        keeping.api.make("n-0", boot="a-machine")
-        assert await keeping.go_on(5) == []
-        keeping.api.take("n-0")
-        assert await keeping.go_on(60) == []
-        assert keeping.keeper.is_settled.is_set()
-        assert keeping.host.aimed == [0]
-
-    play(story)
+@told
+async def test_who_goes_before_the_second_look_is_not_served(keeping: Keeping) -> None:
+    keeping.api.make("n-0", boot="a-machine")
+    assert await keeping.go_on(5) == []
+    keeping.api.take("n-0")
+    assert await keeping.go_on(60) == []
+    assert keeping.keeper.is_settled.is_set()
+    assert keeping.host.aimed == [0]
 
 
-def test_no_more_are_served_than_may_be_and_who_waits_takes_the_next_place() -> None:
-    async def story(keeping: Keeping) -> None:
-        api = keeping.api
-        for number in range(4):
-            api.make(f"n-{number}")
-        assert sorted(await keeping.go_on()) == ["serve n-0", "serve n-1"]
-        assert keeping.notes == ["2 more Nodes match than --nodes 2 lets be served"]
-        assert keeping.host.aimed == [2]
-        api.take("n-3")  # it waited
-        assert await keeping.go_on() == []
-        api.take("n-0")
-        assert await keeping.go_on() == ["leave n-0", "serve n-2"]
-        assert len(keeping.notes) == 1
+@told
+async def test_no_more_are_served_than_may_be_and_who_waits_takes_the_next_place(
+    keeping: Keeping,
+) -> None:
+    api = keeping.api
+    for number in range(4):
+        api.make(f"n-{number}")
+    assert sorted(await keeping.go_on()) == ["serve n-0", "serve n-1"]
+    assert keeping.notes == ["2 more Nodes match than --nodes 2 lets be served"]
+    assert keeping.host.aimed == [2]
+    api.take("n-3")  # it waited
+    assert await keeping.go_on() == []
+    api.take("n-0")
+    assert await keeping.go_on() == ["leave n-0", "serve n-2"]
+    assert len(keeping.notes) == 1
 
-    play(story)
 
-
-def test_a_busy_server_is_spared_and_who_goes_meanwhile_is_not_served() -> None:
-    async def story(keeping: Keeping) -> None:
-        keeping.host.free = 0
-        keeping.api.make("n-0")
-        keeping.api.make("n-1")
-        assert await keeping.go_on() == []
-        keeping.api.take("n-0")
-        await asyncio.sleep(0.1)
-        keeping.host.free = 1
-        assert await keeping.go_on() == ["serve n-1"]
-
-    play(story)
+@told
+async def test_a_busy_server_is_spared_and_who_goes_meanwhile_is_not_served(
+    keeping: Keeping,
+) -> None:
+    keeping.host.free = 0
+    keeping.api.make("n-0")
+    keeping.api.make("n-1")
+    assert await keeping.go_on() == []
+    keeping.api.take("n-0")
+    await asyncio.sleep(0.1)
+    keeping.host.free = 1
+    assert await keeping.go_on() == ["serve n-1"]
 
 
 def test_a_failure_ends_the_keeper_with_its_own_reason() -> None:

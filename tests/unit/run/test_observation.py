@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from fleet.report.control_plane import (
 from fleet.report.display import LiveFigures
 from fleet.report.meter import Meter
 from fleet.report.record import judged
-from fleet.report.report import RunFigures
+from fleet.report.report import RunFigures, ServiceLevel
 from fleet.report.service_levels import DEFAULTS
 from fleet.run.fault_control import FaultControl
 from fleet.run.observation import Observation
@@ -30,6 +31,8 @@ from fleet.run.scenario_player import ScenarioPlayer
 
 ON_DASHBOARD = Settings.from_options(dashboard=True)
 BOUNDS = [0.1, 1.0, 2.0, math.inf]
+Stand = tuple[int, int, float] | Callable[[], Awaitable[None]]
+"""How many nodes are wanted and Ready for how many seconds, or what happens in between."""
 
 
 class Server:
@@ -85,13 +88,14 @@ class Watched:
             for _ in range(20):
                 await asyncio.get_running_loop().run_in_executor(None, lambda: None)
 
-    def play(self, acts: Callable[[], Coroutine[None, None, None]]) -> RunFigures:
+    def play(self, *stands: Stand) -> RunFigures:
         """Play a run on a dashboard, to its end; return how it was judged."""
 
         async def body() -> None:
             following = asyncio.ensure_future(self.seen.follow())
             await asyncio.get_running_loop().run_in_executor(None, lambda: None)
-            await acts()
+            for each in stands:
+                await (self.stand(*each) if isinstance(each, tuple) else each())
             await self.seen.over()
             following.cancel()
 
@@ -100,86 +104,64 @@ class Watched:
         return judged([self.seen.record(figures, ON_DASHBOARD, {}, is_over=True)])
 
 
-def test_a_run_on_a_dashboard_has_a_steady_part_and_is_judged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
+
+
+def steady(figures: RunFigures) -> list[tuple[float, float | None]]:
+    return [(each.from_s, each.until_s) for each in figures.phases if each.name == "steady"]
+
+
+def level_of(figures: RunFigures, sli: str) -> ServiceLevel:
+    [level] = [each for each in figures.slis if each.sli == sli]
+    return level
+
+
+def test_a_run_on_a_dashboard_has_a_steady_part_and_is_judged(run: Watched) -> None:
     """It had none, so that no run on a dashboard could fail."""
-    run = Watched(monkeypatch)
-
-    async def acts() -> None:
-        await run.stand(10, 4, 20)
-        await run.stand(10, 10, 90)
-        await run.stand(0, 10, 5)  # Stop: they are removed
-        await run.stand(0, 0, 600)
-
-    figures = run.play(acts)
-    steady = [(each.from_s, each.until_s) for each in figures.phases if each.name == "steady"]
-    assert steady == [(20.0, 110.0)]
-    [level] = [each for each in figures.slis if each.sli == "MutatingApiCallLatency"]
+    figures = run.play((10, 4, 20), (10, 10, 90), (0, 10, 5), (0, 0, 600))  # Stop removes them
+    assert steady(figures) == [(20.0, 110.0)]
+    level = level_of(figures, "MutatingApiCallLatency")
     assert (level.samples, level.judged, level.met) == (150, True, False)
     assert figures.judgement().outcome == "fail"
 
 
-def test_what_a_server_counted_before_it_was_started_again_is_judged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_server_counted_before_it_was_started_again_is_judged(run: Watched) -> None:
     """A run passed by the calls after the last restart of its API server alone."""
-    run = Watched(monkeypatch)
 
-    async def acts() -> None:
-        await run.stand(10, 4, 20)
-        await run.stand(10, 10, 60)
+    async def start_again() -> None:
         await run.server.sample()
         run.server.began_s = run.now_s
-        await run.stand(10, 10, 30)
 
-    [level] = [each for each in run.play(acts).slis if each.sli == "MutatingApiCallLatency"]
+    figures = run.play((10, 4, 20), (10, 10, 60), start_again, (10, 10, 30))
+    level = level_of(figures, "MutatingApiCallLatency")
     assert (level.samples, level.met) == (150, False)
 
 
-def test_the_longest_of_several_numbers_of_nodes_is_judged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = Watched(monkeypatch)
-
-    async def acts() -> None:
-        await run.stand(5, 5, 30)
-        await run.stand(10, 5, 7)
-        await run.stand(10, 10, 70)
-        await run.stand(20, 20, 40)
-        await run.stand(20, 19, 10)  # one is NotReady, which the server may be to blame for
-
-    figures = run.play(acts)
-    steady = [(each.from_s, each.until_s) for each in figures.phases if each.name == "steady"]
-    assert steady == [(37.0, 107.0)]
+def test_the_longest_of_several_numbers_of_nodes_is_judged(run: Watched) -> None:
+    lost_one = (20, 19, 10)  # NotReady, which the server may be to blame for
+    figures = run.play((5, 5, 30), (10, 5, 7), (10, 10, 70), (20, 20, 40), lost_one)
+    assert steady(figures) == [(37.0, 107.0)]
 
 
-def test_pods_that_prepare_a_run_are_no_samples_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pods_that_prepare_a_run_are_no_samples_of_it(run: Watched) -> None:
     """200 slow starts in a burst load the nodes; 120 quick ones come in use."""
-    run = Watched(monkeypatch)
     player = SimpleNamespace(prepares=True, phases=list, expectations=list, progress=str)
     run.seen._player = cast("ScenarioPlayer", player)
-    starts = run.counts.pod_start_sli
 
-    async def acts() -> None:
-        for _ in range(200):
-            starts.record(9_000_000)
-        await run.stand(10, 10, 100)
-        for _ in range(120):
-            starts.record(1_000_000)
+    async def start_pods(count: int, us: int) -> None:
+        for _ in range(count):
+            run.counts.pod_start_sli.record(us)
 
-    figures = run.play(acts)
-    [level] = [each for each in figures.slis if each.sli == "PodStartupLatency"]
+    figures = run.play(
+        partial(start_pods, 200, 9_000_000), (10, 10, 100), partial(start_pods, 120, 1_000_000)
+    )
+    level = level_of(figures, "PodStartupLatency")
     assert (level.samples, level.judged, level.met) == (120, True, True)
 
 
-def test_a_dashboard_that_is_never_still_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Watched(monkeypatch)
-
-    async def acts() -> None:
-        for nodes in range(1, 9):
-            await run.stand(nodes, nodes - 1, 10)
-
-    figures = run.play(acts)
+def test_a_dashboard_that_is_never_still_is_not_judged(run: Watched) -> None:
+    figures = run.play(*((nodes, nodes - 1, 10) for nodes in range(1, 9)))
     assert [each.name for each in figures.phases] == ["bring-up"]
     assert figures.judgement().outcome == "not-judged"

@@ -22,10 +22,7 @@ from fleet.controlplane.binaries import Binaries
 from fleet.controlplane.options import ControlPlaneInfo
 from fleet.errors import RunInterruptedError, SetupError, UsageError
 from fleet.host.node_host import NodeHost
-from fleet.host.observed_nodes import NOT_READY_TAINT, Readiness
 from fleet.host.siblings import Siblings
-from fleet.k8s.effects import WatchEvent, WatchKind
-from fleet.k8s.pods import EventType, NodeCondition, NodeView
 from fleet.profile.settings import Settings
 from fleet.report.display import Display, LiveFigures, ask_on_terminal
 from fleet.report.meter import Meter
@@ -137,13 +134,10 @@ def test_a_command_is_found_on_the_path_that_it_will_have(tmp_path: Path) -> Non
         check_command(("suite",), {"PATH": "/none"})
 
 
-def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
-    async def refused() -> None:
-        path = tmp_path / "runs" / "one"
-        await make_run(kubeconfig=tmp_path / "none", run_dir=path).run()
-
+async def test_a_refused_run_leaves_no_directory(tmp_path: Path) -> None:
+    run = make_run(kubeconfig=tmp_path / "none", run_dir=tmp_path / "runs" / "one")
     with pytest.raises(UsageError, match="no such file"):
-        asyncio.run(refused())
+        await run.run()
     assert not list(tmp_path.iterdir())
 
 
@@ -167,16 +161,10 @@ def test_keys_of_a_profile_without_effect_are_told_once_by_the_first_process(
         assert shown.getvalue().count(told) == count
 
 
-def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
+async def test_a_run_directory_is_used_once(tmp_path: Path) -> None:
     (tmp_path / "summary.json").touch()
-
-    async def again() -> None:
-        await make_run(kubeconfig=tmp_path / "none", run_dir=tmp_path).run()
-
     with pytest.raises(UsageError, match="already holds a run"):
-        asyncio.run(again())
-    with pytest.raises(SetupError):
-        asyncio.run(make_run(context="c", run_dir=Path("/dev/null/x")).run())
+        await make_run(kubeconfig=tmp_path / "none", run_dir=tmp_path).run()
 
 
 @pytest.fixture
@@ -241,31 +229,6 @@ def test_progress_is_told_ten_times() -> None:
     assert is_tenth(5000, 5000)
 
 
-def test_ready_is_what_the_watch_shows_without_the_taint() -> None:
-    readiness = Readiness(2)
-
-    def see(name: str, status: str, *taints: str, kind: EventType = EventType.MODIFIED) -> None:
-        marks = tuple((key, "", "NoSchedule") for key in taints)
-        ready = NodeCondition("Ready", status)
-        view = NodeView(name, "", "", False, (), {}, marks, (ready,), ())  # noqa: FBT003
-        readiness.on_event(WatchEvent(WatchKind.NODE, kind, view, "", ""))
-
-    see("a", "True", NOT_READY_TAINT)
-    see("b", "False")
-    assert not readiness.ready
-    see("a", "True", "other")
-    assert readiness.ready == {"a"}
-    assert not readiness.all_ready.is_set()
-    see("b", "True")
-    assert readiness.all_ready.is_set()
-    assert readiness.ready_at_ns
-    see("a", "Unknown")
-    assert (readiness.ready, readiness.ever_not_ready) == ({"b"}, {"a"})
-    see("b", "True", kind=EventType.DELETED)
-    assert not readiness.ready
-    assert readiness.ever_not_ready == {"a"}  # a deletion is no failure of the node
-
-
 def test_only_the_first_shard_is_held_to_the_levels_of_a_file(tmp_path: Path) -> None:
     """It looks at the control plane; a pod that cannot judge would end with 4."""
     slo = tmp_path / "slo.yaml"
@@ -328,7 +291,7 @@ def test_ready_nodes_of_other_processes_count_once(options: dict[str, object], r
     assert asyncio.run(run._answer({"do": "ready"})) == {"ready": ready}
 
 
-def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
+async def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its nodes are never known to be all there: a dashboard decides how many there are."""
@@ -354,10 +317,6 @@ def test_another_process_on_a_dashboard_takes_part_in_faults_of_the_run(
     run._directory = cast("RunDirectory", SimpleNamespace(path=Path()))
     follow = asyncio.Event().wait
     run._observation = cast("Observation", SimpleNamespace(follow=follow))
-
-    async def play() -> None:
-        await run._serve_dashboard(0, None)
-        await run._background.stop()
-
-    asyncio.run(play())
+    await run._serve_dashboard(0, None)
+    await run._background.stop()
     assert seen == [True]

@@ -125,17 +125,16 @@ def test_what_cannot_be_is_refused(sizes: tuple[Size | None, ...], nodes: int, s
         Shards(*sizes).scale(nodes)
 
 
-def test_the_runs_of_a_cluster_are_listed() -> None:
-    shards = Shards(Size(20, 50, 20))
-    [row] = asyncio.run(rows_of(shards.api))
-    assert (row["run"], row["nodes"], row["verdict"], row["where"]) == ("big", "0", "-", "cluster")
-
-
 @pytest.mark.parametrize(
-    ("content", "verdict"), [(b"of another version", "-"), (dump(RECORDED), "not-judged")]
+    ("content", "verdict"),
+    [(b"", "-"), (b"of another version", "-"), (dump(RECORDED), "not-judged")],
 )
-def test_a_record_that_cannot_be_read_hides_no_run(content: bytes, verdict: str) -> None:
+def test_runs_are_listed_and_a_record_that_cannot_be_read_hides_none(
+    content: bytes, verdict: str
+) -> None:
     shards = Shards(Size(20, 50, 20))
-    asyncio.run(keep_record(shards.api, "big", "fleet-record-big", {RECORD: packed(content)}))
+    if content:
+        asyncio.run(keep_record(shards.api, "big", "fleet-record-big", {RECORD: packed(content)}))
     [row] = asyncio.run(rows_of(shards.api))
-    assert (row["run"], row["verdict"]) == ("big", verdict)
+    assert (row["run"], row["nodes"], row["where"]) == ("big", "0", "cluster")
+    assert row["verdict"] == verdict

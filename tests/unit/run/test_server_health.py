@@ -40,7 +40,7 @@ def looked(
 @pytest.mark.parametrize(
     ("refused", "is_sick"), [(0, False), (19, False), (20, False), (21, True), (100, True)]
 )
-def test_a_share_of_refusals_over_the_limit_ends_the_run(refused: int, is_sick: bool) -> None:  # noqa: FBT001
+def test_a_share_of_refusals_over_the_limit_ends_the_run(refused: int, *, is_sick: bool) -> None:
     at_s, reason = looked(lambda _now_s: (100, refused))
     assert bool(reason) is is_sick
     if is_sick:
@@ -122,23 +122,19 @@ class SickApi:
         return self.now_s
 
 
-def test_a_run_is_told_to_stop_once_and_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_is_told_to_stop_once_and_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_health, "LOOK_S", 0)
     monkeypatch.setattr(server_health, "READYZ_EVERY_S", 5.0)
     reasons: list[str] = []
     api = SickApi()
     reactor = SimpleNamespace(agents=None)
     host = SimpleNamespace(reactor=reactor, counts=SimpleNamespace(requests=Requests()))
-
-    async def test() -> None:
-        rules = StopRules(readyz_ns=10 * S)
-        watching = cast("NodeHost", host)
-        await watch_health(cast("Api", api), watching, rules, reasons.append, api.clock)
-        assert len(asyncio.all_tasks()) <= 2
-        await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(test())
+    rules = StopRules(readyz_ns=10 * S)
+    watching = cast("NodeHost", host)
+    await watch_health(cast("Api", api), watching, rules, reasons.append, api.clock)
+    assert len(asyncio.all_tasks()) <= 2
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == 1
     assert reasons == ["/readyz of the API server answered 500 for 10s (--stop-if)"]
     assert api.asked == 1
 

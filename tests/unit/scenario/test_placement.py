@@ -108,8 +108,21 @@ def test_custom_resources_are_placed_where_the_file_says_and_refused_elsewhere()
         PLACEMENT.placed(JOBS, ("spec.replicas",))
 
 
-def custom(spec: Json) -> Json:
-    return {"apiVersion": "x.io/v1", "kind": "X", "metadata": {"name": "x"}, "spec": spec}
+def custom(spec: str) -> Json:
+    return object_of(f"{{apiVersion: x.io/v1, kind: X, metadata: {{name: x}}, spec: {spec}}}")
+
+
+def object_of(text: str) -> Json:
+    found: Json = yaml.safe_load(text)
+    return found
+
+
+BINDING = object_of("{apiVersion: v1, kind: Binding, metadata: {name: p}, target: {}}")
+NAMESPACE = object_of("{apiVersion: v1, kind: Namespace, metadata: {name: n}}")
+DEFINITION = object_of(
+    "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: c}}"
+)
+OF_OTHERS = "what others put in it would be deleted with it"
 
 
 @pytest.mark.parametrize(
@@ -118,27 +131,14 @@ def custom(spec: Json) -> Json:
         (JOBS, "podTemplates"),
         (of_kind("", "PodTemplate", "template", POD), "PodTemplate"),
         (of_kind("other.io", "Deployment", "spec.template", POD), "spec.template"),
-        (custom({"templates": [{"name": "a", "container": {}}]}), r"spec.templates\[0\].container"),
-        (custom({"podTemplate": {"metadata": {}}}), "spec.podTemplate"),
-        (custom({"template": {"spec": {"domain": {}}}}), "spec.template"),
-        (custom({"image": "server:1"}), "spec.image"),
+        (custom("{templates: [{name: a, container: {}}]}"), r"spec.templates\[0\].container"),
+        (custom("{podTemplate: {metadata: {}}}"), "spec.podTemplate"),
+        (custom("{template: {spec: {domain: {}}}}"), "spec.template"),
+        (custom("{image: 'server:1'}"), "spec.image"),
         (of_kind("", "Pod", "", {**POD, "nodeName": "machine-1"}), "nodeName machine-1 is not"),
-        (
-            {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {}},
-            "Binding sends a pod to a node",
-        ),
-        (
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}},
-            "what others put in it would be deleted with it",
-        ),
-        (
-            {
-                "apiVersion": "apiextensions.k8s.io/v1",
-                "kind": "CustomResourceDefinition",
-                "metadata": {"name": "c"},
-            },
-            "what others put in it would be deleted with it",
-        ),
+        (BINDING, "Binding sends a pod to a node"),
+        (NAMESPACE, OF_OTHERS),
+        (DEFINITION, OF_OTHERS),
         (of_kind("", "Pod", "", {**POD, "tolerations": {"a": 1}}), "tolerations are a list"),
     ],
 )
@@ -150,13 +150,8 @@ def test_what_might_run_on_a_machine_is_refused(manifest: Json, told: str) -> No
 @pytest.mark.parametrize(
     "manifest",
     [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": "c"},
-            "data": {"image": "a"},
-        },
-        custom({"size": 3, "issuer": {"name": "a"}}),
+        object_of("{apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {image: a}}"),
+        custom("{size: 3, issuer: {name: a}}"),
         of_kind("", "Pod", "", {**POD, "nodeName": "fleet-00000"}),
     ],
 )
@@ -192,22 +187,18 @@ spec:
 """
 
 
-def test_a_refusal_names_the_file_and_the_phase() -> None:
-    player = ScenarioPlayer(
-        parse(
-            SCENARIO.replace("MANIFEST", yaml.safe_dump(JOBS, default_flow_style=True)), "s.yaml"
-        ),
-        Path("s.yaml"),
-    )
-    with pytest.raises(UsageError, match=r"s\.yaml: spec\.phases\[0\]: PyTorchJob"):
-        player.place(PLACEMENT)
-
-
-def test_a_path_that_leads_nowhere_is_refused() -> None:
-    text = SCENARIO.replace("MANIFEST", yaml.safe_dump(JOBS, default_flow_style=True).strip())
-    text = text.replace("[{manifest:", "[{podTemplates: [spec.worker], manifest:")
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("", r"s\.yaml: spec\.phases\[0\]: PyTorchJob"),
+        ("podTemplates: [spec.worker], ", r"podTemplates: no object has spec\.worker"),
+    ],
+)
+def test_a_refusal_names_the_file_and_the_phase_or_the_path(where: str, told: str) -> None:
+    manifest = yaml.safe_dump(JOBS, default_flow_style=True).strip()
+    text = SCENARIO.replace("[{manifest: MANIFEST", f"[{{{where}manifest: {manifest}")
     player = ScenarioPlayer(parse(text, "s.yaml"), Path("s.yaml"))
-    with pytest.raises(UsageError, match=r"podTemplates: no object has spec\.worker"):
+    with pytest.raises(UsageError, match=told):
         player.place(PLACEMENT)
 
 
