@@ -181,44 +181,6 @@ def test_a_user_of_one_request_is_a_literal() -> None:
         assert client.fields(block)["impersonate-user"] == user.decode()
 
 
-def test_a_rotated_token_replaces_the_old_one() -> None:
-    client = Client()
-    client.send()
-    client.fields(client.written()[0][3])
-    client.http2.outbound.use_plan(hpack.HeaderPlan(b"h", b"Bearer new", b"agent", b"accept"))
-    for _ in range(2):
-        client.send()
-        assert client.fields(client.written()[0][3])["authorization"] == "Bearer new"
-
-
-def test_the_peers_table_size_is_honoured() -> None:
-    client = Client()
-    client.send()
-    client.fields(client.written()[0][3])
-    client.feed(settings_frame(table=100))
-    client.decoder.max_allowed_table_size = 100
-    client.written()
-    for _ in range(2):
-        client.send()
-        assert client.fields(client.written()[0][3])["authorization"] == "Bearer t"
-    client.feed(settings_frame(table=65536))
-    assert client.http2.outbound._table_bytes == 4096
-
-
-def test_a_first_block_above_the_frame_size_is_continued() -> None:
-    client = Client(token=b"Bearer " + b"t" * 40_000)
-    client.send(PUT)
-    written = client.written()
-    assert [frame[:2] for frame in written] == [
-        (HEADERS, 0),
-        (CONTINUATION, 0),
-        (CONTINUATION, END_HEADERS),
-        (DATA, END_STREAM),
-    ]
-    block = b"".join(frame[3] for frame in written[:3])
-    assert client.fields(block)["authorization"].endswith("t" * 100)
-
-
 TRANSCRIPT = (
     settings_frame(streams=250, frame=16384)
     + raw(SETTINGS, ACK, 0)
@@ -366,15 +328,6 @@ def test_a_body_waits_for_the_windows() -> None:
     assert client.http2.outbound.uploads is None
 
 
-def test_a_large_body_is_split_into_frames() -> None:
-    client = Client()
-    client.feed(settings_frame(window=2**20), widen(0, 2**20))
-    client.written()
-    client.send(PUT._replace(body=b"x" * 40_000))
-    written = client.written()[1:]
-    assert [(len(frame[3]), frame[1]) for frame in written] == [(16384, 0), (16384, 0), (7232, 1)]
-
-
 def test_an_early_answer_stops_the_upload() -> None:
     client = Client()
     client.feed(settings_frame(window=1))
@@ -487,17 +440,6 @@ def test_a_peer_that_asks_and_does_not_read() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         client.feed(*(raw(PING, 0, 0, bytes(8)) * 1000 for _ in range(100)))
     assert caught.value.code == ErrorCodes.ENHANCE_YOUR_CALM
-
-
-def test_a_ping_and_a_goodbye() -> None:
-    client = Client()
-    client.http2.outbound.ping()
-    client.feed(raw(PING, ACK, 0, b"fleetfle"))
-    client.http2.outbound.say_goodbye(1)
-    assert client.written() == [
-        (PING, 0, 0, b"fleetfle"),
-        (GOAWAY, 0, 0, bytes(7) + b"\x01"),
-    ]
 
 
 CODE = ErrorCodes
