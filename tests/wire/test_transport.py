@@ -127,6 +127,10 @@ class Harness:
         self.seen.clear()
         return dict(found)
 
+    async def answer(self, token: object = "a") -> Response:
+        """Wait until one request is answered, and return the answer."""
+        return (await self.answers(1))[token]
+
     def responses(self) -> list[tuple[object, Response]]:
         return [(token, entry) for token, entry in self.seen if isinstance(entry, Response)]
 
@@ -202,9 +206,9 @@ def on_a_peer(
 @on_a_peer()
 async def test_requests_share_one_connection(harness: Harness) -> None:
     harness.send()
-    first = await harness.answers(1)
-    assert first["a"].code == 200
-    assert first["a"].body == b"ok"
+    answer = await harness.answer()
+    assert answer.code == 200
+    assert answer.body == b"ok"
     harness.send(Request(b"PUT", b"/bytes", b"{}", ContentType.JSON), "put")
     harness.send(Request(b"GET", b"/status?code=429&retry=7"), "busy")
     harness.send(Request(b"POST", b"/status?code=201"), "created")
@@ -324,8 +328,7 @@ async def test_goaway_drains_watches_and_sends_the_unseen_again(harness: Harness
     harness.send(WATCH, "w2")
     await harness.opened(2)
     harness.send(Request(b"GET", b"/last"), "last")
-    answers = await harness.answers(1)
-    assert answers["last"].code == 200
+    assert (await harness.answer("last")).code == 200
     assert [r.connection for r in harness.peer.requests] == [0, 0, 0, 1]
     old = harness.peer.connections[0]
     harness.peer.call(lambda: old.more(1, b"still here"))
@@ -357,8 +360,7 @@ async def test_what_is_sent_away_again_waits_longer_each_time(harness: Harness) 
     harness.sweep(1.9)
     assert (len(harness.peer.connections), harness.streams()) == (3, 0)
     harness.sweep(0.1)
-    answers = await harness.answers(1)
-    assert answers["created"].code == 201
+    assert (await harness.answer("created")).code == 201
     assert (len(harness.peer.connections), harness.stats.retries) == (4, 3)
 
 
@@ -369,8 +371,7 @@ async def test_what_is_sent_away_eight_times_fails(harness: Harness) -> None:
     for times in range(2, 9):  # the second time at once
         await spin(lambda: harness.stats.goaways == times)  # noqa: B023 - awaited here
         harness.sweep(64)
-    answers = await harness.answers(1)
-    assert answers["created"].failure is Failure.LOST
+    assert (await harness.answer("created")).failure is Failure.LOST
     assert harness.stats.retries == 7
 
 
@@ -412,8 +413,7 @@ def goes_and_closes(connection: PeerConnection, request: Received) -> None:
 @on_a_peer(goes_and_closes)
 async def test_a_goaway_and_the_end_in_one_read(harness: Harness) -> None:
     harness.send()
-    answers = await harness.answers(1)
-    assert answers["a"].code == 200  # it was not processed, so it was sent once more
+    assert (await harness.answer()).code == 200  # it was not processed, so it was sent once more
     assert (harness.stats.goaways, harness.stats.retries) == (1, 1)
     assert len(harness.peer.connections) == 2
 
@@ -427,8 +427,7 @@ async def test_a_lost_connection_answers_for_everything(harness: Harness) -> Non
     answers = await harness.answers(2)
     assert {answer.failure for answer in answers.values()} == {Failure.LOST}
     harness.send()
-    answers = await harness.answers(1)
-    assert answers["a"].code == 200
+    assert (await harness.answer()).code == 200
     assert len(harness.peer.connections) == 2
 
 
@@ -475,11 +474,9 @@ async def test_requests_time_out_wherever_they_are(harness: Harness) -> None:
     harness.sweep(0.9)
     assert harness.responses() == []
     harness.sweep(0.2)
-    answers = await harness.answers(1)
-    assert answers["short"].failure is Failure.TIMEOUT
+    assert (await harness.answer("short")).failure is Failure.TIMEOUT
     harness.sweep(5)
-    answers = await harness.answers(1)
-    assert answers["long"].failure is Failure.TIMEOUT
+    assert (await harness.answer("long")).failure is Failure.TIMEOUT
     harness.send()
     await harness.answers(1)
     assert [code for _, code in harness.peer.connections[0].resets] == [ErrorCode.CANCEL] * 2
@@ -521,9 +518,9 @@ async def test_pings_are_sent_when_idle_and_missed_when_lost(harness: Harness) -
     harness.sweep(14)
     assert harness.responses() == []
     harness.sweep(2)
-    answers = await harness.answers(1)
-    assert answers["w"].failure is Failure.SILENT
-    assert answers["w"].detail == "the server did not answer a ping"
+    answer = await harness.answer("w")
+    assert answer.failure is Failure.SILENT
+    assert answer.detail == "the server did not answer a ping"
     assert harness.stats.pings_lost == 1
 
 
@@ -594,8 +591,7 @@ async def test_what_is_abandoned_is_not_answered_and_a_hang_up_dials_anew(harnes
     }
     assert harness.stats.connections == 0
     harness.send(GET, "next")
-    answers = await harness.answers(1)
-    assert answers["next"].code == 200
+    assert (await harness.answer("next")).code == 200
     assert harness.stats.dials == 2
     assert len(harness.peer.connections) == 2
 
@@ -727,7 +723,7 @@ def test_a_pool_with_all_its_connections_full_says_so(
             harness.send(GET._replace(timeout_ns=5 * S), f"held {number}", pool=2)
         assert harness.stats.own_limits == {STREAMS: 3}
         harness.send(GET, "other", pool=1)  # calls of another pool do not wait
-        assert (await harness.answers(1))["other"].code == 200
+        assert (await harness.answer("other")).code == 200
         harness.sweep(6)
         late = await harness.answers(3)
         assert {each.failure for each in late.values()} == {Failure.OWN_LIMIT}
@@ -758,7 +754,7 @@ async def test_a_dial_that_fails_here_is_no_failure_of_the_server(
 
     monkeypatch.setattr(Connection, "begin", begin)
     harness.send(GET, "a")
-    answer = (await harness.answers(1))["a"]
+    answer = await harness.answer()
     assert harness.stats.own_limits == ({limit: 1} if limit else {})
     assert (answer.failure is Failure.OWN_LIMIT) is bool(limit)
     assert harness.stats.dial_failures == 1
@@ -850,8 +846,7 @@ def test_dials_go_round_all_addresses_and_past_dead_ones(certificate: Certificat
         async with named(certificate, found, 8) as harness:
             for pool in range(1, 9):
                 harness.send(token=pool, pool=pool)
-                answers = await harness.answers(1)
-                assert answers[pool].code == 200
+                assert (await harness.answer(pool)).code == 200
             assert harness.stats.dial_failures == 0
             assert sorted((len(one.connections), len(other.connections))) == [4, 4]
 
@@ -864,17 +859,16 @@ def test_a_server_that_moves_is_found_by_its_name(certificate: Certificate) -> N
         found = [four(free_port())]
         async with named(certificate, found, 3) as harness:
             harness.send(token="early")
-            answers = await harness.answers(1)
-            assert answers["early"].failure is Failure.DIAL
+            assert (await harness.answer("early")).failure is Failure.DIAL
             found[:] = [four(old.port)]
             harness.now_ns += LOOK_UPS_NS_MIN  # a dial has failed: at once, as it were
             harness.send(token="now")
-            assert (await harness.answers(1))["now"].code == 200
+            assert (await harness.answer("now")).code == 200
             found[:] = [four(new.port)]
             for after_ns, peer in ((TTL_NS - 1, old), (1, new)):
                 harness.now_ns += after_ns
                 harness.send(token="later", pool=2 + (peer is new))
-                assert (await harness.answers(1))["later"].code == 200
+                assert (await harness.answer("later")).code == 200
                 assert len(peer.connections) == 1 + (peer is old)
             assert len(old.connections) == 2  # a connection that is up is kept
 
@@ -894,10 +888,10 @@ def test_a_silent_address_costs_its_part_of_the_time_once(certificate: Certifica
                 await spin(lambda: connection.state is ConnectionState.HANDSHAKE)
                 assert connection.limit_ns - harness.now_ns == 10 * S  # of the handshake
                 harness.sweep(11)
-                assert (await harness.answers(1))["a"].code == 200
+                assert (await harness.answer()).code == 200
                 for pool in (2, 2):
                     harness.send(token="b", pool=pool)
-                    assert (await harness.answers(1))["b"].code == 200
+                    assert (await harness.answer("b")).code == 200
                 assert len(peer.connections) == 2
 
     with Peer(certificate, by_path) as peer:
@@ -916,9 +910,9 @@ def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
             harness.sweep(9)
             assert harness.responses() == []
             harness.sweep(2)
-            answers = await harness.answers(1)
-            assert answers["a"].failure is Failure.UNREACHABLE
-            assert answers["a"].detail.endswith("TLS handshake timed out")
+            answer = await harness.answer()
+            assert answer.failure is Failure.UNREACHABLE
+            assert answer.detail.endswith("TLS handshake timed out")
             await harness.transport.close()
 
     run(body())
@@ -944,8 +938,7 @@ def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
             if reads_first:
                 accepted.recv(1 << 16)
             accepted.close()
-            answers = await harness.answers(1)
-            assert answers["a"].failure is Failure.LOST
+            assert (await harness.answer()).failure is Failure.LOST
             await harness.transport.close()
 
     run(body())
@@ -959,19 +952,16 @@ async def test_a_server_whose_certificate_changes(harness: Harness, tmp_path: Pa
     await harness.opened(1)
     harness.peer.context.load_cert_chain(other.certificate, other.key)
     harness.send()
-    answers = await harness.answers(1)
-    assert answers["a"].code == 200
+    assert (await harness.answer()).code == 200
     harness.peer.call(harness.peer.connections[0].drop)
-    answers = await harness.answers(1)
-    assert answers["w"].failure is Failure.LOST
+    assert (await harness.answer("w")).failure is Failure.LOST
     harness.send()
-    answers = await harness.answers(1)
-    assert answers["a"].failure is Failure.UNUSABLE
-    assert "TLS: the server's certificate is not trusted" in answers["a"].detail
+    answer = await harness.answer()
+    assert answer.failure is Failure.UNUSABLE
+    assert "TLS: the server's certificate is not trusted" in answer.detail
     harness.peer.context.load_cert_chain(harness.certificate.certificate, harness.certificate.key)
     harness.send()
-    answers = await harness.answers(1)
-    assert answers["a"].code == 200
+    assert (await harness.answer()).code == 200
 
 
 @on_a_peer()
@@ -981,8 +971,7 @@ async def test_a_reset_before_the_flush_is_sent_again(harness: Harness) -> None:
     harness.peer.call(harness.peer.connections[0].drop)
     harness.send(GET, "b")  # queued on a connection whose end we have not seen yet
     await harness.until(lambda: harness.stats.retries == 1)
-    answers = await harness.answers(1)
-    assert answers["b"].code == 200
+    assert (await harness.answer("b")).code == 200
 
 
 CONNECTIONS = 500
@@ -1099,7 +1088,6 @@ async def test_a_node_shows_its_own_certificate_and_one_without_is_turned_away(
             if harness.transport._delayed:  # turned away before the request was written
                 harness.sweep(64)
             await asyncio.sleep(0.001)
-    answers = await harness.answers(1)
-    assert answers["a"].failure is Failure.LOST
+    assert (await harness.answer()).failure is Failure.LOST
     harness.send(pool=2)
-    assert (await harness.answers(1))["a"].code == 200
+    assert (await harness.answer()).code == 200
