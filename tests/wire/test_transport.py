@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import inspect
 import os
 import selectors
 import socket
@@ -30,6 +29,7 @@ from peer import (
     make_certificate,
 )
 from support.connect_proxy import ConnectProxy
+from support.stories import Story, as_test
 
 from fleet.host.node_certificates import CertificateContext
 from fleet.wire.http2.http2_codec import ErrorCode, Inbox
@@ -61,7 +61,6 @@ from fleet.wire.sockets.transport import Transport
 pytest_plugins = ("peer_certificate",)
 
 S = 1_000_000_000
-Story = Callable[..., Coroutine[None, None, None]]
 GET = Request(b"GET", b"/bytes")
 WATCH = Request(b"GET", b"/watch", stream=True)
 SILENT = Request(b"GET", b"/silent")
@@ -189,18 +188,12 @@ def with_peer(
 def on_a_peer(
     handler: Handler = by_path, settings: dict[int, int] | None = None
 ) -> Callable[[Story], Callable[..., None]]:
-    """Make a test of such a story; what else it takes are fixtures and parameters."""
+    """Make a test of such a story."""
 
-    def decorated(story: Story) -> Callable[..., None]:
-        def test(certificate: Certificate, **parameters: object) -> None:
-            with_peer(certificate, story, handler, settings, **parameters)
+    def play(story: Story, certificate: Certificate, **parameters: object) -> None:
+        with_peer(certificate, story, handler, settings, **parameters)
 
-        _, *wanted = inspect.signature(story).parameters.values()
-        fixture = inspect.Parameter("certificate", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        test.__signature__ = inspect.Signature([fixture, *wanted])  # type: ignore[attr-defined]
-        return test
-
-    return decorated
+    return lambda story: as_test(story, play, "certificate")
 
 
 @on_a_peer()
@@ -1059,12 +1052,12 @@ def test_a_proxy_that_refuses_is_named_in_the_answer(certificate: Certificate) -
     ],
 )
 def test_connections_work_without_epoll(
-    monkeypatch: pytest.MonkeyPatch, certificate: Certificate, test: Callable[[Certificate], None]
+    monkeypatch: pytest.MonkeyPatch, certificate: Certificate, test: Callable[..., None]
 ) -> None:
     """As on macOS."""
     monkeypatch.setattr(poller, "HAS_EPOLL", False)
     monkeypatch.setattr("selectors.DefaultSelector", selectors.PollSelector)
-    test(certificate)
+    test(certificate=certificate)
 
 
 @on_a_peer()
