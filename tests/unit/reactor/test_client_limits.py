@@ -1,6 +1,5 @@
 """The token buckets of a kubelet's clients, number by number."""
 
-
 import pytest
 from world.pod_world import model_of
 
