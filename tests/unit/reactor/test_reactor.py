@@ -298,6 +298,28 @@ def test_other_refusals_go_to_the_kubelet(code: int, after_s: int) -> None:
     assert isinstance(world.kubelets[0].got[-1], Reply)
 
 
+def test_a_heartbeat_has_one_time_for_all_its_tries() -> None:
+    """Source: client-go/rest/request.go, request: the time-out is set before the first try."""
+    world = World()
+    world.after(1)
+    world.asks(GET_NODE._replace(op=Op.GET_NODE_HEARTBEAT))
+    limits_s = []
+    for _ in range(4):  # each is refused 2 s after it was sent, and told to come in a second
+        _, request, token = world.wire.sent[-1]
+        limits_s.append(request.timeout_ns // NS_PER_S)
+        sent_ns = world.clock.now_ns()
+        world.after(2)
+        refusal = Response(429, b"", sent_ns, world.clock.now_ns(), 1)
+        world.reactor.inbox.append((token, refusal))
+        world.reactor.turn()
+        world.after(1)
+    assert limits_s == [10, 7, 4, 1]
+    assert len(world.wire.sent) == 4
+    assert world.kubelets[0].got[-1] == Reply(
+        ReplyKind.LOST, None, 0, "context deadline exceeded", 0, world.clock.now_ns()
+    )
+
+
 def test_a_read_whose_connection_is_lost_is_repeated_and_a_write_is_not() -> None:
     """Source: client-go/rest/request.go, isErrRetryableFunc: GETs only, a second later."""
     world = World()
