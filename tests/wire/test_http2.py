@@ -29,7 +29,6 @@ from fleet.wire.http2.messages import ContentType, Failure, Request, Response, S
 GET = Request(b"GET", b"/version")
 PUT = Request(b"PUT", b"/leases/a", b"{}", ContentType.JSON)
 WATCH = Request(b"GET", b"/pods?watch=true&timeoutSeconds=400", stream=True)
-S = 1_000_000_000
 OK = b"\x20\x88"
 # From the RFC and from hyperframe, so that the peer of these tests knows nothing of fleet.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -398,18 +397,6 @@ def test_a_cancelled_stream_is_silent() -> None:
     assert client.written() == [(RST_STREAM, 0, 1, (8).to_bytes(4, "big"))]
     client.feed(headers(1), data(1, b"late", end=True), reset(1, 8))
     assert client.taken() == []
-
-
-def test_a_watch_that_ends_before_its_time_is_counted() -> None:
-    client = Client()
-    client.send(WATCH)
-    client.send(WATCH, "b")
-    client.feed(headers(1), headers(3), now_ns=0)
-    client.http2.take_news()
-    client.feed(data(1, b"", end=True), now_ns=399 * S)
-    assert client.http2.news is None
-    client.feed(data(3, b"", end=True), now_ns=300 * S)
-    assert client.http2.take_news().ended_early == 1
 
 
 def test_an_answer_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

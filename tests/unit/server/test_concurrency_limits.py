@@ -1,6 +1,7 @@
 """Sessions and readers of logs are counted, and refused before anything begins."""
 
 import asyncio
+from collections import Counter
 from types import SimpleNamespace
 from typing import cast
 
@@ -8,19 +9,22 @@ import pytest
 from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
-from fleet.server.endpoints import Answers, Asked, ConcurrencyLimit, Endpoints
+from fleet.server.endpoints import LOGS, Answers, Asked, ConcurrencyLimit, Endpoints
 from fleet.server.reactor_thread import ReactorThread
 from fleet.server.routes import Endpoint
-from fleet.server.streaming import Streaming
+from fleet.server.streaming import STREAMS, Streaming
 
 SESSIONS = (Endpoint.EXEC, Endpoint.ATTACH, Endpoint.PORT_FORWARD)
 
 
 class Unasked:
-    """Whoever begins something asks it."""
+    """Whoever begins something asks it; nothing begins, and the limits are counted."""
+
+    def __init__(self) -> None:
+        self.hit: Counter[str] = Counter()
 
     def hit_limit(self, what: str) -> None:
-        """Take it: nothing has begun."""
+        self.hit[what] += 1
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(name)
@@ -56,11 +60,13 @@ def asked() -> Asked:
 
 @pytest.mark.parametrize("endpoint", [*SESSIONS, Endpoint.CONTAINER_LOGS])
 def test_over_the_limit_nothing_begins(endpoint: Endpoint) -> None:
-    streaming, endpoints, all_answers = answers(Unasked())
+    unasked = Unasked()
+    streaming, endpoints, all_answers = answers(unasked)
     limit = endpoints.logs if endpoint is Endpoint.CONTAINER_LOGS else streaming.sessions
     limit.in_use = limit.most
     response: web.StreamResponse = asyncio.run(all_answers[endpoint](asked()))  # type: ignore[arg-type]
     assert response.status == 429
+    assert unasked.hit == {LOGS if endpoint is Endpoint.CONTAINER_LOGS else STREAMS: 1}
     assert (limit.in_use, limit.refused) == (limit.most, 1)
 
 

@@ -33,8 +33,8 @@ FS_KEYS = (
 )
 
 
-def summary(*, short: bool = False, pods: bool = True) -> dict:  # type: ignore[type-arg]
-    world = world_with(*([pod()] if pods else []))
+def summary(*, short: bool = False) -> dict:  # type: ignore[type-arg]
+    world = world_with(pod())
     body = stats_summary(kubelet_of(world), world.now_ns, only_cpu_and_memory=short)
     return orjson.loads(body)  # type: ignore[no-any-return]
 
@@ -65,10 +65,6 @@ def test_the_short_summary_has_cpu_and_memory_only() -> None:
     assert tuple(found["pods"][0]["containers"][0]) == (
         *("name", "startTime", "cpu", "memory", "swap"),
     )
-
-
-def test_a_node_without_pods_lists_none() -> None:
-    assert summary(pods=False)["pods"] == []
 
 
 def test_resource_metrics_are_parsed_by_the_official_client() -> None:
@@ -127,17 +123,6 @@ def one(samples: list, name: str = "", **labels: str) -> float:  # type: ignore[
     ]
     assert len(found) == 1, (name, labels, found)
     return float(found[0])
-
-
-def test_the_kubelets_own_metrics_are_true_of_an_idle_node() -> None:
-    world = world_with(seconds=100)
-    found = parsed(kubelet_metrics(kubelet_of(world), world.now_ns))
-    assert one(found["kubelet_node_name"], node="n") == 1
-    assert one(found["kubelet_running_pods"]) == 0
-    assert one(found["kubelet_started_pods"], "_total") == 0
-    assert one(found["kubelet_pod_start_sli_duration_seconds"], "_count") == 0
-    assert "kubelet_running_containers" not in found
-    assert world.facts.counted is None
 
 
 def test_the_kubelets_own_metrics_count_its_pods() -> None:

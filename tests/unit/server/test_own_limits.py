@@ -5,35 +5,29 @@ import errno
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from aiohttp import web
 
 from fleet.k8s.effects import NodeId
-from fleet.server import endpoints, listener
-from fleet.server.endpoints import Asked
+from fleet.server import listener
 from fleet.server.listener import KUBELET_CONNECTIONS, Listener
 from fleet.server.reactor_thread import ReactorThread
-from fleet.server.routes import Endpoint
-from fleet.server.streaming import STREAMS, Streaming
+from fleet.server.streaming import STREAMS
 from fleet.wire.sockets.dials import OPEN_FILES
 
 
 class NotedQuestions:
-    """Counts limits at once; the pod that is asked for is there."""
+    """Counts limits at once."""
 
     def __init__(self) -> None:
         self.hit: Counter[str] = Counter()
 
     def hit_limit(self, what: str) -> None:
         self.hit[what] += 1
-
-    async def call(self, *_asked: object) -> object:
-        return SimpleNamespace()
 
 
 class NoLoop:
@@ -103,20 +97,6 @@ def test_open_files_of_the_kubelets_servers() -> None:
     made(reactor_thread, loop)._on_ready(cast("socket.socket", NoRoom()))
     assert reactor_thread.hit == {OPEN_FILES: 1}
     assert (loop.removed, loop.later) == ([7], [1.0])
-
-
-async def answered(answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
-    return await answer
-
-
-def test_streams_of_the_kubelets_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "SESSIONS_MAX", 0)
-    reactor_thread = NotedQuestions()
-    found = Streaming(cast("ReactorThread", reactor_thread))
-    asked = SimpleNamespace(request=SimpleNamespace(query={}, headers={}), node=NodeId(0))
-    answer = asyncio.run(answered(found.answers[Endpoint.PORT_FORWARD](cast("Asked", asked))))
-    assert isinstance(answer, web.Response)
-    assert (answer.status, reactor_thread.hit) == (429, {STREAMS: 1})
 
 
 def test_a_limit_is_counted_in_the_reactors_thread() -> None:

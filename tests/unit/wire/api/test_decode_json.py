@@ -61,13 +61,6 @@ def test_what_a_spec_asks_for_and_a_server_shows_are_equal_bytes() -> None:
     assert shown.allocated_json == pod.spec.containers[0].requests_json
 
 
-def test_a_view_is_the_status_of_the_whole() -> None:
-    view = decode_pod_view(dumped())
-    whole = decode_pod(dumped())
-    assert (view.uid, view.resource_version, view.deleting) == ("uid-web", "42", True)
-    assert view.status == whole.status
-
-
 def test_an_unusual_field_order_is_parsed_whole() -> None:
     shuffled = dict(reversed(list(pod_object().items())))
     assert decode_pod(orjson.dumps(shuffled)).status == decode_pod(dumped()).status

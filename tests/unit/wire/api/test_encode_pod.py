@@ -72,15 +72,6 @@ def test_of_resources_only_what_differs_is_told_and_what_went_is_null() -> None:
     assert told == {"resources": {"limits": {"example.com/gpu": None}, "requests": None}}
 
 
-def test_another_address_replaces_the_old_one() -> None:
-    status = body(UP, UP._replace(pod_ips="10.0.0.9"))["status"]
-    assert status == {
-        "$setElementOrder/podIPs": [{"ip": "10.0.0.9"}],
-        "podIP": "10.0.0.9",
-        "podIPs": [{"ip": "10.0.0.9"}, {"$patch": "delete", "ip": "192.168.192.168"}],
-    }
-
-
 def test_addresses_of_two_families_are_merged_by_ip() -> None:
     status = body(UP._replace(pod_ips=""), UP._replace(pod_ips="10.0.0.9,fd00::9"))["status"]
     assert status == {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}, {"ip": "fd00::9"}]}

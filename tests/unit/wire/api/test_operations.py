@@ -1,4 +1,4 @@
-"""Every call as bytes, against what a recorded kubelet 1.36.3 sends."""
+"""Calls as bytes: what depends on a profile, and what the recorded judge does not see."""
 
 import dataclasses
 import functools
