@@ -52,13 +52,3 @@ def test_a_class_that_is_not_there() -> None:
 
 def test_light_nodes_read_no_classes() -> None:
     assert error(World(light=True)) == ""
-
-
-def test_a_pod_gets_its_sandbox_once_the_class_is_there() -> None:
-    world = World()
-    world.create(make_pod(runtime_class="special"))
-    world.run(5)
-    assert "CREATE_EVENT FailedCreatePodSandBox" in world.log
-    say(world, EventType.ADDED, "runc")
-    world.run(200)
-    assert world.container().started

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from world.admission_world import container, make_pod
+from world.admission_world import container, look, make_pod
 from world.pod_world import model_of, turn_of
 
 from fleet.clock import NS_PER_S, Draws
@@ -15,6 +15,7 @@ from fleet.kubelet.devices.container_manager import MESSAGE as TOPOLOGY_ERROR
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.node.setters import differing_resources
+from fleet.kubelet.pods.admission import Devices
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
@@ -205,3 +206,8 @@ def test_the_topology_manager_keeps_devices_together() -> None:
     assert aligned("single-numa-node", 3, 1, 4) == ["", "", ""]
     assert aligned("restricted", 9) == [TOPOLOGY_ERROR]
     assert "Requested: 9, Available: 8" in aligned("best-effort", 9)[0]
+
+
+def test_a_refusal_of_the_topology_manager_has_a_reason_of_its_own() -> None:
+    found = look(wants("a", 1), allocate=lambda _: Devices(TOPOLOGY_ERROR))
+    assert found.rejection == ("TopologyAffinityError", TOPOLOGY_ERROR)

@@ -18,7 +18,6 @@ from fleet.kubelet.pressure.eviction_manager import (
     rank,
     thresholds_of,
 )
-from fleet.kubelet.pressure.oom_watcher import system_oom_message
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
 from fleet.runtime.container_usage import ContainerUsage
@@ -111,27 +110,6 @@ def test_pids_are_ranked_by_priority_then_processes_and_disk_by_usage() -> None:
     assert names(rank([*stats, (pod("new"), None)], "memory"))[0] == "new"
 
 
-def test_a_hard_threshold_evicts_one_pod_at_once_and_says_why() -> None:
-    node = Node(configured())
-    node.free = 90 * MI
-    found = node.run(10, using(pod("small"), memory=GI), using(pod("large"), memory=3 * GI))
-    assert found.starved == "memory"
-    (eviction,) = found.evictions
-    assert eviction.pod.name == "large"
-    assert eviction.grace_s == 1
-    assert eviction.disrupts
-    assert eviction.message == (
-        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
-        "Container c was using 3Gi, request is 0, has larger consumption of memory. "
-    )
-    assert eviction.annotations == (
-        ("offending_containers", "c"),
-        ("offending_containers_usage", "3Gi"),
-        ("starved_resource", "memory"),
-    )
-    assert node.manager.conditions == ("MemoryPressure",)
-
-
 def test_a_container_within_its_request_is_not_blamed() -> None:
     node = Node(configured(evictionHard={"memory.available": "10%"}))
     node.free = GI
@@ -169,20 +147,6 @@ def test_a_soft_threshold_waits_for_its_grace_period_and_gives_the_pod_time() ->
     assert node.run(70, using(pod("p"), memory=GI)).evictions == ()
     (eviction,) = node.run(80, using(pod("p"), memory=GI)).evictions
     assert eviction.grace_s == 20
-
-
-def test_a_condition_stays_for_the_transition_period() -> None:
-    node = Node(configured(evictionPressureTransitionPeriod="2m"))
-    node.free = 0
-    node.run(10)
-    node.free = GI
-    for at_s in (20, 129):
-        node.run(at_s)
-        assert node.manager.conditions == ("MemoryPressure",)
-        assert not node.manager.is_quiet
-    node.run(130)
-    assert node.manager.conditions == ()
-    assert node.manager.is_quiet
 
 
 def test_the_minimum_reclaim_keeps_a_threshold_met() -> None:
@@ -323,9 +287,3 @@ def test_pods_have_a_memory_threshold_of_their_own() -> None:
     assert "allocatableMemory.available" not in [each.signal for each in thresholds_of(off)]
     use = Node(reserved).use()._replace(pods_memory=Measure(30 * GI, (), 29 * GI))
     assert observations_of(use, 0)["allocatableMemory.available"] == (GI, 30 * GI)
-
-
-def test_the_words_of_a_system_oom() -> None:
-    message = system_oom_message("nginx", "containerd://abc")
-    assert message.startswith("System OOM encountered, victim process: nginx, pid: ")
-    assert int(message.rpartition(" ")[2]) >= 1000
