@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -164,10 +164,6 @@ async def spin(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def run(test: Coroutine[None, None, None]) -> None:
-    uvloop.run(test)
-
-
 def with_peer(
     certificate: Certificate,
     story: Story,
@@ -182,7 +178,7 @@ def with_peer(
             await story(harness, **parameters)
 
     with Peer(certificate, handler, settings) as peer:
-        run(body(peer))
+        uvloop.run(body(peer))
 
 
 def on_a_peer(
@@ -455,7 +451,7 @@ def test_a_breach_closes_only_its_connection(certificate: Certificate) -> None:
             assert bad.goaways == [1]
 
     with Peer(certificate) as peer:
-        run(body(peer))
+        uvloop.run(body(peer))
 
 
 @on_a_peer()
@@ -553,7 +549,7 @@ def test_how_long_silence_may_last_can_be_set(certificate: Certificate) -> None:
             await harness.transport.close()
 
     with Peer(certificate, by_path) as peer:
-        run(body(peer))
+        uvloop.run(body(peer))
 
 
 @on_a_peer()
@@ -787,7 +783,7 @@ def test_a_server_that_we_cannot_use(
         async def body() -> None:
             found.append(await dial_once(endpoint, certificate))
 
-        run(body())
+        uvloop.run(body())
         [(failure, said)] = found
         assert failure is Failure.UNUSABLE
         assert detail in said
@@ -806,7 +802,7 @@ def test_dials_that_fail_say_why(certificate: Certificate) -> None:
         assert failure is Failure.UNUSABLE
         assert "host not found" in detail
 
-    run(body())
+    uvloop.run(body())
 
 
 def four(port: int) -> Address:
@@ -844,7 +840,7 @@ def test_dials_go_round_all_addresses_and_past_dead_ones(certificate: Certificat
             assert sorted((len(one.connections), len(other.connections))) == [4, 4]
 
     with Peer(certificate, by_path) as one, Peer(certificate, by_path) as other:
-        run(body(one, other))
+        uvloop.run(body(one, other))
 
 
 def test_a_server_that_moves_is_found_by_its_name(certificate: Certificate) -> None:
@@ -866,7 +862,7 @@ def test_a_server_that_moves_is_found_by_its_name(certificate: Certificate) -> N
             assert len(old.connections) == 2  # a connection that is up is kept
 
     with Peer(certificate, by_path) as old, Peer(certificate, by_path) as new:
-        run(body(old, new))
+        uvloop.run(body(old, new))
 
 
 def test_a_silent_address_costs_its_part_of_the_time_once(certificate: Certificate) -> None:
@@ -888,7 +884,7 @@ def test_a_silent_address_costs_its_part_of_the_time_once(certificate: Certifica
                 assert len(peer.connections) == 2
 
     with Peer(certificate, by_path) as peer:
-        run(body(peer))
+        uvloop.run(body(peer))
 
 
 def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
@@ -908,7 +904,7 @@ def test_a_silent_server_fails_the_handshake(certificate: Certificate) -> None:
             assert answer.detail.endswith("TLS handshake timed out")
             await harness.transport.close()
 
-    run(body())
+    uvloop.run(body())
 
 
 @pytest.mark.parametrize("reads_first", [False, True], ids=["reset", "end"])
@@ -934,7 +930,7 @@ def test_a_server_that_hangs_up_in_the_handshake_is_like_a_lost_connection(
             assert (await harness.answer()).failure is Failure.LOST
             await harness.transport.close()
 
-    run(body())
+    uvloop.run(body())
 
 
 @on_a_peer()
@@ -996,7 +992,7 @@ def test_a_400_kb_list_leaves_nothing_behind(certificate: Certificate) -> None:
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        run(body(int(child.stdout.readline())))
+        uvloop.run(body(int(child.stdout.readline())))
         child.stdin.close()
 
 
@@ -1025,7 +1021,7 @@ def test_a_proxy_is_asked_for_a_tunnel(certificate: Certificate, *, piecewise: b
         assert proxy.authorizations == ["Basic secret"] * 2
 
     with Peer(certificate, by_path) as peer, ConnectProxy(piecewise=piecewise) as proxy:
-        run(test(peer, proxy))
+        uvloop.run(test(peer, proxy))
 
 
 def test_a_proxy_that_refuses_is_named_in_the_answer(certificate: Certificate) -> None:
@@ -1039,7 +1035,7 @@ def test_a_proxy_that_refuses_is_named_in_the_answer(certificate: Certificate) -
         assert answer.detail == f"{where}: the proxy answered 403 Forbidden to CONNECT"
 
     with ConnectProxy(403) as proxy:
-        run(test(proxy))
+        uvloop.run(test(proxy))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from support.spdy_client import Client
 from world.pod_world import make_pod, session_of
+from world.server_world import AtOnce
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
@@ -26,14 +27,6 @@ SENT = bytes(range(256)) * (2 * PENDING_MAX // 256)
 PIECE = 32 << 10
 
 
-class Direct:
-    """ReactorThread that are answered at once: there is no other thread."""
-
-    async def call(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
-        await asyncio.sleep(0)
-        return act(None, 0)
-
-
 def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> PortSession | Refusal:
     return Refusal(500, "refused") if port == CLOSED else session_of(pod)
 
@@ -42,7 +35,7 @@ def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> Port
 def forwarder(monkeypatch: pytest.MonkeyPatch) -> Forwarder:
     monkeypatch.setattr(port_forward, "port_of", port_of)
     return Forwarder(
-        cast("ReactorThread", Direct()), NodeId(0), make_pod(), ConcurrencyLimit(FORWARDED_MAX)
+        cast("ReactorThread", AtOnce()), NodeId(0), make_pod(), ConcurrencyLimit(FORWARDED_MAX)
     )
 
 

@@ -91,20 +91,6 @@ def test_objects_behind_a_claim() -> None:
     assert ended.deleting
     assert ended.protected
     assert ended.owner_uid == "pod"
-    growing = {
-        "capacity": {"storage": "1Gi"},
-        "allocatedResources": {"storage": "2Gi"},
-        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
-        "conditions": [{"type": "FileSystemResizePending", "status": "True"}],
-    }
-    wanted = {"requests": {"storage": "2Gi"}}
-    found = decode_claim(
-        body(spec={"resources": wanted, "accessModes": ["ReadWriteMany"]}, status=growing)
-    )
-    assert (found.requested, found.capacity, found.allocated) == ("2Gi", "1Gi", "2Gi")
-    assert found.resize_status == "NodeResizePending"
-    assert found.conditions == ("FileSystemResizePending",)
-    assert found.is_shared
     expression = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     terms = [{"matchExpressions": [expression]}]
     spec = {
