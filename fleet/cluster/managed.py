@@ -58,7 +58,9 @@ def judge(node: Json, lease: Json | None) -> Judged:
     if run is not None:
         return Judged(Claim.OTHERS, f"of run {run} of fleet")
     if lease is None:
-        return Judged(Claim.UNSURE if _has_machine(node) and not _is_marked(node) else Claim.OURS)
+        info = (node.get("status") or {}).get("nodeInfo") or {}  # a kubelet says its machine there
+        has_machine = info.get("bootID") or info.get("machineID")
+        return Judged(Claim.UNSURE if has_machine and not _is_marked(node) else Claim.OURS)
     if _is_marked(node):
         return Judged(Claim.UNSURE)
     holder = (lease.get("spec") or {}).get("holderIdentity", "")
@@ -145,12 +147,6 @@ def addresses_of(node: Json) -> str:
 
 def _is_marked(node: Json) -> bool:
     return MANAGED_ANNOTATION in (node["metadata"].get("annotations") or {})
-
-
-def _has_machine(node: Json) -> bool:
-    """Return whether a kubelet has said on which machine it runs."""
-    info = (node.get("status") or {}).get("nodeInfo") or {}
-    return bool(info.get("bootID") or info.get("machineID"))
 
 
 def _renewed(lease: Json | None) -> tuple[str, str]:

@@ -208,12 +208,16 @@ def new_request(node_name: str, addresses: Sequence[tuple[str, str]] = ()) -> tu
     return key_pem(key), request.public_bytes(serialization.Encoding.PEM)
 
 
-def read_pair(pem: bytes) -> tuple[list[str], Validity]:
-    """Return for whom a certificate is, and its life. Raises ValueError, also without its key."""
+def read_pair(pem: bytes) -> tuple[set[str], Validity]:
+    """Return all names of a certificate, and its life. Raises ValueError, also without its key."""
     certificate = x509.load_pem_x509_certificate(pem)
     serialization.load_pem_private_key(pem, password=None)
-    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return [str(name.value) for name in names], validity_of(pem)
+    common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    names = {str(name.value) for name in common}
+    for each in certificate.extensions:
+        if isinstance(each.value, x509.SubjectAlternativeName):
+            names |= {str(name.value) for name in each.value}
+    return names, validity_of(pem)
 
 
 def validity_of(pem: bytes) -> Validity:

@@ -37,7 +37,7 @@ import os
 import secrets
 import ssl
 import string
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, assert_never
@@ -115,8 +115,13 @@ class CertificateStore:
     def path(self, node_name: str, kind: CertificateKind) -> Path:
         return self.directory / node_name / FILES[kind]
 
-    def current(self, node_name: str, kind: CertificateKind, now_s: float) -> Validity | None:
-        """Return the life of a stored certificate that can be used now, None if there is none."""
+    def current(
+        self, node_name: str, kind: CertificateKind, now_s: float, hosts: Sequence[str] = ()
+    ) -> Validity | None:
+        """Return the life of a stored certificate that can be used now, None if there is none.
+
+        One that misses a host is replaced. Source: certSatisfiesTemplateLocked.
+        """
         from fleet.controlplane import pki  # noqa: PLC0415 - its library takes 7 MB
 
         try:
@@ -124,7 +129,7 @@ class CertificateStore:
             names, validity = pki.read_pair(content)
         except (OSError, ValueError):
             return None
-        is_ours = names == [NODE_USER + node_name]
+        is_ours = {NODE_USER + node_name, *hosts} <= names
         return validity if is_ours and now_s < validity.not_after_s else None
 
     def update(
@@ -472,9 +477,9 @@ class NodeCertificates:
                 self.on_renewed(node)
             elif key == SERVE and kind is CertificateKind.SERVING:
                 wall_s = self._clock.wall_ns() / NS_PER_S
-                self._start(
-                    certificate, self._store.current(certificate.name, kind, wall_s), now_ns
-                )
+                hosts = [address for _, address in certificate.addresses]
+                held = self._store.current(certificate.name, kind, wall_s, hosts)
+                self._start(certificate, held, now_ns)
             elif key == str(int(kind)):
                 turn = self._turn(now_ns)
                 certificate.manager.on_timer(turn)

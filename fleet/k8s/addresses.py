@@ -17,6 +17,11 @@ def first_of(texts: str) -> str:
     return texts.partition(",")[0]
 
 
+def host_port(host: str, port: int) -> str:
+    """Source: Go, net.JoinHostPort."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_ipv6(text: str) -> bool:
     """Return whether an address or a range is of IPv6."""
     return ":" in text

@@ -124,6 +124,7 @@ class Timer(enum.IntEnum):
     HOUSEKEEPING = 9
     EVENT_SEND = 10
     VOLUMES = 11
+    RECONSTRUCT = 27  # the Node is read again for volumes that a kubelet before left
     TOKENS = 26  # the tokens of a pod are to be asked for again
     RESOURCE_SLICES = 12
     PLUGINS = 17  # a plugin registers, comes or goes; devices fail or recover

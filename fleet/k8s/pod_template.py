@@ -31,6 +31,7 @@ NO_QUANTITY = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
 DEFAULT_TOKEN_S = 3600  # core/v1/defaults.go, SetDefaults_ServiceAccountTokenProjection
+_SHOWN = {"configMap": "ConfigMap", "secret": "Secret"}  # by volumes
 _SECRET_PLUGINS = frozenset(
     ("csi", "cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 )
@@ -402,8 +403,7 @@ def _volume(obj: dict[str, Any], *, mounted: bool, block: bool, flaw: str) -> po
     return pods.VolumeSpec(
         obj["name"],
         _intern(kind),
-        tuple(_source(each["configMap"]) for each in parts if "configMap" in each),
-        tuple(_source(each["secret"]) for each in parts if "secret" in each),
+        tuple(_source(each, key) for part in parts for key, each in part.items() if key in _SHOWN),
         tuple(
             _token(each["serviceAccountToken"]) for each in parts if "serviceAccountToken" in each
         ),
@@ -442,12 +442,12 @@ def _token(ref: dict[str, Any]) -> pods.TokenSource:
     return pods.TokenSource(ref.get("audience", ""), seconds, ref.get("path", ""))
 
 
-def _source(ref: dict[str, Any]) -> pods.ObjectSource:
+def _source(ref: dict[str, Any], key: str) -> pods.ObjectSource:
     items = ref.get("items") or ()
     keys = tuple(_intern(each["key"]) for each in items)
     paths = tuple(each.get("path", each["key"]) for each in items)
     modes = tuple(each.get("mode") for each in items)
     name = ref.get("name") or ref.get("secretName", "")  # of a volume of its own a Secret's
     return pods.ObjectSource(
-        name, ref.get("optional", False), keys, paths, modes if any(modes) else ()
+        name, ref.get("optional", False), keys, paths, modes if any(modes) else (), _SHOWN[key]
     )

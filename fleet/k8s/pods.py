@@ -333,6 +333,7 @@ class ObjectSource(NamedTuple):
     keys: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()  # where they are shown, by key
     modes: tuple[int | None, ...] = ()  # of the files, by key
+    kind: str = "ConfigMap"
 
 
 class DownwardFile(NamedTuple):
@@ -351,8 +352,7 @@ class VolumeSpec(NamedTuple):
 
     name: str
     kind: str  # the API's field name: configMap, secret, projected, emptyDir, ...
-    config_maps: tuple[ObjectSource, ...] = ()
-    secrets: tuple[ObjectSource, ...] = ()
+    sources: tuple[ObjectSource, ...] = ()
     tokens: tuple[TokenSource, ...] = ()
     claim: str = ""  # of a persistentVolumeClaim; an ephemeral one follows from the pod's name
     driver: str = ""  # of an inline csi volume

@@ -88,9 +88,11 @@ class Environment:
     runtimes: dict[int, Runtime] = field(default_factory=dict)  # of kubelets that restart now
     claims: dict[int, dict[PodUid, PreparedClaims]] = field(default_factory=dict)  # the same
     allocations: dict[int, Allocations] = field(default_factory=dict)  # the same
+    devices: dict[int, dict[str, list[PodUid]]] = field(default_factory=dict)  # the same: attached
     outdated: dict[int, NodeStatusPatch] = field(default_factory=dict)  # for the next status patch
     sent: dict[int, NodeStatusPatch] = field(default_factory=dict)  # from there, until the answer
     holds: dict[int, Hold] = field(default_factory=dict)  # of Nodes that others make
+    silent: set[int] = field(default_factory=set)  # machines whose runtime does not answer
     boots: dict[int, int] = field(default_factory=dict)  # of machines that booted again: how often
     wall_offset_ns: int = 0  # wall minus monotonic; the reactor keeps it
     skew_ns: int = 0  # how much the clock of the machines is ahead

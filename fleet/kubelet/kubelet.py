@@ -5,7 +5,7 @@ An idle node holds its status, its lease and what the event correlator remembers
 Source: pkg/kubelet/kubelet.go, NewMainKubelet, Run, syncLoopIteration.
 """
 
-from fleet.clock import NS_PER_S
+from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import (
     ApiCall,
     Milestone,
@@ -28,8 +28,8 @@ from fleet.kubelet.devices.dra import wipe_again
 from fleet.kubelet.devices.plugin_manager import PluginManager
 from fleet.kubelet.environment import CATALOG_KINDS, Environment, on_catalog
 from fleet.kubelet.events import EventRecorder, Reason
+from fleet.kubelet.node import node_reconcile
 from fleet.kubelet.node.csi_node import (
-    STORAGE_ERROR,
     CSINode,
     CSIStage,
     next_stage,
@@ -68,6 +68,7 @@ POD_TIMERS = frozenset(
 )
 NEVER_WITHHELD = frozenset((Op.CREATE_NODE, Op.PATCH_NODE_STATUS, Op.CREATE_EVENT, Op.PATCH_EVENT))
 """Registration itself, and events, which only report what has the node's name."""
+RECONCILE_NS = 100 * NS_PER_MS  # reconstruct.go, updateReconstructedFromNodeStatus: of each loop
 POD_SOURCE_NS = 1 * NS_PER_S  # pkg/kubelet/config/apiserver.go, WaitForAPIServerSyncPeriod
 
 
@@ -143,6 +144,7 @@ class VirtualKubelet:
         node, model = turn.node, turn.env.model
         self.status.start(turn)
         image_gc_manager.on_kubelet_start(turn)
+        turn.env.silent.discard(node)
         if model.outages:
             self._runtime_state = RuntimeState(node, model, turn.env.draws, turn.now_ns)
             self._on_runtime_state(turn)
@@ -169,7 +171,10 @@ class VirtualKubelet:
         csi.start(turn)
         *first, last = base_watches(turn.env)
         turn.out.extend(StartWatch(node, kind) for kind in first)
-        self.lease.start(turn)
+        runtime = turn.env.runtimes.get(node)
+        if runtime is not None and next(iter(runtime), None) is not None:  # pods, with volumes
+            turn.call(Op.GET_NODE_ATTACHED)
+        self.lease.ensure(turn)
         turn.out.append(StartWatch(node, last))
         if turn.env.model.may_swap_volumes:
             turn.node_event(Reason.VOLUMES_ON_DISK, MAY_SWAP)
@@ -207,7 +212,12 @@ class VirtualKubelet:
             out[begin:begin] = withheld
             self._withheld = None
             return
-        writes = [each for each in out[begin:] if isinstance(each, ApiCall) and _is_write(each)]
+        writes = [
+            each
+            for each in out[begin:]
+            if isinstance(each, ApiCall)
+            and not (each.op.name.startswith(("GET_", "PROBE_")) or each.op in NEVER_WITHHELD)
+        ]
         if writes:
             out[begin:] = [each for each in out[begin:] if each not in writes]
             withheld += writes
@@ -275,12 +285,16 @@ class VirtualKubelet:
         elif timer is Timer.CSI_NODE:
             if self._csi is not None:
                 self._csi.on_timer(turn, key)
+        elif timer is Timer.POD_SOURCE and self._node_synced:  # Source: config/apiserver.go
+            turn.out.append(StartWatch(self.node, WatchKind.PODS))
         elif timer is Timer.POD_SOURCE:
-            self._on_pod_source(turn)
+            turn.arm(turn.now_ns + POD_SOURCE_NS, timer)
         elif timer is Timer.EVENT_SEND:
             self._recorder.on_timer(turn)
         elif timer is Timer.RESOURCE_SLICES:
             turn.call(Op.DELETE_RESOURCE_SLICES, key)
+        elif timer is Timer.RECONSTRUCT:
+            turn.call(Op.GET_NODE_ATTACHED)
         else:
             self._on_host_timer(timer, key, turn)
 
@@ -316,6 +330,9 @@ class VirtualKubelet:
                 self._on_csi_reply(call, reply, turn)
             case Owner.RESOURCE_SLICES:
                 wipe_again(call, reply, turn)
+            case Owner.VOLUMES if not call.key:
+                if not reply.ok:
+                    turn.arm(turn.now_ns + RECONCILE_NS, Timer.RECONSTRUCT)
             case Owner.PLUGINS:
                 if self.plugins is not None:
                     self.plugins.on_reply(call, reply, turn)
@@ -437,20 +454,15 @@ class VirtualKubelet:
     def _not_ready(self, now_ns: int) -> tuple[str, ...]:
         """Return why the node is not ready. Source: kubelet_node_status.go, ReadyCondition."""
         causes = HEALTHY if self._runtime_state is None else self._runtime_state.causes(now_ns)
-        csi_missing = not (self._csi is None or self._csi.is_initialized or self.status.is_settled)
-        storage = (STORAGE_ERROR,) if csi_missing else ()
-        shutdown = () if self._shutdown is None else (ERROR,)
+        csi, is_settled = self._csi, self.status.is_settled
+        storage = () if csi is None or csi.is_initialized or is_settled else (csi.error,)
+        shutdown = () if self.shutdown is None else (ERROR,)
         return (*causes.runtime, *causes.network, *storage, *shutdown)
 
     @property
-    def _shutdown(self) -> NodeShutdown | None:
+    def shutdown(self) -> NodeShutdown | None:
         """Return the shutdown under way; the pod side stays until its end."""
         return None if self.pods is None else self.pods.admission.shutdown
-
-    @property
-    def is_shutting_down(self) -> bool:
-        """Return whether the machine is shutting down."""
-        return self._shutdown is not None
 
     def _shut_down(self, turn: Turn) -> None:
         """Shut the machine down; without grace periods it is off at once.
@@ -461,13 +473,13 @@ class VirtualKubelet:
             turn.out.append(power_off(turn))
             return
         self._pod_side().begin_shutdown(turn)
-        self._record(self.status.sync_now(self._inputs(turn), turn), turn)
+        self._record(self.status.sync(self._inputs(turn), turn), turn)
         self._after_pods(turn)
 
     def _on_shutdown_timer(self, key: str, turn: Turn) -> None:
         if key == BEGIN:
             self._shut_down(turn)
-        elif self._shutdown is not None and self._shutdown.is_off(turn.now_ns):
+        elif self.shutdown is not None and self.shutdown.is_off(turn.now_ns):
             turn.out.append(power_off(turn))
         else:
             self._after_pods(turn)
@@ -476,12 +488,14 @@ class VirtualKubelet:
         """Look at the runtime's health: the status, the sync loop, and when it changes next."""
         state, now_ns = self._runtime_state, turn.now_ns
         assert state is not None
+        if turn.env.registers:
+            node_reconcile.follow_runtime(turn.node, turn.env, answers=state.answers(now_ns))
         self.status.arm(self._inputs(turn), turn)
         held = state.advance(now_ns)
         for event in held:
             self.on_watch_event(event, now_ns, turn.out)
-        if state.container_gc_fails(now_ns):
-            turn.node_event(Reason.CONTAINER_GC_FAILED, UNAVAILABLE)
+        for reason in state.failed_collections(now_ns):
+            turn.node_event(reason, UNAVAILABLE)
         state.arm(turn)
 
     def _on_register_timer(self, turn: Turn) -> None:
@@ -506,7 +520,7 @@ class VirtualKubelet:
         if is_settled or not turn.env.fidelity.registers_in_steps:
             assert isinstance(reply.record, NodeView), reply
             self.status.on_node(reply.record, self.facts)
-            self.lease.start_created(reply.record.uid, turn)
+            self.lease.create(reply.record.uid, turn)
             if is_settled:
                 self._settle(reply.record.uid, turn)
             self.status.report_created(self._inputs(turn), turn)
@@ -525,8 +539,8 @@ class VirtualKubelet:
 
     def _on_images_timer(self, key: str, turn: Turn) -> None:
         """Refresh the list of images in the status, or look whether the disk is full."""
-        if key in image_gc_manager.LIST_KEYS:
-            if image_gc_manager.on_list_timer(key, turn):
+        if key == image_gc_manager.LIST_KEY:
+            if image_gc_manager.on_list_timer(turn):
                 self.status.arm(self._inputs(turn), turn)
             return
         in_use = self.pods.monitor.images_in_use() if self.pods is not None else ()
@@ -540,15 +554,8 @@ class VirtualKubelet:
             return
         stage.on_reply(call, reply, turn)
         self._csi = next_stage(stage, turn)
-        if isinstance(stage, CSINode) and self._csi is not stage:
+        if isinstance(stage, CSINode):
             self.status.arm(self._inputs(turn), turn)
-
-    def _on_pod_source(self, turn: Turn) -> None:
-        """Watch pods once the node informer has synced. Source: config/apiserver.go."""
-        if self._node_synced:
-            turn.out.append(StartWatch(self.node, WatchKind.PODS))
-        else:
-            turn.arm(turn.now_ns + POD_SOURCE_NS, Timer.POD_SOURCE)
 
     def _on_node_event(self, event: WatchEvent, turn: Turn) -> None:
         status, facts = self.status, self.facts
@@ -597,8 +604,3 @@ class VirtualKubelet:
         """Record what the setters found to have flipped."""
         for reason in reasons:
             turn.node_event(reason, f"Node {self.name} status is now: {reason.text}")
-
-
-def _is_write(call: ApiCall) -> bool:
-    """Return whether a call changes what has the node's name."""
-    return not call.op.name.startswith(("GET_", "PROBE_")) and call.op not in NEVER_WITHHELD

@@ -368,7 +368,9 @@ class NodeProfile(schema.Spec):
             dns=spec.resolv_conf.settings(configuration),
             directory=directory,
             pods_memory_bytes=configuration.pods_memory(capacity["memory"]),
-            pids_max=spec.pids_max or _pids_max(capacity["memory"]),
+            # Source: Linux, set_max_threads, PID_MAX_LIMIT.
+            pids_max=spec.pids_max
+            or min(capacity["memory"].value // (8 * THREAD_BYTES), PIDS_LIMIT),
             usage=spec.usage,
             images_preloaded=tuple(
                 node_model.NodeImage(image.names or (), image.size_bytes) for image in status.images
@@ -504,11 +506,6 @@ def _check_reserved_memory(kubelet: KubeletConfiguration, capacity: dict[str, Qu
             )
     if not given.get("memory"):
         raise ValueError("memoryManagerPolicy: Static: reservedMemory names no memory")
-
-
-def _pids_max(memory: Quantity) -> int:
-    """Return how many processes a machine takes. Source: Linux, set_max_threads, PID_MAX_LIMIT."""
-    return min(memory.value // (8 * THREAD_BYTES), PIDS_LIMIT)
 
 
 def _default_capacity(given: dict[str, Quantity], system: str) -> dict[str, Quantity]:

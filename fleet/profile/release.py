@@ -65,6 +65,7 @@ class Release:
     reports_resizes: bool = False  # events when a resize begins, is put off, cannot be or fails
     restarts_all_containers: bool = False  # where a rule says so; lastState then outlives them
     caps_crash_loops: bool = False  # crashLoopBackOff.maxContainerRestartPeriod
+    awaits_back_off: bool = False  # of a container, before its pod is tried again; else 10 s
     has_env_files: bool = False
     has_new_sysctls: bool = False  # that are safe
     spares_huge_pages: bool = False  # memory that pods cannot have is not available to them
@@ -83,7 +84,6 @@ class Release:
         "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, "
         "but only found {freed} bytes eligible to free."
     )
-    pulled_text: str = 'Container image "%s" already present on machine'
 
     # Containers: `{}` is the name
     created_text: str = "Created container: {}"

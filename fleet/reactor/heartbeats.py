@@ -62,7 +62,7 @@ class Heartbeats:
             lease = self._row.read(response.body) if self._row.read else None
         except self._malformed:
             return False
-        if type(lease) is not LeaseView or not kubelet.lease.is_renewing:
+        if type(lease) is not LeaseView or not kubelet.lease.is_first_try:
             return False
         process = self._process
         count_answer(process, self._row, response)

@@ -37,7 +37,7 @@ class Restarts:
         ended = set()
         for node in nodes:
             kubelet = self._process.kubelets.entries[node].kubelet
-            if kubelet is not None and node not in ended and not kubelet.is_shutting_down:
+            if kubelet is not None and node not in ended and kubelet.shutdown is None:
                 self._end_process(kubelet)
                 ended.add(node)
         return ended

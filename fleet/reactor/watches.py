@@ -14,6 +14,7 @@ kubelet starts have pods already.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from fleet.errors import RemoteProtocolError
 from fleet.k8s.effects import NodeId, StartWatch, StopWatch, Timer, WatchEvent, WatchKind
@@ -101,7 +102,9 @@ class Subscriptions:
     def claim(self, kind: WatchKind, name: str) -> list[WatchEvent]:
         """Return what was kept for a node, pods in the order of creation, and keep it no longer."""
         found = list(self._unclaimed.pop((kind, name), {}).values())
-        return sorted(found, key=_created_s) if kind is WatchKind.PODS else found
+        if kind is WatchKind.PODS:
+            found.sort(key=attrgetter("record.created_s"))
+        return found
 
 
 def node_name(record: object) -> str:
@@ -110,11 +113,6 @@ def node_name(record: object) -> str:
         return record.node_name
     assert isinstance(record, NodeView), record
     return record.name
-
-
-def _created_s(event: WatchEvent) -> int:
-    assert isinstance(event.record, Pod), event
-    return event.record.created_s
 
 
 def _object_key(record: object) -> str:

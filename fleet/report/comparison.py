@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from fleet.k8s.schema import part_of
 from fleet.report.run_directory import RunRecord
-from fleet.report.service_levels import WATCH_DELAY
+from fleet.report.service_levels import FAILED, WATCH_DELAY
 from fleet.report.summary_text import duration
 
 MACHINE = ("cpu", "cores", "memory")
@@ -119,8 +119,8 @@ def compare(runs: Sequence[RunRecord], tolerance: float) -> Comparison:
         rows.append(_row(each, values, samples, unlike, tolerance))
     for level in first.levels:
         name = level.sli
-        if name in {"TimeToNodesReady", "FalseNotReadyNodes", "LeaseLateness"}:
-            continue  # they are above
+        if name in {"TimeToNodesReady", "FalseNotReadyNodes", "LeaseLateness", FAILED}:
+            continue  # they are above, or no durations
         least = WATCH_LEAST_S if name == WATCH_DELAY else LEVEL_LEAST_S
         figure = Compared("", f"{name} p{level.percentile:g}", "s", "less", least)
         same = [next((each for each in run.levels if each.sli == name), None) for run in runs]

@@ -25,7 +25,7 @@ kubernetes/perf-tests clusterloader2 pkg/measurement/common/slos/api_responsiven
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -48,6 +48,8 @@ OWN = "fleet"
 STEADY = "steady"
 WHOLE = "run"
 
+FAILED = "FailedRequests"
+
 
 PODS_PER_S_MAX = 20
 """What SIG Scalability's SLO of pod starts is about; a burst is another experiment.
@@ -62,7 +64,7 @@ class Indicator(NamedTuple):
     words: str
     phase: str = WHOLE
     """Which part of the run it is taken from, unless a file says another."""
-    unit: Literal["s", "nodes"] = "s"
+    unit: Literal["s", "nodes", "%"] = "s"
     has_percentile: bool = True
 
 
@@ -87,6 +89,12 @@ INDICATORS = {
     "FalseNotReadyNodes": Indicator(
         "nodes that lost Ready during the run", unit="nodes", has_percentile=False
     ),
+    FAILED: Indicator(
+        "requests of nodes that were refused (429), failed (5xx) or had no answer",
+        STEADY,
+        unit="%",
+        has_percentile=False,
+    ),
 }
 """By name, in the order of the report."""
 
@@ -102,7 +110,7 @@ class Objective(NamedTuple):
     sli: str
     percentile: float
     limit: float
-    """Seconds, or a count."""
+    """Seconds, a count, or a hundredth of all."""
     source: str
     is_judged: bool = True
     """Whether it decides the verdict, or is only shown."""
@@ -122,6 +130,8 @@ DEFAULTS = (
     Objective("PodStartupLatency", 99, 5.0, SIG, phase=WHOLE),
     # Stopping fleet or the control plane on purpose loses nodes: shown, no verdict.
     Objective("FalseNotReadyNodes", 100, 0.0, OWN, is_judged=False, min_samples=0, phase=WHOLE),
+    # Latencies know only of calls that were answered, and not of those of a server that was killed.
+    Objective(FAILED, 100, 1.0, OWN),
 )
 """Source: kubernetes/community sig-scalability/slos/slos.md; fleet's own has no upstream."""
 
@@ -297,8 +307,8 @@ class Evidence:
     steady: Exposition | None = None
     whole: Exposition | None = None
     scheduler: Exposition | None = None
-    client: Sequence[tuple[str, str, Histogram]] = ()
-    """Verb, resource and latency of the nodes' own requests in the steady part."""
+    client: Sequence[tuple[str, str, int, Histogram]] = ()
+    """Verb, resource, code (0: no answer) and latency of the nodes' requests in the steady part."""
     pod_starts: Histogram | None = None
     """Those of the steady part, if pods were started to prepare it; None: all of the run count."""
     problem: str = ""
@@ -310,7 +320,14 @@ def measure(
 ) -> list[ServiceLevel]:
     """Return every indicator, with its objective where it has one."""
     wanted = {each.sli: each for each in objectives}
-    return [_level(name, figures, evidence, wanted.get(name)) for name in INDICATORS]
+    found: list[ServiceLevel] = []
+    for name in INDICATORS:
+        level = _level(name, figures, evidence, wanted.get(name))
+        is_lone = level.sli == FAILED and level.source == OWN and not any(x.judged for x in found)
+        if is_lone and level.met:  # who answers may still be slow
+            level = replace(level, judged=False, note="", unjudged="")
+        found.append(level)
+    return found
 
 
 def expectations(levels: Iterable[ServiceLevel]) -> list[Expectation]:
@@ -344,9 +361,10 @@ def words(sli: str, value: float | None) -> str:
     """Say a value in its unit."""
     if value is None:
         return "not measured"
-    if sli not in INDICATORS or INDICATORS[sli].unit != "s":  # of another version
-        return f"{value:,.0f}"
-    return words_of_s(value)
+    unit = INDICATORS[sli].unit if sli in INDICATORS else ""  # of another version
+    if unit == "%":
+        return f"{value:.2g} %"
+    return words_of_s(value) if unit == "s" else f"{value:,.0f}"
 
 
 def words_of_s(seconds: float) -> str:
@@ -406,6 +424,8 @@ def _unjudged(
     if not is_asked(objective.source):
         if evidence.steady_s < STEADY_LEAST_S:
             return f"all nodes were Ready for less than {STEADY_LEAST_S:.0f} s"
+        if objective.sli == FAILED and any(each.kind == "fault" for each in figures.phases):
+            return "fleet injected faults, by which requests fail"
         burst = figures.pods.started_per_s_max
         if evidence.pod_starts is not None:
             burst = evidence.pod_starts.count / evidence.steady_s
@@ -426,16 +446,21 @@ def _found(
         return _pod_startup(figures, evidence, percentile)
     if name == WATCH_DELAY:
         return _watch_delay(figures, percentile)
+    nodes = figures.nodes
     match name:
         case "LeaseLateness":
-            return _of_histogram(figures.lease.late, percentile), None, ""
+            found = _of_histogram(figures.lease.late, percentile)
         case "TimeToNodesReady":
-            took_s = figures.nodes.time_to_ready_s
-            return Latency(took_s, figures.nodes.ready, ""), None, ""
+            found = Latency(nodes.time_to_ready_s, nodes.ready, "")
         case "FalseNotReadyNodes":
-            nodes = figures.nodes
-            return Latency(float(nodes.ever_not_ready), nodes.registered, ""), None, ""
-    return _api_latency(name, evidence, phase, percentile, least)
+            found = Latency(float(nodes.ever_not_ready), nodes.registered, "")
+        case "FailedRequests":
+            whole = [(each.code, each.count) for each in figures.requests]
+            steady = [(code, each.count) for _, _, code, each in evidence.client]
+            found = _failed(steady if phase == STEADY else whole)
+        case _:
+            return _api_latency(name, evidence, phase, percentile, least)
+    return found, None, ""
 
 
 def _api_latency(
@@ -448,7 +473,7 @@ def _api_latency(
     calls = [each for each in calls_of(period) if each.sli == name]
     found = slowest(calls, period.bounds.get(REQUESTS, []), percentile, least)
     asked = {(each.verb, each.resource) for each in calls}
-    seen = merged(h for verb, resource, h in evidence.client if (verb, resource) in asked)
+    seen = merged(h for verb, resource, _, h in evidence.client if (verb, resource) in asked)
     return found, _of_histogram(seen, percentile).seconds, ""
 
 
@@ -490,6 +515,13 @@ def _watch_delay(figures: RunFigures, percentile: float) -> tuple[Latency, float
     if figures.watch.delay_lost:
         told += f"; {figures.watch.delay_lost:,} events did not come within a minute"
     return _of_histogram(figures.watch.delay, percentile), None, told.removeprefix("; ")
+
+
+def _failed(requests: Sequence[tuple[int, int]]) -> Latency:
+    """Return which share of requests failed, in percent, of codes and counts."""
+    total = sum(count for _, count in requests)
+    failed = sum(count for code, count in requests if code in {0, 429} or code >= 500)
+    return Latency(100 * failed / total if total else None, total, "")
 
 
 def _of_histogram(histogram: Histogram, percentile: float) -> Latency:

@@ -45,7 +45,7 @@ class SteadyPart(NamedTuple):
     until_s: float
     server: Exposition | None
     """What the API server reported of it, None if it did not answer often enough."""
-    client: list[tuple[str, str, Histogram]]
+    client: list[tuple[str, str, int, Histogram]]
     """What the nodes saw."""
     pod_starts: Histogram
     scheduler: Exposition | None
@@ -138,7 +138,7 @@ class Observation:
         for row, codes in self._node_host.counts.requests.rows.items():
             before = self._before.get(row, {})
             for code, histogram in codes.items():
-                client.append((*row, histogram.since(before.get(code, {}))))
+                client.append((*row, code, histogram.since(before.get(code, {}))))
         server = _between(self._told, self._counted(APISERVER))
         scheduler = _between(self._scheduled, self._counted(SCHEDULER))
         pods = self._node_host.counts.pod_start_sli.since(self._pods_before)

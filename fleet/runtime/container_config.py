@@ -16,7 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.k8s.addresses import by_family, each_of, first_of
-from fleet.k8s.pods import ContainerSpec, EnvRef, Pod, ScriptSpec, UserSpec
+from fleet.k8s.pods import NO_SCRIPT, ContainerSpec, EnvRef, Pod, ScriptSpec, UserSpec
 from fleet.profile.kubelet_configuration import DNSSettings
 from fleet.profile.machine import real_path
 from fleet.quantity import parse_quantity
@@ -69,7 +69,7 @@ def config_error(
     if script is not None and (script.mounts or refers):
         try:
             error = _env_file_error(script, process, may_write) if has_env_files else ""
-            error = error or _mount_error(script, own_variables(process), recursive=recursive)
+            error = error or _mount_error(process, own_variables(process), recursive=recursive)
         except OverBudgetError as over:
             error = str(over)
         if error:
@@ -90,7 +90,12 @@ def own_variables(process: Process) -> dict[str, str]:
     """
     known: dict[str, str] = {}
     room = STRINGS_MAX
-    for each in () if process.spec.script is None else process.spec.script.variables:
+    script = process.spec.script or NO_SCRIPT
+    for each in script.env_from:
+        named = {each.name + key: text for key, text in _texts(process, each.source).items()}
+        room = left_of(room, *named, *named.values())
+        known |= named
+    for each in script.variables:
         source = each.source
         found = expand(each.value, known) if source is None else value_of(process, source)
         if found is not None:
@@ -134,19 +139,23 @@ def expanded(words: tuple[str, ...], variables: Mapping[str, str]) -> tuple[str,
 
 def value_of(process: Process, source: EnvRef) -> str | None:
     """Return the value of a source, None if it is unknown."""
-    pod, sources = process.pod, process.sources
+    pod = process.pod
     if source.kind == "Field":
         return _field(process, source.key)
     if source.kind == "Resource":
         wanted = pod.find(source.name) if source.name else process.spec
         return None if wanted is None else _resource(process, wanted, source)
     if source.kind in {"ConfigMap", "Secret"}:
-        texts = sources.texts(source.kind, pod.namespace, source.name)
-        return None if texts is None else texts.get(source.key)
+        return _texts(process, source).get(source.key)
     if source.kind == "File":
         text = _env_file(process, source)
         return None if text is None else env_file_value(text, source.key) or None
     return None
+
+
+def _texts(process: Process, source: EnvRef | None) -> Mapping[str, str]:
+    assert source is not None, process.spec.name
+    return process.sources.texts(source.kind, process.pod.namespace, source.name) or {}
 
 
 def _field(process: Process, path: str) -> str | None:
@@ -310,16 +319,18 @@ def mounts_of(process: Process, variables: Mapping[str, str]) -> tuple[Mounted, 
     return tuple(sorted(found, key=lambda each: -len(each.path)))
 
 
-def _mount_error(script: ScriptSpec, variables: Mapping[str, str], *, recursive: bool) -> str:
+def _mount_error(process: Process, variables: Mapping[str, str], *, recursive: bool) -> str:
     """Return why a container cannot mount its volumes as it asks for, "" if it can.
 
     Source: pkg/kubelet/kubelet_pods.go, makeMounts, resolveRecursiveReadOnly; container/helpers.go,
     ExpandContainerVolumeMounts; pkg/volume/validation, ValidatePathNoBacksteps.
     """
+    script = process.spec.script or NO_SCRIPT
     unread = {each.name for each in script.variables if each.source and each.name not in variables}
+    is_read = all(_texts(process, each.source) for each in script.env_from)
     for mount in script.mounts:
         names = {match[1] for match in _REFERENCE.finditer(mount.expression) if match[1]}
-        if not names & unread:
+        if not names & unread and (is_read or names <= variables.keys()):
             missing = sorted(name for name in names if not variables.get(name))
             if missing:
                 return f"missing value for {', '.join(missing)}"

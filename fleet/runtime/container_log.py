@@ -36,7 +36,7 @@ FILLER = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class LogLine(NamedTuple):
-    """One line, without its end."""
+    """One line of the file, as a reader of the log sees it: only the last may have no end."""
 
     after_ns: int  # since the start of the container
     is_error: bool  # written to stderr
@@ -90,7 +90,7 @@ class DeclaredLines:
 
     def seek(self, until_ns: int, since_ns: int, tail: int | None) -> bool:
         """Go to the first line wanted of those up to an instant."""
-        count, line_bytes = self._count(until_ns), len(self.line(0).text) + HEAD_BYTES + 1
+        count, line_bytes = self._count(until_ns), len(self.line(0).text) + HEAD_BYTES
         first = max(count - FILE_BYTES // line_bytes, 0)
         if since_ns > 0:
             first = max(first, -(-since_ns // self._behavior.interval_ns))
@@ -114,7 +114,7 @@ class DeclaredLines:
         text = behavior.text(values)
         missing = behavior.size - len(text.encode()) - 1
         filler = (FILLER * (max(missing, 0) // len(FILLER) + 1))[: max(missing, 0)]
-        line = f"{text} {filler}" if filler else text
+        line = f"{text} {filler}\n" if filler else f"{text}\n"
         return LogLine(after_ns, is_error=False, text=line.encode())
 
 
@@ -155,7 +155,7 @@ class ScriptLines:
     def _split(self, written: Written) -> None:
         *lines, rest = (self._open.get(written.is_error, "") + written.text).split("\n")
         for line in lines:
-            self._buffer.append(LogLine(written.after_ns, written.is_error, _encoded(line)))
+            self._buffer.append(LogLine(written.after_ns, written.is_error, _encoded(f"{line}\n")))
         if rest or written.is_error in self._open:
             self._open[written.is_error] = rest[:OPEN_MAX]
             if not rest:
@@ -278,7 +278,7 @@ class LogReader:
             "Stdout" if line.is_error else "Stderr"
         ):
             return b""
-        text = line.text + b"\n"
+        text = line.text
         if options.timestamps:
             text = b"%b %b" % (rfc3339_nano(wall_ns), text)
         if self._left is not None:

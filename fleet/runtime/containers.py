@@ -8,7 +8,7 @@ Source: k8s.io/cri-api/pkg/apis/runtime/v1, PodSandbox, Container; containerd's 
 
 import enum
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fleet.clock import NS_PER_S
@@ -141,7 +141,7 @@ class Sandbox:
 def adopted(status: ContainerStatus, spec: ContainerSpec | None, wall_offset_ns: int) -> Container:
     """Rebuild a container from its status, which has the runtime's name of its image."""
     image = status.image
-    if spec is not None and image_name(spec.image) == image:
+    if spec is not None and full_name(spec.image) in (image, status.image_id):
         image = spec.image
     container = Container(status.name, status.restart_count, status.container_id, image)
     container.last = status.last_state
@@ -181,45 +181,60 @@ def container_id(uid: PodUid, name: str, attempt: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def image_name(image: str) -> str:
+def full_name(image: str) -> str:
     """Return how containerd spells an image: registry, library and tag written out."""
     found = parse_image(image)
     return image if found.error else found.full_name
 
 
 @lru_cache(maxsize=4096)
-def image_id(image: str) -> str:
-    """Return the digest reference of an image, the same on every node."""
-    return digest_name(image_name(image))
+def image_name(image: str) -> str:
+    """Return how containerd shows the image of a container: by its tag, else by its ID.
+
+    Source: internal/cri/server/container_status.go, ContainerStatus.
+    """
+    name = full_name(image)
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}" if "@" in name else name
 
 
+@lru_cache(maxsize=4096)
+def shown_image(image: str) -> tuple[str, str]:
+    """Return the image and the imageID of a container, the same on every node."""
+    return image_name(image), digest_name(full_name(image))
+
+
+@dataclass(slots=True, eq=False)
 class BackOff:
-    """How long a failing container must wait: 10 s, doubling to 300 s or what is configured.
+    """How long what failed must wait: 10 s, doubling to 300 s or what is configured.
 
-    An entry is (delay, time of the last bump); one that saw no exit for 600 s starts again.
+    An entry is (delay, time of the last bump, why); one that saw no failure for 600 s starts again.
     Source: flowcontrol/backoff.go, Next, IsInBackOffSince; kuberuntime_manager.go, doBackOff.
     """
 
-    __slots__ = ("_entries",)
-
-    def __init__(self) -> None:
-        self._entries: dict[tuple[PodUid, str], tuple[int, int]] = {}
+    _entries: dict[tuple[PodUid, str], tuple[int, int, str]] = field(default_factory=dict)
 
     def wait_ns(self, uid: PodUid, name: str, finished_ns: int, now_ns: int) -> int:
         """Return the whole delay that is still being waited for, 0 when it may start now."""
-        delay_ns, bumped_ns = self._entries.get((uid, name), (0, 0))
+        delay_ns, bumped_ns, _ = self._entries.get((uid, name), (0, 0, ""))
         if finished_ns - bumped_ns > BACKOFF_FORGET_NS:
             return 0
         return delay_ns if now_ns - finished_ns < delay_ns else 0
 
-    def next(self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int) -> None:
+    def reason(self, uid: PodUid, name: str, now_ns: int) -> str:
+        """Return why to wait since the last bump, "" if it is over: IsInBackOffSinceUpdate."""
+        delay_ns, bumped_ns, why = self._entries.get((uid, name), (0, 0, ""))
+        return why if now_ns - bumped_ns < delay_ns else ""
+
+    def next(
+        self, uid: PodUid, name: str, finished_ns: int, now_ns: int, max_ns: int, why: str = ""
+    ) -> None:
         """Count one more start after an exit; `max_ns` is maxContainerRestartPeriod."""
         entry = self._entries.get((uid, name))
         if entry is None or finished_ns - entry[1] > BACKOFF_FORGET_NS:
             delay_ns = min(BACKOFF_FIRST_NS, max_ns)
         else:
             delay_ns = min(entry[0] * 2, max_ns)
-        self._entries[uid, name] = (delay_ns, now_ns)
+        self._entries[uid, name] = (delay_ns, now_ns, why)
 
     def forget(self, uid: PodUid) -> None:
         """Drop the entries of a pod."""

@@ -14,12 +14,11 @@ import orjson
 
 from fleet.profile.image_behavior import digest_name
 from fleet.profile.node_model import NodeModel
-from fleet.runtime.containers import image_name
+from fleet.runtime.containers import full_name, image_name
 
 NAMES_MAX = 5  # Source: pkg/kubelet/nodestatus/setters.go, MaxNamesPerImageInNodeStatus
 PINNED = "registry.k8s.io/pause"  # containerd pins the image of its sandboxes
 LISTS_MAX = 256
-IDS_MAX = 4096
 
 
 class Image(NamedTuple):
@@ -43,7 +42,8 @@ class NodeImages:
     listed: int
     reported: int
     bytes: int  # of those that are there
-    list_due_ns: int = 0  # the refresh of the cache: 0 never, -1 asked for
+    open: int = 0  # what was pulled without credentials
+    list_due_ns: int = 0  # the refresh of the cache, 0 for never
     gc_due_ns: int = 0  # the timer that counts
     gc_failed: int = 0  # number of the last collection that failed; the first, at start, does
     seen_ns: dict[int, int] = field(default_factory=dict)  # since when a pulled image is there
@@ -58,10 +58,13 @@ class ImageStore:
         self._by_name: dict[str, int] = {}  # the images that ever had a name, as bits
         self._nodes: dict[int, NodeImages] = {}
         self._lists: dict[int, bytes] = {}
-        self._ids: dict[str, str] = {}
+        self._shown: dict[str, tuple[str, str]] = {}  # of what is preloaded, by its names
         self._max = model.kubelet.node_status_max_images
         for each in model.images_preloaded:
-            names = tuple(map(image_name, each.names))
+            names = tuple(map(full_name, each.names))
+            tag = next((name for name in names if "@" not in name), "")
+            digest = next((name for name in names if "@" in name), "")
+            self._shown |= dict.fromkeys(names, (tag, digest))
             self._number(names, each.size_bytes)
         self._preloaded = (1 << len(self._images)) - 1
         self._preloaded_bytes = sum(each.size_bytes for each in self._images)
@@ -82,36 +85,38 @@ class ImageStore:
         found = self._by_name.get(name, 0) & self._present(node)
         return self._images[found.bit_length() - 1] if found else None
 
-    def is_preloaded(self, image: Image) -> bool:
-        """Return whether every node has an image from its start: no kubelet pulled it."""
-        return any(self._by_name[name] & self._preloaded for name in image.names)
+    def is_open(self, node: int, image: Image) -> bool:
+        """Return whether all pods may use an image: nobody pulled it, or without credentials."""
+        entry = self._nodes.get(node)
+        found = self._preloaded | (0 if entry is None else entry.open)
+        return any(self._by_name[name] & found for name in image.names)
 
-    def image_id(self, image: str) -> str:
-        """Return the reference by digest that a container of an image shows as its imageID."""
-        found = self._ids.get(image)
-        if found is None:
-            if len(self._ids) >= IDS_MAX:
-                self._ids.clear()
-            name = image_name(image)
-            bits = self._by_name.get(name, 0) & self._preloaded
-            names = self._images[bits.bit_length() - 1].names if bits else ()
-            found = next((each for each in names if "@" in each), "") or digest_name(name)
-            self._ids[image] = found
-        return found
+    def shown(self, image: str) -> tuple[str, str]:
+        """Return what a container of an image shows as its image and its imageID.
+
+        An image that is named by its digest shows its tag, if the node has one for it.
+        Source: containerd, toCRIContainerStatus.
+        """
+        name = full_name(image)
+        tag, digest = self._shown.get(name, ("", ""))
+        return (tag if "@" in name and tag else image_name(image)), digest or digest_name(name)
 
     def used_bytes(self, node: int) -> int:
         """Return how much of a node's disk its images take."""
         found = self._nodes.get(node)
         return self._preloaded_bytes if found is None else found.bytes
 
-    def add(self, node: int, name: str, size_bytes: int, now_ns: int) -> NodeImages:
-        """Put an image on a node under its full name."""
+    def add(
+        self, node: int, name: str, size_bytes: int, now_ns: int, *, is_open: bool = False
+    ) -> NodeImages:
+        """Put an image on a node under its full name; `is_open`: for all of its pods."""
         number = self._number(_names(name), size_bytes)
         found = self.entry(node)
         if not found.present >> number & 1:
             found.present |= 1 << number
             found.bytes += size_bytes
             found.seen_ns[number] = now_ns
+        found.open |= is_open << number
         return found
 
     def remove(self, node: int, number: int) -> None:
@@ -119,6 +124,7 @@ class ImageStore:
         found = self.entry(node)
         assert found.present >> number & 1, number
         found.present &= ~(1 << number)
+        found.open &= ~(1 << number)
         found.bytes -= self._images[number].size_bytes
         found.seen_ns.pop(number, None)
         found.used_ns.pop(number, None)

@@ -283,6 +283,7 @@ def _status(response: Response, codec: Codec) -> tuple[dict[str, Any], str]:
 
 ANONYMOUS = User("system:anonymous", groups=("system:unauthenticated",))
 AUTHENTICATED = "system:authenticated"
+CREDENTIAL = "authentication.kubernetes.io/credential-id"
 TOKEN_BYTES_MAX = 64 << 10
 SWEEP_S = 30.0
 _STREAM_RETRY = 0x5A12
@@ -330,7 +331,8 @@ class AccessControl:
         if protocol.user is None:
             certificate = request.get_extra_info("peercert")
             if certificate:
-                protocol.user = user_of(certificate)
+                whole = request.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                protocol.user = user_of(certificate, whole)
         if protocol.user is not None:
             return protocol.user
         authentication = configuration.authentication
@@ -452,14 +454,15 @@ class AccessControl:
             self._accesses.sweep(now_ns)
 
 
-def user_of(certificate: dict[str, Any]) -> User | None:
+def user_of(certificate: dict[str, Any], whole: bytes) -> User | None:
     """Return whom a verified certificate names. Source: x509.go, CommonNameUserConversion."""
     names = [pair for part in certificate.get("subject", ()) for pair in part]
     common = [value for key, value in names if key == "commonName"]
     if not common:
         return None
     groups = [value for key, value in names if key == "organizationName"]
-    return User(common[-1], groups=(*groups, AUTHENTICATED))
+    extra = ((CREDENTIAL, (f"X509SHA256={hashlib.sha256(whole).hexdigest()}",)),)
+    return User(common[-1], groups=(*groups, AUTHENTICATED), extra=extra)
 
 
 def _resolve(answer: "asyncio.Future[Response]", response: Response) -> None:

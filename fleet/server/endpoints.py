@@ -52,7 +52,6 @@ class ConcurrencyLimit:
         self._on_full = on_full
         self.most = most
         self.in_use = 0
-        self.refused = 0
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
@@ -61,7 +60,6 @@ class ConcurrencyLimit:
         It is entered before anything begins, so that what is refused has cost one request.
         """
         if self.in_use >= self.most:
-            self.refused += 1
             self._on_full()
             yield False
             return
@@ -101,9 +99,9 @@ def log_options(
         (tail_lines is not None and tail_lines < 0)
         or (limit_bytes is not None and limit_bytes < 1)
         or (since_s is not None and (since_s < 1 or since_time_ns is not None))
+        or stream not in STREAMS
+        or (stream != "All" and tail_lines is not None)
     ):
-        return INVALID
-    if splits_streams and (stream not in STREAMS or (stream != "All" and tail_lines is not None)):
         return INVALID
     if not splits_streams and stream != "All":
         return Refusal(
@@ -154,7 +152,6 @@ def _time(text: str) -> int:
 CHUNK_BYTES = 64 << 10
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"
 LOGS = "logs that are read"
-POD_MISSING = "pod does not exist"
 
 
 class Asked(NamedTuple):
@@ -162,7 +159,6 @@ class Asked(NamedTuple):
 
     request: web.BaseRequest
     node: NodeId
-    node_name: str
     configuration: KubeletConfiguration
     parameters: dict[str, str]
 
@@ -286,7 +282,7 @@ def found_pod(kubelet: VirtualKubelet, parameters: dict[str, str]) -> Pod | Refu
     """Return the pod that a path names. Source: getExec, getPortForward."""
     pod = find_pod(kubelet, parameters["podNamespace"], parameters["podID"])
     if pod is None:
-        return Refusal(404, POD_MISSING)
+        return Refusal(404, "pod does not exist")
     uid = parameters.get("uid")
     if uid and pod.uid != uid:
         return Refusal(404, "pod not found")

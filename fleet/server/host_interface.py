@@ -19,7 +19,6 @@ from fleet.k8s.pods import (
     ContainerSpec,
     ContainerStatus,
     Pod,
-    PodStatus,
     RunningState,
     TerminatedState,
     WaitingState,
@@ -37,11 +36,22 @@ from fleet.runtime.program import Session as ProgramSession
 from fleet.runtime.programs import http_reply, program_of, record
 from fleet.runtime.runtime import Runtime
 
-NOT_FOUND, BAD_REQUEST, SERVER_ERROR = 404, 400, 500
+BAD_REQUEST, SERVER_ERROR = 400, 500
+ATTACHED = 0  # how an attachment ends, whatever the container's exit code. Source: ServeAttach
+_EMPTIED = frozenset(("Evicted", "Preempting"))
+"""Why pods ended whose containers a kubelet removes at once. Source: ShouldPodContentBeRemoved."""
 _PULL_FAILURES = {
     "ErrImagePull": "image can't be pulled",
     "ImagePullBackOff": "trying and failing to pull image",
 }
+
+
+REFUSED = (
+    'failed to execute portforward in network namespace "/var/run/netns/cni-{id}": failed to '
+    'connect to localhost:{port} inside namespace "{id}", IPv4: dial tcp4 127.0.0.1:{port}: '
+    "connect: connection refused IPv6 dial tcp6 [::1]:{port}: connect: connection refused "
+)
+"""What containerd says of a port on which nobody listens: its container does not run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,13 +120,15 @@ class ExecSession:
         self._note_changes(now_ns)
         if found.exit_code is None and not self._is_over and self._target.has_ended(now_ns):
             self._session.close(now_ns)
-            return found._replace(exit_code=KILLED, wake_ns=None, more=False)
-        if found.exit_code is not None and not self._is_over:
+            found = found._replace(exit_code=KILLED, wake_ns=None, more=False)
+        elif found.exit_code is not None and not self._is_over:
             self._is_over = True
             if self._ends_container:
                 self._end_container(found.exit_code, now_ns)
         if found.exit_code is None and found.wake_ns is None and not found.more:
             return found._replace(wake_ns=now_ns + NS_PER_S)  # the container may end
+        if found.exit_code and self._ends_container:
+            return found._replace(exit_code=ATTACHED)
         return found
 
     def _end_container(self, code: int, now_ns: int) -> None:
@@ -145,7 +157,7 @@ class ExecSession:
 class AttachSession(DeafSession):
     """What a container says from now on; it hears nothing."""
 
-    def __init__(self, target: Target, now_ns: int) -> None:
+    def __init__(self, target: Target, now_ns: int, *, tty: bool) -> None:
         pod, env = target.pod, target.env
         behavior = env.model.behavior_of(pod)
         container = target.container
@@ -154,6 +166,7 @@ class AttachSession(DeafSession):
         lines = target.runtime.log(pod, target.spec, behavior, *at, target.sources)
         options = LogOptions(follow=True, since_ns=env.wall_ns(now_ns), tail_lines=1)
         self._target = target
+        self._line_end = b"\r\n" if tty else b"\n"  # a terminal writes both, a log keeps one
         self._reader = LogReader(
             lines, target.start_ns, env.wall_offset_ns, self._ended_ns, options
         )
@@ -168,9 +181,10 @@ class AttachSession(DeafSession):
     def advance(self, limit: int, now_ns: int) -> Output:
         """Return at most so many bytes of what was said up to an instant."""
         chunk = self._reader.read(limit, now_ns)
-        code = self._target.container.exit_code if chunk.is_over else None
+        code = ATTACHED if chunk.is_over else None
         more = chunk.wake_ns is None and not chunk.is_over
-        return Output(chunk.data, b"", chunk.wake_ns, more, code)
+        data = chunk.data.replace(b"\n", self._line_end)
+        return Output(data, b"", chunk.wake_ns, more, code)
 
 
 Session = ExecSession | AttachSession
@@ -188,8 +202,8 @@ def exec_in(
 ) -> Session | Refusal:
     """Run a command in a container. Source: GetExec, RunInContainer."""
     target = _target(kubelet, pod, container, now_ns)
-    if isinstance(target, Refusal):
-        return target
+    if target is None:
+        return Refusal(SERVER_ERROR, f'container not found ("{container}")')
     program = program_of(pod, target.spec)
     behavior = kubelet.env.model.behavior_of(pod).container(container)
     process = target.process(now_ns)
@@ -203,20 +217,21 @@ def attach_to(
 ) -> Session | Refusal:
     """Attach to the command that a container runs. Source: GetAttach."""
     target = _target(kubelet, pod, container, now_ns)
-    if isinstance(target, Refusal):
-        return target
+    if target is None:
+        text = f"container {container} not found in pod {pod.name}_{pod.namespace}"
+        return Refusal(SERVER_ERROR, text)
     program = program_of(pod, target.spec)
     session = program.attached(target.process(now_ns), tty=tty) if stdin else None
     if session is None:
-        return AttachSession(target, now_ns)
+        return AttachSession(target, now_ns, tty=tty)
     return ExecSession(target, session, ends_container=True)
 
 
 def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSession | Refusal:
     """Connect to a port of a pod. Source: GetPortForward; containerd's portForward."""
     target = _target(kubelet, pod, container_of_port(pod, port), now_ns)
-    if isinstance(target, Refusal):
-        return target
+    if target is None:
+        return Refusal(SERVER_ERROR, REFUSED.format(id=pod.uid, port=port))
     behavior = kubelet.env.model.behavior_of(pod).container(target.spec.name)
 
     def answer(path: str, at_ns: int) -> HttpReply:
@@ -227,41 +242,38 @@ def port_of(kubelet: VirtualKubelet, pod: Pod, port: int, now_ns: int) -> PortSe
     return PortSession(answer)
 
 
-def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | Refusal:
-    """Return a container that runs. Source: findContainer."""
+def _target(kubelet: VirtualKubelet, pod: Pod, name: str, now_ns: int) -> Target | None:
+    """Return a container if it runs. Source: findContainer."""
     pods, env = kubelet.pods, kubelet.env
-    if pods is None:
-        return _no_pod(pod)
-    sandbox = pods.runtime.sandbox(pod.uid)
+    sandbox = None if pods is None else pods.runtime.sandbox(pod.uid)
     container = None if sandbox is None else sandbox.find(name)
     spec = pod.find(name)
-    refusal = Refusal(SERVER_ERROR, f'container not found ("{name}")')
-    if container is None or spec is None:
-        return refusal
+    if pods is None or container is None or spec is None:
+        return None
     on_change = partial(kubelet.on_container_changed, pod.uid)
     target = Target(pod, spec, container, pods.runtime, env, pods.sources(env), on_change)
-    return refusal if target.has_ended(now_ns) else target
-
-
-def _no_pod(pod: Pod) -> Refusal:
-    return Refusal(NOT_FOUND, f'pod "{pod.name}" does not exist')
+    return None if target.has_ended(now_ns) else target
 
 
 def container_logs(
     kubelet: VirtualKubelet, pod: Pod, name: str, options: LogOptions, _now_ns: int
 ) -> LogReader | Refusal:
-    """Return a reader of a container's log, or why there is none."""
+    """Return a reader of a container's log, or why there is none.
+
+    A kubelet keeps the last one of a container's instances that have ended, with its log.
+    Source: pkg/kubelet/pod_container_deletor.go, getContainersToDeleteInPod.
+    """
     pods, env = kubelet.pods, kubelet.env
-    if pods is None:
-        return _no_pod(pod)
+    assert pods is not None, pod.name
     status, runtime = pods.last_status(pod), pods.runtime
-    container_id = _container_id(pod.name, status, name, previous=options.previous)
+    listed = chain(status.containers, status.init_containers, status.ephemeral_containers)
+    found, spec = next((each for each in listed if each.name == name), None), pod.find(name)
+    where = f'container "{name}" in pod "{pod.name}"'
+    if found is None or spec is None:
+        return _refusal(f"{where} is not available")
+    container_id = _container_id(found, where, previous=options.previous)
     if isinstance(container_id, Refusal):
         return container_id
-    spec = pod.find(name)
-    found = _find(status, name)
-    if spec is None or found is None:
-        return _not_available(pod.name, name)
     sandbox = runtime.sandbox(pod.uid)
     container = None if sandbox is None else sandbox.find(name)
     ended: Callable[[int], int | None]
@@ -270,10 +282,11 @@ def container_logs(
         begun_ns = container.begun_ns or started_s * NS_PER_S - env.wall_offset_ns
         ended = partial(_ended_ns, runtime, pod, container)
     else:
-        # It is gone, but its log stays as long as its pod: its status says when it ran.
+        # It is gone, but its log may stay as long as its pod: its status says when it ran.
         state = _terminated(found, container_id)
-        if state is None:
-            return _not_available(pod.name, name)
+        is_replaced = state is found.last_state and isinstance(found.state, TerminatedState)
+        if state is None or is_replaced or status.reason in _EMPTIED:
+            return _refusal(f"unable to retrieve container logs for {container_id}")
         attempt = found.restart_count - (state is found.last_state)
         started_s = state.started_s
         begun_ns = started_s * NS_PER_S - env.wall_offset_ns
@@ -295,10 +308,6 @@ def _terminated(status: ContainerStatus, container_id: str) -> TerminatedState |
     return None
 
 
-def _not_available(pod_name: str, name: str) -> Refusal:
-    return _refusal(f'container "{name}" in pod "{pod_name}" is not available')
-
-
 def _at(end_ns: int, _now_ns: int) -> int:
     return end_ns
 
@@ -313,12 +322,8 @@ def _ended_ns(runtime: Runtime, pod: Pod, container: Container, now_ns: int) -> 
     return None
 
 
-def _container_id(pod_name: str, status: PodStatus, name: str, *, previous: bool) -> str | Refusal:
+def _container_id(found: ContainerStatus, where: str, *, previous: bool) -> str | Refusal:
     """Return the container whose log is meant. Source: validateContainerLogStatus."""
-    found = _find(status, name)
-    where = f'container "{name}" in pod "{pod_name}"'
-    if found is None:
-        return _refusal(f"{where} is not available")
     last = found.last_state.container_id if found.last_state is not None else ""
     if previous:
         return last or _refusal(f"previous terminated {where} not found")
@@ -332,11 +337,6 @@ def _container_id(pod_name: str, status: PodStatus, name: str, *, previous: bool
     assert isinstance(state, WaitingState), state
     why = _PULL_FAILURES.get(state.reason, state.reason)
     return _refusal(f"{where} is waiting to start: {why}")
-
-
-def _find(status: PodStatus, name: str) -> ContainerStatus | None:
-    listed = chain(status.containers, status.init_containers, status.ephemeral_containers)
-    return next((each for each in listed if each.name == name), None)
 
 
 def _refusal(text: str) -> Refusal:

@@ -244,7 +244,7 @@ class KubeletServers:
             return refused
         if isinstance(found, Answer):
             return _routed(found)
-        asked = Asked(request, node, protocol.node_name, configuration, found.parameters)
+        asked = Asked(request, node, configuration, found.parameters)
         return await self._answers[found.endpoint](asked)
 
     def _node_of(self, protocol: NodeProtocol) -> NodeId | None:

@@ -110,7 +110,6 @@ class Listener:
     _waiting: deque[_Taken] = field(default_factory=deque)
     _silent: dict[socket.socket, asyncio.TimerHandle] = field(default_factory=dict)
     """Connections that have sent nothing, and when each is given up."""
-    refused: int = 0
 
     def add(self, listening: socket.socket, context: ssl.SSLContext) -> None:
         """Accept on a socket from now on."""
@@ -163,7 +162,6 @@ class Listener:
         if is_full:
             self._hit_limit(KUBELET_CONNECTIONS)
         if found is None or is_full:
-            self.refused += 1
             reset(taken)
             return
         waits = _Taken(taken, found[1], context)

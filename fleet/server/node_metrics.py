@@ -18,7 +18,7 @@ from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node_facts import CONTAINER_TYPES, NodeCounts
 from fleet.kubelet.pod_worker import WorkerState
 from fleet.quantity import parse_quantity
-from fleet.runtime.containers import ID_PREFIX, RunState, image_name
+from fleet.runtime.containers import ID_PREFIX, RunState, full_name
 from fleet.server.exposition import Row, Rows, page_text
 from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_usage
 from fleet.server.summary import KUBELET_SHARE
@@ -225,7 +225,7 @@ def _add_container(
         **pod,
         "container": each.name,
         "id": f"{pod['id']}/cri-containerd-{container_id}.scope",
-        "image": image_name(each.image),
+        "image": full_name(each.image),
         "name": container_id,
     }
     rows["cgroup"].append(_cgroup(labels, each.cgroup, each.started_s, now_s))

@@ -55,8 +55,7 @@ class Forwarder:
 
     def error_text(self, port: int, refusal: Refusal) -> str:
         """Source: httpstream.go, portForward."""
-        pod = self.pod
-        return f"error forwarding port {port} to pod {pod.uid}, uid : {refusal.text}"
+        return f"error forwarding port {port} to pod {self.pod.uid}, uid : {refusal.text}"
 
     async def write(self, session: PortSession, data: bytes) -> int:
         """Hand the port at most `CHUNK_BYTES`; return how many bytes it took."""

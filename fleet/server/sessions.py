@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
+from itertools import compress
 from typing import NamedTuple, Protocol, TypeVar
 
 import orjson
@@ -43,7 +44,8 @@ from fleet.server.spdy import Ended as StreamEnded
 CHUNK_BYTES = 32 << 10
 STUCK_S = 0.02  # how soon input is offered again to a session that had no room for all of it
 T = TypeVar("T")
-CODE_TEXT = "command terminated with non-zero exit code: command terminated with exit code %d"
+KUBELETS_WORDS = "command terminated with exit code"
+"""How an exit code reads over version 5, which the kubelet itself ends, and not the runtime."""
 
 
 class Channel(IntEnum):
@@ -72,15 +74,15 @@ class Ended(NamedTuple):
     exit_code: int
     error: str = ""
 
-    def status(self) -> bytes:
+    def status(self, words: str) -> bytes:
         """Return it as a v1.Status, as protocols from version 4 on carry it."""
-        return orjson.dumps(self._status())
+        return orjson.dumps(self._status(words))
 
-    def text(self) -> bytes:
+    def text(self, words: str) -> bytes:
         """Return it as protocols before version 4 do: nothing, or why."""
-        return str(self._status().get("message", "")).encode()
+        return str(self._status(words).get("message", "")).encode()
 
-    def _status(self) -> dict[str, object]:
+    def _status(self, words: str) -> dict[str, object]:
         if self.error:
             message = f"Internal error occurred: error executing command in container: {self.error}"
             return {
@@ -96,7 +98,7 @@ class Ended(NamedTuple):
         return {
             "metadata": {},
             "status": "Failure",
-            "message": CODE_TEXT % self.exit_code,
+            "message": f"command terminated with non-zero exit code: {words} {self.exit_code}",
             "reason": "NonZeroExitCode",
             "details": {"causes": [{"reason": "ExitCode", "message": str(self.exit_code)}]},
         }
@@ -238,9 +240,10 @@ def offered(request: web.BaseRequest) -> list[str]:
 class WebSocketClient:
     """The client of a session, over a WebSocket."""
 
-    def __init__(self, socket: web.WebSocketResponse) -> None:
+    def __init__(self, socket: web.WebSocketResponse, words: str) -> None:
         self._socket = socket
         protocol = socket.ws_protocol or ""
+        self._words = KUBELETS_WORDS if protocol == V5 else words
         self._has_close = protocol == V5
         self._has_status = protocol in {V5, V4}
 
@@ -263,7 +266,7 @@ class WebSocketClient:
 
     async def finish(self, ended: Ended) -> None:
         """Say how it ended, and close."""
-        text = ended.status() if self._has_status else ended.text()
+        text = (ended.status if self._has_status else ended.text)(self._words)
         if text:
             await self.send(Channel.ERROR, text)
         with contextlib.suppress(ConnectionError):
@@ -271,20 +274,15 @@ class WebSocketClient:
 
 
 CREATION_S = 30.0  # Source: DefaultStreamCreationTimeout
-TYPES = {
-    "stdin": Channel.STDIN,
-    "stdout": Channel.STDOUT,
-    "stderr": Channel.STDERR,
-    "error": Channel.ERROR,
-    "resize": Channel.RESIZE,
-}
+TYPES = {each.name.lower(): each for each in Channel if each is not Channel.CLOSE}
 
 
 class SpdyClient:
     """The client of a session, over SPDY."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: ByteStream, words: str) -> None:
         self._stream = stream
+        self._words = words
         self._spdy = SpdyServer()
         self._numbers: dict[Channel, int] = {}
         self._channels: dict[int, Channel] = {}
@@ -293,11 +291,8 @@ class SpdyClient:
 
     async def wait_for_streams(self, wanted: Wanted) -> bool:
         """Wait until the client has begun the streams that it asked for; False if it does not."""
-        expected = {Channel.ERROR}
-        expected |= {Channel.STDIN} if wanted.stdin else set()
-        expected |= {Channel.STDOUT} if wanted.stdout else set()
-        expected |= {Channel.STDERR} if wanted.stderr else set()
-        expected |= {Channel.RESIZE} if wanted.tty else set()
+        optional = (Channel.STDIN, Channel.STDOUT, Channel.STDERR, Channel.RESIZE)
+        expected = {Channel.ERROR, *compress(optional, wanted)}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CREATION_S):
                 while not expected <= self._numbers.keys() and not self._is_over:
@@ -321,7 +316,7 @@ class SpdyClient:
         """Say how it ended, and close."""
         for channel in (Channel.STDOUT, Channel.STDERR, Channel.ERROR):
             if channel in self._numbers:
-                content = ended.status() if channel is Channel.ERROR else b""
+                content = ended.status(self._words) if channel is Channel.ERROR else b""
                 self._spdy.send(self._numbers[channel], content, is_last=True)
         self._spdy.go_away()
         await self._flush()

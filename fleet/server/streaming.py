@@ -26,7 +26,6 @@ UPGRADE_REQUIRED = "Upgrade request required"
 NOTHING_WANTED = "you must specify at least 1 of stdin, stdout, stderr"
 STREAMS = "exec, attach and port-forward streams"
 FORWARDED = "forwarded connections"
-TOO_MANY = "too many streams\n"
 
 
 class Streaming:
@@ -53,7 +52,7 @@ class Streaming:
     ) -> web.StreamResponse:
         """Begin a session unless too many are open. Source: ErrorTooManyInFlight."""
         with self.sessions.held() as is_admitted:
-            return await answer(asked) if is_admitted else text(429, TOO_MANY)
+            return await answer(asked) if is_admitted else text(429, "too many streams\n")
 
     # ---- exec, attach ----
 
@@ -88,8 +87,6 @@ class Streaming:
             pod = endpoints.found_pod(kubelet, asked.parameters)
             if isinstance(pod, Refusal):
                 return pod
-            if pod.find(container) is None:
-                return Refusal(500, f'container not found ("{container}")')
             session = begin(kubelet, pod, container, now_ns=now_ns)
             if not isinstance(session, Refusal) and session.out:
                 self._reactor_thread.perform(session.out)
@@ -105,7 +102,7 @@ class Streaming:
         socket = await _accept(request, sessions.WEB_SOCKET_PROTOCOLS)
         if socket is None:
             return text(403, "")
-        client = sessions.WebSocketClient(socket)
+        client = sessions.WebSocketClient(socket, _words(request))
         first = sessions.Channel.STDOUT if wanted.stdout else sessions.Channel.ERROR
         if wanted.stderr and not wanted.stdout:
             first = sessions.Channel.STDERR
@@ -122,7 +119,7 @@ class Streaming:
             return chosen
         response = UpgradeResponse(SPDY, {VERSION: chosen})
         stream = await response.take_over(request)
-        client = sessions.SpdyClient(stream)
+        client = sessions.SpdyClient(stream, _words(request))
         try:
             if await client.wait_for_streams(wanted):
                 await sessions.Conversation(
@@ -163,6 +160,11 @@ class Streaming:
         response = UpgradeResponse(SPDY, {VERSION: chosen})
         await SpdyPortForward(await response.take_over(request), forwarder).run()
         return response
+
+
+def _words(request: web.BaseRequest) -> str:
+    """Return containerd's words before an exit code. Source: its streamRuntime.Exec."""
+    return f"error executing command [{' '.join(request.query.getall('command', []))}], exit code"
 
 
 async def _accept(

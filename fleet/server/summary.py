@@ -11,11 +11,11 @@ from fleet.clock import NS_PER_S
 from fleet.k8s.times import rfc3339
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.volumes.pod_volume import volume_name
+from fleet.runtime.container_usage import resources_of
 from fleet.server.node_usage import Cgroup, ContainerUse, NodeUse, PodUse, node_usage
 
 Json = dict[str, object]
 KUBELET_SHARE = 4  # the kubelet's part of what a node runs outside of its pods
-INTERFACE = "eth0"
 _MEASURED = frozenset(
     ("configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected", "secret")
 )
@@ -79,11 +79,12 @@ class _Writer:
     def pod(self, each: PodUse) -> Json:
         """Return the stats of a pod."""
         pod = each.pod
+        limit = resources_of(pod.spec.ended_json).limits.memory  # as far as its cgroup has one
         found: Json = {
             "podRef": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
             "startTime": rfc3339(each.created_s).decode(),
             "containers": [self._container(container) for container in each.containers],
-            **self._cgroup(each.cgroup, 0, has_swap=False),
+            **self._cgroup(each.cgroup, limit, has_swap=False),
         }
         if self._is_short:
             return {**found, "swap": self._swap(each.cgroup)}
@@ -144,7 +145,7 @@ class _Writer:
 
     def _network(self, received: int, sent: int) -> Json:
         counts: Json = {
-            "name": INTERFACE,
+            "name": "eth0",
             "rxBytes": received,
             "rxErrors": 0,
             "txBytes": sent,

@@ -7,7 +7,9 @@ as well as new ones.
 
 import asyncio
 import contextlib
+import math
 import socket
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -62,6 +64,12 @@ class Link:
             for pipe in list(self._pipes):
                 pipe.go_on()
 
+    def widen(self) -> None:
+        """Take the limit of the bandwidth away; what it holds up is through at once."""
+        self.bytes_per_s = self._free_s = 0.0
+        for pipe in list(self._pipes):
+            pipe.pass_late(math.inf)
+
     async def connect(self, pipe: "Pipe") -> None:
         """Connect to the server for a client that has connected."""
         loop = asyncio.get_running_loop()
@@ -102,7 +110,8 @@ class Pipe(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._held: list[bytes] = []
         self._held_bytes = 0
-        self._due_s = 0.0
+        self._late: deque[tuple[float, bytes]] = deque()
+        """Pieces that are on their way, and when they are through."""
         self._has_ended = False
         self._connecting: asyncio.Task[None] | None = None
 
@@ -125,7 +134,7 @@ class Pipe(asyncio.Protocol):
             self.end()
         elif link.is_dark or self.peer is None or self._held:
             self._hold(data)
-        elif link.delay_s or link.bytes_per_s or self._due_s:
+        elif link.delay_s or link.bytes_per_s or self._late:
             self._pass_later(data)
         else:
             self.peer.write(data)
@@ -139,16 +148,20 @@ class Pipe(asyncio.Protocol):
     def _pass_later(self, data: bytes) -> None:
         """Pass a piece on when it is due, and not before the one that came before it."""
         loop = asyncio.get_running_loop()
-        self._due_s = max(self._due_s, self._link.due_s(len(data), loop.time()))
-        loop.call_at(self._due_s, self._pass, data, self._due_s)
+        due_s = self._link.due_s(len(data), loop.time())
+        if self._late:
+            due_s = max(due_s, self._late[-1][0])
+        self._late.append((due_s, data))
+        loop.call_at(due_s, self.pass_late, due_s)
 
-    def _pass(self, data: bytes, due_s: float) -> None:
-        if due_s == self._due_s:
-            self._due_s = 0.0
-        if self._link.is_dark or self._held:
-            self._hold(data)
-        elif self.peer is not None:
-            self.peer.write(data)
+    def pass_late(self, until_s: float) -> None:
+        """Pass on what is through by then."""
+        while self._late and self._late[0][0] <= until_s:
+            data = self._late.popleft()[1]
+            if self._link.is_dark or self._held:
+                self._hold(data)
+            elif self.peer is not None:
+                self.peer.write(data)
 
     def go_on(self) -> None:
         """Pass on what waited."""

@@ -90,6 +90,18 @@ def test_a_slow_link_keeps_the_order() -> None:
     linked(test)
 
 
+def test_a_narrow_link_passes_what_it_held_up_once_it_is_wide() -> None:
+    async def test(link: Link, client: Ends, server: Ends) -> None:
+        link.bytes_per_s = 0.01
+        client[1].write(b"narrow ")
+        await passed(link)
+        link.widen()
+        client[1].write(b"wide")
+        assert await server[0].readexactly(11) == b"narrow wide"
+
+    linked(test)
+
+
 def test_a_cut_passes_a_part_and_ends_both_ends() -> None:
     async def test(link: Link, client: Ends, server: Ends) -> None:
         link.cut_after = 3

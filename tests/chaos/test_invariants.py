@@ -282,7 +282,11 @@ ENDS: list[tuple[str, Change, str]] = [
     (COUNTS, ends(requests=counted(200, 100 + MANY)), "full GET pods 200: 151 counted, 100 in log"),
     (COUNTS, ends(requests=counted(200, 100 - MANY)), "full GET pods 200: 49 counted, 100 in log"),
     (COUNTS, ends(requests=[]), "full GET pods 200: 0 counted, 100 in log"),
-    (VERDICT, ends(verdict="pass"), "full exits with 1: pass"),
+    (
+        VERDICT,
+        ends(verdict="pass", verdict_reasons=[], requests=counted(200, 100, lost=2)),
+        "full exits with 1: pass",
+    ),
     (VERDICT, ends(verdict_reasons=[]), "full exits with 1: fail"),
     (VERDICT, prints_nothing, "full exits with 1 and prints no summary"),
     (VERDICT, says(1, "Traceback (most"), "full-1: Traceback"),
@@ -316,6 +320,12 @@ def over(tmp_path: Path) -> Stage:
 
 def test_an_end_is_well(monkeypatch: pytest.MonkeyPatch, over: Stage) -> None:
     assert at_the_end(monkeypatch, over) == {COUNTS: "", VERDICT: "", CLEAN: ""}
+
+
+def test_a_fleet_that_saw_nothing_may_pass(monkeypatch: pytest.MonkeyPatch, over: Stage) -> None:
+    """It was killed, and started again near the end."""
+    ends(verdict="pass", verdict_reasons=[], requests=counted(200, 100, lost=1))(over)
+    assert at_the_end(monkeypatch, over)[VERDICT] == ""
 
 
 def test_refused_tokens_are_nobodys_in_the_log(

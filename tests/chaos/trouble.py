@@ -217,7 +217,7 @@ async def _narrow(_stage: Stage, fleet: Fleet, _blow: Blow) -> AsyncIterator[Non
     try:
         yield
     finally:
-        fleet.link.bytes_per_s = 0
+        fleet.link.widen()
 
 
 @kind("network-cut", 2, 6)

@@ -140,7 +140,7 @@ def test_attach_speaks_to_the_shell_that_runs(ready: World) -> None:
     ready.apply(pod("hears", shell, restartPolicy="Never"))
     ready.kubectl("wait", "--for=condition=Ready", "pod/hears", "--timeout=240s")
     code, said = failed(ready, "attach", "-i", "hears", stdin="echo heard $((6 * 7))\nexit 3\n")
-    assert "heard 42\n" in said, (code, said)
+    assert (code, "heard 42\n" in said) == (0, True), said
     eventually(lambda: ready.get("pod", "hears")["status"]["phase"] == "Failed", "it has ended")
     [status] = ready.get("pod", "hears")["status"]["containerStatuses"]
     assert status["state"]["terminated"]["exitCode"] == 3

@@ -26,7 +26,6 @@ from fleet.profile.loader import show_profile
 pytest_plugins = ("e2e.e2e_fixtures",)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-PORT = 10250
 SAYS = "echo hello; echo world; sleep 3600"
 HEADER_MAX = 10_000_000
 REVIEWS = frozenset(("tokenreviews", "subjectaccessreviews"))

@@ -81,7 +81,6 @@ FLAGS = (
     "--file_content_in_loop",
 )
 QUANTITIES = ("0", "1", "-1", "1n", "1e18", "9223372036854775807", "1Ei", "0.0001", "1e-9", "8E")
-SECONDS = (0, 1, 2, 30, 3600, 2**31 - 1, 2**31, 2**62, 2**63 - 1, -1, -(2**63))
 ANNOTATIONS = (
     *("mount-delay", "mount-error", "unmount-fails", "empty-dir-usage"),
     *("memory-usage", "cpu-usage", "ephemeral-storage-usage", "inodes-usage", "pids-usage"),

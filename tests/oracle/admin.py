@@ -15,7 +15,6 @@ from fleet.controlplane.options import ControlPlaneInfo
 from oracle.normalisation import Json
 
 TIMEOUT_S = 30.0
-MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 GROUPS = {
     "jobs": "/apis/batch/v1",

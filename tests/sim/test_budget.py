@@ -48,7 +48,7 @@ def test_an_idle_node_fits_its_budget(*, light: bool) -> None:
         before = used()
         for entry in sim.reactor.entries:
             assert entry.kubelet is not None
-            lease_bytes += sys.getsizeof(entry.kubelet.lease._base)
+            lease_bytes += sys.getsizeof(entry.kubelet.lease.base)
             entry.kubelet._recorder.forget(2 * HOUR_NS)
         forgotten = before - used()
         before = used()

@@ -163,8 +163,7 @@ def test_a_volume_that_is_not_published_again_is_told_and_its_pod_runs_on() -> N
     assert sum(sim.said("FailedMount").values()) == count
     sim.server.delete_pod("db", grace_s=1)
     sim.run_for(seconds=30)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_a_driver_may_want_it_later_and_no_more() -> None:

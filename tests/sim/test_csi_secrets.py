@@ -4,17 +4,22 @@ Source: pkg/volume/csi/csi_attacher.go, csi_mounter.go, csi_block.go, expander.g
 pkg/volume/util/operationexecutor/operation_generator.go.
 """
 
+import itertools
+
 import pytest
 from test_csi_publishing import create, driver
 from test_volume_expansion import RESYNC_S, grow, model_with, run_pod
-from test_volume_timing import DATA, DRIVER, attach_in_turn, claim, started
+from test_volume_timing import ATTACHMENT, DATA, DRIVER, attach_in_turn, claim, reads, started
+from world.api_server import Answer, refusal
 from world.simulation import Simulation
 from world.strategic_merge import Object
 
 pytest_plugins = ("sim_encodings",)
 
 SPACE = "vault"
-UNFOUND = "kubernetes.io/csi: failed to find the secret %s in the namespace %s with error: "
+CSI, FAILED = "kubernetes.io/csi:", 'failed for volume "pv-1" :'
+UNSET = "blockMapper.publishVolumeForBlock failed to get"
+UNFOUND = f"{CSI} failed to find the secret %s in the namespace %s with error: "
 RUN_S, BACK_OFF_S = 16, 40
 
 
@@ -72,26 +77,13 @@ def test_secrets_are_read_for_each_call_of_a_driver(*, attached: bool) -> None:
     [
         (
             "volumeMounts",
-            (
-                'MountVolume.MountDevice failed for volume "pv-1" : '
-                "fetching NodeStageSecretRef vault/stage failed: "
-            ),
-            (
-                'MountVolume.SetUp failed for volume "pv-1" : '
-                "fetching NodePublishSecretRef vault/publish failed: "
-            ),
+            f"MountVolume.MountDevice {FAILED} fetching NodeStageSecretRef vault/stage failed: ",
+            f"MountVolume.SetUp {FAILED} fetching NodePublishSecretRef vault/publish failed: ",
         ),
         (
             "volumeDevices",
-            (
-                'MapVolume.SetUpDevice failed for volume "pv-1" : '
-                "kubernetes.io/csi: failed to get NodeStageSecretRef vault/stage: "
-            ),
-            (
-                'MapVolume.MapPodDevice failed for volume "pv-1" : kubernetes.io/csi: '
-                "blockMapper.publishVolumeForBlock failed to get "
-                "NodePublishSecretRef vault/publish: "
-            ),
+            f"MapVolume.SetUpDevice {FAILED} {CSI} failed to get NodeStageSecretRef vault/stage: ",
+            f"MapVolume.MapPodDevice {FAILED} {CSI} {UNSET} NodePublishSecretRef vault/publish: ",
         ),
     ],
     ids=["mounted", "mapped"],
@@ -192,15 +184,13 @@ def test_one_pod_alone_has_a_volume_of_that_mode(*, attached: bool) -> None:
     claim(sim.server)
     refer(sim, accessModes=["ReadWriteOncePod"])
     run(sim)
+    since_s = sim.now_s
     sim.create_pod("second", volumes=[DATA])
     sim.run_for(seconds=RUN_S)
     assert (sim.phase("db"), sim.phase("second")) == ("Running", "Pending")
-    assert list(sim.said("FailedMount")) == [
-        (
-            'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
-            "mode and is already in use by another pod"
-        )
-    ]
+    assert len(reads(sim, since_s)) == 2  # that it is attached is known
+    text = f"MountVolume.SetUp {FAILED} volume uses the ReadWriteOncePod access mode"
+    assert list(sim.said("FailedMount")) == [f"{text} and is already in use by another pod"]
     sim.server.delete_pod("db", grace_s=1)
     # The next try comes after 32 s by itself: that the volume is unmounted resets the back-off.
     sim.run_for(seconds=6)
@@ -223,24 +213,48 @@ def test_a_host_path_is_no_block_device_and_nothing_says_so() -> None:
     assert about == []
 
 
-def test_a_local_volume_is_a_block_device() -> None:
+@pytest.mark.parametrize("plugin", ["kubernetes.io~local-volume", "kubernetes.io~csi"])
+def test_a_raw_block_volume_is_mapped_and_says_so(plugin: str) -> None:
     sim = started()
-    in_tree(sim, "local", volumeMode="Block")
-    create(sim, DATA, "volumeDevices")
-    sim.run_for(seconds=RUN_S)
+    home, shared = "/var/lib/kubelet", f"{plugin}/volumeDevices/pv-1"
+    if "csi" in plugin:
+        shared = "kubernetes.io/csi/volumeDevices/pv-1/dev"
+        claim(sim.server)
+        refer(sim, volumeMode="Block")
+    else:
+        in_tree(sim, "local", volumeMode="Block")
+    run(sim, field="volumeDevices")
     assert sim.phase("db") == "Running"
     uid = sim.server.get("pods", "db", "default")["metadata"]["uid"]
-    plugin = "kubernetes.io~local-volume"
-    assert said(sim, "SuccessfulMountVolume") == {
-        (
-            'MapVolume.MapPodDevice succeeded for volume "pv-1" globalMapPath '
-            f'"/var/lib/kubelet/plugins/{plugin}/volumeDevices/pv-1"'
-        ),
-        (
-            'MapVolume.MapPodDevice succeeded for volume "pv-1" volumeMapPath '
-            f'"/var/lib/kubelet/pods/{uid}/volumeDevices/{plugin}"'
-        ),
-    }
+    text = 'MapVolume.MapPodDevice succeeded for volume "pv-1" '
+    assert [each["message"] for each in sim.events("SuccessfulMountVolume")] == [
+        f'{text}globalMapPath "{home}/plugins/{shared}"',
+        f'{text}volumeMapPath "{home}/pods/{uid}/volumeDevices/{plugin}"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("place", "step", "call"),
+    [(2, "SetUpDevice", "SetupDevice"), (3, "MapPodDevice", "MapPodDevice")],
+)
+def test_a_map_that_cannot_read_its_attachment_names_the_call(
+    place: int, step: str, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = started()
+    claim(sim.server)
+    refer(sim, volumeMode="Block")
+    answer, places = sim.server.handle, itertools.count(1)
+
+    def handle(method: str, path: str, body: bytes) -> Answer:
+        if "/volumeattachments/" in path and next(places) == place:
+            return sim.server.encoded(refusal(403, "Forbidden", "not now"))
+        return answer(method, path, body)
+
+    monkeypatch.setattr(sim.server, "handle", handle)
+    run(sim, field="volumeDevices")
+    what = f"blockMapper.{call} failed to get volume attachment [id={ATTACHMENT}]: not now"
+    assert said(sim, "FailedMapVolume") == {f"MapVolume.{step} {FAILED} {CSI} {what}"}
+    assert sim.phase("db") == "Running"
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["annotation", "field"])
@@ -256,8 +270,5 @@ def test_mount_options_are_for_plugins_that_know_them(
     create(sim, DATA)
     sim.run_for(seconds=RUN_S)
     assert sim.phase("db") == ("Running" if is_taken else "Pending")
-    text = (
-        'MountVolume.MountOptionSupport check failed for volume "pv-1" : '
-        "mount options are not supported for this volume type"
-    )
-    assert list(sim.said("FailedMount")) == ([] if is_taken else [text])
+    text = f"check {FAILED} mount options are not supported for this volume type"
+    assert said(sim) == (set() if is_taken else {f"MountVolume.MountOptionSupport {text}"})

@@ -227,12 +227,13 @@ def test_a_quarantined_kubelet_harms_no_other() -> None:
 
 def test_a_cordoned_node_says_so_once() -> None:
     sim = Simulation(seed=14).run_for(seconds=30)
-    sim.server.update("nodes", "n-0", {"spec": {"unschedulable": True}})
+    unknown = {"conditions": [{"type": "PIDPressure", "status": "Unknown"}]}
+    sim.server.update("nodes", "n-0", {"spec": {"unschedulable": True}, "status": unknown})
     sim.run_for(seconds=30)
     sim.server.update("nodes", "n-0", {"spec": {"unschedulable": False}})
     sim.run_for(seconds=30)
-    said = [each["reason"] for each in sim.events()][-2:]
-    assert said == ["NodeNotSchedulable", "NodeSchedulable"]
+    said = [each["reason"] for each in sim.events()][-3:]
+    assert said == ["NodeHasSufficientPID", "NodeNotSchedulable", "NodeSchedulable"]
 
 
 def test_labels_of_the_run_are_on_every_node() -> None:

@@ -42,18 +42,6 @@ def waiting(sim: Simulation, pod: str) -> tuple[str, str]:
     return state.get("reason", ""), state.get("message", "")
 
 
-def reasons_over_time(sim: Simulation, pod: str, seconds: int) -> list[tuple[float, str]]:
-    """Return when the waiting reason of a pod changed, in seconds from now."""
-    begin_s = sim.now_s
-    seen: list[tuple[float, str]] = []
-    for _ in range(seconds * 10):
-        sim.run_for(seconds=0.1)
-        reason = waiting(sim, pod)[0]
-        if not seen or seen[-1][1] != reason:
-            seen.append((sim.now_s - begin_s, reason))
-    return seen
-
-
 def images(sim: Simulation, node: str = "n-0") -> list[str]:
     found = sim.server.get("nodes", node)["status"].get("images") or []
     return [each["names"][-1] for each in found]
@@ -257,7 +245,10 @@ def test_images_are_the_same_fidelity_light_but_for_their_time() -> None:
     assert [sim.phase(name) for name in ("good", "slow")] == ["Running", "Running"]
     assert waiting(sim, "bad")[0] == "ErrImagePull"
     assert waiting(sim, "never")[0] == "ErrImageNeverPull"
-    seen = {reason for _, reason in reasons_over_time(sim, "bad", 60)}
+    seen = set()
+    for _ in range(60):
+        sim.run_for(seconds=1)
+        seen.add(waiting(sim, "bad")[0])
     assert seen == {"ErrImagePull", "ImagePullBackOff"}
     assert sim.events() == []
 
@@ -328,15 +319,24 @@ def test_a_pod_that_is_deleted_while_its_volume_is_pulled_goes_after_that() -> N
 
 
 def test_an_adopted_node_knows_the_images_of_its_pods() -> None:
+    """One of them is named by its digest, and the statuses of its containers by its tag."""
+    preloaded = next(
+        each.names for each in default_model().images_preloaded if "@" in each.names[0]
+    )
     sim = started()
     sim.create_pod("web")
+    sim.create_pod("by-digest", containers=[container(preloaded[0])])
     sim.run_for(seconds=60)
-    running = sim.server.get("pods", "web", "default")
+    [shown] = sim.status("by-digest")["containerStatuses"]
+    assert (shown["imageID"], shown["image"]) == preloaded
+    running = {name: sim.server.get("pods", name, "default") for name in ("web", "by-digest")}
 
     def setup(server: SimApiServer) -> None:
-        server.create(("pods", "default", "web"), running)
+        for name, each in running.items():
+            server.create(("pods", "default", name), each)
 
     after = Simulation(seed=2, setup=setup)
     after.run_for(seconds=100)
     assert "docker.io/library/nginx:1" in images(after)
     assert "Pulling" not in [each[1] for each in messages(after, "web")]
+    assert [each["restartCount"] for each in after.status("by-digest")["containerStatuses"]] == [0]

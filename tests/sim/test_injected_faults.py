@@ -113,19 +113,24 @@ def test_a_skewed_clock_shows_in_what_a_node_writes(by: str, ahead_s: int, *, li
     assert {id(each) for each in sim.reactor.environments.in_use()} == {id(sim.env)}
 
 
-@pytest.mark.parametrize("mode", ["Reset", "BlackHole"])
-def test_a_zone_that_is_cut_off_is_unknown_and_comes_back(mode: str) -> None:
+def zone_lost(seconds: float, **fault: str) -> tuple[Simulation, list[str], float]:
     sim = started(nodes=9)
     for name in sim.names:
         sim.create_pod(f"old-{name}", name)
     sim.run_for(seconds=20)
-    hit = sim.go_wrong(type="Partition", mode=mode, zone="zone-b", seconds=180)
+    hit = sim.go_wrong(seconds, zone="zone-b", **fault)
     assert hit == ["n-1", "n-4", "n-7"]
     begun_s = sim.now_s
     for name in sim.names:
         sim.create_pod(f"new-{name}", name)
     sim.run_for(seconds=100)
     assert ready_of(sim) == expected(sim, hit, "Unknown")
+    return sim, hit, begun_s
+
+
+@pytest.mark.parametrize("mode", ["Reset", "BlackHole"])
+def test_a_zone_that_is_cut_off_is_unknown_and_comes_back(mode: str) -> None:
+    sim, hit, begun_s = zone_lost(type="Partition", mode=mode, seconds=180)
     for name in hit:
         assert not [each for each in sim.calls(name, since_s=begun_s) if each.code]
         assert sim.phase(f"new-{name}") == "Pending"
@@ -141,17 +146,7 @@ def test_a_zone_that_is_cut_off_is_unknown_and_comes_back(mode: str) -> None:
 
 def test_nodes_whose_token_is_over_are_refused_until_they_have_another() -> None:
     """What is open goes on; whoever asks for something hears 401."""
-    sim = started(nodes=9)
-    for name in sim.names:
-        sim.create_pod(f"old-{name}", name)
-    sim.run_for(seconds=20)
-    hit = sim.go_wrong(type="TokenExpired", zone="zone-b", seconds=900)
-    assert hit == ["n-1", "n-4", "n-7"]
-    begun_s = sim.now_s
-    for name in sim.names:
-        sim.create_pod(f"new-{name}", name)
-    sim.run_for(seconds=100)
-    assert ready_of(sim) == expected(sim, hit, "Unknown")
+    sim, hit, begun_s = zone_lost(type="TokenExpired", seconds=900)
     for name in hit:
         assert {each.code for each in sim.calls(name, since_s=begun_s)} == {401}
         assert not sim.calls(name, verb="WATCH", since_s=begun_s)

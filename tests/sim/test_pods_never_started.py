@@ -109,6 +109,18 @@ def test_a_file_of_a_program_that_is_not_known_may_be_there() -> None:
     assert waiting(sim, "q") == {"reason": CONFIG_ERROR, "message": lacks}
 
 
+@pytest.mark.parametrize(("name", "error"), [("AT_DIR", ""), ("DIR", "missing value for DIR")])
+def test_a_path_may_be_named_by_all_that_an_object_has(name: str, error: str) -> None:
+    sim = started()
+    sim.server.create(("configmaps", "default", "paths"), {"data": {"DIR": "a"}})
+    mounts = [{"name": "v", "mountPath": "/v", "subPathExpr": f"$({name})"}]
+    env = [{"prefix": "AT_", "configMapRef": {"name": "paths"}}]
+    container = {"name": "c", **PULLED, "envFrom": env, "volumeMounts": mounts}
+    sim.create_pod("p", containers=[container], volumes=EMPTY_DIR)
+    sim.run_for(seconds=20)
+    assert waiting(sim) == ({"reason": CONFIG_ERROR, "message": error} if error else {})
+
+
 @pytest.mark.parametrize(("length", "phase"), [(36, "Running"), (37, "Pending")])
 def test_a_full_name_has_64_characters_at_most(length: int, phase: str) -> None:
     sim = started()

@@ -62,28 +62,44 @@ def test_each_provider_that_matches_is_asked() -> None:
     assert asked(sim) == ["GET", "POST", "GET", "POST"]
 
 
-def test_an_image_that_is_there_needs_no_credentials() -> None:
+def test_an_image_in_back_off_is_asked_for_too() -> None:
     sim = started(provider())
+    create(sim, "p", annotations={"fleet.emulator/pull-error": "NotFound"})
+    sim.run_for(seconds=60)
+    looks = [each for each in sim.events(about="p") if each["reason"] in {"Pulling", "BackOff"}]
+    assert asked(sim).count("GET") == sum(each["count"] for each in looks) > 4
+
+
+def test_a_container_that_restarts_waits_as_long_as_without_a_provider() -> None:
+    sim = started(provider())
+    create(sim, "p", annotations={"fleet.emulator/exit-code": "1"})
+    sim.run_for(seconds=90)
+    [status] = sim.status("p")["containerStatuses"]
+    assert status["restartCount"] == 4
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_an_image_that_was_pulled_needs_credentials_again_or_none(*, checks: bool) -> None:
+    gates = {"KubeletEnsureSecretPulledImages": checks}
+    sim = started(provider(), kubeletConfiguration={"featureGates": gates})
     create(sim, "p")
     create(sim, "q", container(imagePullPolicy="IfNotPresent"))
     assert sim.phase("q") == "Running"
-    assert asked(sim) == ["GET", "POST"]
+    [pulled] = sim.events("Pulled", "q")
+    assert pulled["message"].endswith("can be accessed by the pod") == checks
+    assert asked(sim) == ["GET", "POST"] * (1 + checks)
 
 
-@pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1)])
-def test_an_account_has_to_have_the_annotations(key: str, calls: int) -> None:
-    sim = started(provider(requiredServiceAccountAnnotationKeys=[key]))
+@pytest.mark.parametrize(("key", "calls"), [("example/role", 2), ("example/none", 1), ("", 1)])
+def test_an_account_has_to_be_there_with_the_annotations(key: str, calls: int) -> None:
+    sim = started(provider(requiredServiceAccountAnnotationKeys=[key] if key else []))
+    if not key:
+        sim.server.remove(("serviceaccounts", "default", "default"))
     create(sim, "p")
     assert sim.phase("p") == "Running"
     assert len(asked(sim)) == calls
-
-
-def test_an_account_that_is_not_there_is_left_out() -> None:
-    sim = started(provider())
-    sim.server.remove(("serviceaccounts", "default", "default"))
-    create(sim, "p")
-    assert sim.phase("p") == "Running"
-    assert asked(sim) == ["GET"]
+    create(sim, "q", container(imagePullPolicy="IfNotPresent"))
+    assert len(asked(sim)) == calls**2  # without credentials it was pulled for all pods
 
 
 @pytest.mark.parametrize(("image", "phase"), [("a.example/team", "Running"), ("b", "Pending")])
@@ -104,23 +120,10 @@ def test_the_image_of_a_volume_is_pulled_with_a_token_too() -> None:
     assert asked(sim) == ["GET", "POST", "GET"][: 3 if is_twice else 2]
 
 
-@pytest.mark.parametrize(
-    ("light", "spec"),
-    [
-        (True, {}),
-        (
-            False,
-            {
-                "kubeletConfiguration": {
-                    "featureGates": {"KubeletServiceAccountTokenForCredentialProviders": False}
-                }
-            },
-        ),
-    ],
-    ids=["light", "gate"],
-)
-def test_who_asks_for_no_token(spec: Object, *, light: bool) -> None:
-    sim = started(provider(), light=light, **spec)
+@pytest.mark.parametrize("light", [True, False])
+def test_who_asks_for_no_token(*, light: bool) -> None:
+    gates = {"KubeletServiceAccountTokenForCredentialProviders": light}
+    sim = started(provider(), light=light, kubeletConfiguration={"featureGates": gates})
     create(sim, "p")
     assert sim.phase("p") == "Running"
     assert asked(sim) == []

@@ -316,6 +316,8 @@ def test_a_crash_loop_is_capped_by_the_configuration(release: Release) -> None:
     sim.run_for(300)
     [container] = sim.status("web")["containerStatuses"]
     assert (container["restartCount"] > 15) == (release is V1_35)
+    [told] = [each["count"] for each in events(sim, "Pod") if each["reason"] == "BackOff"]
+    assert told > 12  # an old kubelet looks each 10 to 15 s, not at the end of the back-off
 
 
 @pytest.mark.parametrize("release", [V1_36, V1_37], ids=lambda release: release.name)

@@ -190,8 +190,7 @@ def test_all_containers_restart_in_place() -> None:
     sim.run_for(1)
     assert "running" in state(sim, "e", "ephemeralContainerStatuses")["state"]
     sim.run_for(4)
-    conditions = {each["type"]: each for each in status(sim)["conditions"]}
-    assert "AllContainersRestarting" in conditions
+    assert "AllContainersRestarting" in [each["type"] for each in status(sim)["conditions"]]
     for name in ("source", "other"):
         found = state(sim, name)
         assert found["restartCount"] >= 1, found
@@ -211,8 +210,8 @@ def test_a_container_that_cannot_run() -> None:
     found = state(sim)
     assert found["state"]["waiting"] == {"reason": "RunContainerError", "message": "no such file"}
     last = found["lastState"]["terminated"]
-    assert (last["exitCode"], last["reason"]) == (128, "StartError")
-    assert last["message"] == "no such file"
+    said = (last["exitCode"], last["reason"], last["message"])
+    assert said == (128, "StartError", "no such file")
     assert last["startedAt"] == "1970-01-01T00:00:00Z"
     assert events(sim, "Failed")[0][0] == "Error: no such file"
     assert events(sim, "Created")
@@ -287,6 +286,25 @@ def test_a_post_start_hook_that_fails_shows_what_it_wrote() -> None:
         f"failed - error: command 'sh -c {script}' exited with 4: err\n"
         ', message: "out\\nerr\\n"'
     )
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (
+            {"httpGet": {"path": "x", "port": 80, "host": "::1"}},
+            'Get "http://[::1]:80/x": dial tcp ',
+        ),
+        ({"tcpSocket": {"port": 80}}, "TCPSocket:&TCPSocketAction{Port:{0 80 },Host:,},Sleep:nil"),
+    ],
+)
+def test_what_is_said_of_a_hook_that_fails(hook: Object, message: str) -> None:
+    """Declared or not, a kubelet runs no tcpSocket: lifecycle/handlers.go, Run."""
+    sim = started()
+    notes = {"post-start": "1s fail"} if "httpGet" in hook else None
+    create(sim, container(lifecycle={"postStart": hook}), notes=notes)
+    sim.run_for(20)
+    assert message in state(sim)["state"]["waiting"]["message"]
 
 
 def test_a_pre_stop_hook_comes_out_of_the_grace_period() -> None:

@@ -5,11 +5,6 @@ from world.simulation import Simulation
 pytest_plugins = ("sim_encodings",)
 
 
-def refusals(sim: Simulation) -> set[str]:
-    found = sim.events()
-    return {each["message"] for each in found if each["reason"] == "FailedCreatePodSandBox"}
-
-
 def test_a_pod_runs_once_its_node_has_the_handler() -> None:
     sim = Simulation().run_for(seconds=30)
     sim.server.create(("runtimeclasses", "", "vm"), {"handler": "kata"})
@@ -20,12 +15,13 @@ def test_a_pod_runs_once_its_node_has_the_handler() -> None:
     sim.run_for(seconds=60)
     assert sim.phase("plain") == "Running"
     assert sim.phase("waits") == "Pending"
-    assert all('no runtime for "kata" is configured' in each for each in refusals(sim))
-    assert refusals(sim)
+    refused = sim.said("FailedCreatePodSandBox")
+    assert refused
+    assert all('no runtime for "kata" is configured' in each for each in refused)
     sim.server.remove(("runtimeclasses", "", "vm"))
     sim.run_for(seconds=30)
     missing = 'Failed to create pod sandbox: runtimeclass.node.k8s.io "vm" not found'
-    assert missing in refusals(sim)
+    assert missing in sim.said("FailedCreatePodSandBox")
     sim.server.create(("runtimeclasses", "", "vm"), {"handler": "runc"})
     sim.run_for(seconds=60)
     assert sim.phase("waits") == "Running"

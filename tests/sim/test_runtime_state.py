@@ -18,6 +18,10 @@ def outage(kind: str, start: str, duration: str, **more: object) -> Object:
     return {"outages": [{"kind": kind, "from": start, "for": duration, **more}]}
 
 
+def version(sim: Simulation) -> str:
+    return str(sim.server.get("nodes", "n-0")["status"]["nodeInfo"]["containerRuntimeVersion"])
+
+
 def run_until(sim: Simulation, status: str, limit_s: int) -> float:
     """Run until the node's Ready has a status; return when that was."""
     for _ in range(limit_s * 10):
@@ -33,13 +37,17 @@ def test_a_runtime_that_is_down_makes_the_node_not_ready_after_30_s(*, light: bo
         seed=3, light=light, model=model_of(runtime=outage("RuntimeDown", "100s", "90s"))
     )
     sim.run_for(seconds=99)
-    assert ready(sim)["status"] == "True"
+    said = version(sim)
+    sim.run_for(seconds=12)
+    assert (ready(sim)["status"], version(sim)) == ("True", "containerd://Unknown")
     down_s = run_until(sim, "False", 60)
     assert 125 <= down_s < 142  # the last good check is up to 5 s old; then the next tick of 10 s
     assert ready(sim)["reason"] == "KubeletNotReady"
     assert ready(sim)["message"] == "container runtime is down"
     up_s = run_until(sim, "True", 90)
     assert 190 <= up_s < 206
+    sim.run_for(seconds=11)
+    assert version(sim) == said
     assert ready(sim)["message"] == "kubelet is posting ready status"
     if not light:
         [event] = sim.events("NodeNotReady")
@@ -61,6 +69,8 @@ def test_a_runtime_that_is_down_for_long_stalls_the_pleg_too() -> None:
     assert event["count"] == 4
     assert event["involvedObject"]["kind"] == "Node"
     assert str(event["message"]).startswith("rpc error: code = Unavailable desc = connection error")
+    sim.run_for(seconds=400)  # images: a failure after 5 minutes, an Event after 10
+    assert [each["message"] for each in sim.events("ImageGCFailed")] == [event["message"]]
 
 
 def test_a_pleg_stall_shows_after_three_minutes_and_pods_wait() -> None:
@@ -103,13 +113,14 @@ def test_a_late_network_holds_pods_back_but_for_the_host_network() -> None:
         "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady "
         "message:Network plugin returns error: cni plugin not initialized"
     )
+    sim.server.update("nodes", "n-0", {"spec": {"podCIDRs": ["10.9.0.0/24"]}})
     sim.create_pod("web")
     sim.create_pod("cni", hostNetwork=True)
     sim.run_for(seconds=15)
+    assert not sim.calls(verb="PATCH", path="/nodes/n-0/status", since_s=14)
     assert (sim.phase("web"), sim.phase("cni")) == ("Pending", "Running")
     [event] = sim.events("NetworkNotReady")
-    assert event["involvedObject"]["name"] == "web"
-    assert event["type"] == "Warning"
+    assert (event["involvedObject"]["name"], event["type"]) == ("web", "Warning")
     assert event["count"] >= 5
     assert str(event["message"]).startswith(
         "network is not ready: container runtime network not ready: NetworkReady=false reason:"
@@ -151,5 +162,4 @@ def test_what_the_watch_said_in_a_pause_is_not_lost() -> None:
 
 def test_healthy_nodes_keep_nothing_of_it() -> None:
     sim = Simulation(seed=8).run_for(seconds=30)
-    kubelet = sim.kubelet()
-    assert kubelet._runtime_state is None
+    assert sim.kubelet()._runtime_state is None

@@ -1,5 +1,6 @@
 """Static pods and their mirrors: made, kept in step, made again, ended."""
 
+import json
 from datetime import datetime
 
 import yaml
@@ -12,6 +13,7 @@ from fleet.clock import NS_PER_S
 from fleet.host.static_pods import parse_manifest
 from fleet.profile.node_model import NodeModel
 from fleet.profile.release import V1_36, V1_37
+from fleet.server.pod_lists import all_pods
 
 pytest_plugins = ("sim_encodings",)
 
@@ -88,6 +90,15 @@ def test_each_node_runs_the_pod_and_shows_it_in_a_mirror() -> None:
             assert container["ready"]
         assert len(hashes) == 3
         assert {len(each) for each in hashes} == {32}
+
+
+def test_the_server_of_a_kubelet_knows_the_static_pod_and_no_mirror() -> None:
+    """By this UID its runtime knows it, for logs and exec. Source: pod_manager.go, GetPods."""
+    sim = started()
+    [shown] = json.loads(all_pods(sim.kubelet(), 0))["items"]
+    notes = mirror(sim)["metadata"]["annotations"]
+    assert shown["metadata"]["uid"] == notes["kubernetes.io/config.hash"]
+    assert shown["status"]["containerStatuses"] == mirror(sim)["status"]["containerStatuses"]
 
 
 def test_a_mirror_that_is_deleted_is_made_again_and_the_pod_runs_on() -> None:

@@ -38,6 +38,11 @@ def shape(sim: Simulation, volume: str, capacity: str, **status: object) -> None
     sim.server.update("persistentvolumeclaims", "data", patch, "default")
 
 
+def mend(sim: Simulation) -> None:
+    notes = {"fleet.emulator/expand-error": None}
+    sim.server.update("pods", "db", {"metadata": {"annotations": notes}}, "default")
+
+
 def grow(sim: Simulation, size: str = "2Gi", status: str = "NodeResizePending") -> None:
     """Do what an external resizer does whose driver needs the node."""
     told: dict[str, object] = {"allocatedResources": {"storage": size}}
@@ -156,12 +161,7 @@ def test_a_refused_expansion_is_told_and_tried_again_until_it_succeeds() -> None
     [failed] = [each for each in status["conditions"] if each["type"] == "NodeResizeError"]
     assert failed["message"] == f"failed to expand pvc with {error}"
     assert sim.phase("db") == "Running"
-    sim.server.update(
-        "pods",
-        "db",
-        {"metadata": {"annotations": {"fleet.emulator/expand-error": None}}},
-        "default",
-    )
+    mend(sim)
     sim.run_for(seconds=130)  # the back-off is 122 s at most
     status = status_of(sim)
     assert status["capacity"] == {"storage": "2Gi"}
@@ -182,12 +182,7 @@ def test_what_is_infeasible_waits_for_its_controller() -> None:
     found = requests(sim, since_s)
     assert 80 <= found.count("GET persistentvolumeclaims") <= 102
     assert "PATCH status" not in found
-    sim.server.update(
-        "pods",
-        "db",
-        {"metadata": {"annotations": {"fleet.emulator/expand-error": None}}},
-        "default",
-    )
+    mend(sim)
     grow(sim)
     sim.run_for(seconds=2)
     assert status_of(sim)["capacity"] == {"storage": "2Gi"}
@@ -230,12 +225,7 @@ def test_an_error_keeps_a_pod_from_its_volume() -> None:
     [text] = sim.said("FailedMount")
     start = 'MountVolume.Setup failed while expanding volume for volume "pv-1" : '
     assert text.startswith(start + EXPANDER)
-    sim.server.update(
-        "pods",
-        "db",
-        {"metadata": {"annotations": {"fleet.emulator/expand-error": None}}},
-        "default",
-    )
+    mend(sim)
     sim.run_for(seconds=60)
     assert sim.phase("db") == "Running"
     assert status_of(sim)["capacity"] == {"storage": "2Gi"}
@@ -303,8 +293,7 @@ def test_a_pod_that_goes_takes_its_expansion_along() -> None:
     sim.run_for(seconds=RESYNC_S)
     sim.server.delete_pod("db", grace_s=1)
     sim.run_for(seconds=30)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
     sim.server.remove(("volumeattachments", "", ATTACHMENT))
     sim.server.update("nodes", "n-0", {"status": {"volumesAttached": []}})
     sim.run_for(seconds=20)

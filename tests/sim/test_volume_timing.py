@@ -46,6 +46,13 @@ def attach_in_turn(sim: Simulation, seconds: float) -> None:
     sim.run_for(seconds=seconds)
 
 
+def mapping(sim: Simulation) -> Object:
+    """Make the volume a block device; return the members of a pod that maps it."""
+    sim.server.update("persistentvolumes", "pv-1", {"spec": {"volumeMode": "Block"}})
+    device = {"name": "data", "devicePath": "/dev/xvda"}
+    return {"containers": [{"name": "c", "image": "nginx:1", "volumeDevices": [device]}]}
+
+
 def started() -> Simulation:
     return Simulation(model=MODEL).run_for(seconds=60)
 
@@ -99,30 +106,16 @@ def test_a_claim_is_reported_attached_and_mounted() -> None:
     attach(sim)
     sim.run_for(seconds=3)
     assert sim.phase("db") == "Running"
-    assert reads(sim, since_s)[2:] == [
-        "persistentvolumeclaims",
-        "nodes",
-        "volumeattachments",
-        "volumeattachments",
-        "volumeattachments",
-        "persistentvolumeclaims",  # whether it has grown meanwhile
-        "persistentvolumeclaims",  # for the sync that finds the container running, as the next
-        "persistentvolumes",
-    ]
-    assert sim.said("FailedMount") == {}
-
-
-def test_volumes_in_use_end_with_the_pod() -> None:
-    sim = started()
-    claim(sim.server)
-    sim.create_pod("db", volumes=[DATA])
-    attach_in_turn(sim, 10)
-    sim.server.delete_pod("db", grace_s=1)
+    claims = "persistentvolumeclaims"
+    mounted = [*["volumeattachments"] * 3, claims]  # the last: whether it has grown meanwhile
+    synced = [claims, "persistentvolumes"]  # by the sync that finds the container running
+    assert reads(sim, since_s)[2:] == [claims, "nodes", *mounted, *synced]
+    since_s = sim.now_s
+    sim.reactor.restart([NodeId(0)])
     sim.run_for(seconds=20)
-    assert sim.phase("db") == ""
-    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    found = reads(sim, since_s)
+    assert found[found.index(claims) :] == [*synced, *mounted]  # that it is attached is known
+    assert sim.said("FailedMount") == {}
 
 
 def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
@@ -141,31 +134,29 @@ def test_claims_of_a_running_pod_are_read_again_at_each_resync() -> None:
 @pytest.mark.parametrize(
     ("phase", "error"),
     [
-        ("Pending", "error processing PVC default/data: PVC is not bound"),
-        (
-            "",
-            (
-                "error processing PVC default/data: failed to fetch PVC from API server: "
-                'persistentvolumeclaims "data" not found'
-            ),
-        ),
+        ("Pending", "PVC is not bound"),
+        ("", 'failed to fetch PVC from API server: persistentvolumeclaims "data" not found'),
+        ("Bound", 'failed to fetch PV pv-1 from API server: persistentvolumes "pv-1" not found'),
     ],
 )
 def test_a_claim_that_is_no_good_fails_the_sync_until_it_is(phase: str, error: str) -> None:
     sim = started()
     if phase:
         claim(sim.server, phase)
+    if phase == "Bound":
+        sim.server.remove(("persistentvolumes", "", "pv-1"))
     sim.create_pod("db", volumes=[DATA])
     sim.run_for(seconds=2)
     text = (
         "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], "
-        f"failed to process volumes=[data]: {error}"
+        f"failed to process volumes=[data]: error processing PVC default/data: {error}"
     )
     assert sim.said("FailedMount") == {text: 1}
     sim.run_for(seconds=16)  # 10 s x U[1, 1.5], at the next second
     assert sim.said("FailedMount") == {text: 2}
     if phase:
         sim.server.remove(("persistentvolumeclaims", "default", "data"))
+    if phase == "Pending":
         sim.server.remove(("persistentvolumes", "", "pv-1"))
     claim(sim.server)
     sim.run_for(seconds=27)
@@ -187,17 +178,28 @@ def test_a_wait_for_attach_times_out_without_an_event_and_goes_on() -> None:
     assert sim.phase("db") == "Running"
 
 
-def test_a_driver_that_is_not_on_the_node_fails_to_mount() -> None:
+@pytest.mark.parametrize(
+    ("block", "call", "error", "attachments"),
+    [
+        (False, "MountVolume.MountDevice", "MountDevice failed to create newCsiDriverClient", 1),
+        (True, "MapVolume.SetUpDevice", "SetUpDevice failed to get CSI client", 2),
+    ],
+)
+def test_a_driver_that_is_not_on_the_node_fails_to_mount(
+    call: str, error: str, attachments: int, *, block: bool
+) -> None:
     sim = Simulation().run_for(seconds=60)
     claim(sim.server)
-    sim.create_pod("db", volumes=[DATA])
+    since_s = sim.now_s
+    sim.create_pod("db", volumes=[DATA], **(mapping(sim) if block else {}))
     attach_in_turn(sim, 4)
-    [text] = sim.said("FailedMount")
+    [(text, count)] = sim.said("FailedMapVolume" if block else "FailedMount").items()
     assert text == (
-        'MountVolume.MountDevice failed for volume "pv-1" : kubernetes.io/csi: attacher.MountDevice'
-        " failed to create newCsiDriverClient: driver name csi.example.com not found in the list "
-        "of registered CSI drivers"
+        f'{call} failed for volume "pv-1" : kubernetes.io/csi: '
+        f"{'blockMapper' if block else 'attacher'}.{error}: driver name csi.example.com not found "
+        "in the list of registered CSI drivers"
     )
+    assert reads(sim, since_s).count("volumeattachments") == count * attachments
 
 
 def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
@@ -219,6 +221,17 @@ def test_what_mounting_costs_and_refuses_is_declared_by_the_pod() -> None:
     assert sim.phase("bad") == "Pending"
 
 
+def test_a_pod_goes_on_with_a_volume_that_others_write_to_be_in_use() -> None:
+    """Source: kubelet_node_status.go, markVolumesFromNode: a tick needs no patch for that."""
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    sim.run_for(seconds=0.3)
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
+    attach_in_turn(sim, 3)
+    assert sim.phase("db") == "Running"
+
+
 def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
     sim = started()
     claim(sim.server)
@@ -226,25 +239,53 @@ def test_a_volume_stays_in_use_until_its_last_pod_is_gone() -> None:
         sim.create_pod(name, volumes=[DATA])
     attach_in_turn(sim, 5)
     sim.server.delete_pod("one", grace_s=1)
-    sim.run_for(seconds=30)
+    sim.run_for(seconds=10)
+    sim.server.update("nodes", "n-0", {"status": {"volumesInUse": None}})
+    sim.run_for(seconds=11)
     assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
     sim.server.delete_pod("two", grace_s=1)
     sim.run_for(seconds=30)
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
 
 
-def test_a_volume_that_does_not_belong_here_is_refused() -> None:
+def test_volumes_of_pods_stay_in_use_while_a_kubelet_restarts() -> None:
+    """Its Node is read for them until that succeeds; no pod waits for an attachment again."""
+    sim = started()
+    claim(sim.server)
+    sim.create_pod("db", volumes=[DATA])
+    attach_in_turn(sim, 5)
+    since_s = sim.now_s
+    sim.reactor.restart([NodeId(0)])
+    sim.inject(ApiServerAnswers(500), seconds=1.5)
+    sim.run_for(seconds=1.5)
+    assert reads(sim, since_s).count("nodes") > 10
+    for _ in range(300):
+        sim.run_for(seconds=0.1)
+        assert sim.server.get("nodes", "n-0")["status"]["volumesInUse"] == [UNIQUE]
+    found = [each.removeprefix("persistent") for each in reads(sim, since_s) if each != "nodes"]
+    assert found == ["volumeclaims", "volumes", *["volumeattachments"] * 3, "volumeclaims"]
+    sim.reactor.restart([NodeId(0)])
+    sim.server.delete_pod("db", grace_s=0)
+    sim.run_for(seconds=30)
+    assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
+    assert sim.kubelet().pods is None
+
+
+@pytest.mark.parametrize(("block", "call", "told"), [(False, "Mount", 3), (True, "Map", 25)])
+def test_a_volume_that_does_not_belong_here_is_refused(
+    call: str, told: int, *, block: bool
+) -> None:
     sim = started()
     claim(sim.server)
     expression = {"key": "disk", "operator": "In", "values": ["fast"]}
     terms = [{"matchExpressions": [expression]}]
     affinity = {"required": {"nodeSelectorTerms": terms}}
     sim.server.update("persistentvolumes", "pv-1", {"spec": {"nodeAffinity": affinity}})
-    sim.create_pod("db", volumes=[DATA])
+    sim.create_pod("db", volumes=[DATA], **(mapping(sim) if block else {}))
     attach_in_turn(sim, 3)
-    assert list(sim.said("FailedMount")) == [
-        'MountVolume.NodeAffinity check failed for volume "pv-1" : no matching NodeSelectorTerms'
-    ]
+    text = f"{call}Volume.NodeAffinity check failed"
+    text = f'{text} for volume "pv-1" : no matching NodeSelectorTerms'
+    assert sim.said("FailedMount") == {text: told}  # a map has no back-off, but Events a limit
     sim.server.update("nodes", "n-0", {"metadata": {"labels": {"disk": "fast"}}})
     sim.run_for(seconds=120)
     assert sim.phase("db") == "Running"
@@ -432,8 +473,7 @@ def test_what_a_kubelet_before_us_left_in_use_is_taken_back() -> None:
     sim.server.update("nodes", "n-0", {"status": {"volumesInUse": [UNIQUE]}})
     sim.run_for(seconds=11)
     assert not sim.server.get("nodes", "n-0")["status"].get("volumesInUse")
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
+    assert sim.kubelet().pods is None
 
 
 def test_light_nodes_take_a_pod_with_a_claim_as_it_is() -> None:
@@ -471,26 +511,7 @@ def test_a_pod_that_a_full_node_cannot_take_is_rejected() -> None:
     for name in ("db", "other"):
         sim.server.delete_pod(name)
     sim.run_for(seconds=5)
-    kubelet = sim.kubelet()
-    assert kubelet.pods is None
-
-
-def test_a_raw_block_volume_is_mapped_and_says_so() -> None:
-    sim = started()
-    claim(sim.server)
-    sim.server.update("persistentvolumes", "pv-1", {"spec": {"volumeMode": "Block"}})
-    device = {"name": "data", "devicePath": "/dev/xvda"}
-    container = {"name": "c", "image": "nginx:1", "volumeDevices": [device]}
-    uid = sim.create_pod("db", volumes=[DATA], containers=[container])
-    attach_in_turn(sim, 3)
-    assert sim.phase("db") == "Running"
-    found = [each["message"] for each in sim.events("SuccessfulMountVolume")]
-    text = 'MapVolume.MapPodDevice succeeded for volume "pv-1" '
-    home = "/var/lib/kubelet"
-    assert found == [
-        f'{text}globalMapPath "{home}/plugins/kubernetes.io/csi/volumeDevices/pv-1/dev"',
-        f'{text}volumeMapPath "{home}/pods/{uid}/volumeDevices/kubernetes.io~csi"',
-    ]
+    assert sim.kubelet().pods is None
 
 
 def test_a_block_volume_cannot_be_mounted() -> None:
@@ -519,27 +540,6 @@ def test_a_driver_that_needs_no_attachment_is_not_waited_for() -> None:
     mounted, synced = [claims, "persistentvolumes", claims, claims], [claims, "persistentvolumes"]
     assert reads(sim, since_s) == [*mounted, *synced]
     assert "volumesInUse" not in sim.server.get("nodes", "n-0")["status"]
-
-
-def test_a_volume_for_one_pod_alone_is_refused_to_the_second() -> None:
-    sim = started()
-    claim(sim.server)
-    sim.server.update("persistentvolumes", "pv-1", {"spec": {"accessModes": ["ReadWriteOncePod"]}})
-    sim.create_pod("one", volumes=[DATA])
-    attach_in_turn(sim, 3)
-    since_s = sim.now_s
-    sim.create_pod("two", volumes=[DATA])
-    sim.run_for(seconds=3)
-    assert (sim.phase("one"), sim.phase("two")) == ("Running", "Pending")
-    [text] = sim.said("FailedMount")
-    assert text == (
-        'MountVolume.SetUp failed for volume "pv-1" : volume uses the ReadWriteOncePod access '
-        "mode and is already in use by another pod"
-    )
-    assert len(reads(sim, since_s)) == 2  # that it is attached is known
-    sim.server.delete_pod("one", grace_s=1)
-    sim.run_for(seconds=20)
-    assert sim.phase("two") == "Running"
 
 
 def test_claims_come_through_an_outage() -> None:

@@ -105,7 +105,6 @@ TOKEN_VOLUME = VolumeSpec(
     "kube-api-access-9zkmg",
     "projected",
     (ObjectSource("kube-root-ca.crt"),),
-    (),
     (TokenSource("", 3607, "token"),),
 )
 SCHEDULED = PodStatus(

@@ -25,9 +25,6 @@ GC_PERIOD_NS = 300 * NS_PER_S  # ImageGCPeriod
 GC_KEY = "gc"
 LIST_PERIOD_NS = 30 * NS_PER_S  # image_gc_manager.go, Start: the cache is filled so often
 LIST_KEY = "list"
-PHASE_KEY = "phase"
-ASKED = -1  # a refresh is due, but the phase is not known yet
-LIST_KEYS = (LIST_KEY, PHASE_KEY)
 _STREAM_GC = 0x1A9E
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -122,11 +119,9 @@ def delete_unused_images(in_use: Iterable[str], turn: Turn) -> int:
 def _collect(in_use: tuple[str, ...], used: int | None, turn: Turn) -> tuple[int, NodeEvent | None]:
     policy = turn.env.model.kubelet
     order = _eviction_order(in_use, turn)
-    freed = 0
-    if policy.image_maximum_gc_age_ns and turn.now_ns > policy.image_maximum_gc_age_ns:
-        old = [
-            each for each in order if turn.now_ns - each.used_ns > policy.image_maximum_gc_age_ns
-        ]
+    freed, age_max_ns = 0, policy.image_maximum_gc_age_ns
+    if age_max_ns and turn.now_ns - turn.facts.started_ns > age_max_ns:  # freeOldImages
+        old = [each for each in order if turn.now_ns - each.used_ns > age_max_ns]
         order = [each for each in order if each not in old]
         for each in old:
             freed += turn.env.images.image(each.number).size_bytes
@@ -237,28 +232,16 @@ def arm_image_list(turn: Turn) -> None:
     """
     entry = turn.env.images.node(turn.node)
     assert entry is not None, turn.node
-    if not entry.list_due_ns:
-        entry.list_due_ns = ASKED
-        turn.arm(turn.now_ns, Timer.IMAGES, PHASE_KEY)  # the kubelet knows its start
-    elif entry.list_due_ns != ASKED and entry.list_due_ns <= turn.now_ns:
-        _arm(entry.list_due_ns, turn)
+    if entry.list_due_ns <= turn.now_ns:
+        past_ns = (turn.now_ns - turn.facts.started_ns) % LIST_PERIOD_NS
+        entry.list_due_ns = turn.now_ns + LIST_PERIOD_NS - past_ns
+        turn.arm(entry.list_due_ns, Timer.IMAGES, LIST_KEY)
 
 
-def _arm(phase_ns: int, turn: Turn) -> None:
-    entry = turn.env.images.node(turn.node)
-    assert entry is not None, turn.node
-    entry.list_due_ns = turn.now_ns + LIST_PERIOD_NS - (turn.now_ns - phase_ns) % LIST_PERIOD_NS
-    turn.arm(entry.list_due_ns, Timer.IMAGES, LIST_KEY)
-
-
-def on_list_timer(key: str, turn: Turn) -> bool:
+def on_list_timer(turn: Turn) -> bool:
     """Refresh the list; return whether the timer was one that counts."""
     entry = turn.env.images.node(turn.node)
-    if key == PHASE_KEY:
-        if entry is not None and entry.list_due_ns == ASKED:
-            _arm(turn.facts.started_ns, turn)
-        return False
-    if entry is None or entry.list_due_ns <= 0 or turn.now_ns < entry.list_due_ns:
+    if entry is None or not entry.list_due_ns or turn.now_ns < entry.list_due_ns:
         return False
     entry.listed = entry.present
     return True

@@ -30,7 +30,6 @@ from fleet.kubelet.events import Reason
 from fleet.kubelet.pod_worker import CredentialLookup, PodWorker
 from fleet.kubelet.turn import Turn
 from fleet.profile.image_behavior import (
-    TIMEOUT_NS,
     ImageBehavior,
     ImageReference,
     PullError,
@@ -38,14 +37,12 @@ from fleet.profile.image_behavior import (
     parse_image,
     pull_error_text,
 )
-from fleet.profile.kubelet_configuration import CredentialProvider
 from fleet.profile.node_model import NodeModel
 from fleet.quantity import format_duration
-from fleet.runtime.containers import Sandbox
+from fleet.runtime.containers import BackOff, Sandbox
+from fleet.runtime.image_store import Image
 
-BACKOFF_FIRST_NS = 10 * NS_PER_S  # imageBackOffPeriod
 BACKOFF_MAX_NS = 300 * NS_PER_S  # MaxImageBackOff
-BACKOFF_FORGET_NS = 2 * BACKOFF_MAX_NS  # flowcontrol.Backoff forgets after twice the maximum
 QPS_EXCEEDED = "pull QPS exceeded"
 ERR_IMAGE_PULL = "ErrImagePull"
 _CRI_ERRORS = {
@@ -87,28 +84,19 @@ class _Pull(NamedTuple):
     began_ns: int
     done_ns: int
     error: str
-
-
-class _BackOff(NamedTuple):
-    """How long an image that failed must wait, since when, and what the failure was."""
-
-    delay_ns: int
-    since_ns: int
-    error: str
-
-
-READY = Ensured()
+    is_open: bool  # nobody gave credentials for it
 
 
 @dataclass(slots=True, eq=False)
 class ImageManager:
     """The pulls of one node. Empty until something is pulled."""
 
-    _pulls: dict[PodUid, _Pull] | None = None  # a pod pulls one image at a time
+    _back_off: BackOff  # of images by their names, too
+    # a pod pulls one image at a time
+    _pulls: dict[PodUid, _Pull] = field(default_factory=dict)
     # when each of the pullers is free again; a heap
     _turns: list[int] = field(default_factory=list)
     _limiter: tuple[float, int] = (-1.0, 0)  # tokens at an instant; -1: never used
-    _back_off: dict[tuple[PodUid, str], _BackOff] | None = None
 
     def ensure(self, wanted: Wanted, turn: Turn) -> Ensured:
         """Look whether an image is there, and begin to pull it if it has to be.
@@ -117,58 +105,56 @@ class ImageManager:
         """
         reference = parse_image(wanted.image)
         if reference.error:
-            return _invalid_name(wanted.image, reference.error)
+            error = f'couldn\'t parse image name "{wanted.image}": {reference.error}'
+            text = f'Failed to apply default image tag "{wanted.image}": {error}'
+            return _failed("InvalidImageName", text, (Reason.FAILED_TO_INSPECT_IMAGE, text))
         model = turn.env.model
         behavior = model.image_pulls.found(
             wanted.behavior, reference.full_name, is_broken=model.broken.registries
         )
         wanted, policy = wanted._replace(behavior=behavior), wanted.policy
         if not turn.env.fidelity.pulls_images and behavior.error is None and policy != "Never":
-            return READY
-        settled = self._without_pull(wanted, reference, turn)
+            return Ensured()
+        settled = self._without_pull(wanted, reference, turn) or self._waiting(wanted, turn.now_ns)
         if settled is not None:
             return settled
         pull = self._begin(wanted, reference, turn)
-        if self._pulls is None:
-            self._pulls = {}
         assert wanted.uid not in self._pulls, wanted
         self._pulls[wanted.uid] = pull
         if not turn.env.fidelity.pulls_images:
             return self.finish(wanted.uid, turn)
         return Ensured(((Reason.PULLING, f'Pulling image "{wanted.image}"'),), pull.done_ns)
 
-    def would_pull(self, wanted: Wanted, turn: Turn) -> str:
-        """Return the full name of an image that `ensure` would pull now, "" if it would not."""
+    def looks_up(self, wanted: Wanted, turn: Turn) -> str:
+        """Return the full name of an image for which credentials are looked up, "" of another.
+
+        Also while a back-off puts a pull off, and where a pod is to show that it may use what the
+        node has pulled. Source: EnsureImageExists, pullImage, MustAttemptImagePull.
+        """
         reference = parse_image(wanted.image)
-        if reference.error or self._without_pull(wanted, reference, turn) is not None:
+        found = turn.env.images.find(turn.node, reference.full_name)
+        settled = self._without_pull(wanted, reference, turn)
+        if settled is not None and not _checks_credentials(found, turn):
             return ""
-        return reference.full_name
+        return "" if reference.error else reference.full_name
 
     def finish(self, uid: PodUid, turn: Turn) -> Ensured:
         """Take the end of the pull of a pod."""
-        assert self._pulls is not None, uid
         pull = self._pulls.pop(uid)
-        if not self._pulls:
-            self._pulls = None
         if pull.error:
             return self._fail(uid, pull, pull.error, turn.now_ns)
-        turn.env.images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns)
+        images = turn.env.images
+        images.add(turn.node, pull.name, pull.size_bytes, turn.now_ns, is_open=pull.is_open)
         if turn.env.fidelity.pulls_images:
             arm_image_list(turn)
             arm_image_gc(turn)
-        took = format_duration(_whole_ms(turn.now_ns - pull.began_ns))
-        waited = format_duration(_whole_ms(turn.now_ns - pull.asked_ns))
+        took = format_duration((turn.now_ns - pull.began_ns) // NS_PER_MS * NS_PER_MS)
+        waited = format_duration((turn.now_ns - pull.asked_ns) // NS_PER_MS * NS_PER_MS)
         text = (
             f'Successfully pulled image "{pull.image}" in {took} ({waited} including waiting). '
             f"Image size: {pull.size_bytes} bytes."
         )
         return Ensured(((Reason.PULLED, text),))
-
-    def forget(self, uid: PodUid) -> None:
-        """Drop what is kept of a pod."""
-        if self._back_off is not None:
-            kept = {key: entry for key, entry in self._back_off.items() if key[0] != uid}
-            self._back_off = kept or None
 
     def _is_usable(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> bool:
         """Return whether a node has an image, and the pod may use it.
@@ -176,36 +162,33 @@ class ImageManager:
         A private image that was pulled with the secret of another pod has to be pulled again.
         Source: images/pullmanager/image_pull_manager.go, MustAttemptImagePull.
         """
-        env = turn.env
-        found = env.images.find(turn.node, reference.full_name)
+        found = turn.env.images.find(turn.node, reference.full_name)
         if found is None:
             return False
         is_private = wanted.behavior.error is PullError.UNAUTHORIZED and not wanted.has_secret
-        checks = env.model.release.checks_credentials
-        return not (is_private and checks and not env.images.is_preloaded(found))
+        return not (is_private and _checks_credentials(found, turn))
 
     def _without_pull(
         self, wanted: Wanted, reference: ImageReference, turn: Turn
     ) -> Ensured | None:
-        """Return how an image is that is not to be pulled now, None when it is."""
+        """Return how an image is that is not to be pulled, None when it is."""
         if wanted.policy != "Always" and self._is_usable(wanted, reference, turn):
-            text = turn.env.model.release.pulled_text % wanted.image
+            checks = turn.env.model.release.checks_credentials
+            usable = " and can be accessed by the pod" if checks else ""
+            text = f'Container image "{wanted.image}" already present on machine{usable}'
             return Ensured(((Reason.PULLED, text),))
         if wanted.policy == "Never":
             text = f'Container image "{wanted.image}" is not present with pull policy of Never'
             return _failed("ErrImageNeverPull", text, (Reason.ERR_IMAGE_NEVER_PULL, text))
-        return self._waiting(wanted, turn.now_ns)
+        return None
 
     def _waiting(self, wanted: Wanted, now_ns: int) -> Ensured | None:
         """Return that an image is in back-off, if it is."""
-        key = (wanted.uid, wanted.image)
-        entry = self._back_off.get(key) if self._back_off is not None else None
-        if entry is None or now_ns - entry.since_ns >= entry.delay_ns:
+        error = self._back_off.reason(wanted.uid, wanted.image, now_ns)
+        if not error:
             return None
         text = f'Back-off pulling image "{wanted.image}"'
-        return _failed(
-            "ImagePullBackOff", f"{text}: {entry.error}", (Reason.BACK_OFF_PULL_IMAGE, text)
-        )
+        return _failed("ImagePullBackOff", f"{text}: {error}", (Reason.BACK_OFF_PULL_IMAGE, text))
 
     def _begin(self, wanted: Wanted, reference: ImageReference, turn: Turn) -> _Pull:
         """Plan a pull: when its turn comes, how long it takes, how it ends."""
@@ -222,16 +205,13 @@ class ImageManager:
         if cause is not None:
             u = turn.env.draws.uniform(turn.node, _STREAM_ERROR << 32 | stream, turn.now_ns)
             error = pull_error_text(cause, reference) if u < behavior.error_rate else ""
+        duration_ns = 0
         if is_timed and not self._may_pull(model, began_ns):
-            error, duration_ns = QPS_EXCEEDED, 0
-        elif not is_timed:
-            duration_ns = 0
-        elif error and cause is PullError.TIMEOUT:
-            duration_ns = TIMEOUT_NS
-        else:
+            error = QPS_EXCEEDED
+        elif is_timed:
             u = turn.env.draws.uniform(turn.node, _STREAM_TIME << 32 | stream, turn.now_ns)
             # When another pod's pull of the same image ends, 0 for none.
-            pulls = self._pulls.values() if self._pulls is not None else ()
+            pulls = self._pulls.values()
             other_ns = max(
                 (each.done_ns for each in pulls if each.name == name and not each.error), default=0
             )
@@ -240,10 +220,10 @@ class ImageManager:
             if not error:
                 duration_ns = max(duration_ns, other_ns - began_ns)
         done_ns = began_ns + duration_ns
-        kubelet = model.kubelet
-        if is_timed and (kubelet.serialize_image_pulls or kubelet.max_parallel_image_pulls):
+        if is_timed:
             heapq.heappush(self._turns, done_ns)
-        return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error)
+        is_open = not wanted.has_secret
+        return _Pull(wanted.image, name, size, turn.now_ns, began_ns, done_ns, error, is_open)
 
     def _take_turn(self, turn: Turn) -> int:
         """Return when the next pull begins, and take that turn. Source: puller.go."""
@@ -274,20 +254,18 @@ class ImageManager:
         reason, text = ERR_IMAGE_PULL, error
         for name, cause in _CRI_ERRORS.items():
             if error.startswith(name):
-                reason = name
-                rest = error.removeprefix(name)
+                reason, rest = name, error.removeprefix(name)
                 text = f"image pull failed for {pull.image} because {cause}{rest}"
-        if self._back_off is None:
-            self._back_off = {}
-        key = (uid, pull.image)
-        old = self._back_off.get(key)
-        delay_ns = BACKOFF_FIRST_NS
-        if old is not None and now_ns - old.since_ns <= BACKOFF_FORGET_NS:
-            delay_ns = min(old.delay_ns * 2, BACKOFF_MAX_NS)
-        self._back_off[key] = _BackOff(delay_ns, now_ns, f"{reason}: {text}")
+        why = f"{reason}: {text}"
+        self._back_off.next(uid, pull.image, now_ns, now_ns, BACKOFF_MAX_NS, why)
         return _failed(
             reason, text, (Reason.FAILED, f'Failed to pull image "{pull.image}": {error}')
         )
+
+
+def _checks_credentials(image: Image | None, turn: Turn) -> bool:
+    images, checks = turn.env.images, turn.env.model.release.checks_credentials
+    return checks and image is not None and not images.is_open(turn.node, image)
 
 
 def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
@@ -306,28 +284,18 @@ def adopt_images(pod: Pod, sandbox: Sandbox, turn: Turn) -> None:
 
 def images_of(pod: Pod, sandbox: Sandbox) -> Iterator[str]:
     """Yield the full names of the images that the containers of a pod use, also as volumes."""
-    for container in sandbox.containers:
-        spec = pod.find(container.name)
-        if spec is not None:
-            yield parse_image(spec.image).full_name
-    for volume in pod.spec.volumes if sandbox.containers else ():
-        if volume.image:
-            yield parse_image(volume.image).full_name
+    specs = [pod.find(each.name) for each in sandbox.containers]
+    for each in (*specs, *(pod.spec.volumes if specs else ())):
+        if each is not None and each.image:
+            yield parse_image(each.image).full_name
 
 
 def release_images(pod: Pod, turn: Turn) -> None:
     """Note that a pod is gone, which used these images until now."""
-    spec = pod.spec
-    images = [each.image for each in spec.all_containers]
-    images += [each.image for each in spec.volumes if each.image]
-    names = tuple(parse_image(image).full_name for image in images)
+    images = [each.image for each in pod.spec.all_containers]
+    images += [each.image for each in pod.spec.volumes]
+    names = tuple(parse_image(each).full_name for each in images if each)
     turn.env.images.release(turn.node, names, turn.now_ns)
-
-
-def _invalid_name(image: str, error: str) -> Ensured:
-    error = f'couldn\'t parse image name "{image}": {error}'
-    text = f'Failed to apply default image tag "{image}": {error}'
-    return _failed("InvalidImageName", text, (Reason.FAILED_TO_INSPECT_IMAGE, text))
 
 
 def _failed(reason: str, message: str, event: tuple[Reason, str]) -> Ensured:
@@ -336,17 +304,15 @@ def _failed(reason: str, message: str, event: tuple[Reason, str]) -> Ensured:
     return Ensured(events, 0, WaitingState(reason, message))
 
 
-def _whole_ms(value_ns: int) -> int:
-    return value_ns // NS_PER_MS * NS_PER_MS
-
-
 TOKEN_LIFE_S = 3600  # what the API server gives a token whose life nobody asked for
 
 
 def begin_lookup(worker: PodWorker, image: str, turn: Turn) -> bool:
     """Begin a lookup for an image, by its full name; return whether there is one."""
-    providers = providers_of(turn.env.model, image)
-    if not worker.pod.spec.service_account or not providers:
+    model = turn.env.model
+    providers = tuple(each for each in model.credential_providers if each.matches(image))
+    asks = worker.pod.spec.service_account and model.release.asks_providers_with_tokens
+    if not (asks and providers):
         return False
     worker.lookup = CredentialLookup(image, providers)
     _read_account(worker.pod, turn)
@@ -385,10 +351,3 @@ def on_lookup_reply(worker: PodWorker, call: ApiCall, reply: Reply, turn: Turn) 
 def _read_account(pod: Pod, turn: Turn) -> None:
     target = PodTarget(pod.namespace, pod.spec.service_account)
     turn.call(Op.GET_SERVICE_ACCOUNT, pod.uid, target)
-
-
-def providers_of(model: NodeModel, image: str) -> tuple[CredentialProvider, ...]:
-    """Return the providers that the nodes of a profile ask about an image."""
-    if not model.credential_providers or not model.release.asks_providers_with_tokens:
-        return ()
-    return tuple(each for each in model.credential_providers if each.matches(image))

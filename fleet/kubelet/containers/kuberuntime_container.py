@@ -10,7 +10,7 @@ its time. Whole seconds are taken off the grace period, as upstream counts them.
 it computed again when its machine is in order again. The sandbox is stopped after the containers
 whether they have ended or not: the runtime then tries to kill those that run. The caller sets the
 worker's stage. A hook goes as a PodBehavior declares it, else its command is run in the container,
-and its request succeeds. A command that is not understood succeeds, too.
+and its request succeeds. A command that is not understood succeeds, too; tcpSocket never does.
 Source: kuberuntime_container.go, killContainer, executePreStopHook, killContainersWithSyncResult,
 killPodWithSyncResult; kuberuntime_termination_order.go; pkg/kubelet/lifecycle/handlers.go, Run,
 runHTTPHandler, runSleepHandler; pkg/kubelet/container/sync_result.go, PodSyncResult.Error;
@@ -27,6 +27,7 @@ from typing import NamedTuple
 import orjson
 
 from fleet.clock import NS_PER_MS, NS_PER_S
+from fleet.k8s.addresses import first_of, host_port
 from fleet.k8s.pods import ContainerSpec, Hook, Pod, PodUid
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.environment import Environment
@@ -79,6 +80,10 @@ def run_hook(
     """Run a hook; return how long it takes and what its failure says."""
     pod = place.pod
     takes_ns, code = HOOK_NS, int(declared.fails)
+    if hook.kind == "tcpSocket":  # which only probes have
+        action = f"&TCPSocketAction{{Port:{{0 {hook.port} }},Host:{hook.host},}}"
+        what = f"&LifecycleHandler{{Exec:nil,HTTPGet:nil,TCPSocket:{action},Sleep:nil,}}"
+        return HookRun(0, f"Cannot run handler: invalid handler: {what}")
     if hook.kind == "sleep":
         takes_ns = hook.seconds * NS_PER_S
     elif hook.kind == "exec":
@@ -106,7 +111,10 @@ def run_hook(
         what = "container terminated before sleep hook finished"
         error = f"Sleep lifecycle hook ({hook.seconds}) {who} {what}"
     else:
-        what = f'Get "http://{hook.path}": context deadline exceeded'
+        sandbox = place.runtime.sandbox(pod.uid)
+        address = host_port(hook.host or first_of(sandbox.ips if sandbox else ""), hook.port)
+        refused = f"dial tcp {address}: connect: connection refused"
+        what = f'Get "http://{address}/{hook.path.removeprefix("/")}": {refused}'
         error = f"HTTP lifecycle hook ({hook.path}) {who} {what}"
     return HookRun(takes_ns, error, dies)
 

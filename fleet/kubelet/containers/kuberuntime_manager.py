@@ -34,6 +34,7 @@ from fleet.kubelet.pod_worker import (
     Kills,
     PodWorker,
     SyncStage,
+    WorkerState,
 )
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.volume_manager import VolumeManager
@@ -69,7 +70,10 @@ class KubeRuntimeManager:
     _probes: ProbeManager
     _allocations: AllocationManager
     _back_off: BackOff = field(default_factory=BackOff)
-    _images: ImageManager = field(default_factory=ImageManager)
+    _images: ImageManager = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._images = ImageManager(self._back_off)
 
     def sync_pod(
         self, worker: PodWorker, turn: Turn, *, restart_all: bool = False
@@ -125,6 +129,8 @@ class KubeRuntimeManager:
         error = sandbox_error(pod, turn)
         if not error:
             error = self._runtime.make_sandbox(pod, turn.env.model.broken.sandboxes, turn.now_ns)
+        if error and worker.state is not WorkerState.SYNC:
+            return SyncStage.COMPLETE  # a pod that is to end needs none
         if error:
             counts.sandbox_errors += 1
             message = f"Failed to create pod sandbox: {error}"
@@ -256,12 +262,14 @@ class KubeRuntimeManager:
             return None
         while worker.plan:
             spec = worker.plan[0]
-            if self._is_in_back_off(worker, spec, turn):
+            if worker.lookup is None and self._is_in_back_off(worker, spec, turn):
                 self._skip_first(worker)
                 continue
-            if self._looks_up(worker, spec.name, spec.image, spec.pull_policy, turn):
+            image = (spec.name, spec.image, spec.pull_policy)
+            ensured = self._without_volume(worker, spec)
+            if ensured is None and self._looks_up(worker, *image, turn):
                 return None
-            ensured = self._ensure_image(worker, spec, turn)
+            ensured = ensured or self._ensure(worker, *image, turn)
             if not self._take_image(worker, ensured, turn):
                 continue
             if ensured.due_ns:
@@ -352,7 +360,7 @@ class KubeRuntimeManager:
         event, waiting = back_off_texts(pod, spec, wait_ns)
         turn.event(pod, Reason.BACK_OFF, event, spec)
         worker.note_reason(spec.name, WaitingState("CrashLoopBackOff", waiting))
-        worker.fail(exit_ns + wait_ns)
+        worker.fail(exit_ns + wait_ns if turn.env.model.release.awaits_back_off else 0)
         return True
 
     def _missing_secrets(self, pod: Pod, turn: Turn) -> list[str]:
@@ -362,22 +370,19 @@ class KubeRuntimeManager:
         """
         if not (pod.spec.pull_secrets and turn.env.fidelity.reads_objects):
             return []
-        objects, space = self._volumes.objects, pod.namespace
-        names = pod.spec.pull_secrets
-        return [name for name in names if not objects.exists(WatchKind.SECRET, space, name)]
+        exists, space = self._volumes.objects.exists, pod.namespace
+        return [each for each in pod.spec.pull_secrets if not exists(WatchKind.SECRET, space, each)]
 
-    def _ensure_image(self, worker: PodWorker, spec: ContainerSpec, turn: Turn) -> Ensured:
-        """Make sure that the image is there, or begin to pull it, unless a volume's is missing.
+    def _without_volume(self, worker: PodWorker, spec: ContainerSpec) -> Ensured | None:
+        """Return how a container fails for want of a volume's image, None if it has them all.
 
         Each mount is reported, the last one counts. Source: toKubeContainerImageVolumes.
         """
         failures = worker.image_failures or {}
         mounts = orjson.loads(spec.volume_mounts_json or b"[]") if failures else ()
         found = [failures[each["name"]] for each in mounts if each["name"] in failures]
-        if found:
-            events = ((Reason.FAILED, f"Error: {each.reason}") for each in found)
-            return Ensured(tuple(events), 0, found[-1])
-        return self._ensure(worker, spec.name, spec.image, spec.pull_policy, turn)
+        events = ((Reason.FAILED, f"Error: {each.reason}") for each in found)
+        return Ensured(tuple(events), 0, found[-1]) if found else None
 
     def _ensure(self, worker: PodWorker, name: str, image: str, policy: str, turn: Turn) -> Ensured:
         wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
@@ -399,7 +404,7 @@ class KubeRuntimeManager:
         if not (turn.env.model.credential_providers and turn.env.fidelity.pulls_images):
             return False
         wanted, lookup = self._wanted(worker.pod, name, image, policy, turn), worker.lookup
-        full_name = self._images.would_pull(wanted, turn)
+        full_name = self._images.looks_up(wanted, turn)
         is_done = lookup is not None and not lookup.left and lookup.image == full_name
         if not full_name or is_done or not begin_lookup(worker, full_name, turn):
             return False
@@ -436,8 +441,7 @@ class KubeRuntimeManager:
         """Report about the image of a volume; a failure is one of the containers that mount it."""
         for reason, message in ensured.events[:1]:
             turn.event(worker.pod, reason, message)
-        volume, *left = worker.image_volumes
-        worker.image_volumes = tuple(left)
+        volume, worker.image_volumes = worker.image_volumes[0], worker.image_volumes[1:]
         if ensured.failure is not None:
             failed = worker.image_failures or {}
             worker.image_failures = {**failed, volume.name: ensured.failure}
@@ -496,8 +500,9 @@ class KubeRuntimeManager:
         objects = self._volumes.objects
         reads = env.fidelity.reads_objects
         error = objects.missing(pod, spec.env_sources, turn) if reads else ""
+        sources = PodSources(objects, self._volumes.tokens, env)
         return error or config_error(
-            self._runtime.process_at(pod, spec, 0, turn.now_ns, 0),
+            self._runtime.process_at(pod, spec, 0, turn.now_ns, 0, sources),
             is_unknown,
             windows=env.model.is_windows,
             recursive=mounts_recursively(pod, env),
@@ -545,4 +550,3 @@ class KubeRuntimeManager:
         """Drop what is kept of a pod."""
         self._runtime.remove(uid)
         self._back_off.forget(uid)
-        self._images.forget(uid)

@@ -6,6 +6,7 @@ Differs: nothing is connected to: the behaviour of the pod says how an attempt e
 """
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.addresses import host_port
 from fleet.k8s.pods import ContainerSpec, Pod, ProbeSpec
 from fleet.kubelet.events import Reason
 from fleet.profile.container_behavior import (
@@ -89,8 +90,7 @@ def _output(probe: ProbeSpec, found: ProbeAttempt, pod_ip: str) -> str:
         command = " ".join(probe.command)
         timeout = f'command timed out: "{command}" timed out after {within}'
         return timeout if timed_out else found.phase.output
-    host = probe.host or pod_ip
-    address = f"[{host}]:{probe.port}" if ":" in host else f"{host}:{probe.port}"  # JoinHostPort
+    address = host_port(probe.host or pod_ip, probe.port)
     if probe.handler == "grpc":
         return _grpc_output(found, address, within)
     refused = f"dial tcp {address}: connect: connection refused"

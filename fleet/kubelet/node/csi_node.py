@@ -21,8 +21,7 @@ VerifyExhaustedResource; csi_node_updater.go; nodeinfomanager/nodeinfomanager.go
 tryInitializeCSINodeWithAnnotation, InstallCSIDriver, updateNode, tryUpdateCSINode;
 pkg/kubelet/pluginmanager/reconciler/reconciler.go, whose loop looks for sockets each second.
 Differs: after six rounds a kubelet exits and is restarted; here the rounds begin again at once.
-What a driver's NodeGetInfo would say comes from the profile; the node's ID is its name. A CSINode
-that is gone is created, then read.
+What a driver's NodeGetInfo would say comes from the profile; the node's ID is its name.
 """
 
 from dataclasses import dataclass, field
@@ -43,10 +42,14 @@ TRY_FIRST_NS = 10 * NS_PER_MS
 TRY_FACTOR = 5  # 10, 50, 250 ms
 ROUNDS_MAX = 6  # initialization gives up after six rounds of tries
 ROUND_FIRST_NS = 30 * NS_PER_MS
-ROUND_FACTOR = 8  # 30 ms, 240 ms, 1.9 s, 15 s, 123 s
+ROUND_FACTOR = 8  # 30 ms, 240 ms, 1.9 s, 15 s, 123 s; the last round is followed by the first
 JITTER = 0.1
 _JITTER_STREAM = 0xC51
 STORAGE_ERROR = "CSINode is not yet initialized"
+ROUND_ERROR = (
+    "failed to initialize CSINode: error updating CSINode annotation: timed out waiting for the "
+    "condition; caused by: "
+)
 """Why a node is not Ready before its CSINode is there. Source: csi_plugin.go, initializeCSINode."""
 
 
@@ -59,6 +62,7 @@ class CSINode:
     _due_ns: int = 0  # of the next try, 0 while an answer is awaited
     _probed: bool = False
     is_initialized: bool = False  # the node may become Ready
+    error: str = STORAGE_ERROR  # why it is not
 
     def start(self, turn: Turn) -> None:
         """Ask until the API server answers at all. Source: waitForAPIServerForever."""
@@ -91,11 +95,11 @@ class CSINode:
         elif call.op is Op.CREATE_CSINODE and reply.ok:
             self.is_initialized = True
         else:  # a refused create, or a delete: the next try looks again
-            self._back_off(turn)
+            self._back_off(reply, turn)
 
     def _on_node(self, reply: Reply, turn: Turn) -> None:
         if not reply.ok:
-            self._back_off(turn)
+            self._back_off(reply, turn)
             return
         assert isinstance(reply.record, NodeView), reply
         self._node_uid = reply.record.uid
@@ -108,7 +112,7 @@ class CSINode:
         if reply.kind is ReplyKind.NOT_FOUND:
             create_missing(self._node_uid, turn)
         elif not reply.ok:
-            self._back_off(turn)
+            self._back_off(reply, turn)
         elif is_owned(reply.record, self._node_uid, turn):
             self.is_initialized = True
         else:
@@ -118,14 +122,16 @@ class CSINode:
         """Return what a try begins with."""
         return Op.GET_NODE_CSI if turn.env.model.release.owns_csinode else Op.GET_CSINODE
 
-    def _back_off(self, turn: Turn) -> None:
-        """Wait as the two nested wait.ExponentialBackoff do."""
+    def _back_off(self, reply: Reply, turn: Turn) -> None:
+        """Wait as the two nested wait.ExponentialBackoff do; say why after each round."""
         round_, step = divmod(self._tries, TRIES_PER_ROUND)
         self._tries += 1
         if step < TRIES_PER_ROUND - 1:
             delay_ns = TRY_FIRST_NS * TRY_FACTOR**step
         else:
-            delay_ns = ROUND_FIRST_NS * ROUND_FACTOR ** (round_ % ROUNDS_MAX)
+            self.error = ROUND_ERROR + reply.message
+            round_ %= ROUNDS_MAX
+            delay_ns = ROUND_FIRST_NS * ROUND_FACTOR**round_ if round_ < ROUNDS_MAX - 1 else 0
         jitter = JITTER * turn.draw(_JITTER_STREAM)
         self._wait(turn.now_ns + int(delay_ns * (1 + jitter)), turn)
 
@@ -154,7 +160,7 @@ class CSIDrivers:
     # by driver: the period of its updates, and when it is over
     _periods: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    is_initialized = True  # the CSINode is there: the node may be Ready
+    is_initialized, error = True, ""  # the CSINode is there: the node may be Ready
 
     def __bool__(self) -> bool:
         """Return whether there is anything to do, now or later."""
@@ -258,8 +264,6 @@ class CSIDrivers:
             self._back_off(turn)
         elif call.op is Op.GET_NODE_CSI and isinstance(record, NodeView):
             turn.call(Op.CREATE_CSINODE, "", CSINodeObject(record.uid))
-        elif call.op is Op.CREATE_CSINODE:
-            self._ask(turn)
         elif call.op is Op.UPDATE_CSINODE:
             self._next(turn)
         elif not is_owned(record, uid, turn):

@@ -64,7 +64,7 @@ class NodeLease:
     """
 
     _state: LeaseState = LeaseState.WAIT
-    _base: bytes = b""
+    base: bytes = b""  # the Lease as it was read last
     due_ns: int = 0
     _failures: int = 0  # of this tick: five before the Lease was looked for, five after
     _backoff_ns: int = 0
@@ -75,46 +75,28 @@ class NodeLease:
         """Return whether the renewal under way is the first one since `due_ns`."""
         return self._state is RENEW and not self._failures
 
-    @property
-    def base(self) -> bytes:
-        """Return the Lease as it was read last, b"" for none."""
-        return self._base
-
-    @property
-    def is_renewing(self) -> bool:
-        """Return whether a renewal is under way."""
-        return self._state is RENEW
-
     def begin(self, now_ns: int) -> bytes:
         """Begin a renewal that is due; return the Lease to be sent again with a new time.
 
         b"" if there is none to send, or none is due: then nothing has begun. What comes back goes
         to `on_success`, or to `on_reply` if it is anything else.
         """
-        if self._state is not WAIT or not self._base or now_ns < self.due_ns:
+        if self._state is not WAIT or not self.base or now_ns < self.due_ns:
             return b""
         self._failures = 0
         self._state = RENEW
-        return self._base
+        return self.base
 
     def on_success(
         self, base: bytes, arrived_ns: int, node: effects.NodeId, env: Environment, now_ns: int
     ) -> int:
         """Take the Lease as a renewal left it; return when the next one is due."""
         assert self._state is RENEW, self._state
-        self._base = base
+        self.base = base
         self.renewed_ns = arrived_ns
         self._state = WAIT
         self.due_ns = due_ns = _next_ns(node, env, now_ns)
         return due_ns
-
-    def start(self, turn: Turn) -> None:
-        """Look for the Lease; runs from the kubelet's first moment."""
-        self._ensure(turn)
-
-    def start_created(self, node_uid: str, turn: Turn) -> None:
-        """Create the Lease of a Node that was just created. Differs: a kubelet looks first."""
-        self._create(node_uid, turn)
 
     def stop(self) -> None:
         """Renew no more; the kubelet never deletes its lease."""
@@ -126,7 +108,7 @@ class NodeLease:
             self._renew(turn)
         elif self._state is LeaseState.WAIT and turn.now_ns >= self.due_ns:
             self._failures = 0
-            self._ensure(turn)
+            self.ensure(turn)
 
     def on_reply(self, call: effects.ApiCall, reply: effects.Reply, turn: Turn) -> None:
         """Take the answer to one of our four calls."""
@@ -161,7 +143,7 @@ class NodeLease:
         if self._failures == 2 * RETRIES_MAX:
             self._wait(turn)
         elif self._failures == RETRIES_MAX or reply.kind is effects.ReplyKind.CONFLICT:
-            self._ensure(turn)
+            self.ensure(turn)
         else:
             self._renew(turn)
 
@@ -174,7 +156,7 @@ class NodeLease:
             self._failures = self._failures or RETRIES_MAX
             self._renew(turn)
         elif reply.kind is effects.ReplyKind.NOT_FOUND:
-            self._base = b""
+            self.base = b""
             self._state = LeaseState.OWNER
             turn.call(effects.Op.GET_NODE_LEASE)
         else:
@@ -202,7 +184,7 @@ class NodeLease:
         elif reply.kind is effects.ReplyKind.EXISTS and (
             not turn.env.fidelity.registers_in_steps or turn.node in turn.env.holds
         ):
-            self._ensure(turn)
+            self.ensure(turn)
         else:
             self._back_off(turn)
 
@@ -216,33 +198,35 @@ class NodeLease:
         if reply.ok:
             assert isinstance(reply.record, NodeView), reply
             self._failures = 0 if is_try else self._failures
-            self._create(reply.record.uid, turn)
+            self.create(reply.record.uid, turn)
             return
         self._failures += is_try
         if self._failures % RETRIES_MAX:
             self._state = LeaseState.UNOWNED
             turn.call(effects.Op.GET_NODE_LEASE)
         elif is_try and self._failures == RETRIES_MAX:
-            self._ensure(turn)
+            self.ensure(turn)
         else:
             self._wait(turn)
 
     def _take_base(self, reply: effects.Reply) -> None:
         assert isinstance(reply.record, LeaseView), reply
-        self._base = reply.record.body
+        self.base = reply.record.body
 
     def _renew(self, turn: Turn) -> None:
         self._state = LeaseState.RENEW
-        payload = effects.LeaseRenewal(self._base, turn.wall_ns)
+        payload = effects.LeaseRenewal(self.base, turn.wall_ns)
         if (hold := turn.env.holds.get(turn.node)) is not None:
             hold.on_sent(payload.renew_ns)
         turn.call(effects.Op.RENEW_LEASE, "", payload)
 
-    def _ensure(self, turn: Turn) -> None:
+    def ensure(self, turn: Turn) -> None:
+        """Look for the Lease; from the kubelet's first moment."""
         self._state = LeaseState.GET
         turn.call(effects.Op.GET_LEASE)
 
-    def _create(self, node_uid: str, turn: Turn) -> None:
+    def create(self, node_uid: str, turn: Turn) -> None:
+        """Create it. Differs: once its Node is created; a kubelet looks first."""
         self._state = LeaseState.CREATE
         payload = effects.LeaseObject(
             node_uid, turn.env.model.kubelet.node_lease_duration_seconds, turn.wall_ns
@@ -254,7 +238,7 @@ class NodeLease:
     def _back_off(self, turn: Turn) -> None:
         """Source: backoffEnsureLease."""
         self._backoff_ns = min(self._backoff_ns * 2 or BACKOFF_FIRST_NS, BACKOFF_MAX_NS)
-        self._base = b""
+        self.base = b""
         self._wait_until(turn.now_ns + self._backoff_ns, turn)
 
     def _wait(self, turn: Turn) -> None:

@@ -54,6 +54,8 @@ HUGE_PAGES = "hugepages-"
 WHOLE = ("daemonEndpoints", "runtimeHandlers", "features", "declaredFeatures")
 """Members of the status that are sent as a whole."""
 AMOUNTS = ("capacity", "allocatable")
+VERSION = "containerRuntimeVersion"
+UNKNOWN = "://Unknown"
 
 
 class Differences(NamedTuple):
@@ -114,10 +116,32 @@ def put_right(
 
 def _facts(node: NodeId, name: str, address: str, env: Environment) -> NodeIdentity:
     facts = env.model.identity(env.index_of(name, address), name)
-    if node not in env.boots:
-        return facts
-    booted = {"bootID": boot_id(name, env.boots[node])}
-    return facts._replace(node_info=facts.node_info | booted)
+    info = facts.node_info
+    if node in env.boots:
+        info = info | {"bootID": boot_id(name, env.boots[node])}
+    if node in env.silent:
+        info = info | {VERSION: runtime_version(node, env)}
+    return facts._replace(node_info=info)
+
+
+def runtime_version(node: NodeId, env: Environment) -> str:
+    """Return what a Node says of its runtime. Source: setters.go, VersionInfo."""
+    version = env.model.node_info[VERSION]
+    return version.partition("://")[0] + UNKNOWN if node in env.silent else version
+
+
+def follow_runtime(node: NodeId, env: Environment, *, answers: bool) -> None:
+    """Have the next status say the version of a runtime that answers again, or no more."""
+    if answers is (node not in env.silent):
+        return
+    env.silent.symmetric_difference_update((node,))
+    info = orjson.dumps({VERSION: runtime_version(node, env)})
+    patch = NodeStatusPatch(status_json=b'"nodeInfo":' + info)
+    pending = env.outdated.pop(node, None)
+    if pending is None:
+        env.outdated[node] = patch
+    elif UNKNOWN.encode() not in pending.status_json:  # else it has not been said yet
+        env.outdated[node] = both(patch, pending)
 
 
 def _as_found(facts: NodeIdentity, view: NodeView, details: NodeDetails) -> NodeIdentity:
@@ -168,17 +192,12 @@ def node_info(view: NodeView) -> dict[str, str]:
 
 def both(patch: NodeStatusPatch, outdated: NodeStatusPatch) -> NodeStatusPatch:
     """Return a status patch that makes good what `reconcile` kept, too."""
-    status = _joined(_members(patch), _members(outdated))
+    status = _joined(*(orjson.loads(b"{%b}" % each.status_json) for each in (patch, outdated)))
     return patch._replace(
         labels=outdated.labels,
         annotations=outdated.annotations,
         status_json=orjson.dumps(status)[1:-1],
     )
-
-
-def _members(patch: NodeStatusPatch) -> dict[str, object]:
-    found: dict[str, object] = orjson.loads(b"{%b}" % patch.status_json)
-    return found
 
 
 def _registration(

@@ -74,7 +74,7 @@ class NodeStatus:
     _schedulable: bool = True  # as the last computation left it
     _sound: int = 0  # stands for the report of the Node that was found to be right
     _due_ns: int = 0  # the REGISTER or NODE_STATUS timer that counts
-    _fast_due_ns: int = 0  # _SLOW once Ready was reported
+    _fast_due_ns: int = 0  # of the next quick look, 0 for none yet; _SLOW once Ready was reported
     _ticked_ns: int = 0  # the end of the last tick: the phase of the next ones
     _tries: int = -1  # of the tick under way, -1 when there is none
     _reported_ns: int = 0
@@ -84,11 +84,6 @@ class NodeStatus:
     def is_first_try(self) -> bool:
         """Return whether nothing was sent yet to register."""
         return self.phase is RegistrationPhase.STARTING and self._delay_ns == REGISTER_FIRST_NS
-
-    @property
-    def is_fast(self) -> bool:
-        """Return whether Ready was not reported yet: changes are looked for each 100 ms."""
-        return self._fast_due_ns >= 0
 
     def start(self, turn: Turn) -> None:
         """Begin to register; the loop sleeps before each try, the first one too."""
@@ -239,8 +234,8 @@ class NodeStatus:
         """Set the timer of the next tick that would find something; called on every change."""
         if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
             return
-        if self.is_fast and turn.facts.uid and not inputs.not_ready:
-            self._arm_fast(turn)
+        if self._fast_due_ns >= 0 and turn.facts.uid:
+            self._arm_fast(inputs, turn)
         wanted_ns = turn.now_ns
         # An event, no patch.
         is_cordoned_anew = turn.facts.state.unschedulable is self._schedulable
@@ -253,32 +248,24 @@ class NodeStatus:
 
     def on_status_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Run one tick: the first try takes the Node from the informer, without a GET."""
-        if (
-            self.phase is not RegistrationPhase.REGISTERED
-            or self._tries >= 0
-            or turn.now_ns < self._due_ns
-        ):
-            return []
-        return self.sync(inputs, turn)
+        return self.sync(inputs, turn) if turn.now_ns >= self._due_ns else []
 
     def sync(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
-        """Compute and report now; return the events. Source: syncNodeStatus."""
-        assert self._tries < 0, self._tries
+        """Compute and report now; return the events. Source: syncNodeStatus.
+
+        What a tick that is under way does not say, the next one will.
+        """
+        if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
+            return []
         self._tries = 0
         if not turn.facts.uid:
             self._try_again(turn)
             return []
         return self._try(inputs, turn)
 
-    def sync_now(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
-        """Report now; what a tick that is under way does not say, the next one will."""
-        if self.phase is not RegistrationPhase.REGISTERED or self._tries >= 0:
-            return []
-        return self.sync(inputs, turn)
-
     def on_fast_timer(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         """Report Ready within 100 ms of becoming so, once. Source: fastNodeStatusUpdate."""
-        if not self.is_fast or turn.now_ns < self._fast_due_ns or not self._fast_due_ns:
+        if self._fast_due_ns <= 0 or turn.now_ns < self._fast_due_ns:
             return []
         self._fast_due_ns = 0
         if self._tries >= 0 or inputs.not_ready or not turn.facts.uid:
@@ -328,14 +315,14 @@ class NodeStatus:
 
     def _try(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
         changed = self._finds_change(inputs, turn)
-        events = self._schedulable_events(turn.facts.state)
         if changed or turn.now_ns >= self._report_due_ns(turn.env):
-            return events + self._patch(inputs, turn)
+            return self._patch(inputs, turn)
+        events = self._schedulable_events(turn.facts.state)
         self._finish(inputs, turn)
         return events
 
     def _patch(self, inputs: NodeInputs, turn: Turn) -> list[Reason]:
-        """Send the difference. Source: patchNodeStatus."""
+        """Send the difference; the setter of events comes last. Source: patchNodeStatus."""
         changed = self._finds_change(inputs, turn)
         conditions, events = compute_conditions(self.conditions, inputs, turn.wall_s)
         old = {condition.type: condition for condition in self.conditions}
@@ -355,7 +342,7 @@ class NodeStatus:
             env.sent[turn.node] = env.outdated.pop(turn.node)
             patch = node_reconcile.both(patch, env.sent[turn.node])
         turn.call(effects.Op.PATCH_NODE_STATUS_HEARTBEAT, "", _held(patch, turn))
-        return events
+        return events + self._schedulable_events(turn.facts.state)
 
     def _draw_delay(self, turn: Turn, *, changed: bool) -> None:
         """Move the next report after a change, and the first one. Source: calculateDelay."""
@@ -404,12 +391,14 @@ class NodeStatus:
         self._schedulable = not state.unschedulable
         return [Reason.NODE_SCHEDULABLE if self._schedulable else Reason.NODE_NOT_SCHEDULABLE]
 
-    def _arm_fast(self, turn: Turn) -> None:
-        if turn.now_ns - turn.facts.started_ns >= FAST_LIMIT_NS:
+    def _arm_fast(self, inputs: NodeInputs, turn: Turn) -> None:
+        up_ns = turn.now_ns - turn.facts.started_ns
+        if up_ns >= FAST_LIMIT_NS:
             self._fast_due_ns = _SLOW
+        elif inputs.not_ready:
+            self._cidr_applied = turn.facts.pod_cidrs  # a quick look uses it, and reports nothing
         elif self._fast_due_ns <= turn.now_ns:
-            past_ns = (turn.now_ns - turn.facts.started_ns) % FAST_NS
-            self._fast_due_ns = turn.now_ns + FAST_NS - past_ns
+            self._fast_due_ns = turn.now_ns + FAST_NS - up_ns % FAST_NS
             turn.arm(self._fast_due_ns, effects.Timer.FAST_STATUS)
 
     def _next_tick(self, wanted_ns: int, turn: Turn) -> int:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import NodeId, Timer, WatchEvent
+from fleet.kubelet.events import Reason
 from fleet.kubelet.turn import Turn
 from fleet.profile.machine import Happening, Outage, OutageKind
 from fleet.profile.node_model import NodeModel
@@ -29,6 +30,7 @@ from fleet.runtime.containers import NEVER
 CHECK_NS = 5 * NS_PER_S  # kubelet.go, Run: updateRuntimeUp runs so often
 RUNTIME_THRESHOLD_NS = 30 * NS_PER_S  # maxWaitForContainerRuntime
 CONTAINER_GC_NS = 60 * NS_PER_S  # ContainerGCPeriod
+IMAGE_GC_NS = 300 * NS_PER_S  # ImageGCPeriod
 RELIST_NS = 1 * NS_PER_S  # genericPlegRelistPeriod
 RELIST_THRESHOLD_NS = 180 * NS_PER_S  # genericPlegRelistThreshold
 SKIP_MAX_NS = 5 * NS_PER_S  # syncLoop sleeps 100 ms, doubling to this, before it looks again
@@ -123,15 +125,14 @@ class RuntimeState:
         windows = self._windows(now_ns)
         due = []
         for window in windows:
-            kinds = {window.outage.kind}
             for edge_ns in (window.start_ns, window.end_ns):
                 due += [self._tick_after(edge_ns, CHECK_NS), self._tick_after(edge_ns, RELIST_NS)]
             if window.outage.kind is OutageKind.RUNTIME_DOWN and now_ns < window.end_ns:
-                due.append(self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS)
-            if kinds & _NO_SYNC:
+                due += [self._tick(now_ns, CONTAINER_GC_NS) + CONTAINER_GC_NS, window.end_ns]
+            if window.outage.kind in _NO_SYNC:
                 last_ns = self._tick(window.start_ns - 1, CHECK_NS)
                 due.append(last_ns + RUNTIME_THRESHOLD_NS)
-            if kinds & _NO_RELIST:
+            if window.outage.kind in _NO_RELIST:
                 last_ns = self._tick(window.start_ns - 1, RELIST_NS)
                 due.append(last_ns + RELIST_THRESHOLD_NS + 1)
         due += [
@@ -141,6 +142,10 @@ class RuntimeState:
         ]
         due.append(self.resume_ns)
         return min((each for each in due if now_ns < each < NEVER), default=0)
+
+    def answers(self, now_ns: int) -> bool:
+        """Return whether the runtime answers the kubelet."""
+        return _active(self._windows(now_ns), OutageKind.RUNTIME_DOWN, now_ns) is None
 
     def network_error(self, now_ns: int) -> str:
         """Return why pods without hostNetwork cannot be synced, "" if they can."""
@@ -182,17 +187,18 @@ class RuntimeState:
         share = self._draws.uniform(self._node, _STREAM_SKIP, at_ns)
         return at_ns + int(share * SKIP_MAX_NS)
 
-    def container_gc_fails(self, now_ns: int) -> bool:
-        """Return whether a round of the container garbage collection was due and failed.
+    def failed_collections(self, now_ns: int) -> tuple[Reason, ...]:
+        """Return which garbage collections were due and failed, images for the second time.
 
         Source: kubelet.go, StartGarbageCollection.
         """
-        tick_ns = self._tick(now_ns, CONTAINER_GC_NS)
-        if tick_ns <= self._cleaned_ns:
-            return False
-        self._cleaned_ns = tick_ns
-        windows = self._windows(now_ns)
-        return _active(windows, OutageKind.RUNTIME_DOWN, tick_ns) is not None
+        at_ns = self._tick(now_ns, CONTAINER_GC_NS)
+        if at_ns <= self._cleaned_ns:
+            return ()
+        self._cleaned_ns = at_ns
+        found = (Reason.CONTAINER_GC_FAILED, Reason.IMAGE_GC_FAILED)
+        looks = at_ns == self._tick(at_ns, IMAGE_GC_NS) and not self.answers(at_ns - IMAGE_GC_NS)
+        return () if self.answers(at_ns) else found[: 1 + looks]
 
     def arm(self, turn: Turn) -> None:
         """Set the timer of the next change, if there will be one."""

@@ -29,6 +29,7 @@ from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
 from fleet.kubelet.pods.pod_sync import GRACE_EXCEEDED, PodSyncer
 from fleet.kubelet.pods.resource_monitor import ResourceMonitor, declares_usage, images_need_monitor
 from fleet.kubelet.pods.static_pods import StaticPodSync, is_over
+from fleet.kubelet.pods.status_generate import has_wrong_readiness
 from fleet.kubelet.turn import Turn
 from fleet.kubelet.volumes.watched_objects import PodSources
 from fleet.runtime.program import Process
@@ -142,11 +143,10 @@ class NodePods:
             if self._syncer.allocations.is_due(turn):
                 self.admission.retry_resizes(turn)
         elif timer is Timer.TOKENS:
-            tokens = self._syncer.volumes.tokens
-            for uid in tokens.due(turn):
-                worker = self.workers.get(uid)
-                if worker is not None:
-                    tokens.renew(worker.pod, turn)
+            for request in self._syncer.volumes.tokens.due(turn):
+                worker = self.workers.get(PodUid(request.pod_uid))
+                if worker is not None and worker.state is WorkerState.SYNC:
+                    turn.call(Op.CREATE_TOKEN, worker.pod.uid, request)
         elif timer is Timer.HOUSEKEEPING:
             if self.statics.clean_up(partial(self._on_update, turn=turn), turn):
                 self._drop_orphaned_statuses()
@@ -369,6 +369,8 @@ class NodePods:
         env.runtimes[node] = syncer.runtime
         env.claims[node] = syncer.dra.checkpoint()
         env.allocations[node] = syncer.allocations.checkpoint(self.workers)
+        if syncer.volumes.claims is not None:
+            env.devices[node] = syncer.volumes.claims.checkpoint()
 
     def take_claims_affected(self, turn: Turn) -> list[PodUid]:
         """Return the pods of whose claims a driver says something else."""
@@ -445,9 +447,7 @@ class NodePods:
                 self.statics.manager.arm(turn)
         elif self.admission.holds(worker):
             return
-        elif update.op is PodOp.UPDATE or (
-            pod.spec.readiness_gates and pod.status.conditions != old.status.conditions
-        ):
+        elif update.op is PodOp.UPDATE or (is_reconcile and has_wrong_readiness(pod)):
             self._syncer.sync(worker, turn)
 
     def _end_deleted(self, turn: Turn) -> None:

@@ -355,6 +355,9 @@ def drop_orphans(syncer: PodSyncer, workers: Mapping[PodUid, PodWorker]) -> None
     for uid in [uid for uid, _ in syncer.runtime if uid not in workers]:
         syncer.runtime.remove(uid)
     syncer.dra.keep(workers)
+    if syncer.volumes.claims is not None:
+        is_left = [each.pod.uid for each in workers.values() if each.state < WorkerState.TERMINATED]
+        syncer.volumes.claims.keep(is_left)
 
 
 def _mount_again(syncer: PodSyncer, worker: PodWorker, turn: Turn) -> None:

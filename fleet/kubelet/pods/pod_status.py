@@ -83,7 +83,7 @@ class StatusGenerator:
             or worker.state is WorkerState.TERMINATED,
             keeps_initialized=env.model.release.restarts_all_containers,
             shows_user=not env.model.is_windows,
-            image_id=env.images.image_id,
+            shown_image=env.images.shown,
             recursive=mounts_recursively(pod, env),
         )
         status = status_generate.generate_pod_status(pod, sandbox, inputs)

@@ -32,6 +32,7 @@ from fleet.kubelet.containers.image_manager import ERR_IMAGE_PULL, release_image
 from fleet.kubelet.containers.kuberuntime_manager import ANSWER_POLL_NS, KubeRuntimeManager
 from fleet.kubelet.containers.pod_actions import ALL_RESTARTING, could_restart_all
 from fleet.kubelet.containers.probe_manager import ProbeManager
+from fleet.kubelet.containers.probe_worker import ProbeResult
 from fleet.kubelet.devices.device_manager import DeviceManager
 from fleet.kubelet.devices.dra import FAILED as PREPARE_FAILED
 from fleet.kubelet.devices.dra import FAILED_TEXT as PREPARE_TEXT
@@ -56,7 +57,7 @@ from fleet.kubelet.pods.pleg import Pleg
 from fleet.kubelet.pods.pod_manager import HOUSEKEEPING_NS, PodManager
 from fleet.kubelet.pods.pod_status import StatusGenerator
 from fleet.kubelet.pods.status_generate import (
-    apply_updates,
+    apply_update,
     deadline_ns,
     is_past_deadline,
     terminate_pod_status,
@@ -65,6 +66,7 @@ from fleet.kubelet.pods.status_generate import (
 )
 from fleet.kubelet.pods.status_manager import StatusManager
 from fleet.kubelet.turn import Turn
+from fleet.kubelet.volumes.claim_volumes import ClaimVolumes
 from fleet.kubelet.volumes.pod_volume import LOOP_NS, MOUNT_POLL_NS, MountResult, mount_seen_ns
 from fleet.kubelet.volumes.volume_manager import VolumeManager
 from fleet.kubelet.volumes.watched_objects import ObjectKey
@@ -141,7 +143,8 @@ class PodSyncer:
         node, draws = facts.node, env.draws
         self.pleg = Pleg(node, draws)
         self.runtime = env.runtime_of(node, facts.name, facts.host_ips, facts.pod_cidrs)
-        self.volumes, self.probes = VolumeManager(self.runtime), ProbeManager()
+        claims = ClaimVolumes.read(env.devices.pop(node, {}))
+        self.volumes, self.probes = VolumeManager(self.runtime, claims=claims), ProbeManager()
         self.allocations = AllocationManager.read(env.allocations.pop(node, None))
         self.dra = DRAManager.read(env.claims.pop(node, {}))
         self.mirrors = PodManager()
@@ -329,7 +332,11 @@ class PodSyncer:
             self.advance(worker, Happened.DONE, turn)
 
     def on_probes(self, worker: PodWorker, turn: Turn) -> None:
-        """Take what the probes of a pod found."""
+        """Take what the probes of a pod found. Source: kubelet.go, syncLoopIteration.
+
+        Differs: a sync after a container became ready is left out if it would find nothing to do:
+        no other one waits for its readiness probe, which a sync triggers.
+        """
         pod = worker.pod
         status = self.statuses.status(pod.uid)
         if status is None:
@@ -339,9 +346,13 @@ class PodSyncer:
             updates = [each for each in updates if each.kind is not ProbeKind.READINESS]
         needs_sync = False
         for each in updates:  # each by itself: a status of both has the times of both
-            status, is_wanted = apply_updates(pod, status, [each])
+            status = apply_update(pod, status, each)
             self.reports.set_status(worker, status, turn)
-            needs_sync = needs_sync or is_wanted
+            if each.kind is not ProbeKind.STARTUP and each.result is ProbeResult.SUCCESS:
+                is_ready = each.kind is ProbeKind.READINESS
+                needs_sync = needs_sync or (is_ready and self.probes.is_resynced(pod.uid))
+            else:
+                needs_sync = True
         if needs_sync and worker.state is WorkerState.SYNC:
             self.sync(worker, turn)
 
@@ -672,6 +683,7 @@ class PodSyncer:
         if worker.registered:
             worker.registered = False
             self.volumes.unregister_pod(pod, turn)
+        self.volumes.release(pod.uid, turn)
         status = self.statuses.last_status(pod)
         if _tells_end(worker, turn):
             status = terminate_pod_status(pod, status, worker.told or pod.status)

@@ -127,6 +127,8 @@ class ResourceMonitor:
     _shape: int = 0  # of the pods that the timer was set for
     _evictions: EvictionManager | None = None  # only if usage may cross a threshold
     _is_always_needed: bool = False
+    _left: tuple[Eviction, ...] = ()  # of the last pass
+    _killing: str = ""  # the uid of the pod that they wait for
 
     @property
     def is_watching(self) -> bool:
@@ -197,15 +199,35 @@ class ResourceMonitor:
         self._syncer.on_runtime_changed(worker, turn)
 
     def _on_change(self, evictions: EvictionManager, turn: Turn) -> None:
-        if evictions.evicted and all(
-            (worker := self._workers.get(PodUid(uid))) is None
-            or worker.state is pod_worker.WorkerState.FINISHED
-            for uid in evictions.evicted
+        self._evict_next(evictions, turn)
+        if self._shape_of(turn) != self._shape:
+            self._plan(evictions, turn)
+
+    def _evict_next(self, evictions: EvictionManager, turn: Turn) -> None:
+        """Evict the pods of a pass, each once the one before is killed; then await their cleanup.
+
+        Source: localStorageEviction; evictPod, which waits for killPodNow.
+        """
+        while self._killing or self._left:
+            is_alive = self._is_before(self._killing, pod_worker.WorkerState.TERMINATED)
+            if is_alive and not evictions.is_late(turn.now_ns):
+                return
+            found = next(iter(self._left), None)
+            self._left, self._shape = self._left[1:], 0
+            self._killing = "" if found is None else found.pod.uid
+            evictions.wait(found, turn.now_ns)
+            if found is not None and found.pod.uid in self._workers:
+                _evict(self._workers[found.pod.uid], found, self._syncer, turn)
+        finished = pod_worker.WorkerState.FINISHED
+        if evictions.evicted and not any(
+            self._is_before(uid, finished) for uid in evictions.evicted
         ):
             evictions.on_cleaned_up(turn.now_ns)
             self._shape = 0
-        if self._shape_of(turn) != self._shape:
-            self._plan(evictions, turn)
+
+    def _is_before(self, uid: str, state: pod_worker.WorkerState) -> bool:
+        worker = self._workers.get(PodUid(uid))
+        return worker is not None and worker.state < state
 
     def _shape_of(self, turn: Turn) -> int:
         """Return what a plan depends on, the curves apart: the containers and the images."""
@@ -224,7 +246,8 @@ class ResourceMonitor:
         self._due_ns = 0
         if turn.now_ns >= self._oom_ns:
             self._kill_for_memory(turn)
-        if turn.now_ns >= self._pass_ns:
+        self._evict_next(evictions, turn)
+        if turn.now_ns >= self._pass_ns and evictions.is_late(turn.now_ns):
             self._synchronize(evictions, turn)
         self._plan(evictions, turn)
 
@@ -276,8 +299,8 @@ class ResourceMonitor:
         found = evictions.synchronize(turn.env.model, active, use, delete, turn.now_ns)
         if found.starved:
             turn.node_event(Reason.EVICTION_THRESHOLD_MET, THRESHOLD_MET % found.starved)
-        for eviction in found.evictions:
-            _evict(self._workers[eviction.pod.uid], eviction, self._syncer, turn)
+        self._left = found.evictions
+        self._evict_next(evictions, turn)
 
     def _delete_unused_images(self, turn: Turn) -> None:
         """Free what no container needs. Dead containers hold nothing here but their status."""

@@ -49,7 +49,7 @@ from fleet.kubelet.pod_worker import TERMINAL_PHASES
 from fleet.profile.container_behavior import ProbeKind
 from fleet.quantity import parse_quantity
 from fleet.runtime.container_config import user_json
-from fleet.runtime.containers import Container, RunState, Sandbox, image_id, image_name
+from fleet.runtime.containers import Container, RunState, Sandbox, shown_image
 from fleet.runtime.runtime import KILLED_EXIT_CODE
 
 OWNED_CONDITIONS = frozenset(
@@ -102,7 +102,7 @@ class PodInputs(NamedTuple):
     keeps_last: bool = True  # lastState of a container that ended, though that one is removed
     keeps_initialized: bool = True  # though an init container runs again
     shows_user: bool = True  # Source: containerd, toCRIContainerUser: not on Windows
-    image_id: Callable[[str], str] = image_id
+    shown_image: Callable[[str], tuple[str, str]] = shown_image
     recursive: bool = True  # the runtime handler supports recursive read-only mounts
 
 
@@ -172,9 +172,7 @@ def shared_condition(
     return PodCondition(name, status, reason, message, transition_s, observed_generation)
 
 
-@lru_cache(maxsize=4096)
-def _running_since(started_s: int) -> RunningState:
-    return RunningState(started_s)
+_running_since = lru_cache(maxsize=4096)(RunningState)
 
 
 def _container_status(
@@ -281,6 +279,7 @@ def _present_status(
     else:
         state = container.terminated()
         ready = init and not is_sidecar(spec) and container.exit_code == 0
+    image, image_id = inputs.shown_image(container.image)
     return ContainerStatus(
         name=spec.name,
         state=state,
@@ -288,8 +287,8 @@ def _present_status(
         ready=ready,
         started=started,
         restart_count=container.attempt,
-        image=image_name(container.image),
-        image_id=inputs.image_id(container.image),
+        image=image,
+        image_id=image_id,
         container_id=container.id,
         allocated_json=spec.requests_json,
         resources_json=_resources(spec, pod, inputs) if running else spec.resources_json,
@@ -335,7 +334,7 @@ def _conditions(
         shared_condition(SANDBOX_READY, *sandbox_ready, 0, generation),
         shared_condition("Initialized", *initialized, 0, generation),
     )
-    containers_ready = _containers_ready(phase, _unready(pod, containers, inits))
+    containers_ready = _containers_ready(phase, _unready(pod, (*inits, *containers)))
     ready = _ready(pod, first, containers_ready)
     if inputs.untolerated and phase not in TERMINAL_PHASES:
         ready = ("False", NOT_TOLERATED, NOT_TOLERATED_MESSAGE % inputs.untolerated)
@@ -374,19 +373,13 @@ def _all_restarting(
     return (shared_condition(ALL_RESTARTING, "True", reason, message, 0, 0),)
 
 
-def _unready(
-    pod: Pod, containers: tuple[ContainerStatus, ...], inits: tuple[ContainerStatus, ...]
-) -> list[str]:
+def _unready(pod: Pod, statuses: Iterable[ContainerStatus]) -> list[str]:
     """Return the containers that keep a pod from being ready, in the order of its spec."""
-    found = [
-        spec.name
-        for spec, status in zip(pod.spec.init_containers, inits, strict=True)
-        if is_sidecar(spec) and not status.ready
-    ]
-    unready = {each.name for each in containers if not each.ready}
-    if unready:
-        found += [spec.name for spec in pod.spec.containers if spec.name in unready]
-    return found
+    unready = {each.name for each in statuses if not each.ready}
+    if not unready:
+        return []
+    specs = (*filter(is_sidecar, pod.spec.init_containers), *pod.spec.containers)
+    return [spec.name for spec in specs if spec.name in unready]
 
 
 def _containers_ready(phase: str, unready: list[str]) -> tuple[str, str, str]:
@@ -420,6 +413,23 @@ def _ready(
     if messages:
         return "False", "ReadinessGatesNotReady", ", ".join(messages)
     return containers_ready
+
+
+def has_wrong_readiness(pod: Pod) -> bool:
+    """Return whether a pod with gates shows itself ready, or not, otherwise than it is.
+
+    The status of a sidecar is not looked at, and so unknown.
+    Source: status_manager.go, NeedToReconcilePodReadiness.
+    """
+    status = pod.status
+    shown = next((each for each in status.conditions if each.type == "Ready"), None)
+    if shown is None or not pod.spec.readiness_gates:
+        return False
+    if status.phase != "Failed" and any(map(is_sidecar, pod.spec.init_containers)):
+        return True
+    containers_ready = _containers_ready(status.phase, _unready(pod, status.containers))
+    ready, _reason, message = _ready(pod, status.conditions, containers_ready)
+    return (shown.status, shown.message) != (ready, message)
 
 
 def _initialized(
@@ -468,50 +478,31 @@ def _with_conditions(
     return status._replace(conditions=conditions)
 
 
-def with_container_ready(pod: Pod, status: PodStatus, name: str, *, ready: bool) -> PodStatus:
-    """Return a status in which one container became ready, or ceased to be.
+def apply_update(pod: Pod, status: PodStatus, update: ProbeUpdate) -> PodStatus:
+    """Return the status with what a probe found of a container.
 
-    Source: status_manager.go, SetContainerReadiness.
+    Source: kubelet.go, syncLoopIteration; status_manager.go, SetContainerStartup,
+    SetContainerReadiness.
     """
-    status = _with_container(status, name, "ready", value=ready)
-    unready = _unready(pod, status.containers, status.init_containers)
-    containers_ready = _containers_ready(status.phase, unready)
-    pod_ready = _ready(pod, status.conditions, containers_ready)
-    new = {"Ready": pod_ready, "ContainersReady": containers_ready}
-    return _with_conditions(status, pod.generation, new)
-
-
-def apply_updates(
-    pod: Pod, status: PodStatus, updates: list[ProbeUpdate]
-) -> tuple[PodStatus, bool]:
-    """Return the status with what probes found, and whether the pod is to be synced.
-
-    Source: kubelet.go, syncLoopIteration. Differs: a sync after a container became ready would
-    find nothing to do, and is left out.
-    """
-    needs_sync = False
-    for kind, name, result in updates:
-        good = result is ProbeResult.SUCCESS
-        if kind is ProbeKind.STARTUP:
-            status = _with_container(status, name, "started", value=good)  # SetContainerStartup
-        elif kind is ProbeKind.READINESS:
-            status = with_container_ready(pod, status, name, ready=good)
-        needs_sync = not good or kind is ProbeKind.STARTUP
-    return status, needs_sync
-
-
-def _with_container(status: PodStatus, name: str, field: str, *, value: bool) -> PodStatus:
-    def changed(statuses: tuple[ContainerStatus, ...]) -> tuple[ContainerStatus, ...]:
-        return tuple(
-            each._replace(**{field: value})
+    kind, name, result = update
+    if kind is ProbeKind.LIVENESS:
+        return status
+    found = {"started" if kind is ProbeKind.STARTUP else "ready": result is ProbeResult.SUCCESS}
+    inits, containers = (
+        tuple(
+            each._replace(**found)
             if each.name == name and isinstance(each.state, RunningState)
             else each
             for each in statuses
         )
-
-    return status._replace(
-        containers=changed(status.containers), init_containers=changed(status.init_containers)
+        for statuses in (status.init_containers, status.containers)
     )
+    status = status._replace(init_containers=inits, containers=containers)
+    if kind is ProbeKind.STARTUP:
+        return status
+    all_ready = _containers_ready(status.phase, _unready(pod, (*inits, *containers)))
+    told = {"Ready": _ready(pod, status.conditions, all_ready), "ContainersReady": all_ready}
+    return _with_conditions(status, pod.generation, told)
 
 
 def terminate_pod_status(pod: Pod, status: PodStatus, told: PodStatus) -> PodStatus:

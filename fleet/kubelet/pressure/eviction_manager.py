@@ -14,15 +14,15 @@ copies from nodefs, change nothing and are left out.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cmp_to_key, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.pods import Pod
 from fleet.kubelet.containers.pod_actions import is_sidecar
 from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodStats, PodTerms, pod_stats
-from fleet.kubelet.pod_worker import KILL_TIMEOUT_MIN_S
-from fleet.kubelet.pressure.preemption import is_critical_pod
+from fleet.kubelet.pod_worker import PodKill, kill_timeout_ns
+from fleet.kubelet.pressure.preemption import is_critical_pod, requested
 from fleet.profile.kubelet_configuration import EvictionThreshold
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, next_crossing
@@ -130,7 +130,6 @@ def is_met(
 
 
 Ranked = tuple[Pod, PodStats | None]
-_Key = Callable[[Pod, PodStats], int]
 
 
 def rank(pods: Sequence[Ranked], resource: str) -> list[Ranked]:
@@ -138,54 +137,21 @@ def rank(pods: Sequence[Ranked], resource: str) -> list[Ranked]:
 
     Source: rankMemoryPressure, rankPIDPressure, rankDiskPressureFunc. Equals keep their order.
     """
+    return sorted(pods, key=lambda each: _place(each[0], each[1], resource))
+
+
+def _place(pod: Pod, stats: PodStats | None, resource: str) -> tuple[int, ...]:
+    """Return a pod's place: the lowest goes first, as one does without stats."""
+    priority = pod.spec.priority
     if resource == "pids":
-
-        def compare(one: Ranked, other: Ranked) -> int:
-            return _by_priority(one, other) or _by(one, other, lambda _, stats: -stats.pids)
-    else:
-        used, asked = _MEASURES[resource]
-
-        def compare(one: Ranked, other: Ranked) -> int:
-            return (
-                _by(one, other, lambda pod, stats: 0 if used(pod, stats) > asked(pod, stats) else 1)
-                or _by_priority(one, other)
-                or _by(one, other, lambda pod, stats: -_over(pod, stats, resource))
-            )
-
-    return sorted(pods, key=cmp_to_key(compare))
-
-
-def _by_priority(one: Ranked, other: Ranked) -> int:
-    mine, others = one[0].spec.priority, other[0].spec.priority
-    return (mine > others) - (mine < others)
-
-
-def _by(one: Ranked, other: Ranked, key: _Key) -> int:
-    """Compare by a measure; pods without stats come first."""
-    if one[1] is None or other[1] is None:
-        return (one[1] is not None) - (other[1] is not None)
-    first, second = key(one[0], one[1]), key(other[0], other[1])
-    return (first > second) - (first < second)
-
-
-def _over(pod: Pod, stats: PodStats, resource: str) -> int:
-    """Return the usage above the request; upstream takes the disk's request for inodes, too."""
-    used = _MEASURES[resource][0](pod, stats)
-    kind = EPHEMERAL if resource == "inodes" else resource
-    return used - _MEASURES[kind][1](pod, stats)
-
-
-_MEASURES: dict[str, tuple[_Key, _Key]] = {
-    "memory": (
-        lambda _, stats: stats.memory,
-        lambda pod, _: resources_of(pod.spec.resources_json).requests.memory,
-    ),
-    EPHEMERAL: (
-        lambda _, stats: stats.ephemeral,
-        lambda pod, _: resources_of(pod.spec.resources_json).requests.ephemeral,
-    ),
-    "inodes": (lambda _, stats: stats.inodes, lambda *_: 0),
-}
+        return (priority, 0) if stats is None else (priority, 1, -stats.pids)
+    if stats is None:
+        return 0, priority
+    used = {"memory": stats.memory, EPHEMERAL: stats.ephemeral, "inodes": stats.inodes}[resource]
+    # Upstream takes the disk's request for what inodes are used above it, too.
+    asked = requested(pod, EPHEMERAL if resource == "inodes" else resource)
+    exceeds = used > (0 if resource == "inodes" else asked)
+    return 1, not exceeds, priority, asked - used
 
 
 def eviction_message(
@@ -312,20 +278,15 @@ class EvictionManager:
     _met: tuple[EvictionThreshold, ...] = ()  # for their grace periods, and not resolved
     # when the cause of a condition was seen last
     _seen_ns: dict[str, int] = field(default_factory=dict)
-    _evicted: tuple[str, ...] = ()  # uids whose cleanup is waited for
+    evicted: tuple[str, ...] = ()  # uids, of the last pass until the next one
     _evicted_ns: int = 0
-    _cleanup_until_ns: int = 0
+    _wait_until_ns: int = 0
     conditions: tuple[str, ...] = ()
 
     @property
     def is_quiet(self) -> bool:
         """Return whether nothing is under pressure, nor was lately."""
-        return not (self.conditions or self._first_met_ns or self._evicted)
-
-    @property
-    def evicted(self) -> tuple[str, ...]:
-        """Return the uids of the pods whose cleanup is waited for."""
-        return self._evicted
+        return not (self.conditions or self._first_met_ns or self.evicted)
 
     def synchronize(
         self,
@@ -340,16 +301,16 @@ class EvictionManager:
         `use` measures the node, `delete_unused` frees what no pod needs. Source: synchronize.
         """
         self._last_ns = now_ns
-        self._evicted = ()
+        self.evicted = ()
         observations = observations_of(use(), now_ns)
         thresholds = self._observe(model, observations, now_ns)
         ranked: list[Ranked] = [
             (each.pod, pod_stats(each, now_ns)) if isinstance(each, PodTerms) else (each, None)
             for each in pods
         ]
-        over = tuple(_local_storage_evictions(ranked, model)) if _has_isolation(model) else ()
+        over = tuple(_local_storage_evictions(ranked, model))
         if over:
-            return self._evicting(Pass("", over), now_ns)
+            return Pass("", over)
         if not thresholds:
             return Pass("", ())
         first = thresholds[0]
@@ -369,7 +330,7 @@ class EvictionManager:
                     model.kubelet.eviction_max_pod_grace_period_s, pod.spec.termination_grace_s
                 )
             eviction = Eviction(pod, message, notes, grace_s, disrupts=True)
-            return self._evicting(Pass(starved, (eviction,)), now_ns)
+            return Pass(starved, (eviction,))
         return Pass(starved, ())
 
     def _observe(
@@ -400,33 +361,39 @@ class EvictionManager:
         self._met = tuple(lasting)
         return lasting
 
-    def _evicting(self, found: Pass, now_ns: int) -> Pass:
-        """Wait for the evicted pods to be cleaned up before the next pass."""
-        self._evicted = tuple(each.pod.uid for each in found.evictions)
-        self._evicted_ns = now_ns
-        grace_s = max(each.grace_s for each in found.evictions)
-        kill_s = max(grace_s + grace_s // 2, KILL_TIMEOUT_MIN_S)
-        self._cleanup_until_ns = now_ns + kill_s * NS_PER_S + CLEANUP_TIMEOUT_NS
-        return found
+    def wait(self, killed: Eviction | None, now_ns: int) -> None:
+        """Wait for a pod to be killed, or else for all to be cleaned up.
+
+        Source: evictPod, waitForPodsCleanup.
+        """
+        wait_ns = CLEANUP_TIMEOUT_NS
+        if killed is not None:
+            self.evicted += (killed.pod.uid,)
+            wait_ns = kill_timeout_ns(PodKill(EVICTED, "", killed.grace_s), killed.pod)
+        self._evicted_ns, self._wait_until_ns = now_ns, now_ns + wait_ns
+
+    def is_late(self, now_ns: int) -> bool:
+        """Return whether that took too long."""
+        return now_ns >= self._wait_until_ns
 
     def on_cleaned_up(self, now_ns: int) -> None:
         """Learn that nothing is left of the evicted pods: the next pass is at the next poll."""
         polls = -(-(now_ns - self._evicted_ns) // CLEANUP_POLL_NS) or 1
         due_ns = self._evicted_ns + polls * CLEANUP_POLL_NS
-        self._cleanup_until_ns = min(self._cleanup_until_ns, due_ns)
+        self._wait_until_ns = min(self._wait_until_ns, due_ns)
 
     def next_pass_ns(
         self, model: NodeModel, use: NodeUse, pods: Sequence[PodTerms], now_ns: int
     ) -> int:
         """Return when the next pass will find something, NEVER if none will."""
-        if self._evicted:
-            return max(self._cleanup_until_ns, now_ns)
+        if self.evicted:
+            return max(self._wait_until_ns, now_ns)
         if self._first_met_ns:
             return self._next_tick(now_ns + 1)
         hold_ns = model.kubelet.eviction_pressure_transition_period_ns
         change_ns = min((seen + hold_ns for seen in self._seen_ns.values()), default=NEVER)
         change_ns = min(change_ns, _next_met_ns(model, use, now_ns))
-        for each in pods if _has_isolation(model) else ():
+        for each in pods if model.kubelet.local_storage_capacity_isolation else ():
             change_ns = min(change_ns, _over_limit_ns(each, now_ns))
         return change_ns if change_ns == NEVER else self._next_tick(max(change_ns, now_ns + 1))
 
@@ -434,15 +401,10 @@ class EvictionManager:
         return wanted_ns + (self._last_ns - wanted_ns) % PERIOD_NS
 
 
-def _has_isolation(model: NodeModel) -> bool:
-    """Return whether limits of local storage hold."""
-    return model.kubelet.local_storage_capacity_isolation
-
-
 def _local_storage_evictions(pods: Sequence[Ranked], model: NodeModel) -> Iterator[Eviction]:
     """Yield the pods that use more of the disk than they may. Source: localStorageEviction."""
     with_sidecars = model.release.limits_sidecars
-    for pod, stats in pods:
+    for pod, stats in pods if model.kubelet.local_storage_capacity_isolation else ():
         if stats is None:
             continue
         message = local_storage_message(pod, stats, limits_sidecars=with_sidecars)

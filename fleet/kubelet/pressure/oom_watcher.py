@@ -91,7 +91,7 @@ def oom_score_adjust(pod: Pod, spec: ContainerSpec, capacity: int) -> int:
     if pod.spec.qos_class == "BestEffort":
         return BEST_EFFORT_ADJUST
     request = _memory(spec)
-    if spec in pod.spec.init_containers:  # a sidecar is worth no less than what it serves
+    if is_sidecar(spec):  # it is worth no less than what it serves
         request = max(request, min(map(_memory, pod.spec.containers)))
     request += _spare_memory(pod)
     adjust = BEST_EFFORT_ADJUST - 1000 * request // capacity

@@ -55,14 +55,21 @@ def pods_to_preempt(pod: Pod, others: list[Pod], needs: list[Need]) -> Preemptio
     return Preemption((*from_best_effort, *from_burstable, *from_guaranteed))
 
 
-def _request(pod: Pod, resource: str) -> int:
-    return 1 if resource == "pods" else dict(pod.spec.admission.requests).get(resource, 0)
+def requested(pod: Pod, resource: str) -> int:
+    """Return what a pod asks for: an overhead alone is nothing, nor what only containers can ask.
+
+    Source: pkg/api/v1/resource/helpers.go, GetResourceRequestQuantity.
+    """
+    spec = pod.spec.admission
+    amount = 1 if resource == "pods" else dict(spec.requests).get(resource, 0)
+    is_lost = spec.pod_level and not resource.startswith(("pods", "cpu", "memory", "hugepages-"))
+    return 0 if is_lost or amount == dict(spec.overhead).get(resource, 0) else amount
 
 
 def _subtract(needs: list[Need], pods: list[Pod]) -> list[Need]:
     """Return what is still missing when these pods are gone."""
     rest = [
-        Need(need.resource, need.amount - sum(_request(pod, need.resource) for pod in pods))
+        Need(need.resource, need.amount - sum(requested(pod, need.resource) for pod in pods))
         for need in needs
     ]
     return [need for need in rest if need.amount > 0]
@@ -78,7 +85,7 @@ def _closest(pods: list[Pod], needs: list[Need]) -> list[Pod]:
         best = 0
         for index, pod in enumerate(pods):
             # How far a pod alone is from meeting the needs, each weighed alike.
-            rests = ((need.amount - _request(pod, need.resource), need.amount) for need in needs)
+            rests = ((need.amount - requested(pod, need.resource), need.amount) for need in needs)
             distance = sum((rest / amount) ** 2 for rest, amount in rests if rest > 0)
             if distance < best_distance or (
                 distance == best_distance and _is_smaller(pod, pods[best])
@@ -94,7 +101,7 @@ def _closest(pods: list[Pod], needs: list[Need]) -> list[Pod]:
 def _is_smaller(pod: Pod, other: Pod) -> bool:
     """Source: smallerResourceRequest."""
     for resource in ("memory", "cpu"):
-        first, second = _request(pod, resource), _request(other, resource)
+        first, second = requested(pod, resource), requested(other, resource)
         if first != second:
             return first < second
     return True

@@ -18,7 +18,7 @@ GenerateVerifyControllerAttachedVolumeFunc; pkg/volume/csi/csi_attacher.go, csi_
 Differs: a claim that a pod mounts read-only is not expanded, and nothing is said of it again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from fleet.k8s.effects import Op, Reply, Timer, TokenRequest
@@ -84,6 +84,26 @@ class ClaimVolumes:
     tokens: CSITokens = field(default_factory=CSITokens)
     _again: tuple[ClaimVolume, ...] = ()  # that are being published once more
     _staged: frozenset[str] = field(default_factory=frozenset)  # devices that are mounted globally
+    _found: frozenset[str] = frozenset()  # devices that a kubelet before us left attached
+
+    @classmethod
+    def read(cls, devices: dict[str, list[PodUid]]) -> "ClaimVolumes | None":
+        """Return what `checkpoint` left, None if that is nothing. Source: reconstruct.go."""
+        return cls(_devices=devices, _found=frozenset(devices)) if devices else None
+
+    def checkpoint(self) -> dict[str, list[PodUid]]:
+        """Return the volumes that are attached, and the pods for which their mounts began."""
+        left: dict[str, list[PodUid]] = {}
+        for uid, volumes in self._pods.items():
+            for each in volumes:
+                if each.view and self._is_attachable(each) and each.step >= Step.MOUNT:
+                    left.setdefault(each.view.unique_name, []).append(uid)
+        return left
+
+    def keep(self, uids: Container[PodUid]) -> None:
+        """Unmount what was left for pods that went, or ended, while no kubelet looked."""
+        for uid in [uid for pods in self._devices.values() for uid in pods if uid not in uids]:
+            self.release(uid)
 
     def in_use(self) -> tuple[str, ...]:
         """Return the attachable volumes that are wanted or attached.
@@ -96,10 +116,10 @@ class ClaimVolumes:
         """Return whether no pod has a claim and nothing is left to report."""
         return not self._pods and not self._devices and not self.reported
 
-    def add(self, pod: Pod, volume: VolumeSpec) -> ClaimVolume:
+    def add(self, pod: Pod, volume: VolumeSpec, *, is_found: bool) -> ClaimVolume:
         """Take one more volume of a pod."""
         claim = volume.claim or f"{pod.name}-{volume.name}"
-        found = ClaimVolume(volume, claim=claim)
+        found = ClaimVolume(volume, claim=claim, is_found=is_found)
         self._pods[pod.uid] = (*self._pods.get(pod.uid, ()), found)
         return found
 
@@ -114,17 +134,17 @@ class ClaimVolumes:
         gone = self._pods.get(uid, ())
         self._again = tuple(each for each in self._again if each not in gone)
         unmounted = []
+        for name in [name for name, pods in self._devices.items() if uid in pods]:
+            self._devices[name] = [each for each in self._devices[name] if each != uid]
+            if not self._devices[name]:
+                del self._devices[name]
+                self._found -= {name}
         for each in self._pods.pop(uid, ()):
             if each.view is None:
                 continue
             name = each.view.unique_name
             if each.view.is_device and each.step is Step.MOUNTED:
                 unmounted.append(name)
-            if uid in self._devices.get(name, ()):
-                pods = self._devices[name]
-                pods.remove(uid)
-                if not pods:
-                    del self._devices[name]
             if name not in self._devices:
                 self._expander.forget(name)
             if not any(True for _ in self._others(uid, each.view)):
@@ -149,17 +169,14 @@ class ClaimVolumes:
         Source: kubelet_node_status.go, markVolumesFromNode.
         """
         self.reported = names
-        return self._advance(Step.REPORT, Step.ATTACH, names) + self.on_attached(self.attached)
+        found = self._advance(Step.REPORT, Step.ATTACH, names)
+        return found + self._advance(Step.ATTACH, Step.SIZE, self.attached)
 
     def on_node(self, attached: tuple[str, ...]) -> list[PodUid]:
         """Learn that the informer showed the Node; return the pods that may go on."""
         self._labels = None
-        return self.on_attached(attached)
-
-    def on_attached(self, names: tuple[str, ...]) -> list[PodUid]:
-        """Note what the controller has attached; return the pods that may go on."""
-        self.attached = names
-        return self._advance(Step.ATTACH, Step.SIZE, names)
+        self.attached = attached
+        return self._advance(Step.ATTACH, Step.SIZE, attached)
 
     def _advance(self, at: Step, to: Step, names: tuple[str, ...]) -> list[PodUid]:
         found = []
@@ -188,7 +205,7 @@ class ClaimVolumes:
         if each.step is Step.CLAIM:
             self._on_claim(pod, each, reply, turn)
         elif each.step is Step.VOLUME:
-            self._on_volume(pod, each, reply, turn.env)
+            self._on_volume(pod, each, target.name, reply, turn.env)
         elif not reply.ok:
             each.error = _unread(each, target, reply.message)
         elif each.step is Step.SIZE:
@@ -196,8 +213,10 @@ class ClaimVolumes:
             each.step = Step.VERIFY if self._is_attachable(each) else Step.MOUNT
         elif each.step is Step.VERIFY:
             self._on_node(each, reply)
+        elif each.step in _SECRET_STEPS:
+            each.has_secret = True
         else:
-            self._on_attachment(each, target, reply)
+            self._on_attachment(each, target.name, reply, turn)
         return True
 
     def _on_limit(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
@@ -226,29 +245,30 @@ class ClaimVolumes:
         each.due_ns = 0
         self._get(pod, each, Op.GET_VOLUME, claim.volume_name, turn)
 
-    def _on_volume(self, pod: Pod, each: ClaimVolume, reply: Reply, env: Environment) -> None:
-        """Source: getPVSpec, createVolumeSpec, AddPodToVolume."""
+    def _on_volume(
+        self, pod: Pod, each: ClaimVolume, name: str, reply: Reply, env: Environment
+    ) -> None:
+        """Source: getPVSpec, createVolumeSpec, AddPodToVolume; reconstruct.go, updateStates."""
         view = reply.record
-        error = volume_problem(pod, each, reply)
+        error = volume_problem(pod, each, name, reply)
         if error:
             self._fail(each, error)
             return
         assert isinstance(view, VolumeView), view
         each.view = view
         driver = env.csi_drivers.get(view.driver)
-        if self._is_attached(pod, view):
-            if view.unique_name in self._devices:
-                self._devices[view.unique_name].append(pod.uid)
+        is_attachable = view.driver and (driver is None or driver.attach_required)
+        if is_attachable:
+            self._devices.setdefault(view.unique_name, []).append(pod.uid)
+        if each.is_found or self._is_attached(pod, view):
             each.step = Step.MOUNT
-            return
-        if not view.driver or (driver is not None and not driver.attach_required):
+        elif not is_attachable:
             each.step = Step.SIZE
-            return
-        self._devices.setdefault(view.unique_name, []).append(pod.uid)
-        each.step = Step.REPORT
-        each.due_ns = 0
-        if view.unique_name in self.reported:
-            self.on_reported(self.reported)
+        else:
+            each.step = Step.REPORT
+            each.due_ns = 0
+            if view.unique_name in self.reported:
+                self.on_reported(self.reported)
 
     def _on_refresh(self, pod: Pod, each: ClaimVolume, reply: Reply, turn: Turn) -> bool:
         """Take claim or volume as they are by now; return whether it is to be published once more.
@@ -307,28 +327,28 @@ class ClaimVolumes:
             each.step = Step.SIZE
             each.error = QUIET
 
-    def _on_attachment(self, each: ClaimVolume, target: ClaimTarget, reply: Reply) -> None:
+    def _on_attachment(self, each: ClaimVolume, name: str, reply: Reply, turn: Turn) -> None:
         """Source: csi_attacher.go, WaitForAttach, verifyAttachmentStatus; getPublishContext."""
         found, view = reply.record, each.view
-        if each.step in _SECRET_STEPS:
-            each.has_secret = True
-            return
         assert isinstance(found, AttachmentView), reply
         assert view is not None, each.claim
-        if each.step is not Step.WAIT:
-            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
-            return
         error = ""
-        if found.deleting:
+        if each.step is Step.WAIT and found.deleting:
             error = "volume attachment is being deleted"
-        elif not found.attached:
+        elif each.step is Step.WAIT and not found.attached:
             error = found.error or (
-                f"volume {view.handle} is not attached for volume attachment {target.name}"
+                f"volume {view.handle} is not attached for volume attachment {name}"
             )
+        # SetUpDevice looks for its driver once it has read the attachment, MountDevice before.
+        stages = each.step is (Step.STAGED if each.spec.block else Step.WAIT)
         if error:
             each.error = failed(each.name, each.spec, "WaitForAttach", error)
-        else:
+        elif stages and view.driver not in turn.env.model.csi_driver_names:
+            each.error = driver_missing(each.name, each.spec, view.driver)
+        elif each.step is Step.WAIT:
             each.step = Step.STAGED
+        else:
+            each.step = Step.STAGE_SECRET if each.step is Step.STAGED else Step.PUBLISH_SECRET
 
     def _fail(self, each: ClaimVolume, error: str) -> None:
         each.step = Step.FAILED
@@ -420,7 +440,10 @@ class ClaimVolumes:
         if view.has_mount_options and not (each.spec.block or view.takes_mount_options):
             error = "mount options are not supported for this volume type"
             return failed(each.name, each.spec, "MountOptionSupport check", error)
-        if view.access_modes == ("ReadWriteOncePod",) and self._is_mounted_elsewhere(pod, view):
+        is_for_one = view.access_modes == ("ReadWriteOncePod",) and view.is_device
+        # Source: actual_state_of_world.go, IsVolumeMountedElsewhere.
+        others = self._others(pod.uid, view) if is_for_one else ()
+        if any(other.step is Step.MOUNTED for other in others):
             error = (
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
             )
@@ -431,9 +454,6 @@ class ClaimVolumes:
     def _read_attachment(self, pod: Pod, each: ClaimVolume, turn: Turn) -> str | None:
         view = each.view
         assert view is not None, each.claim
-        if each.step is Step.STAGED and view.driver not in turn.env.model.csi_driver_names:
-            each.step = Step.MOUNT
-            return driver_missing(each.name, each.spec, view.driver)
         if each.step is Step.STAGED and view.unique_name in self._staged:
             each.step = Step.PUBLISH  # the device is mounted already
         name = attachment_name(view.handle, view.driver, turn.facts.name)
@@ -476,17 +496,14 @@ class ClaimVolumes:
     def _is_attachable(self, each: ClaimVolume) -> bool:
         return each.view is not None and each.view.unique_name in self._devices
 
-    def _is_mounted_elsewhere(self, pod: Pod, view: VolumeView) -> bool:
-        """Source: actual_state_of_world.go, IsVolumeMountedElsewhere."""
-        others = self._others(pod.uid, view)
-        return view.is_device and any(each.step is Step.MOUNTED for each in others)
-
     def _is_attached(self, pod: Pod, view: VolumeView) -> bool:
         """Return whether a volume is attached already, so that nothing verifies it once more.
 
         Source: reconciler_common.go, mountOrAttachVolumes; actual_state_of_world.go,
         PodExistsInVolume.
         """
+        if view.unique_name in self._found:
+            return True
         others = self._others(pod.uid, view)
         return view.is_device and any(each.step >= Step.MOUNT for each in others)
 

@@ -83,6 +83,7 @@ class ClaimVolume(PendingVolume):
     claim: str = ""  # its name
     claim_uid: str = ""
     step: Step = Step.CLAIM
+    is_found: bool = False  # its pod was mounted by a kubelet before: so it is attached
     has_secret: bool = False  # that of the driver's next call was read
     is_asked: bool = False  # whether that is so, by a sync that gives up
     is_exhausted: bool = False  # its driver says that the node takes no more volumes
@@ -113,12 +114,12 @@ def claim_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
     return f"error processing PVC {where}: {error}" if error else ""
 
 
-def volume_problem(pod: Pod, each: ClaimVolume, reply: Reply) -> str:
+def volume_problem(pod: Pod, each: ClaimVolume, name: str, reply: Reply) -> str:
     """Return why the volume of a claim cannot be used. Source: getPVSpec, createVolumeSpec."""
     view = reply.record
     error = ""
     if not reply.ok or not isinstance(view, VolumeView):
-        error = f"failed to fetch PV from API server: {reply.message}"
+        error = f"failed to fetch PV {name} from API server: {reply.message}"
     elif view.claim_uid is None:
         error = (
             f"found PV object {view.name} but it has a nil pv.Spec.ClaimRef "
@@ -143,6 +144,8 @@ VolumeEvent = tuple[AnyReason, str]
 LIMIT_EXCEEDED = OpenReason("VolumeAttachmentLimitExceeded")
 DRIVER_MISSING = "driver name %s not found in the list of registered CSI drivers"
 _BLOCK_NAMES = {"MountDevice": "SetUpDevice", "SetUp": "MapPodDevice"}
+NEVER_MAPPED = "MapVolume.NodeAffinity check failed"
+"""This is found before an operation begins: it is tried at each turn, and reported as a mount."""
 
 
 def failed(name: str, volume: VolumeSpec, what: str, error: str) -> str:
@@ -172,10 +175,14 @@ def unread_attachment(each: ClaimVolume, name: str, message: str) -> str:
     if each.step is Step.WAIT:
         error = f"volume {view.handle} has GET error for volume attachment {name}: {message}"
         return failed(each.name, each.spec, "WaitForAttach", error)
-    if each.step is Step.STAGED:
-        return failed(each.name, each.spec, "MountDevice", message)
-    error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
-    return failed(each.name, each.spec, "SetUp", error)
+    is_staging = each.step is Step.STAGED
+    call, error = ("SetupDevice" if is_staging else "MapPodDevice"), message
+    if each.spec.block:
+        what = f"blockMapper.{call} failed to get volume attachment [id={name}]"
+        error = f"kubernetes.io/csi: {what}: {message}"
+    elif not is_staging:
+        error = f"kubernetes.io/csi: mounter.SetUpAt failed to fetch publishContext: {message}"
+    return failed(each.name, each.spec, "MountDevice" if is_staging else "SetUp", error)
 
 
 def unread_secret(ref: SecretRef, message: str) -> str:

@@ -35,7 +35,7 @@ class TokenCache:
     most of an hour would outlive a pod, and a node without pods keeps nothing that knows of it.
     """
 
-    _refresh: dict[PodUid, int] = field(default_factory=dict)  # when a pod's tokens are renewed
+    _refresh: dict[TokenRequest, int] = field(default_factory=dict)  # when each is renewed
     _texts: dict[PodUid, dict[str, str]] | None = None  # for plug-ins, by name
     _armed_ns: int = 0
     _left: tuple[PodUid, ...] = ()  # whose pods are gone
@@ -56,7 +56,8 @@ class TokenCache:
 
         `is_read`: its log is computed from them, so that those of the last such pods are kept.
         """
-        self._refresh.pop(uid, None)
+        for request in [each for each in self._refresh if each.pod_uid == uid]:
+            del self._refresh[request]
         if self._texts is None:
             return
         if not is_read:
@@ -67,21 +68,16 @@ class TokenCache:
                 self._texts.pop(self._left[0], None)
                 self._left = self._left[1:]
 
-    def due(self, turn: Turn) -> list[PodUid]:
-        """Return the pods that need new tokens by now, and wait for the next one."""
-        found = [uid for uid, due_ns in self._refresh.items() if turn.now_ns >= due_ns]
-        for uid in found:
-            del self._refresh[uid]
+    def due(self, turn: Turn) -> list[TokenRequest]:
+        """Return what is to be asked for again by now, and wait for the next one."""
+        found = [request for request, due_ns in self._refresh.items() if turn.now_ns >= due_ns]
+        for request in found:
+            del self._refresh[request]
         if turn.now_ns >= self._armed_ns:
             self._armed_ns = 0
             if self._refresh:
                 self._arm(min(self._refresh.values()), turn)
         return found
-
-    def renew(self, pod: Pod, turn: Turn) -> None:
-        """Ask for the tokens of a pod again."""
-        for spec in pod.spec.volumes:
-            self.request(pod, spec, turn)
 
     def _arm(self, due_ns: int, turn: Turn) -> None:
         due_ns = min(due_ns, turn.now_ns + HOP_NS)
@@ -89,16 +85,17 @@ class TokenCache:
             self._armed_ns = due_ns
             turn.arm(due_ns, Timer.TOKENS)
 
-    def on_reply(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
+    def on_reply(self, uid: PodUid, request: TokenRequest, reply: Reply, turn: Turn) -> None:
         """Keep a token, and plan when to ask for the next one."""
         if not reply.ok:
             return
-        self._plan(pod, request, reply, turn)
+        self._plan(request, reply, turn)
         if isinstance(reply.record, Token) and reply.record.text:
-            self.keep(pod.uid, request, reply.record.text)
+            self.keep(uid, request, reply.record.text)
 
     def request(self, pod: Pod, spec: VolumeSpec, turn: Turn) -> int:
-        """Ask for the tokens of a volume; return how many there are."""
+        """Ask for the tokens of a volume that are not known; return how many these are."""
+        asked = 0
         for token in spec.tokens:
             request = TokenRequest(
                 pod.namespace,
@@ -109,29 +106,29 @@ class TokenCache:
                 pod.uid,
                 spec.name,
             )
-            turn.call(Op.CREATE_TOKEN, pod.uid, request)
-        return len(spec.tokens)
+            if request not in self._refresh:
+                asked += 1
+                turn.call(Op.CREATE_TOKEN, pod.uid, request)
+        return asked
 
-    def _plan(self, pod: Pod, request: TokenRequest, reply: Reply, turn: Turn) -> None:
+    def _plan(self, request: TokenRequest, reply: Reply, turn: Turn) -> None:
         """Renew at 80 % of the life or a day, at a resync. Source: requiresRefresh."""
         left_ns = request.expiration_s * NS_PER_S
         if isinstance(reply.record, Token) and reply.record.expires_s:
             left_ns = reply.record.expires_s * NS_PER_S - turn.wall_ns
-        share = turn.draw(_STREAM_TOKEN, pod.uid)
+        share = turn.draw(_STREAM_TOKEN, request.pod_uid)
         age_ns = min(left_ns * 4 // 5, LIFE_MAX_NS)
         due_ns = turn.now_ns + max(age_ns - int(share * TOKEN_JITTER_S * NS_PER_S), NS_PER_S)
-        self._refresh_at(pod.uid, due_ns, share, turn)
+        self._refresh_at(request, due_ns, share, turn)
 
-    def try_again(self, uid: PodUid, turn: Turn) -> None:
+    def try_again(self, request: TokenRequest, turn: Turn) -> None:
         """Ask at the next resync for what could not be renewed. Source: GetServiceAccountToken."""
-        self._refresh_at(uid, turn.now_ns, 1, turn)
+        self._refresh_at(request, turn.now_ns, 1, turn)
 
-    def _refresh_at(self, uid: PodUid, due_ns: int, share: float, turn: Turn) -> None:
+    def _refresh_at(self, request: TokenRequest, due_ns: int, share: float, turn: Turn) -> None:
         due_ns += int(share * RESYNCS * turn.env.model.kubelet.sync_frequency_ns)
-        known_ns = self._refresh.get(uid, 0)
-        if not known_ns or due_ns < known_ns:
-            self._refresh[uid] = due_ns
-            self._arm(due_ns, turn)
+        self._refresh[request] = due_ns
+        self._arm(due_ns, turn)
 
 
 def _name(source: TokenSource | TokenRequest) -> str:

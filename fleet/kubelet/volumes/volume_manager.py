@@ -58,10 +58,10 @@ class VolumeManager:
     _runtime: Runtime
     _mounts: dict[PodUid, pod_volume.PodMount] = field(default_factory=dict)
     tokens: TokenCache = field(default_factory=TokenCache)
-    _polls: dict[PodUid, int] | None = None  # when a pod looks at what it does not watch
+    _polls: dict[PodUid, int] = field(default_factory=dict)  # of what is not watched
     objects: watched_objects.ObjectManager = field(default_factory=watched_objects.ObjectManager)
     claims: ClaimVolumes | None = None  # made for the first pod that has one
-    _mounted: dict[PodUid, list[_Mounted]] | None = None  # what does not unmount
+    _mounted: dict[PodUid, list[_Mounted]] = field(default_factory=dict)  # what does not unmount
 
     def register_pod(self, pod: Pod, turn: Turn) -> None:
         """Watch what a pod refers to, or ask for its pull secrets."""
@@ -73,16 +73,13 @@ class VolumeManager:
 
     def unmount(self, pod: Pod, turn: Turn) -> int:
         """Unmount what is due; return when it is tried again, 0 once nothing is mounted."""
-        left = (self._mounted or {}).get(pod.uid)
+        left = self._mounted.pop(pod.uid, None)
         if left is None:
             left = [_Mounted(each) for each in pod.spec.volumes if each.mounted]
         left = [each for each in left if not _tear_down(pod, each, turn)]
         if left:
-            self._mounted = {**(self._mounted or {}), pod.uid: left}
+            self._mounted[pod.uid] = left
             return min(each.due_ns for each in left)
-        if self._mounted is not None:
-            self._mounted.pop(pod.uid, None)
-            self._mounted = self._mounted or None
         return 0
 
     def update_pod(self, old: Pod, new: Pod, turn: Turn) -> None:
@@ -95,12 +92,15 @@ class VolumeManager:
         """Stop the watches that no other pod needs, unmount and forget the pod's volumes."""
         is_read = self.objects.unregister_pod(pod, turn)
         self.abort(pod.uid)
-        if self._polls is not None:
-            self._polls.pop(pod.uid, None)
+        self._polls.pop(pod.uid, None)
         self.objects.forget(pod.uid)
         self.tokens.forget(pod.uid, is_read=is_read)
+        self.release(pod.uid, turn)
+
+    def release(self, uid: PodUid, turn: Turn) -> None:
+        """Unmount the claims of a pod, also those that a kubelet before us mounted."""
         if self.claims is not None:
-            self._retry(self.claims.release(pod.uid), turn)
+            self._retry(self.claims.release(uid), turn)
 
     def _retry(self, names: Collection[str], turn: Turn) -> None:
         """Mount at once what other pods failed to mount, now that a pod has unmounted it.
@@ -203,7 +203,9 @@ class VolumeManager:
             return pod_volume.PendingVolume(spec)
         if self.claims is None:
             self.claims = ClaimVolumes()
-        return pod_volume.PendingVolume(spec) if spec.driver else self.claims.add(pod, spec)
+        if spec.driver:
+            return pod_volume.PendingVolume(spec)
+        return self.claims.add(pod, spec, is_found=self._runtime.sandbox(pod.uid) is not None)
 
     def abort(self, uid: PodUid) -> None:
         """Give the mounting up: the pod is to end."""
@@ -248,7 +250,10 @@ class VolumeManager:
             if not volume.due_ns or turn.now_ns < volume.due_ns:
                 continue
             error = self._attempt_one(pod, volume, turn)
-            if error:
+            is_refused = error is not None and error.startswith(pod_volume.NEVER_MAPPED)
+            if is_refused:
+                volume.due_ns = turn.now_ns + pod_volume.LOOP_NS
+            elif error:
                 volume.due_ns = turn.now_ns + pod_volume.back_off_ns(volume.tries)
                 volume.tries += 1
             elif error is not None:
@@ -256,9 +261,8 @@ class VolumeManager:
                 if isinstance(volume, pod_volume.ClaimVolume) and volume.view and volume.spec.block:
                     events += pod_volume.mapped_events(pod.uid, volume.view)
             if error and error != QUIET:
-                is_block = isinstance(volume, pod_volume.ClaimVolume) and volume.spec.block
-                reason = Reason.FAILED_MAP_VOLUME if is_block else Reason.FAILED_MOUNT
-                events.append((reason, error))
+                is_map = error.startswith("MapVolume.") and not is_refused
+                events.append((Reason.FAILED_MAP_VOLUME if is_map else Reason.FAILED_MOUNT, error))
         return events
 
     def _asks_limits(self, pod: Pod, mount: pod_volume.PodMount, turn: Turn) -> bool:
@@ -291,11 +295,7 @@ class VolumeManager:
         error = self._runtime.set_up_host_path(
             spec, machine, turn.now_ns, names_type=model.release.names_path_type
         )
-        return (
-            pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
-            if error
-            else ""
-        )
+        return error and pod_volume.failed(pod_volume.volume_name(spec, pod), spec, "SetUp", error)
 
     def _set_up(self, pod: Pod, volume: pod_volume.PendingVolume, turn: Turn) -> str | None:
         """Set a local volume up; return None while it waits, "" once done, else the error."""
@@ -312,7 +312,7 @@ class VolumeManager:
         sources = watched_objects.sources_of(spec, pod.namespace)
         found = [self.objects.problem(key, source) for key, source in sources]
         known = (volume.error, spec.flaw, *(error for error, _ in found))
-        errors = [error for error in known if error]
+        errors = list(dict.fromkeys(error for error in known if error))
         is_unsynced = any(lags for _, lags in found)
         if spec.driver:
             errors += pod_volume.inline_problem(spec.driver, turn.env)
@@ -340,7 +340,7 @@ class VolumeManager:
         volume.secret = -1 if spec.driver and spec.secret else 0
         if volume.error:
             volume.tokens = -1
-        text = errors[0] if len(errors) == 1 else f"[{', '.join(dict.fromkeys(errors))}]"
+        text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
         return f'MountVolume.SetUp failed for volume "{pod_volume.volume_name(spec, pod)}" : {text}'
 
     def _on_inline_secret(self, pod: Pod, target: ClaimTarget, reply: Reply) -> bool:
@@ -422,7 +422,7 @@ class VolumeManager:
         """Take the answer to a token request; return whether a volume waited for it."""
         request = call.payload
         assert isinstance(request, TokenRequest), call
-        self.tokens.on_reply(pod, request, reply, turn)
+        self.tokens.on_reply(pod.uid, request, reply, turn)
         for volume in self._waiting(pod.uid, request.volume):
             if volume.tokens > 0:
                 if not reply.ok:
@@ -431,7 +431,7 @@ class VolumeManager:
                 volume.due_ns = 0 if volume.tokens else pod_volume.AT_ONCE
                 return not volume.tokens
         if not reply.ok:
-            self.tokens.try_again(pod.uid, turn)
+            self.tokens.try_again(request, turn)
         return False
 
     def on_claim_reply(self, pod: Pod, call: ApiCall, reply: Reply, turn: Turn) -> bool:
@@ -507,8 +507,7 @@ class VolumeManager:
             if not in_use:
                 return []
             self.claims = ClaimVolumes()
-            self.claims.reported = in_use
-        return self.claims.on_node(attached)
+        return self.claims.on_reported(in_use) + self.claims.on_node(attached)
 
     # ---- while a pod runs ----
 
@@ -518,7 +517,7 @@ class VolumeManager:
         Return whether a volume may be mounted: one that has grown.
         """
         self.objects.on_timer(pod.uid, turn)
-        due_ns = 0 if self._polls is None else self._polls.get(pod.uid, 0)
+        due_ns = self._polls.get(pod.uid, 0)
         if due_ns and turn.now_ns >= due_ns:
             if pod.uid not in self._mounts:
                 self.objects.ask(watched_objects.reads_of(pod), pod.uid, "", turn)
@@ -537,8 +536,6 @@ class VolumeManager:
         if any(watched_objects.reads_of(pod)):
             period_ns = turn.env.model.kubelet.sync_frequency_ns
             due_ns = turn.now_ns + int(period_ns * (1 + turn.draw(_STREAM_POLL, pod.uid) / 2))
-            if self._polls is None:
-                self._polls = {}
             self._polls[pod.uid] = due_ns
             turn.arm(due_ns, Timer.VOLUMES, pod.uid)
 

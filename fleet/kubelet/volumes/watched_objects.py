@@ -395,10 +395,8 @@ def reads_of(pod: Pod) -> Iterator[ObjectKey]:
 
 def sources_of(volume: VolumeSpec, namespace: str) -> Iterator[tuple[ObjectKey, ObjectSource]]:
     """Yield what a volume shows."""
-    for source in volume.secrets:
-        yield (WatchKind.SECRET, namespace, source.name), source
-    for source in volume.config_maps:
-        yield (WatchKind.CONFIG_MAP, namespace, source.name), source
+    for source in volume.sources:
+        yield (KINDS[source.kind], namespace, source.name), source
 
 
 @dataclass(slots=True, frozen=True)

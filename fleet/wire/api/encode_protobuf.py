@@ -69,11 +69,7 @@ def _renew_lease(call: ApiCall, caller: requests.Caller) -> Request:
     """
     payload = call.payload
     assert isinstance(payload, LeaseRenewal), payload
-    body = renewed(payload.base, payload.renew_ns)
-    template = caller.template
-    path = requests.lease_path(caller.name, template.timeout)
-    user = caller.user if template.impersonate else b""
-    return Request(operations.PUT, path, body, PROTOBUF, user, False, template.timeout_ns)  # noqa: FBT003
+    return requests.renewal(renewed(payload.base, payload.renew_ns), PROTOBUF, caller)
 
 
 def renewed(base: bytes, renew_ns: int) -> bytes:

@@ -46,7 +46,7 @@ from fleet.wire.api.decode_json import (
 from fleet.wire.api.decode_pod import decode_pod_view
 from fleet.wire.http2.messages import ContentType, Request
 
-GET, POST, PUT, PATCH, DELETE = b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"
+POST, PATCH, DELETE = b"POST", b"PATCH", b"DELETE"
 MIGRATED_PLUGINS = b",".join(
     b"kubernetes.io/" + plugin
     for plugin in (
@@ -193,10 +193,7 @@ def _renew_lease(call: ApiCall, caller: requests.Caller) -> Request:
     at = base.rfind(RENEW_TIME) + len(RENEW_TIME)
     assert at >= len(RENEW_TIME), base
     body = base[:at] + rfc3339_micro(payload.renew_ns) + base[at + MICRO_TIME_LENGTH :]
-    template = caller.template
-    path = requests.lease_path(caller.name, template.timeout)
-    user = caller.user if template.impersonate else b""
-    return Request(PUT, path, body, ContentType.JSON, user, False, template.timeout_ns)  # noqa: FBT003
+    return requests.renewal(body, ContentType.JSON, caller)
 
 
 def _named(path: bytes) -> Writer:
@@ -295,7 +292,7 @@ _ROWS: dict[tuple[Owner, Client], dict[Op, _Row]] = {
     (Owner.CSI_NODE, Client.STORAGE): {
         Op.PROBE_CSINODE: _Row("GET", "csinodes", _probe_csinode),
         Op.GET_CSINODE: _Row("GET", "csinodes", _get_csinode, decode_csinode),
-        Op.CREATE_CSINODE: _Row("POST", "csinodes", _create_csinode),
+        Op.CREATE_CSINODE: _Row("POST", "csinodes", _create_csinode, decode_csinode),
         Op.DELETE_CSINODE: _Row("DELETE", "csinodes", _delete_csinode),
         Op.UPDATE_CSINODE: _Row("PUT", "csinodes", _update_csinode),
     },

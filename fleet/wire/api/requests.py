@@ -84,9 +84,12 @@ LEASES = b"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 CSI_NODES = b"/apis/storage.k8s.io/v1/csinodes"
 
 
-def lease_path(node: bytes, timeout: bytes) -> bytes:
-    """Return the path of a node's Lease."""
-    return b"%b/%b?timeout=%b" % (LEASES, node, timeout)
+def renewal(body: bytes, content: ContentType, caller: Caller) -> Request:
+    """Return the PUT of a node's Lease."""
+    template = caller.template
+    path = b"%b/%b?timeout=%b" % (LEASES, caller.name, template.timeout)
+    user = caller.user if template.impersonate else b""
+    return Request(b"PUT", path, body, content, user, False, template.timeout_ns)  # noqa: FBT003
 
 
 def pod_path(namespace: str, name: str) -> bytes:

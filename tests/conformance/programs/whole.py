@@ -252,14 +252,13 @@ def _shown(process: Process, volume: VolumeSpec) -> VolumePlace | None:
     pod, spec = process.pod, process.spec
     texts: dict[str, str] = {}
     modes: dict[str, int] = {}
-    for kind, sources in (("ConfigMap", volume.config_maps), ("Secret", volume.secrets)):
-        for source in sources:
-            found = process.sources.texts(kind, pod.namespace, source.name)
-            if found is None and not source.optional:
-                return None
-            texts |= _files(source, found or {})
-            pairs = zip(source.paths, source.modes, strict=False)
-            modes |= {f"/{path}": mode for path, mode in pairs if mode is not None}
+    for source in volume.sources:
+        found = process.sources.texts(source.kind, pod.namespace, source.name)
+        if found is None and not source.optional:
+            return None
+        texts |= _files(source, found or {})
+        pairs = zip(source.paths, source.modes, strict=False)
+        modes |= {f"/{path}": mode for path, mode in pairs if mode is not None}
     for token in volume.tokens:
         texts[f"/{token.path}"] = process.sources.token(pod.uid, token)
         if spec.user.fs_group is not None:

@@ -16,7 +16,7 @@ from fleet.host.node_certificates import CertificateStore
 from fleet.k8s.objects import CertificateKind, Validity
 
 NOW_S = 1_800_000_000
-CLIENT = CertificateKind.CLIENT
+CLIENT, SERVING = CertificateKind
 
 
 def stored(
@@ -84,6 +84,14 @@ def test_an_expired_certificate_is_of_no_use(tmp_path: Path) -> None:
     stored(store)
     assert store.current("n-0", CLIENT, NOW_S + 3599) is not None
     assert store.current("n-0", CLIENT, NOW_S + 3600) is None
+
+
+def test_a_certificate_for_other_addresses_is_of_no_use(tmp_path: Path) -> None:
+    store, hosts = CertificateStore(tmp_path, "uid-1"), ("n-0", "10.0.0.7")
+    key, request = new_request("n-0")
+    store.update("n-0", SERVING, issue(request, NOW_S, hosts=hosts), key)
+    assert store.current("n-0", SERVING, NOW_S, hosts) is not None
+    assert store.current("n-0", SERVING, NOW_S, ("n-0", "10.0.0.8")) is None
 
 
 def test_certificates_of_another_cluster_are_dropped(tmp_path: Path) -> None:

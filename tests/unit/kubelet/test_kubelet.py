@@ -25,7 +25,7 @@ from fleet.k8s.effects import (
 from fleet.k8s.pods import EventType
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
-from fleet.kubelet.node.csi_node import STORAGE_ERROR
+from fleet.kubelet.node.csi_node import ROUND_ERROR, STORAGE_ERROR
 from fleet.kubelet.node.setters import NodeInputs, compute_conditions
 from fleet.wire.api.operations import OPERATIONS
 
@@ -72,6 +72,17 @@ def test_slices_are_wiped_when_the_node_is_seen_and_until_it_worked() -> None:
     for reply in (OK, NOT_FOUND, REFUSED):  # the ninth failure is the last
         answer(kubelet, call, reply, 0, out)
     assert out == []
+
+
+def test_why_a_csinode_could_not_be_made_is_said_after_each_round() -> None:
+    kubelet, out = make()
+    now_ns, refused = 0, REFUSED._replace(message="csinodes is forbidden")
+    for tries in range(28):  # six rounds and one more
+        assert kubelet._not_ready(0)[0].endswith("initialized" if tries < 4 else "is forbidden")
+        answer(kubelet, ApiCall(NODE, Op.GET_CSINODE), refused, now_ns, out)
+        now_ns = max(each.due_ns for each in out if isinstance(each, SetTimer))
+    assert 142 < now_ns / NS_PER_S < 160
+    assert kubelet._not_ready(0) == (ROUND_ERROR + refused.message,)
 
 
 @pytest.mark.parametrize("timer", [Timer.POD_SYNC, Timer.STATUS_SYNC, Timer.RUNTIME])

@@ -43,7 +43,7 @@ class World:
         self.wire.sent.clear()
         self.kubelet._withheld = None
         lease = self.lease = self.kubelet.lease
-        lease._state, lease._base, lease.due_ns = LeaseState.WAIT, LEASE % 1, DUE_NS
+        lease._state, lease.base, lease.due_ns = LeaseState.WAIT, LEASE % 1, DUE_NS
         lease.renewed_ns = 1
         if story:
             self.reactor.entries[0].story = deque()
@@ -97,7 +97,7 @@ def test_a_stale_timer_and_the_answer_to_a_silent_node_do_nothing() -> None:
     _, token = world.renew()
     world.reactor.silence(NodeId(0))
     world.answer(token, 200, LEASE % 2)
-    assert world.lease._base == LEASE % 1
+    assert world.lease.base == LEASE % 1
     assert world.reactor.counts.requests.total == 1  # the server did it all the same
     assert not world.reactor.counts.renewals
 
@@ -117,7 +117,7 @@ def test_writes_that_are_held_are_not_passed_by() -> None:
     """Until it is known that the Node is ours its Lease is not renewed either."""
     kubelet = VirtualKubelet(NodeId(0), "n-0", "192.0.2.1", World().kubelet.env)
     lease = kubelet.lease
-    lease._state, lease._base = LeaseState.WAIT, LEASE % 1
+    lease._state, lease.base = LeaseState.WAIT, LEASE % 1
     assert kubelet.begin_renewal(DUE_NS) == b""
     assert lease._state is LeaseState.WAIT
 
@@ -197,4 +197,4 @@ def test_a_renewal_that_a_fault_hinders_is_not_sent() -> None:
     world.reactor._wheel.set(DUE_NS, 0, Timer.RENEW_LEASE)
     world.reactor.turn()
     assert not world.wire.sent
-    assert world.lease.is_renewing  # it waits for an answer that does not come
+    assert world.lease.is_first_try  # it waits for an answer that does not come

@@ -75,8 +75,8 @@ def same(one: object, other: object) -> bool:
 def test_everything_that_was_measured_comes_back() -> None:
     figures = whole()
     told = Exposition({("a", "x|y"): 1.5}, {("b", ""): [1.0, 2.0]}, {"b": [0.5, math.inf]})
-    client = [("GET", "pods", Histogram())]
-    client[0][2].record(70)
+    client = [("GET", "pods", 200, Histogram())]
+    client[0][3].record(70)
     record = Record(
         shard=3,
         name="fleet-0003",

@@ -173,7 +173,7 @@ def test_what_every_shard_asked_and_saw_counts() -> None:
         record = record_of(shard)
         record.figures.wall_s = 200.0 + shard
         record.figures.controlplane = ControlPlaneFigures(asked_by_fleet={"run": 2, f"{shard}": 1})
-        client = [("PUT", "leases", of_ms(*[10 if shard < 2 else 900] * 50))]
+        client = [("PUT", "leases", 200, of_ms(*[10 if shard < 2 else 900] * 50))]
         pods = of_ms(*[100 + 400 * shard] * 25)
         record.evidence = Evidence(steady_s=180.0, client=client, pod_starts=pods)
         record.evidence.steady = told if shard == 0 else None

@@ -19,6 +19,7 @@ from fleet.report.control_plane import (
     FAMILIES,
     PARSE_COST,
     REQUESTS,
+    SEPARATOR,
     SLICE_CREDIT,
     Exposition,
     Sample,
@@ -28,9 +29,10 @@ from fleet.report.control_plane import (
     quantile,
 )
 from fleet.report.figures import NodeFigures, PodFigures, WatchFigures
-from fleet.report.report import RunFigures
+from fleet.report.report import Phase, RunFigures
 from fleet.report.service_levels import (
     DEFAULTS,
+    FAILED,
     SCHEDULING,
     SIG,
     Evidence,
@@ -264,6 +266,27 @@ def test_nodes_that_were_lost_are_shown_but_no_verdict() -> None:
     (lost,) = [each for each in levels if each.sli == "FalseNotReadyNodes"]
     assert (lost.measured, lost.met, lost.judged) == (3, False, False)
     assert expectations(levels) == []
+
+
+def test_a_run_in_which_requests_fail_does_not_pass() -> None:
+    """By its latencies alone it would: who is killed counts nothing slow."""
+    key = SEPARATOR.join(("PUT", "leases", "", "resource"))
+    told = Exposition({}, {(REQUESTS, key): [500.0, 500.0]}, {REQUESTS: [0.5, math.inf]})
+
+    def judged(failed: int, *, server: bool = True, fault: bool = False) -> dict[str, bool | None]:
+        figures = run()
+        figures.phases = [Phase(name="restart", kind="fault")] if fault else []
+        rows = ((200, 880), (404, 100), (409, 20), (0, failed), (429, failed), (503, failed))
+        client = [("PUT", "leases", code, Histogram(count=count)) for code, count in rows]
+        evidence = Evidence(steady_s=300, steady=told if server else None, client=client)
+        found = expectations(measure(figures, evidence, DEFAULTS))
+        return {each.name.partition(" ")[0]: each.is_met for each in found}
+
+    assert judged(3) == {"MutatingApiCallLatency": True, FAILED: True}
+    assert judged(4) == {"MutatingApiCallLatency": True, FAILED: False}
+    assert FAILED not in judged(4, fault=True)
+    assert judged(4, server=False) == {FAILED: False}
+    assert not judged(3, server=False)  # that is not enough to pass
 
 
 HEAD = "apiVersion: fleet.emulator/v1alpha1\nkind: ServiceLevelObjectives\nmetadata: {name: a}\n"

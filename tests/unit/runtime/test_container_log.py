@@ -105,7 +105,7 @@ def test_a_script_says_what_it_prints_when_it_does() -> None:
     assert whole(script(text), 4) == "start\noops\n"
     assert whole(script(text), 5) == "start\noops\nno end here\n"
     assert whole(script(text), 9, LogOptions(stream="Stderr"), ended_s=5) == "oops\n"
-    assert whole(script("echo a; echo -n b"), 9, ended_s=0) == "a\nb\n"
+    assert whole(script("echo a; echo -n b"), 9, ended_s=0) == "a\nb"
 
 
 def test_a_loop_is_followed_as_long_as_somebody_reads() -> None:

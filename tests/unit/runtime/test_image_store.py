@@ -93,12 +93,14 @@ def test_images_are_listed_largest_first_digests_before_tags() -> None:
     assert len(listed(every)) == 60
 
 
-def test_containers_show_the_digest_that_the_node_lists() -> None:
+def test_containers_show_the_tag_and_the_digest_that_the_node_lists() -> None:
     given = f"quay.io/a@{DIGEST}"
     images = store(NodeImage((given, "quay.io/a:1"), 50))
-    assert images.image_id("quay.io/a:1") == given
-    assert images.image_id("nginx:1") == digest_name(NGINX)
-    assert images.image_id(f"nginx@{DIGEST}") == f"docker.io/library/nginx@{DIGEST}"
+    assert images.shown("quay.io/a:1") == images.shown(given) == ("quay.io/a:1", given)
+    assert images.shown("nginx:1") == (NGINX, digest_name(NGINX))
+    bare, digest = images.shown(f"nginx@{DIGEST}")
+    assert bare.startswith("sha256:")  # it has no tag
+    assert digest == f"docker.io/library/nginx@{DIGEST}"
     images.add(0, NGINX, 30, 0)
     assert listed(images, 0)[1]["names"] == [digest_name(NGINX), NGINX]
 

@@ -19,7 +19,8 @@ def kubelet_of(world: World) -> VirtualKubelet:
 
 
 def pod(name: str = "web", uid: str = "u-1", **fields: object) -> Pod:
-    return make_pod(container("c", resources_json=LIMITS), uid=uid, name=name, **fields)
+    spec = container("c", resources_json=LIMITS)
+    return make_pod(spec, uid=uid, name=name, ended_json=LIMITS, **fields)
 
 
 def world_with(*pods: Pod, seconds: float = 100.5) -> World:

@@ -47,9 +47,11 @@ def test_a_certificate_names_a_user_and_groups() -> None:
         (("commonName", "ada"),),
     )
     groups = ("system:masters", "dev", "system:authenticated")
-    assert user_of({"subject": subject}) == User("ada", groups=groups)
-    assert user_of({"subject": ((("organizationName", "dev"),),)}) is None
-    assert user_of({}) is None
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    extra = (("authentication.kubernetes.io/credential-id", (f"X509SHA256={digest}",)),)
+    assert user_of({"subject": subject}, b"abc") == User("ada", groups=groups, extra=extra)
+    assert user_of({"subject": ((("organizationName", "dev"),),)}, b"") is None
+    assert user_of({}, b"") is None
 
 
 def test_an_answer_is_good_until_it_expires() -> None:

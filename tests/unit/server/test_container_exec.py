@@ -6,13 +6,19 @@ from typing import Any, cast
 import pytest
 from world.pod_world import World, container, make_pod
 
-from fleet.k8s.effects import Outbox, WatchEvent, WatchKind
-from fleet.k8s.pods import EventType, Pod, PodUid, ProbeSpec, ScriptSpec
+from fleet.k8s.effects import Outbox
+from fleet.k8s.pods import Pod, PodUid, ProbeSpec, ScriptSpec
 from fleet.k8s.streams import Output, Refusal
-from fleet.k8s.volumes import ObjectData
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.turn import Turn
-from fleet.server.host_interface import AttachSession, ExecSession, attach_to, exec_in
+from fleet.server.host_interface import (
+    AttachSession,
+    ExecSession,
+    Session,
+    attach_to,
+    exec_in,
+    port_of,
+)
 
 FAR = 1 << 20
 
@@ -32,11 +38,20 @@ def pod_of(world: World) -> Pod:
     return next(iter(world.loop))
 
 
-def run(world: World, *words: str) -> Output:
-    session = exec_in(
-        kubelet(world), pod_of(world), "c", words, stdin=False, tty=False, now_ns=world.now_ns
-    )
+def begun(world: World, *words: str, tty: bool = False) -> ExecSession:
+    at = (kubelet(world), pod_of(world), "c", words)
+    session = exec_in(*at, stdin=False, tty=tty, now_ns=world.now_ns)
     assert isinstance(session, ExecSession)
+    return session
+
+
+def attached(world: World, name: str = "c", *, tty: bool = False) -> Session | Refusal:
+    at = (kubelet(world), pod_of(world), name)
+    return attach_to(*at, stdin=False, tty=tty, now_ns=world.now_ns)
+
+
+def run(world: World, *words: str) -> Output:
+    session = begun(world, *words)
     found = session.advance(FAR, world.now_ns)
     world.execute(session.out)
     return found
@@ -46,10 +61,10 @@ def say(world: World, script: str) -> str:
     return run(world, "sh", "-c", script).stdout.decode()
 
 
-def started(*command: str, **fields: Any) -> World:
+def started(*command: str, restart_policy: str = "Always", **fields: Any) -> World:
     """Run a container, of which the fields are more."""
     world = World()
-    world.create(make_pod(container("c", *command, **fields)))
+    world.create(make_pod(container("c", *command, **fields), restart_policy=restart_policy))
     world.run(10)
     assert world.container().state.__class__.__name__ == "RunningState"
     return world
@@ -60,21 +75,18 @@ def scripted(script: str, **fields: Any) -> World:
     return started("sh", "-c", script, script=ScriptSpec(), **fields)
 
 
-def show(world: World, kind: WatchKind, name: str, **texts: str) -> None:
-    record = ObjectData(name, "1", tuple(texts), texts=tuple(texts.values()))
-    world.deliver(WatchEvent(kind, EventType.MODIFIED, record, "default", name))
-
-
 def test_only_a_container_that_runs_takes_commands() -> None:
-    world = started("sh", "-c", "sleep 20")
+    world = started("sh", "-c", "sleep 20", restart_policy="Never")
     args = (kubelet(world), pod_of(world))
     refused = exec_in(*args, "x", ("ls",), stdin=False, tty=False, now_ns=world.now_ns)
     assert refused == Refusal(500, 'container not found ("x")')
-    session = exec_in(*args, "c", ("sleep", "99"), stdin=False, tty=False, now_ns=world.now_ns)
-    assert isinstance(session, ExecSession)
+    assert attached(world, "x") == Refusal(500, "container x not found in pod web_default")
+    session = begun(world, "sleep", "99")
     assert session.advance(FAR, world.now_ns).exit_code is None
     world.run(15)
     assert session.advance(FAR, world.now_ns).exit_code == 137
+    refused_by_network = "dial tcp4 127.0.0.1:80: connect: connection refused"
+    assert refused_by_network in str(port_of(*args, 80, world.now_ns))
 
 
 def test_what_a_command_writes_the_script_sees() -> None:
@@ -99,13 +111,20 @@ def test_what_the_script_writes_a_command_sees_when_it_is_written() -> None:
 
 def test_to_attach_is_to_hear_what_comes() -> None:
     world = started("sh", "-c", "while true; do echo tick; sleep 1; done")
-    session = attach_to(
-        kubelet(world), pod_of(world), "c", stdin=False, tty=False, now_ns=world.now_ns
-    )
+    sessions = attached(world), attached(world, tty=True)
+    for session, said in zip(sessions, (b"tick\n", b"tick\r\n"), strict=True):
+        assert isinstance(session, AttachSession)
+        session.advance(FAR, world.now_ns)
+        world.run(3)
+        assert session.advance(FAR, world.now_ns).stdout == said * 3
+
+
+def test_an_attachment_says_nothing_of_how_its_container_ended() -> None:
+    world = started("sh", "-c", "sleep 20; exit 3")
+    session = attached(world)
     assert isinstance(session, AttachSession)
-    session.advance(FAR, world.now_ns)
-    world.run(3)
-    assert session.advance(FAR, world.now_ns).stdout == b"tick\n" * 3
+    world.run(20)
+    assert session.advance(FAR, world.now_ns).exit_code == 0
 
 
 def is_ready(world: World) -> bool:
@@ -168,11 +187,7 @@ def test_a_command_over_its_budget_fails() -> None:
 
 def test_a_long_command_answers_as_it_goes() -> None:
     world = started()
-    words = ("sh", "-c", "echo one; sleep 5; echo two; exit 4")
-    session = exec_in(
-        kubelet(world), pod_of(world), "c", words, stdin=False, tty=True, now_ns=world.now_ns
-    )
-    assert isinstance(session, ExecSession)
+    session = begun(world, "sh", "-c", "echo one; sleep 5; echo two; exit 4", tty=True)
     first = session.advance(FAR, world.now_ns)
     assert (first.stdout, first.exit_code) == (b"one\r\n", None)
     assert first.wake_ns == world.now_ns + 5_000_000_000

@@ -5,9 +5,11 @@ from typing import cast
 
 from world.pod_world import UID, World, container, make_pod
 
-from fleet.k8s.pods import MountSpec, ScriptSpec, VolumeSpec
+from fleet.k8s.effects import Outbox
+from fleet.k8s.pods import MountSpec, ScriptSpec, TerminatedState, VolumeSpec
 from fleet.k8s.streams import LogOptions, Refusal
 from fleet.kubelet.kubelet import VirtualKubelet
+from fleet.kubelet.pod_worker import PodKill
 from fleet.runtime.container_log import LogReader
 from fleet.server.host_interface import container_logs
 
@@ -51,7 +53,7 @@ def test_a_container_that_waits_has_none() -> None:
 def test_a_restart_leaves_the_log_before_it() -> None:
     world = World()
     world.create(make_pod(container("c", "sh", "-c", "echo hello; sleep 5; exit 1")))
-    world.run(30)
+    world.run(9)
     assert world.container().restart_count > 0
     assert ask(world) == "hello\n"
     assert ask(world, LogOptions(previous=True)) == "hello\n"
@@ -101,8 +103,18 @@ def test_a_container_of_which_nothing_is_known_says_one_line() -> None:
     assert ask(world) == "nginx:1 is started as container c of default/web\n"
 
 
-def test_a_pod_that_nobody_runs_is_not_found() -> None:
-    nobody = cast("VirtualKubelet", SimpleNamespace(pods=None, env=None))
-    refused = container_logs(nobody, make_pod(), "c", LogOptions(), 0)
-    assert isinstance(refused, Refusal)
-    assert refused.code == 404
+def test_a_log_goes_with_its_container() -> None:
+    """Of a container a kubelet keeps the instance that ended last; of an evicted pod none."""
+    world = World()
+    world.create(make_pod(container("c", "sh", "-c", "echo hello; sleep 5; exit 1")))
+    world.run(30)
+    last = world.container().last_state
+    assert isinstance(last, TerminatedState)
+    gone = "unable to retrieve container logs for "
+    assert ask(world, LogOptions(previous=True)) == Refusal(400, gone + last.container_id)
+    assert ask(world) == "hello\n"
+    out: Outbox = []
+    world.loop._syncer.kill_pod(world.loop.workers[UID], PodKill("Evicted", "", 1), world.turn(out))
+    world.execute(out)
+    world.run(60)
+    assert ask(world) == Refusal(400, gone + world.container().container_id)

@@ -76,6 +76,7 @@ def test_one_stream_needs_its_gate() -> None:
     refused = read(stream="Stderr")
     assert isinstance(refused, Refusal)
     assert refused.code == 400
+    assert read(stream="stderr") == read(stream="Stderr", tailLines="1") == INVALID
     assert read(stream="Stderr", splits_streams=True) == LogOptions(stream="Stderr")
     assert read(stream="stderr", splits_streams=True) == INVALID
     assert read(stream="Stdout", tailLines="1", splits_streams=True) == INVALID

@@ -52,7 +52,7 @@ def test_the_summary_has_the_members_of_v1alpha1_in_their_order() -> None:
     assert one["volume"][0]["name"] == "kube-api-access-9zkmg"
     assert one["podRef"] == {"name": "web", "namespace": "default", "uid": "u-1"}
     assert one["containers"][0]["memory"]["workingSetBytes"] == 16 << 20
-    assert one["containers"][0]["memory"]["availableBytes"] == 48 << 20
+    assert {each["memory"]["availableBytes"] for each in (one, *one["containers"])} == {48 << 20}
     assert TIME.fullmatch(one["startTime"])
     assert one["process_stats"] == {"process_count": 2}
 
@@ -69,33 +69,23 @@ def test_the_short_summary_has_cpu_and_memory_only() -> None:
 
 def test_resource_metrics_are_parsed_by_the_official_client() -> None:
     world = world_with(pod(), pod("api", "u-2"))
-    text = resource_metrics(kubelet_of(world), world.now_ns).decode()
-    families = {each.name: each for each in text_string_to_metric_families(text)}
-    assert list(families) == sorted(families)
-    first = families["container_memory_working_set_bytes"].samples[0]
+    families = parsed(resource_metrics(kubelet_of(world), world.now_ns))
+    first = families["container_memory_working_set_bytes"][0]
     assert first.labels == {"container": "c", "namespace": "default", "pod": "api"}
     assert first.value == 16 << 20
     stamp = world.env.wall_ns(world.now_ns) / 1e9
     assert first.timestamp == pytest.approx(stamp, abs=0.002)
-    assert families["container_start_time_seconds"].samples[0].timestamp is None
+    assert families["container_start_time_seconds"][0].timestamp is None
 
 
 def test_both_texts_tell_the_same() -> None:
     world = world_with(pod())
     kubelet = kubelet_of(world)
     found = orjson.loads(stats_summary(kubelet, world.now_ns, only_cpu_and_memory=True))
-    text = resource_metrics(kubelet, world.now_ns).decode()
-    values = {
-        sample.name: sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    one = found["pods"][0]
-    assert values["pod_memory_working_set_bytes"] == one["memory"]["workingSetBytes"]
-    assert values["pod_cpu_usage_seconds_total"] == one["cpu"]["usageCoreNanoSeconds"] / 1e9
-    node = found["node"]
-    assert values["node_cpu_usage_seconds_total"] == node["cpu"]["usageCoreNanoSeconds"] / 1e9
-    assert values["node_memory_working_set_bytes"] == node["memory"]["workingSetBytes"]
+    values = parsed(resource_metrics(kubelet, world.now_ns))
+    for kind, told in (("pod", found["pods"][0]), ("node", found["node"])):
+        assert one(values[f"{kind}_cpu_usage_seconds"]) == told["cpu"]["usageCoreNanoSeconds"] / 1e9
+        assert one(values[f"{kind}_memory_working_set_bytes"]) == told["memory"]["workingSetBytes"]
 
 
 def test_labels_are_escaped() -> None:

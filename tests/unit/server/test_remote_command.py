@@ -27,6 +27,7 @@ from fleet.server.sessions import (
 from fleet.server.spdy import FIN
 
 ALL = Wanted(stdin=True, stdout=True, stderr=True, tty=False)
+WORDS = "error executing command [sh], exit code"
 
 
 def test_what_a_client_wants() -> None:
@@ -41,13 +42,13 @@ def test_what_a_client_wants() -> None:
 
 
 def test_how_a_command_ended() -> None:
-    assert orjson.loads(Ended(0).status()) == {"metadata": {}, "status": "Success"}
-    failed = orjson.loads(Ended(3).status())
+    assert orjson.loads(Ended(0).status(WORDS)) == {"metadata": {}, "status": "Success"}
+    failed = orjson.loads(Ended(3).status(WORDS))
     assert failed["reason"] == "NonZeroExitCode"
     assert failed["details"]["causes"] == [{"reason": "ExitCode", "message": "3"}]
-    assert orjson.loads(Ended(0, "no such file").status())["code"] == 500
-    assert Ended(0).text() == b""
-    assert b"exit code 3" in Ended(3).text()
+    assert orjson.loads(Ended(0, "no such file").status(WORDS))["code"] == 500
+    assert Ended(0).text(WORDS) == b""
+    assert b"exit code 3" in Ended(3).text(WORDS)
 
 
 # ---- a session and its client ----
@@ -173,7 +174,7 @@ class Socket:
 
 
 def received(protocol: str, *messages: tuple[WSMsgType, object]) -> list[bytes]:
-    client = WebSocketClient(cast("web.WebSocketResponse", Socket(protocol, *messages)))
+    client = WebSocketClient(cast("web.WebSocketResponse", Socket(protocol, *messages)), WORDS)
 
     async def read() -> list[bytes]:
         found = []
@@ -196,14 +197,14 @@ def test_channels_are_the_first_byte() -> None:
 @pytest.mark.parametrize(
     ("protocol", "said"),
     [
-        ("v5.channel.k8s.io", b"\3" + Ended(2).status()),
-        ("v4.channel.k8s.io", b"\3" + Ended(2).status()),
-        ("channel.k8s.io", b"\3" + Ended(2).text()),
+        ("v5.channel.k8s.io", b"\3" + Ended(2).status("command terminated with exit code")),
+        ("v4.channel.k8s.io", b"\3" + Ended(2).status(WORDS)),
+        ("channel.k8s.io", b"\3" + Ended(2).text(WORDS)),
     ],
 )
 def test_the_status_is_the_protocols(protocol: str, said: bytes) -> None:
     socket = Socket(protocol)
-    client = WebSocketClient(cast("web.WebSocketResponse", socket))
+    client = WebSocketClient(cast("web.WebSocketResponse", socket), WORDS)
     asyncio.run(client.finish(Ended(2)))
     assert socket.sent == [said, b"closed"]
 
@@ -230,15 +231,13 @@ class Bytes:
 
 
 def spdy(stream: Bytes) -> SpdyClient:
-    return SpdyClient(cast("ByteStream", stream))
+    return SpdyClient(cast("ByteStream", stream), WORDS)
 
 
 def test_a_session_begins_once_all_streams_are_there() -> None:
     client = Client()
-    opened = [
-        client.open(2 * at + 1, {"streamtype": kind})
-        for at, kind in enumerate(("error", "stdin", "stdout", "stderr"))
-    ]
+    kinds = ("error", "stdin", "stdout", "stderr")
+    opened = [client.open(2 * at + 1, {"streamtype": kind}) for at, kind in enumerate(kinds)]
     stream = Bytes(*opened, client.data(3, b"typed"), client.data(3, b"", FIN))
     session = spdy(stream)
 
@@ -252,7 +251,7 @@ def test_a_session_begins_once_all_streams_are_there() -> None:
     asyncio.run(play())
     frames = client.read(bytes(stream.written))
     assert (-5, b"\0said") in frames
-    assert (-1, bytes((FIN,)) + Ended(5).status()) in frames
+    assert (-1, bytes((FIN,)) + Ended(5).status(WORDS)) in frames
     assert stream.is_closed
 
 

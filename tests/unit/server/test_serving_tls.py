@@ -67,7 +67,7 @@ def client_seen(context: ServingContext, node: str, client: Path | None) -> str 
                 continue
     found = ends[0].getpeercert()
     assert ends[0].version() is not None
-    user = user_of(found) if found else None
+    user = user_of(found, b"") if found else None
     return user.name if user else None
 
 

@@ -1,7 +1,7 @@
 import functools
 from dataclasses import replace
 
-from world.node_world import NODE, turn
+from world.node_world import NODE, facts, turn
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import Outbox
@@ -38,6 +38,7 @@ class Disk:
         )
         self.env = Environment(changed, Draws(3))
         self.other = int(other * GB)
+        self.facts = facts()
         self.out: Outbox = []
         self.now_ns = 10_000 * NS_PER_S
 
@@ -50,7 +51,8 @@ class Disk:
     def collect(self, *in_use: str) -> tuple[list[str], list[tuple[Reason, str]]]:
         """Look at the disk; return the images that are left, and the events."""
         used = self.env.images.used_bytes(NODE) + self.other
-        _, events = garbage_collect(in_use, turn(self.env, self.now_ns), used)
+        at = turn(self.env, self.now_ns, known=self.facts)
+        _, events = garbage_collect(in_use, at, used)
         return self.left(), list(events)
 
     def left(self) -> list[str]:
@@ -148,6 +150,9 @@ def test_images_may_have_a_greatest_age() -> None:
     disk.after(3000)
     disk.release("b:1")
     disk.after(1000)
+    disk.facts.started_ns = disk.now_ns - 3600 * NS_PER_S
+    assert disk.collect() == (["a:1", "b:1"], [])  # the kubelet has not seen them for so long
+    disk.facts.started_ns -= 1
     assert disk.collect() == (["b:1"], [])
     assert disk.collect("b:1") == (["b:1"], [])
 

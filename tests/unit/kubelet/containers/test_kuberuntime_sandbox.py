@@ -52,3 +52,12 @@ def test_a_class_that_is_not_there() -> None:
 
 def test_light_nodes_read_no_classes() -> None:
     assert error(World(light=True)) == ""
+
+
+def test_nothing_is_said_of_a_sandbox_that_a_pod_does_not_need_any_more() -> None:
+    world = World()
+    world.create(make_pod(runtime_class="special"))
+    world.run(0.35)  # it is being made
+    world.delete()
+    world.run(5)
+    assert "CREATE_EVENT FailedCreatePodSandBox" not in world.log

@@ -25,7 +25,7 @@ from fleet.kubelet.environment import KUBELET, LIGHT, Environment
 from fleet.kubelet.events import EventRecorder
 from fleet.kubelet.node_facts import NodeFacts
 from fleet.kubelet.pod_worker import KillReason
-from fleet.kubelet.pods.status_generate import apply_updates
+from fleet.kubelet.pods.status_generate import apply_update
 from fleet.kubelet.turn import Turn
 from fleet.profile.container_behavior import ProbeKind
 from fleet.profile.loader import load_mix
@@ -95,8 +95,9 @@ class Bench:
             if after != before:
                 self.seen.events.append(at_s)
             self.seen.results.extend((at_s, update.result) for update in updates)
+            for update in updates:
+                self.status = apply_update(self.pod, self.status, update)
             if updates:
-                self.status, _ = apply_updates(self.pod, self.status, updates)
                 self.manager.on_status(self.pod, self.status, self.turn())
                 self._take()
         self.now_ns = end_ns
@@ -291,10 +292,8 @@ def test_soon_after_the_kubelet_began_the_first_tick_is_put_off() -> None:
         world = World()
         world.now_ns = 100 * NS_PER_S
         world.facts.started_ns = world.now_ns
-        world.create(make_pod(probed(readiness=HTTP), uid=f"u{index}"))
-        while (
-            not world.pods[f"u{index}"].status.containers or not world.container(f"u{index}").ready
-        ):
+        world.create(make_pod(probed(readiness=HTTP), uid=(uid := f"u{index}")))
+        while not any(each.ready for each in world.pods[uid].status.containers):
             world.run(0.2)
             assert world.now_ns < 115 * NS_PER_S
         times.append(world.now_ns / NS_PER_S - 100)
@@ -317,12 +316,10 @@ def test_a_pod_that_is_not_ready_is_tried_again_by_its_resync() -> None:
 def test_a_restarted_container_keeps_its_started_until_the_next_startup_tick() -> None:
     """As upstream since 1.35: the last status is believed until the startup probe ran."""
     world = later()
-    probes = {
-        "startup": HTTP._replace(period_s=5),
-        "liveness": HTTP._replace(period_s=1, failure_threshold=1),
-    }
+    often = HTTP._replace(period_s=1, failure_threshold=1)
+    spec = probed(startup=HTTP._replace(period_s=5), liveness=often)
     notes = ((PROBES[2], "Failure after 12s"),)
-    world.create(make_pod(probed(**probes), annotations=notes, termination_grace_s=0))
+    world.create(make_pod(spec, annotations=notes, termination_grace_s=0))
     world.run(12)
     assert world.container().started
     seen = []

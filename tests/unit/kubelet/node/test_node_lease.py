@@ -112,7 +112,7 @@ def test_in_light_renewals_fall_due_together() -> None:
         dues[light] = []
         for node in range(200):
             lease = NodeLease()
-            lease._state, lease._base = LeaseState.WAIT, BASE
+            lease._state, lease.base = LeaseState.WAIT, BASE
             now_ns = node * 7_654_321
             lease.begin(now_ns)
             due_ns = lease.on_success(BASE, now_ns, NodeId(node), env, now_ns)

@@ -12,7 +12,7 @@ from fleet.clock import TimerWheel
 from fleet.wire.api.decode_pod import decode_pod
 
 PODS = 1000
-BUDGET = 2048
+BUDGET = 2150
 MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import orjson
 import pytest
 from world.pod_world import container, model_of
 
 from fleet.clock import NS_PER_S
+from fleet.k8s.admission import AdmissionSpec
 from fleet.k8s.pods import Pod, PodSpec, PodUid
 from fleet.k8s.selectors import Toleration
 from fleet.kubelet.containers.stats_provider import Measure, NodeUse, PodTerms, node_use, pod_stats
@@ -18,26 +20,26 @@ from fleet.kubelet.pressure.eviction_manager import (
     rank,
     thresholds_of,
 )
+from fleet.kubelet.pressure.oom_watcher import oom_score_adjust
 from fleet.profile.node_model import NodeModel
 from fleet.profile.usage import NEVER, Curve, constant_curve
+from fleet.quantity import parse_quantity
 from fleet.runtime.container_usage import ContainerUsage
 
 MI = 1 << 20
 GI = 1 << 30
 ZERO = constant_curve(0)
+BOTH = ("MemoryPressure", "DiskPressure")
+TOLERATIONS = (Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),)
 
 
 def configured(**configuration: object) -> NodeModel:
     return model_of(kubeletConfiguration=configuration)
 
 
-def resources(**requests: str) -> bytes:
-    listed = ",".join(f'"{name}":"{amount}"' for name, amount in requests.items())
-    return b'{"requests":{%b}}' % listed.encode() if requests else b"{}"
-
-
 def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: str) -> Pod:
-    asked = resources(**requests)
+    asked = orjson.dumps({"requests": requests})
+    amounts = ((each, parse_quantity(text).value) for each, text in requests.items())
     return Pod(
         namespace="default",
         name=name,
@@ -45,6 +47,7 @@ def pod(name: str, *, priority: int = 0, qos: str = "BestEffort", **requests: st
         spec=PodSpec(
             containers=(container(image="registry.k8s.io/pause:3.10", resources_json=asked),),
             resources_json=asked,
+            admission=AdmissionSpec(tuple(amounts)),
             priority=priority,
             qos_class=qos,
         ),
@@ -89,7 +92,11 @@ def names(ranked: Sequence[tuple[Pod, object]]) -> list[str]:
 
 
 def test_memory_is_ranked_by_excess_then_priority_then_usage_above_the_request() -> None:
+    wrapped = pod("wrapped", memory="2Gi")  # all of it the overhead of its RuntimeClass
+    admission = wrapped.spec.admission._replace(overhead=wrapped.spec.admission.requests)
+    wrapped.spec = wrapped.spec._replace(admission=admission)
     found = [
+        using(wrapped, memory=1 * GI),
         using(pod("within", memory="2Gi"), memory=1 * GI),
         using(pod("most", memory="1Gi"), memory=4 * GI),
         using(pod("some", memory="1Gi"), memory=2 * GI),
@@ -97,7 +104,7 @@ def test_memory_is_ranked_by_excess_then_priority_then_usage_above_the_request()
         using(pod("within-low", priority=-1, memory="2Gi"), memory=1 * GI),
     ]
     ranked = rank([(each.pod, pod_stats(each, 0)) for each in found], "memory")
-    assert names(ranked) == ["most", "some", "high", "within-low", "within"]
+    assert names(ranked) == ["most", "wrapped", "some", "high", "within-low", "within"]
 
 
 def test_pids_are_ranked_by_priority_then_processes_and_disk_by_usage() -> None:
@@ -225,20 +232,8 @@ def test_pids_have_their_own_condition() -> None:
         (("MemoryPressure",), "BestEffort", 0, (), "The node had condition: [MemoryPressure]. "),
         (("MemoryPressure",), "Burstable", 0, (), ""),
         (("MemoryPressure",), "BestEffort", 2_000_000_000, (), ""),
-        (
-            ("MemoryPressure",),
-            "BestEffort",
-            0,
-            (Toleration("node.kubernetes.io/memory-pressure", "Exists", "", "NoSchedule"),),
-            "",
-        ),
-        (
-            ("MemoryPressure", "DiskPressure"),
-            "Guaranteed",
-            0,
-            (),
-            "The node had condition: [MemoryPressure DiskPressure]. ",
-        ),
+        (("MemoryPressure",), "BestEffort", 0, TOLERATIONS, ""),
+        (BOTH, "Guaranteed", 0, (), "The node had condition: [MemoryPressure DiskPressure]. "),
     ],
 )
 def test_what_a_node_under_pressure_admits(
@@ -269,11 +264,13 @@ def test_the_pass_that_finds_something_is_computed() -> None:
 def test_the_cleanup_of_an_evicted_pod_is_waited_for() -> None:
     node = Node(configured())
     node.free = 0
-    node.run(10, using(pod("p"), memory=GI))
+    (eviction,) = node.run(10, using(pod("p"), memory=GI)).evictions
     terms = node_use(node.model, (), 0, 0)
-    assert node.manager.evicted == ("p",)
-    until_ns = node.manager.next_pass_ns(node.model, terms, (), 11 * NS_PER_S)
-    assert until_ns == 50 * NS_PER_S  # 10 s to kill it, 30 s to clean up
+    for begun_s, until_s, killed in ((10, 20, eviction), (11, 41, None)):
+        node.manager.wait(killed, begun_s * NS_PER_S)
+        assert node.manager.evicted == ("p",)
+        until_ns = node.manager.next_pass_ns(node.model, terms, (), 11 * NS_PER_S)
+        assert until_ns == until_s * NS_PER_S  # 10 s to kill it, then 30 s to clean up
     node.manager.on_cleaned_up(12 * NS_PER_S + 1)
     assert node.manager.next_pass_ns(node.model, terms, (), 12 * NS_PER_S + 1) == 13 * NS_PER_S
 
@@ -287,3 +284,9 @@ def test_pods_have_a_memory_threshold_of_their_own() -> None:
     assert "allocatableMemory.available" not in [each.signal for each in thresholds_of(off)]
     use = Node(reserved).use()._replace(pods_memory=Measure(30 * GI, (), 29 * GI))
     assert observations_of(use, 0)["allocatableMemory.available"] == (GI, 30 * GI)
+
+
+def test_a_sidecar_alone_is_spared_like_what_it_serves() -> None:
+    burst, init = pod("burst", qos="Burstable", memory="1Gi"), container(name="init")
+    both = (init, init._replace(restart_policy="Always"))
+    assert [oom_score_adjust(burst, each, 10 * GI) for each in both] == [999, 900]

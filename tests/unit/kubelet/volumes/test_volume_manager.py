@@ -41,7 +41,7 @@ ENV = World().env
 RUNTIME = ENV.runtime_of(NODE, "n", "10.0.0.1", "10.1.0.0/24")
 REFUSED = Reply(ReplyKind.REFUSED, None, 403, "no")
 REQUEST = TokenRequest("default", "default", "", 3607, "web", UID, "kube-api-access-9zkmg")
-PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),), (), ()),))
+PLAIN = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg"),)),))
 
 
 def asked(request: TokenRequest) -> ApiCall:
@@ -143,10 +143,9 @@ def test_tokens_come_first_then_the_objects(life_s: int, due_s: int) -> None:
         (refresh,) = out
         assert isinstance(refresh, SetTimer)
         out.clear()
-        if volumes.tokens.due(turn_of(ENV, refresh.due_ns, out)):
+        if due := volumes.tokens.due(turn_of(ENV, refresh.due_ns, out)):
             break
-    volumes.tokens.renew(pod, turn_of(ENV, refresh.due_ns, out))
-    assert out == [ApiCall(NODE, Op.CREATE_TOKEN, UID, REQUEST)]
+    assert due == [REQUEST]
     # 80 % of its life, or a day; up to 10 s sooner, and up to a resync later.
     assert due_s - 11 < refresh.due_ns / NS_PER_S < due_s + 75
     assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
@@ -154,7 +153,7 @@ def test_tokens_come_first_then_the_objects(life_s: int, due_s: int) -> None:
     assert volumes.tokens.due(turn) == []
     assert not volumes.on_token(pod, asked(REQUEST), Reply(ReplyKind.REFUSED), turn)
     assert volumes.tokens.due(turn_of(ENV, turn.now_ns + 60 * NS_PER_S, out)) == []
-    assert volumes.tokens.due(turn_of(ENV, turn.now_ns + 90 * NS_PER_S, out)) == [UID]
+    assert volumes.tokens.due(turn_of(ENV, turn.now_ns + 90 * NS_PER_S, out)) == [REQUEST]
 
 
 def test_a_token_is_kept_while_its_pod_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +169,23 @@ def test_a_token_is_kept_while_its_pod_is_there(monkeypatch: pytest.MonkeyPatch)
         assert volumes.tokens.text(UID, source) == text
     volumes.unregister_pod(pod, turn_of(ENV, 0, []))
     assert volumes.tokens.text(UID, source) == ""
+
+
+def test_two_tokens_are_both_awaited_and_each_is_renewed_in_its_time() -> None:
+    (source,) = TOKEN_VOLUME.tokens
+    two = (source, source._replace(audience="vault", expiration_s=86400))
+    pod = make_pod(volumes=(VolumeSpec(REQUEST.volume, "projected", (), two),))
+    volumes = manager(pod)
+    vault = REQUEST._replace(audience="vault", expiration_s=86400)
+    assert attempt(volumes, pod, 0)[2] == [asked(REQUEST), asked(vault)]
+    turn = turn_of(ENV, 0, [])
+    assert not volumes.on_token(pod, asked(REQUEST), Reply(ReplyKind.OK), turn)
+    assert volumes.on_token(pod, asked(vault), REFUSED, turn)
+    attempt(volumes, pod, 0)
+    assert attempt(volumes, pod, NS_PER_S)[2][:-1] == [asked(vault)]  # the other one is known
+    assert volumes.on_token(pod, asked(vault), Reply(ReplyKind.OK), turn)
+    assert not volumes.on_token(pod, asked(vault), Reply(ReplyKind.OK), turn)
+    assert volumes.tokens.due(turn_of(ENV, 3607 * NS_PER_S, [])) == [REQUEST]  # by its own life
 
 
 def test_a_refused_token_fails_the_mount_and_is_asked_for_again() -> None:
@@ -235,15 +251,20 @@ def test_a_cache_that_never_syncs_fails_the_mount() -> None:
     ]
 
 
-def test_several_errors_of_one_volume_are_joined() -> None:
-    volume = VolumeSpec("v", "projected", (ObjectSource("a"), ObjectSource("b")), (), ())
-    pod = make_pod(volumes=(volume,))
+@pytest.mark.parametrize(
+    ("second", "error"),
+    [
+        (ObjectSource("b", kind="Secret"), '[configmap "a" not found, secret "b" not found]'),
+        (ObjectSource("a"), 'configmap "a" not found'),
+    ],
+)
+def test_several_errors_of_one_volume_are_joined(second: ObjectSource, error: str) -> None:
+    pod = make_pod(volumes=(VolumeSpec("v", "projected", (ObjectSource("a"), second)),))
     volumes = manager(pod)
-    for name in ("a", "b"):
-        tell(volumes, EventType.SYNCED, name)
-    assert attempt(volumes, pod, 0)[1] == [
-        FAILED % ("v", '[configmap "a" not found, configmap "b" not found]')
-    ]
+    for kind, namespace, name in references(pod):
+        synced = WatchEvent(kind, EventType.SYNCED, None, namespace, name)
+        volumes.on_object_event(synced)
+    assert attempt(volumes, pod, 0)[1] == [FAILED % ("v", error)]
 
 
 def test_events_of_objects_that_nobody_refers_to_are_ignored() -> None:

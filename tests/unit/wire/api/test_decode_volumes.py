@@ -32,8 +32,8 @@ def body(**members: object) -> bytes:
 def test_volumes_of_a_pod() -> None:
     item = {"key": "k", "path": "p"}
     sources = [
-        {"configMap": {"name": "a", "items": [item]}},
         {"secret": {"name": "b", "optional": True}},
+        {"configMap": {"name": "a", "items": [item]}},
         {"serviceAccountToken": {"path": "t", "audience": "vault"}},
         {"downwardAPI": {}},
     ]
@@ -56,8 +56,10 @@ def test_volumes_of_a_pod() -> None:
         VolumeSpec(
             "all",
             "projected",
-            (ObjectSource("a", keys=("k",), paths=("p",)),),
-            (ObjectSource("b", optional=True),),
+            (
+                ObjectSource("b", optional=True, kind="Secret"),
+                ObjectSource("a", keys=("k",), paths=("p",)),
+            ),
             (TokenSource("vault", 3600, "t"),),
         ),
         VolumeSpec("disk", "persistentVolumeClaim", claim="c", block=True),
