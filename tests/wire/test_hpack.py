@@ -65,15 +65,6 @@ def test_any_table_size_is_honoured(table_bytes: int, token: bytes) -> None:
     assert decode(decoder, later) == fields
 
 
-def test_a_cleared_table_is_filled_anew() -> None:
-    decoder = library.Decoder()
-    decode(decoder, plan(b"old").encode(USER, 4096)[0])
-    first, later = plan(b"new").encode(USER, 4096)
-    fields = decode(decoder, hpack.clear_table(4096) + first)
-    assert (b"authorization", b"new") in fields
-    assert decode(decoder, later) == fields
-
-
 def test_all_connections_share_what_later_requests_repeat() -> None:
     shared = plan()
     assert shared.encode(b"a", 4096)[1] is shared.encode(b"b", 4096)[1]

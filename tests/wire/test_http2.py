@@ -29,7 +29,6 @@ from fleet.wire.http2.messages import ContentType, Failure, Request, Response, S
 GET = Request(b"GET", b"/version")
 PUT = Request(b"PUT", b"/leases/a", b"{}", ContentType.JSON)
 WATCH = Request(b"GET", b"/pods?watch=true&timeoutSeconds=400", stream=True)
-S = 1_000_000_000
 OK = b"\x20\x88"
 # From the RFC and from hyperframe, so that the peer of these tests knows nothing of fleet.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -181,44 +180,6 @@ def test_a_user_of_one_request_is_a_literal() -> None:
         assert client.fields(block)["impersonate-user"] == user.decode()
 
 
-def test_a_rotated_token_replaces_the_old_one() -> None:
-    client = Client()
-    client.send()
-    client.fields(client.written()[0][3])
-    client.http2.outbound.use_plan(hpack.HeaderPlan(b"h", b"Bearer new", b"agent", b"accept"))
-    for _ in range(2):
-        client.send()
-        assert client.fields(client.written()[0][3])["authorization"] == "Bearer new"
-
-
-def test_the_peers_table_size_is_honoured() -> None:
-    client = Client()
-    client.send()
-    client.fields(client.written()[0][3])
-    client.feed(settings_frame(table=100))
-    client.decoder.max_allowed_table_size = 100
-    client.written()
-    for _ in range(2):
-        client.send()
-        assert client.fields(client.written()[0][3])["authorization"] == "Bearer t"
-    client.feed(settings_frame(table=65536))
-    assert client.http2.outbound._table_bytes == 4096
-
-
-def test_a_first_block_above_the_frame_size_is_continued() -> None:
-    client = Client(token=b"Bearer " + b"t" * 40_000)
-    client.send(PUT)
-    written = client.written()
-    assert [frame[:2] for frame in written] == [
-        (HEADERS, 0),
-        (CONTINUATION, 0),
-        (CONTINUATION, END_HEADERS),
-        (DATA, END_STREAM),
-    ]
-    block = b"".join(frame[3] for frame in written[:3])
-    assert client.fields(block)["authorization"].endswith("t" * 100)
-
-
 TRANSCRIPT = (
     settings_frame(streams=250, frame=16384)
     + raw(SETTINGS, ACK, 0)
@@ -271,11 +232,6 @@ def test_a_transcript_cut_at_every_byte() -> None:
     play(list(range(len(TRANSCRIPT))))
 
 
-@given(st.lists(st.integers(0, len(TRANSCRIPT)), max_size=12))
-def test_a_transcript_cut_anywhere(cuts: list[int]) -> None:
-    play(cuts)
-
-
 @settings(max_examples=300)
 @given(st.binary(max_size=120), st.integers(0, len(TRANSCRIPT)))
 def test_garbage_only_ever_breaks_the_protocol(garbage: bytes, at: int) -> None:
@@ -291,14 +247,6 @@ def test_a_first_block_that_opens_with_a_table_size_update() -> None:
     client.send()
     client.written()
     client.feed(headers(1, b"\x20\x20\x88", end=True))
-    assert client.taken() == [("a", answer())]
-
-
-def test_an_informational_answer_is_not_the_answer() -> None:
-    client = Client()
-    client.send()
-    client.written()
-    client.feed(headers(1, b"\x08\x03103"), headers(1, end=True))
     assert client.taken() == [("a", answer())]
 
 
@@ -364,15 +312,6 @@ def test_a_body_waits_for_the_windows() -> None:
     assert client.written() == [(DATA, END_STREAM, 1, body[70:])]
     assert stream.sent_ns == 1
     assert client.http2.outbound.uploads is None
-
-
-def test_a_large_body_is_split_into_frames() -> None:
-    client = Client()
-    client.feed(settings_frame(window=2**20), widen(0, 2**20))
-    client.written()
-    client.send(PUT._replace(body=b"x" * 40_000))
-    written = client.written()[1:]
-    assert [(len(frame[3]), frame[1]) for frame in written] == [(16384, 0), (16384, 0), (7232, 1)]
 
 
 def test_an_early_answer_stops_the_upload() -> None:
@@ -460,18 +399,6 @@ def test_a_cancelled_stream_is_silent() -> None:
     assert client.taken() == []
 
 
-def test_a_watch_that_ends_before_its_time_is_counted() -> None:
-    client = Client()
-    client.send(WATCH)
-    client.send(WATCH, "b")
-    client.feed(headers(1), headers(3), now_ns=0)
-    client.http2.take_news()
-    client.feed(data(1, b"", end=True), now_ns=399 * S)
-    assert client.http2.news is None
-    client.feed(data(3, b"", end=True), now_ns=300 * S)
-    assert client.http2.take_news().ended_early == 1
-
-
 def test_an_answer_without_bound_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleet.wire.http2.http2_codec.BODY_BYTES_MAX", 10)
     client = Client()
@@ -487,17 +414,6 @@ def test_a_peer_that_asks_and_does_not_read() -> None:
     with pytest.raises(RemoteProtocolError) as caught:
         client.feed(*(raw(PING, 0, 0, bytes(8)) * 1000 for _ in range(100)))
     assert caught.value.code == ErrorCodes.ENHANCE_YOUR_CALM
-
-
-def test_a_ping_and_a_goodbye() -> None:
-    client = Client()
-    client.http2.outbound.ping()
-    client.feed(raw(PING, ACK, 0, b"fleetfle"))
-    client.http2.outbound.say_goodbye(1)
-    assert client.written() == [
-        (PING, 0, 0, b"fleetfle"),
-        (GOAWAY, 0, 0, bytes(7) + b"\x01"),
-    ]
 
 
 CODE = ErrorCodes

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fleet.k8s.effects import NodeId
+from fleet.k8s.effects import NodeId, Outbox
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.server.reactor_thread import NodeGoneError, ReactorThread
 from world.simulation import Simulation
@@ -52,6 +52,17 @@ class Transport:
     @property
     def status(self) -> str:
         return self.sent.partition(b"\r\n")[0].decode()
+
+
+class AtOnce:
+    """A ReactorThread without a reactor: what is asked of a node is answered at once."""
+
+    async def call(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
+        await asyncio.sleep(0)
+        return act(None, 0)
+
+    def perform(self, out: Outbox) -> None:
+        """Do none of it."""
 
 
 class DirectCalls(ReactorThread):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-import yaml
+from world.agents import agent_model
 
 from fleet.agents.agent import (
     Agent,
@@ -22,10 +22,9 @@ from fleet.agents.agent import (
 from fleet.clock import NS_PER_S, Draws
 from fleet.errors import UsageError
 from fleet.k8s.pods import EventType, NodeCondition
-from fleet.profile.agent_behavior import AgentModel, NodeAgent
-from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.agent_behavior import AgentModel
+from fleet.profile.loader import load_mix
 from fleet.profile.option_types import ProfileChoice
-from fleet.profile.schema import API_VERSION
 from fleet.wire.api.decode_json import decode_list, decode_watch_event
 from fleet.wire.api.watch import WatchPhase
 from fleet.wire.http2.messages import Response
@@ -33,14 +32,6 @@ from fleet.wire.http2.messages import Response
 DRAWS = Draws(1)
 WALL_NS = 1_800_000_000 * NS_PER_S
 STATE_BYTES_MAX = 1024
-
-
-def model_of(**spec: object) -> AgentModel:
-    document = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
-    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", **spec}
-    [agent] = parse_documents(yaml.safe_dump({**document, "spec": spec}), "test")
-    assert isinstance(agent, NodeAgent)
-    return agent.compiled()
 
 
 class Play:
@@ -101,7 +92,9 @@ CONDITION = {"type": "Deadlock", "reason": "None", "message": "fine"}
 
 
 def test_a_condition_that_a_fault_turned_is_said_instead() -> None:
-    play = Play(model_of(conditions=[CONDITION, {**CONDITION, "type": "B"}], conditionPeriod="5m"))
+    play = Play(
+        agent_model(conditions=[CONDITION, {**CONDITION, "type": "B"}], conditionPeriod="5m")
+    )
     since_s = WALL_NS // NS_PER_S + 60
     play.find(NodeCondition("Deadlock", "True", 0, since_s, "Hung", "task x"))
     play.run(310)
@@ -113,7 +106,7 @@ def test_a_condition_that_a_fault_turned_is_said_instead() -> None:
 
 
 def test_conditions_are_said_every_period() -> None:
-    play = Play(model_of(conditions=[CONDITION], conditionPeriod="5m"))
+    play = Play(agent_model(conditions=[CONDITION], conditionPeriod="5m"))
     play.run(1000)
     assert play.times("PATCH", "nodes/status") == [0, 300, 600, 900]
     body = play.sent[1][1].request.body
@@ -126,7 +119,7 @@ def test_conditions_are_said_every_period() -> None:
 
 def test_a_problem_comes_and_goes_with_its_event() -> None:
     problem = {"from": "100s", "for": "50s", "every": "400s", "reason": "Stuck", "message": "bad"}
-    play = Play(model_of(conditions=[{**CONDITION, "problem": problem}], conditionPeriod="5m"))
+    play = Play(agent_model(conditions=[{**CONDITION, "problem": problem}], conditionPeriod="5m"))
     play.run(700)
     assert play.times("PATCH", "nodes/status") == [0, 100, 150, 450, 500, 550]
     assert play.times("POST", "events") == [100, 150, 500, 550]
@@ -145,7 +138,7 @@ def test_a_problem_comes_and_goes_with_its_event() -> None:
 
 
 def test_a_refused_condition_is_said_again_after_ten_seconds() -> None:
-    play = Play(model_of(conditions=[CONDITION]))
+    play = Play(agent_model(conditions=[CONDITION]))
     play.run(60, code=500)
     times = play.times("PATCH", "nodes/status")
     gaps = [after - before for before, after in pairwise(times)]
@@ -155,7 +148,7 @@ def test_a_refused_condition_is_said_again_after_ten_seconds() -> None:
 
 def test_an_event_is_given_up_after_twelve_tries() -> None:
     event = {"reason": "Starting", "action": "Start", "component": "a", "every": "1h"}
-    play = Play(model_of(events=[event]))
+    play = Play(agent_model(events=[event]))
     play.run(600, code=0)
     assert len(play.times("POST", "events")) == 12
 
@@ -165,7 +158,7 @@ def test_a_status_ends_an_event_unless_the_server_asks_for_it_again(
     retry_after_s: int, again: int
 ) -> None:
     """Source: event_broadcaster.go, recordEvent: *errors.StatusError; with_retry.go."""
-    agent = Agent(0, "n", model_of(events=[{"reason": "S", "action": "S", "component": "a"}]), 0)
+    agent = Agent(0, "n", agent_model(events=[{"reason": "S", "action": "S", "component": "a"}]), 0)
     turn = Turn(DRAWS, 0, 0, [])
     agent.on_reply("e0/0", Response(503, b"", 0, 0, retry_after_s), turn)
     assert turn.out == [Wake(2 * NS_PER_S, "e0/1")] * again
@@ -174,7 +167,7 @@ def test_a_status_ends_an_event_unless_the_server_asks_for_it_again(
 def test_an_event_and_a_read_come_again() -> None:
     event = {"reason": "R", "component": "a", "apiVersion": "v1", "after": "5s", "every": "10s"}
     read = {"resource": "nodes", "name": "{{node}}", "every": "20s"}
-    play = Play(model_of(events=[event], reads=[read]))
+    play = Play(agent_model(events=[event], reads=[read]))
     play.run(40)
     assert play.times("POST", "events") == [5, 15, 25, 35]
     assert play.times("GET", "nodes") == [0, 20, 40]
@@ -218,7 +211,7 @@ def test_a_watch_asks_with_its_selectors() -> None:
 
 
 def test_a_watch_goes_on_from_the_version_that_went_by() -> None:
-    reflector = AgentReflector(0, "n", model_of(watches=[{"resource": "pods"}]), 0, 0)
+    reflector = AgentReflector(0, "n", agent_model(watches=[{"resource": "pods"}]), 0, 0)
     reflector.open(DRAWS, 0)
     read = partial(reflector.on_chunk, decode=decode_watch_event)
     end = b'"annotations":{"k8s.io/initial-events-end":"true"}'
@@ -233,7 +226,7 @@ def test_a_watch_goes_on_from_the_version_that_went_by() -> None:
 
 def test_a_client_without_watch_lists_lists_each_time() -> None:
     watch = {"resource": "pods", "method": "ListWatch"}
-    reflector = AgentReflector(0, "n", model_of(watches=[watch]), 0, 0)
+    reflector = AgentReflector(0, "n", agent_model(watches=[watch]), 0, 0)
     assert reflector.open(DRAWS, 0).path == b"/api/v1/pods?limit=500&resourceVersion=0"
     assert reflector.on_page(b'{"metadata":{"resourceVersion":"4"},"items":[]}', decode_list)
     assert b"watch=true" in reflector.open(DRAWS, 0).path
@@ -271,7 +264,7 @@ def test_a_mistake_in_an_agent_names_its_place(tmp_path: Path) -> None:
 
 
 def test_a_share_of_the_nodes_has_an_agent() -> None:
-    model = model_of(watches=[{"resource": "pods"}], share=0.25)
+    model = agent_model(watches=[{"resource": "pods"}], share=0.25)
     count = sum(Agent.runs_on(node, model, 1 << 16, DRAWS) for node in range(4000))
     assert 900 <= count <= 1100
 
@@ -317,6 +310,6 @@ def test_an_agent_fits_its_budget() -> None:
 )
 def test_a_mistake_is_one_line(spec: dict[str, object], error: str) -> None:
     with pytest.raises(UsageError) as caught:
-        model_of(**spec)
+        agent_model(**spec)
     assert error in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -3,15 +3,12 @@
 from unittest.mock import Mock
 
 import pytest
-import yaml
+from world.agents import agent_model
 from world.encodings import ENCODINGS
 from world.sim_clock import SimClock
 
 from fleet.agents.runner import Agents
 from fleet.clock import Draws, TimerWheel
-from fleet.profile.agent_behavior import NodeAgent
-from fleet.profile.loader import parse_documents
-from fleet.profile.schema import API_VERSION
 from fleet.wire.http2.messages import Response, StreamOpened
 
 BOOKMARK = (
@@ -22,11 +19,7 @@ BOOKMARK = (
 
 def agents_that_watch(watch: dict[str, str], encoding: str) -> tuple[Agents, Mock]:
     """Return agents of one kind on a node, which have just sent their first request."""
-    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", "encoding": encoding, "watches": [watch]}
-    document = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
-    [behavior] = parse_documents(yaml.safe_dump({**document, "spec": spec}), "test")
-    assert isinstance(behavior, NodeAgent)
-    model, wire = behavior.compiled(), Mock()
+    model, wire = agent_model(encoding=encoding, watches=[watch]), Mock()
     agents = Agents(SimClock(), Draws(1), TimerWheel(), lambda _: wire, impersonates=False)
     agents.add_kind(model)
     agents.start(0, "n", (model,))

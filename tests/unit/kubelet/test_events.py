@@ -1,4 +1,4 @@
-from world.node_world import LOST, NODE, NOT_FOUND, OK, REFUSED, START_S, environment, turn
+from world.node_world import LOST, NODE, OK, REFUSED, START_S, environment, turn
 from world.sim_clock import SimClock
 
 from fleet.clock import NS_PER_S
@@ -152,15 +152,6 @@ def test_a_lost_event_is_tried_twelve_times_ten_seconds_apart() -> None:
 def test_a_refused_event_is_final() -> None:
     recorder = EventRecorder()
     assert answer(recorder, record(recorder)[0], REFUSED) == [DROPPED]
-
-
-def test_a_count_of_an_event_that_expired_is_posted_anew() -> None:
-    recorder = EventRecorder()
-    answer(recorder, record(recorder)[0])
-    [patch] = record(recorder)
-    [post] = answer(recorder, patch, NOT_FOUND)
-    assert post == ApiCall(NODE, Op.CREATE_EVENT, event(2).name, event(2))
-    assert answer(recorder, post) == []
 
 
 def test_the_queue_is_bounded() -> None:

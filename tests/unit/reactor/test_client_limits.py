@@ -1,33 +1,18 @@
 """The token buckets of a kubelet's clients, number by number."""
 
-import json
-
 import pytest
+from world.pod_world import model_of
 
 from fleet.clock import NS_PER_MS, NS_PER_S
 from fleet.k8s.effects import ApiCall, NodeId, Op
-from fleet.profile.loader import load_mix, parse_documents
+from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.profile.node_profile import NodeProfile
-from fleet.profile.schema import API_VERSION
 from fleet.reactor.calls import ClientLimits
 
 NODE = NodeId(7)
 GET_POD = ApiCall(NODE, Op.GET_POD)
 GET_CSINODE = ApiCall(NODE, Op.GET_CSINODE)
 EVENT = ApiCall(NODE, Op.CREATE_EVENT)
-
-
-def model_with(**configuration: int) -> NodeModel:
-    document = {
-        "apiVersion": API_VERSION,
-        "kind": "NodeProfile",
-        "metadata": {"name": "limited"},
-        "spec": {"kubeletConfiguration": configuration},
-    }
-    (found,) = parse_documents(json.dumps(document), "test")
-    assert isinstance(found, NodeProfile)
-    return found.compiled()
 
 
 def waits_ms(
@@ -80,7 +65,14 @@ def test_the_patch_of_a_registration_is_the_main_clients() -> None:
 
 
 def test_a_profile_sets_rate_and_burst() -> None:
-    model = model_with(kubeAPIQPS=10, kubeAPIBurst=20, eventRecordQPS=1, eventBurst=2)
+    model = model_of(
+        kubeletConfiguration={
+            "kubeAPIQPS": 10,
+            "kubeAPIBurst": 20,
+            "eventRecordQPS": 1,
+            "eventBurst": 2,
+        }
+    )
     limits = ClientLimits()
     assert waits_ms(limits, GET_POD, 22, model)[-3:] == [0, 100, 200]
     assert waits_ms(limits, EVENT, 4, model) == [0, 0, 1000, 2000]
@@ -88,8 +80,9 @@ def test_a_profile_sets_rate_and_burst() -> None:
 
 def test_a_rate_of_0_is_client_gos_default_and_each_group_has_its_own() -> None:
     """0 is no "no limit", whatever the configuration's documentation says; since 1.37 of Events."""
+    unlimited = {"kubeAPIQPS": 0, "eventRecordQPS": 0, "kubeAPIBurst": 0}
     for version, last_ms in (("v1.36.3", 200), ("v1.37.2", 0)):
-        model = model_with(kubeAPIQPS=0, eventRecordQPS=0, kubeAPIBurst=0).on_server(version)
+        model = model_of(kubeletVersion=version, kubeletConfiguration=unlimited)
         limits = ClientLimits()
         assert waits_ms(limits, GET_POD, 101, model) == [*[0] * 100, 200]
         assert waits_ms(limits, GET_CSINODE, 101, model) == [*[0] * 100, 200]

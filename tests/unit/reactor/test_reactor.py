@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
-import yaml
+from world.agents import agent_model
 from world.sim_clock import SimClock
 
 from fleet.clock import NS_PER_MS, NS_PER_S, Draws
@@ -32,9 +32,7 @@ from fleet.k8s.pods import EventType
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.kubelet import VirtualKubelet
 from fleet.kubelet.node.node_lease import LeaseState
-from fleet.profile.agent_behavior import AgentModel, NodeAgent
-from fleet.profile.loader import load_mix, parse_documents
-from fleet.profile.schema import API_VERSION
+from fleet.profile.loader import load_mix
 from fleet.reactor.reactor import REPLIES_MAX, TIMERS_MAX, Reactor
 from fleet.wire.api import watch
 from fleet.wire.api.codec import JSON, Codec
@@ -164,17 +162,11 @@ class AgentsWire(NotedWire):
         """Bring what was on its way all the same."""
 
 
-def agent_model(**more: object) -> AgentModel:
-    watch = {"resource": "services"}
-    spec = {"userAgent": "a/v1", "serviceAccount": "ns/a", "watches": [watch], **more}
-    agent = {"apiVersion": API_VERSION, "kind": "NodeAgent", "metadata": {"name": "a"}}
-    [parsed] = parse_documents(yaml.safe_dump({**agent, "spec": spec}), "test")
-    assert isinstance(parsed, NodeAgent)
-    return parsed.compiled()
+WATCHES = [{"resource": "services"}]
 
 
 def test_an_agent_goes_on_while_its_kubelet_restarts() -> None:
-    world, wire, model = World(), AgentsWire(), agent_model(startDelay="30s")
+    world, wire, model = World(), AgentsWire(), agent_model(watches=WATCHES, startDelay="30s")
     kubelet = VirtualKubelet(NodeId(1), "n-1", "198.18.0.2", world.env)
     world.reactor.add(kubelet, Caller(1, b"n-1", world.reactor.entries[0].caller.template), 1)
     world.reactor.run_agents([model], lambda _model: wire, impersonates=False)
@@ -186,7 +178,7 @@ def test_an_agent_goes_on_while_its_kubelet_restarts() -> None:
 
 
 def test_what_comes_late_for_the_agents_of_a_silent_node_is_dropped() -> None:
-    world, wire, model = World(), AgentsWire(), agent_model()
+    world, wire, model = World(), AgentsWire(), agent_model(watches=WATCHES)
     world.reactor.run_agents([model], lambda _model: wire, impersonates=False)
     assert world.reactor.agents is not None
     world.reactor.agents.start(0, "n-0", (model,))
@@ -196,16 +188,6 @@ def test_what_comes_late_for_the_agents_of_a_silent_node_is_dropped() -> None:
     world.reactor.inbox.append((token, ERROR))
     world.reactor.turn()
     assert len(wire.sent) == 1
-
-
-def test_a_call_becomes_a_request_and_its_answer_a_reply() -> None:
-    world = World()
-    world.asks(GET_NODE)
-    [(pool, request, token)] = world.wire.sent
-    assert (pool, request.path, token) == (0, b"/api/v1/nodes/n", GET_NODE)
-    world.answer(GET_NODE, 404)
-    assert world.kubelets[0].got[-1] == Reply(ReplyKind.NOT_FOUND, None, 404)
-    assert world.reactor.counts.requests.rows["GET", "nodes"][404].count == 1
 
 
 def test_why_nodes_cannot_register_is_kept_until_they_can() -> None:
@@ -308,17 +290,6 @@ def test_retry_after_is_honoured_ten_times(code: int) -> None:
     )
 
 
-@pytest.mark.parametrize("code", [429, 503])
-def test_retry_after_of_no_time_is_a_second(code: int) -> None:
-    world = World()
-    world.asks(GET_NODE)
-    world.answer(world.wire.sent[-1][2], code, retry_after_s=0)
-    world.after(0.9)
-    assert len(world.wire.sent) == 1
-    world.after(0.2)
-    assert len(world.wire.sent) == 2
-
-
 @pytest.mark.parametrize(("code", "after_s"), [(404, 2), (503, -1)])
 def test_other_refusals_go_to_the_kubelet(code: int, after_s: int) -> None:
     world = World()
@@ -397,31 +368,6 @@ ERROR = b'{"type":"ERROR","object":{"kind":"Status","code":410}}\n'
 CLOSED = Response(200, b"", 0, 0)
 
 
-def test_a_watch_is_passed_on_and_goes_on() -> None:
-    watched = Watched()
-    assert BEGINS in watched.world.kubelets[0].got
-    watched.push(ADDED[:20])
-    watched.push(ADDED[20:] + SYNCED)
-    assert list(watched.events()) == [EventType.ADDED, EventType.SYNCED]
-    watched.world.after(400)
-    watched.push(CLOSED)
-    assert len(watched.world.wire.sent) == 2
-    assert b"resourceVersion=6" in watched.world.wire.sent[-1][1].path
-    assert watched.world.reactor.counts.watch_restarts == 1
-
-
-def test_the_close_after_an_error_does_not_end_the_back_off() -> None:
-    watched = Watched()
-    watched.push(SYNCED)
-    token = watched.token
-    watched.push(ERROR, CLOSED)
-    assert watched.world.wire.cancelled == [token]
-    assert len(watched.world.wire.sent) == 1
-    watched.world.after(1.7)
-    assert len(watched.world.wire.sent) == 2
-    assert b"sendInitialEvents" in watched.world.wire.sent[-1][1].path
-
-
 def test_a_stopped_watch_is_cancelled_and_heard_no_more() -> None:
     watched = Watched()
     [reflector] = watched.world.reactor.entries[0].reflectors
@@ -492,20 +438,6 @@ def test_a_watch_that_begins_anew_during_the_back_off_of_another_is_asked_for_on
     assert len(watched.world.wire.sent) == 3
     watched.world.after(3)
     assert len(watched.world.wire.sent) == 3
-
-
-def test_a_bug_in_one_kubelet_harms_no_other() -> None:
-    world = World(nodes=2, raise_bugs=False)
-    world.asks(StartWatch(NodeId(0), WatchKind.NODE))
-    [reflector] = world.reactor.entries[0].reflectors
-    world.asks(None)
-    assert world.reactor.counts.quarantined == 1
-    assert world.reactor.entries[0].kubelet is None
-    assert reflector.phase is WatchPhase.STOPPED
-    before = len(world.wire.sent)
-    world.answer(GET_NODE, 200)
-    world.asks(ApiCall(NodeId(1), Op.GET_LEASE), node=1)
-    assert [token for _, _, token in world.wire.sent[before:]] == [ApiCall(NodeId(1), Op.GET_LEASE)]
 
 
 def test_a_watch_that_cannot_be_read_takes_its_own_node_out() -> None:

@@ -66,29 +66,6 @@ class World:
         self.reactor.turn()
 
 
-@pytest.mark.parametrize("impersonate", [False, True])
-def test_both_ways_send_and_count_the_same(*, impersonate: bool) -> None:
-    worlds = [World(impersonate=impersonate, story=story) for story in (False, True)]
-    (request, token), (long_request, long_token) = [each.renew() for each in worlds]
-    assert request == long_request
-    assert token == long_token
-    assert request.user == (b"system:node:n-0" if impersonate else b"")
-    assert b'"renewTime":"2026-01-01T00:00:10.000000Z"' in request.body
-    for world in worlds:
-        world.answer(token, 200, LEASE % 2)
-    short, long = worlds
-    assert short.lease.base == long.lease.base == LEASE % 2
-    assert short.lease.due_ns == long.lease.due_ns > 2 * DUE_NS
-    assert short.lease.renewed_ns == long.lease.renewed_ns == DUE_NS + 5
-    assert short.lease._state is long.lease._state is LeaseState.WAIT
-    assert short.reactor.next_timer_ns() == long.reactor.next_timer_ns()
-    for counts in (short.reactor.counts, long.reactor.counts):
-        assert counts.renewals == counts.requests.total == counts.lease_late.count == 1
-        assert counts.lease_interval_ns_max == DUE_NS + 4
-    assert short.reactor.entries[0].story is None
-    assert long.reactor.entries[0].story
-
-
 @pytest.mark.parametrize(
     ("code", "body", "follows"),
     [
@@ -109,17 +86,6 @@ def test_what_is_no_success_goes_the_long_way(code: int, body: bytes, follows: O
     assert isinstance(again, ApiCall)
     assert again.op is follows
     assert world.reactor.counts.renewals == (code == 200)
-
-
-def test_a_renewal_that_is_told_to_come_later_does() -> None:
-    world = World()
-    request, token = world.renew()
-    world.answer(token, 429, retry_after_s=1)
-    assert not world.wire.sent
-    world.clock.advance_to(DUE_NS + NS_PER_S)
-    world.reactor.turn()
-    [(_, again, _)] = world.wire.sent
-    assert again.body == request.body
 
 
 def test_a_stale_timer_and_the_answer_to_a_silent_node_do_nothing() -> None:

@@ -149,14 +149,8 @@ def alone(command: tuple[str, ...]) -> Run:
         (("exit", "258"), 0, 2),
         (("exit",), 0, 0),
         (("echo", "hello"), 0, 0),
-        (("sh", "-c", "sleep 5; exit 3"), 5, 3),
-        (("/bin/bash", "-c", "sleep 5 && false;"), 5, 1),
         (("sh", "-c", "echo hi && sleep 2d"), 172_800, 0),
-        (("sh", "-c", "false && sleep 5"), 0, 1),
-        (("sh", "-c", "false; sleep 5"), 5, 0),
         (("bash", "-euo", "pipefail", "-c", "until false; do exit 3; done"), 0, 3),
-        (("sh", "-c", "false\nexit"), 0, 1),
-        (("sh", "-c", "exit 4; sleep 9"), 0, 4),
         (("sh", "-c", ""), 0, 0),
     ],
 )
@@ -184,19 +178,6 @@ def test_a_simple_command_ends_as_it_says(
 def test_any_other_command_is_unknown(command: tuple[str, ...]) -> None:
     run = alone(command)
     assert (run.run_ns, run.unknown_ns) == (None, 0)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("sleep", "infinity"),
-        ("tail", "-f", "/dev/null"),
-        ("sh", "-c", "while true; do sleep 1; done"),
-    ],
-)
-def test_a_command_that_is_understood_may_never_end(command: tuple[str, ...]) -> None:
-    run = alone(command)
-    assert (run.run_ns, run.unknown_ns) == (None, None)
 
 
 HOSTILE = {

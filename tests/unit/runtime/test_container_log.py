@@ -139,7 +139,3 @@ def test_one_call_does_not_follow_a_script_for_long() -> None:
     reader = LogReader(lines, 0, WALL_NS, lambda _now: None, LogOptions(tail_lines=1))
     chunk = reader.read(FAR, 1_000_000 * S)
     assert (chunk.data, chunk.wake_ns, chunk.is_over) == (b"", None, False)
-
-
-def test_the_interval_of_a_behavior_is_in_nanoseconds() -> None:
-    assert LogBehavior().interval_ns == NS_PER_S

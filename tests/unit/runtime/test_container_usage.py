@@ -7,7 +7,7 @@ from fleet.k8s.pods import ContainerSpec, Pod, PodSpec, PodUid
 from fleet.profile.pod_behavior import select_behavior
 from fleet.profile.usage import UNDECLARED, Curve, Usage, constant_curve
 from fleet.runtime.container_usage import Amounts, container_usage, oom_kill_ns, resources_of
-from fleet.runtime.containers import NEVER, RunState
+from fleet.runtime.containers import NEVER
 from fleet.runtime.runtime import Runtime
 
 MI = 1 << 20
@@ -42,25 +42,6 @@ def test_a_container_is_killed_when_it_comes_above_its_limit() -> None:
     assert RAMP.at(killed_ns - started_ns - 100) <= 100 * MI
     assert oom_kill_ns(b"{}", RAMP, started_ns, started_ns) == NEVER
     assert oom_kill_ns(ASKS, constant_curve(100 * MI), started_ns, started_ns) == NEVER
-
-
-def test_the_runtime_reports_oom_killed() -> None:
-    pod = Pod(
-        namespace="default",
-        name="web",
-        uid=UID,
-        spec=PodSpec(containers=(spec(),)),
-        annotations=(("fleet.emulator/memory-usage", "101Mi"),),
-    )
-    behavior = select_behavior((), (), "default", pod.annotations)
-    runtime = Runtime(3, "192.0.2.1", "10.1.2.0/24", Draws(5))
-    assert runtime.create_sandbox(pod) is not None
-    container = runtime.start_container(pod, pod.spec.containers[0], behavior, 5, 1)
-    assert container.exit_ns == 5
-    runtime.advance(UID, 5, 0)
-    assert container.state is RunState.EXITED
-    ended = container.terminated()
-    assert (ended.exit_code, ended.reason) == (137, "OOMKilled")
 
 
 def test_a_container_that_ends_before_it_is_too_large_just_ends() -> None:

@@ -21,12 +21,6 @@ from fleet.runtime.programs import program_of
 PROGRAM = Program()
 
 
-class Server(Program):
-    """One that serves in a Job's pod, too."""
-
-    is_server = True
-
-
 @pytest.mark.parametrize(
     ("spec", "policy", "is_controlled", "role", "code"),
     [
@@ -47,12 +41,6 @@ def test_the_role_of_a_container(
 ) -> None:
     pod = make_pod(spec, restart_policy=policy, is_controlled=is_controlled)
     assert (role_of(pod, spec, PROGRAM), term_exit_code(pod, spec, PROGRAM)) == (role, code)
-
-
-def test_a_plug_in_says_that_a_program_serves() -> None:
-    pod = make_pod(container(), restart_policy="Never", is_controlled=True)
-    spec, server = pod.spec.containers[0], Server()
-    assert (role_of(pod, spec, server), term_exit_code(pod, spec, server)) == (Role.SERVER, 0)
 
 
 def test_the_role_of_a_container_beside_the_regular_ones() -> None:

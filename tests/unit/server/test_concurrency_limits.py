@@ -17,12 +17,12 @@ SESSIONS = (Endpoint.EXEC, Endpoint.ATTACH, Endpoint.PORT_FORWARD)
 
 
 class Unasked:
-    """Whoever begins something asks it."""
+    """Whoever begins something asks it; nothing begins, and the limits are counted."""
 
     hit = ""
 
     def hit_limit(self, what: str) -> None:
-        self.hit = what
+        self.hit += what
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(name)

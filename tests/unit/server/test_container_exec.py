@@ -1,7 +1,7 @@
 """Commands in containers as a kubelet runs them: files, variables, the container's own script."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from world.pod_world import World, container, make_pod
@@ -61,12 +61,18 @@ def say(world: World, script: str) -> str:
     return run(world, "sh", "-c", script).stdout.decode()
 
 
-def started(*command: str, restart_policy: str = "Always", **fields: object) -> World:
+def started(*command: str, restart_policy: str = "Always", **fields: Any) -> World:
+    """Run a container, of which the fields are more."""
     world = World()
     world.create(make_pod(container("c", *command, **fields), restart_policy=restart_policy))
     world.run(10)
     assert world.container().state.__class__.__name__ == "RunningState"
     return world
+
+
+def scripted(script: str, **fields: Any) -> World:
+    """Run a container whose script writes files that probes and commands see."""
+    return started("sh", "-c", script, script=ScriptSpec(), **fields)
 
 
 def test_only_a_container_that_runs_takes_commands() -> None:
@@ -84,19 +90,18 @@ def test_only_a_container_that_runs_takes_commands() -> None:
 
 
 def test_what_a_command_writes_the_script_sees() -> None:
-    script = "until [ -f /tmp/go ]; do sleep 1; done; cat /tmp/go; exit 3"
-    world = started("sh", "-c", script, script=ScriptSpec(), restart_policy="Never")
+    world = scripted("until [ -f /tmp/go ]; do sleep 1; done; cat /tmp/go; exit 3")
     world.run(60)
     assert world.container().state.__class__.__name__ == "RunningState"
     assert run(world, "sh", "-c", "echo gone > /tmp/go").exit_code == 0
     world.run(10)
-    state = world.container().state
-    assert getattr(state, "exit_code", None) == 3
+    last = world.container().last_state
+    assert last is not None
+    assert last.exit_code == 3
 
 
 def test_what_the_script_writes_a_command_sees_when_it_is_written() -> None:
-    script = "echo one > /tmp/x; sleep 30; echo two > /tmp/x; sleep 900"
-    world = started("sh", "-c", script, script=ScriptSpec())
+    world = scripted("echo one > /tmp/x; sleep 30; echo two > /tmp/x; sleep 900")
     assert say(world, "cat /tmp/x") == "one\n"
     world.run(40)
     assert say(world, "cat /tmp/x") == "two\n"
@@ -129,8 +134,7 @@ def is_ready(world: World) -> bool:
 
 def test_a_probe_finds_what_a_command_wrote() -> None:
     probe = ProbeSpec("exec", command=("test", "-f", "/tmp/healthy"), period_s=1)
-    script = "touch /tmp/healthy; sleep 900"
-    world = started("sh", "-c", script, script=ScriptSpec(), readiness_probe=probe)
+    world = scripted("touch /tmp/healthy; sleep 900", readiness_probe=probe)
     assert is_ready(world)
     say(world, "rm /tmp/healthy")
     assert not is_ready(world)
@@ -140,8 +144,7 @@ def test_a_probe_finds_what_a_command_wrote() -> None:
 
 def test_a_liveness_probe_that_a_command_breaks_restarts_the_container_alone() -> None:
     probe = ProbeSpec("exec", command=("cat", "/tmp/alive"), period_s=1, failure_threshold=1)
-    script = "touch /tmp/alive; sleep 900"
-    world = started("sh", "-c", script, script=ScriptSpec(), liveness_probe=probe)
+    world = scripted("touch /tmp/alive; sleep 900", liveness_probe=probe)
     say(world, "rm /tmp/alive")
     world.run(60)
     assert world.container().restart_count == 1  # the new one has its own file
@@ -152,7 +155,7 @@ def test_a_liveness_probe_that_a_command_breaks_restarts_the_container_alone() -
 def test_the_scripts_own_changes_go_on_being_found() -> None:
     probe = ProbeSpec("exec", command=("test", "-f", "/tmp/healthy"), period_s=1)
     script = "touch /tmp/healthy; sleep 60; rm /tmp/healthy; sleep 60; touch /tmp/healthy; sleep 9d"
-    world = started("sh", "-c", script, script=ScriptSpec(), readiness_probe=probe)
+    world = scripted(script, readiness_probe=probe)
     say(world, "touch /tmp/other")
     assert is_ready(world)
     world.run(60)

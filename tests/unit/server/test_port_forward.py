@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 from support.spdy_client import Client
 from world.pod_world import make_pod, session_of
+from world.server_world import AtOnce
 
 from fleet.k8s.effects import NodeId
 from fleet.k8s.pods import Pod
@@ -26,14 +27,6 @@ SENT = bytes(range(256)) * (2 * PENDING_MAX // 256)
 PIECE = 32 << 10
 
 
-class Direct:
-    """ReactorThread that are answered at once: there is no other thread."""
-
-    async def call(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
-        await asyncio.sleep(0)
-        return act(None, 0)
-
-
 def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> PortSession | Refusal:
     return Refusal(500, "refused") if port == CLOSED else session_of(pod)
 
@@ -42,7 +35,7 @@ def port_of(_kubelet: VirtualKubelet, pod: Pod, port: int, _now_ns: int) -> Port
 def forwarder(monkeypatch: pytest.MonkeyPatch) -> Forwarder:
     monkeypatch.setattr(port_forward, "port_of", port_of)
     return Forwarder(
-        cast("ReactorThread", Direct()), NodeId(0), make_pod(), ConcurrencyLimit(FORWARDED_MAX)
+        cast("ReactorThread", AtOnce()), NodeId(0), make_pod(), ConcurrencyLimit(FORWARDED_MAX)
     )
 
 
@@ -89,20 +82,31 @@ def frames_of(received: bytes) -> int:
     return len(received) + len(pieces_of(received)) * struct.calcsize(">II")
 
 
+def run_over_spdy(
+    forwarder: Forwarder, sent: list[bytes], has_all: Callable[[bytearray], bool]
+) -> list[tuple[int, bytes]]:
+    """Send it all; return the frames that came, once all have."""
+
+    async def play() -> bytearray:
+        pipe = Pipe(sent, has_all)
+        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
+        return pipe.received
+
+    return whole(Client(), asyncio.run(play()))
+
+
+def is_count(frames: int) -> Callable[[bytearray], bool]:
+    return lambda received: len(whole(Client(), received)) >= frames
+
+
 def test_more_than_all_buffers_comes_back_over_spdy(forwarder: Forwarder) -> None:
     """The port takes nothing while 1 MB waits to be read, and is read all the same."""
     client = Client()
     sent = [*opened(client, 1, PORT), *(client.data(3, each) for each in pieces_of(SENT))]
     sent.append(client.data(3, b"", FIN))
 
-    async def play() -> Pipe:
-        pipe = Pipe(sent, lambda received: len(received) >= frames_of(SENT))
-        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
-        return pipe
-
-    received = asyncio.run(play()).received
-    data = b"".join(content[1:] for kind, content in whole(client, received) if kind == -3)
-    assert data == SENT
+    frames = run_over_spdy(forwarder, sent, lambda received: len(received) >= frames_of(SENT))
+    assert b"".join(content[1:] for kind, content in frames if kind == -3) == SENT
 
 
 def whole(client: Client, received: bytearray) -> list[tuple[int, bytes]]:
@@ -124,34 +128,17 @@ def test_a_refused_port_holds_no_other_one_up(forwarder: Forwarder) -> None:
     sent += [client.data(3, each) for each in flood]
     sent.append(client.data(7, b"hello, port\n"))
 
-    async def play() -> Pipe:
-        pipe = Pipe(sent, lambda received: b"hello, port\n" in received)
-        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
-        return pipe
-
-    frames = whole(client, asyncio.run(play()).received)
+    frames = run_over_spdy(forwarder, sent, lambda received: b"hello, port\n" in received)
     assert [kind for kind, _ in frames].count(SYN_REPLY) == 4
     [refused] = [content[1:] for kind, content in frames if kind == -1]
     assert refused.endswith(b"refused")
-
-
-def run_over_spdy(forwarder: Forwarder, sent: list[bytes], replies: int) -> list[tuple[int, bytes]]:
-    """Send it all; return the frames that came, once there are so many."""
-    client = Client()
-
-    async def play() -> Pipe:
-        pipe = Pipe(sent, lambda received: len(whole(Client(), received)) >= replies)
-        await asyncio.wait_for(SpdyPortForward(pipe, forwarder).run(), 60)
-        return pipe
-
-    return whole(client, asyncio.run(play()).received)
 
 
 def test_over_the_limit_no_connection_begins(forwarder: Forwarder) -> None:
     """Of all clients: the port is not even asked."""
     forwarder.limit.in_use = forwarder.limit.most
     forwarder.open = None  # type: ignore[method-assign,assignment]
-    frames = run_over_spdy(forwarder, opened(Client(), 1, PORT), 4)
+    frames = run_over_spdy(forwarder, opened(Client(), 1, PORT), is_count(4))
     [refused] = [content[1:] for kind, content in frames if kind == -1]
     assert refused.endswith(b"too many connections are forwarded")
     assert forwarder.limit.in_use == forwarder.limit.most
@@ -162,7 +149,9 @@ def test_a_closed_connection_counts_no_more(forwarder: Forwarder) -> None:
     client = Client()
     for first in (1, 5):
         sent = [*opened(client, first, PORT), client.data(first + 2, b"hello, port\n", FIN)]
-        assert any(b"hello" in content for _, content in run_over_spdy(forwarder, sent, 3))
+        assert any(
+            b"hello" in content for _, content in run_over_spdy(forwarder, sent, is_count(3))
+        )
         assert forwarder.limit.in_use == 0
         client = Client()
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import cast
 
@@ -28,7 +29,7 @@ class Fake:
         self.bugs.append(error)
 
 
-def play(asking: "Asking", reactor: Fake) -> ReactorThread:
+def play(asking: Callable[[ReactorThread], Awaitable[None]], reactor: Fake) -> ReactorThread:
     """Run a loop as the reactor's, and another one in a thread that asks."""
     failures: list[BaseException] = []
 
@@ -58,13 +59,6 @@ def play(asking: "Asking", reactor: Fake) -> ReactorThread:
     return reactor_thread
 
 
-class Asking:
-    """Protocol of what a test asks."""
-
-    async def __call__(self, reactor_thread: ReactorThread) -> None:
-        raise NotImplementedError
-
-
 def test_it_is_answered_in_the_reactors_thread() -> None:
     threads = []
 
@@ -75,7 +69,7 @@ def test_it_is_answered_in_the_reactors_thread() -> None:
 
         assert await reactor_thread.call(NODE, act) == ("kubelet", 42)
 
-    play(cast("Asking", asking), Fake())
+    play(asking, Fake())
     assert threads == [threading.main_thread()]
 
 
@@ -89,7 +83,7 @@ def test_a_node_that_is_gone_and_a_bug_are_told() -> None:
             await reactor_thread.call(NODE, lambda _kubelet, _now_ns: 1 // 0)
         assert await reactor_thread.call(NODE, lambda _kubelet, _now_ns: 2) == 2
 
-    play(cast("Asking", asking), reactor)
+    play(asking, reactor)
     assert isinstance(reactor.bugs[0], ZeroDivisionError)
 
 
@@ -107,7 +101,7 @@ def test_a_flood_leaves_the_reactor_its_turns() -> None:
 
         await asyncio.gather(*(reactor_thread.call(NODE, act) for _ in range(400)))
 
-    assert play(cast("Asking", asking), reactor).called == 400
+    assert play(asking, reactor).called == 400
     assert len(set(turns)) >= 400 * 0.001 / BUDGET_S / 4
 
 
@@ -123,5 +117,5 @@ def test_whoever_went_away_is_not_answered() -> None:
             await task
         await reactor_thread.call(NODE, lambda _kubelet, _now_ns: None)
 
-    play(cast("Asking", asking), Fake())
+    play(asking, Fake())
     assert called == []

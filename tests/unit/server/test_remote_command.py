@@ -1,13 +1,13 @@
 """Sessions without a network: what clients want, how commands end, who waits for whom."""
 
 import asyncio
-from collections.abc import Callable
 from typing import cast
 
 import orjson
 import pytest
 from aiohttp import WSMessage, WSMsgType, web
 from support.spdy_client import Client
+from world.server_world import AtOnce
 
 from fleet.k8s.effects import NodeId, Outbox
 from fleet.k8s.streams import Output
@@ -52,21 +52,6 @@ def test_how_a_command_ended() -> None:
 
 
 # ---- a session and its client ----
-
-
-class Direct:
-    """ReactorThread that are answered at once: there is no other thread."""
-
-    performed: list[object]
-
-    def __init__(self) -> None:
-        self.performed = []
-
-    async def call(self, _node: NodeId, act: Callable[[object, int], object]) -> object:
-        return act(None, 0)
-
-    def perform(self, out: Outbox) -> None:
-        self.performed += out
 
 
 class Echo:
@@ -118,7 +103,7 @@ class Peer:
 
 
 def converse(session: Echo, peer: Peer, wanted: Wanted = ALL) -> None:
-    reactor_thread = cast("ReactorThread", Direct())
+    reactor_thread = cast("ReactorThread", AtOnce())
     conversation = Conversation(reactor_thread, NodeId(0), cast("Session", session), peer, wanted)
     asyncio.run(asyncio.wait_for(conversation.run(), 60))
 

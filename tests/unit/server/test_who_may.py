@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ import orjson
 import pytest
 from aiohttp import web
 from e2e.free_ports import free_port
+from support.stories import Story, as_test
 from world.cluster_fakes import no_sleep
 from world.pod_world import model_of
 from world.server_world import DirectCalls, Transport
@@ -121,19 +123,19 @@ class Client:
 
 
 BEARER = "Bearer adas"
-Play = Callable[[Servers, Coroutine[Any, Any, None]], None]
 
 
-@pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Play a story in the virtual time of its servers."""
+def play(story: Story, monkeypatch: pytest.MonkeyPatch, spec: Json, **parameters: object) -> None:
+    """Play a story of servers, whose configuration is given, in their virtual time."""
+    servers = Servers(**spec)
+    clock = servers.sim.clock
+    monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic_ns=clock.now_ns))
+    in_virtual_time(story(servers, **parameters), servers.sim.world)
 
-    def run(servers: Servers, story: Coroutine[Any, Any, None]) -> None:
-        clock = servers.sim.clock
-        monkeypatch.setattr(auth, "time", SimpleNamespace(monotonic_ns=clock.now_ns))
-        in_virtual_time(story, servers.sim.world)
 
-    return run
+def played(**spec: object) -> Callable[[Story], Callable[..., None]]:
+    """Make a test of a story."""
+    return lambda story: as_test(story, partial(play, spec=spec), "monkeypatch")
 
 
 # ---- who asks ----
@@ -154,31 +156,28 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     ],
 )
 def test_nobody_in_particular_is_turned_away(
-    play: Play, authorization: str, kubelet: Json, reviewed: list[str]
+    monkeypatch: pytest.MonkeyPatch, authorization: str, kubelet: Json, reviewed: list[str]
 ) -> None:
     """The limit of a head is smaller than that of a token: aiohttp's is set aside here."""
-    servers = Servers(**kubelet)
-    servers.cluster.allowed = {key: {"allowed": True} for key in ("healthz", "proxy")}
 
-    async def story() -> None:
+    async def story(servers: Servers) -> None:
+        servers.cluster.allowed = {key: {"allowed": True} for key in ("healthz", "proxy")}
         client = servers.connect(field_bytes_max=1 << 20)
         assert await client.ask("/healthz", authorization) == 401
         assert client.said == "Unauthorized"
+        assert [what for _, what in servers.cluster.asked] == reviewed
+        assert not servers.answered
 
-    play(servers, story())
-    assert [what for _, what in servers.cluster.asked] == reviewed
-    assert not servers.answered
+    play(story, monkeypatch, kubelet)
 
 
-def test_a_token_shows_a_user_and_the_cluster_says_what_the_user_may(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_a_token_shows_a_user_and_the_cluster_says_what_the_user_may(
+    servers: Servers,
+) -> None:
     servers.cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        for scheme in ("Bearer", "bearer", " Bearer "):
-            assert await servers.connect(1).ask("/healthz", f"{scheme} adas ") == 200
-
-    play(servers, story())
+    for scheme in ("Bearer", "bearer", " Bearer "):
+        assert await servers.connect(1).ask("/healthz", f"{scheme} adas ") == 200
     assert servers.answered == ["n-1/healthz"] * 3
     token, access = servers.cluster.specs
     assert token == {"token": "adas"}
@@ -192,40 +191,28 @@ def test_a_token_shows_a_user_and_the_cluster_says_what_the_user_may(play: Play)
     }
 
 
-def test_a_certificate_goes_before_a_token(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_a_certificate_goes_before_a_token(servers: Servers) -> None:
     servers.cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        client = servers.connect(0, CERTIFICATE)
-        assert await client.ask("/healthz", BEARER) == 200
-        assert await client.ask("/healthz") == 200
-
-    play(servers, story())
+    client = servers.connect(0, CERTIFICATE)
+    assert await client.ask("/healthz", BEARER) == 200
+    assert await client.ask("/healthz") == 200
     (access,) = servers.cluster.specs
     assert (access["user"], access["groups"]) == ("bob", ["ops", "system:authenticated"])
 
 
-def test_anonymous_requests_are_somebodys_where_the_profile_says_so(play: Play) -> None:
-    servers = Servers(authentication={"anonymous": {"enabled": True}})
-
-    async def story() -> None:
-        assert await servers.connect().ask("/healthz") == 403
-        assert await servers.connect().ask("/healthz", "Bearer nobodys") == 401
-
-    play(servers, story())
+@played(authentication={"anonymous": {"enabled": True}})
+async def test_anonymous_requests_are_somebodys_where_the_profile_says_so(servers: Servers) -> None:
+    assert await servers.connect().ask("/healthz") == 403
+    assert await servers.connect().ask("/healthz", "Bearer nobodys") == 401
     access = servers.cluster.specs[0]
     assert (access["user"], access["groups"]) == ("system:anonymous", ["system:unauthenticated"])
 
 
-def test_always_allow_still_asks_who(play: Play) -> None:
-    servers = Servers(authorization={"mode": "AlwaysAllow"})
-
-    async def story() -> None:
-        assert await servers.connect().ask("/exec/a/b/c", "Bearer nobodys", "POST") == 401
-        assert await servers.connect().ask("/exec/a/b/c", BEARER, "POST") == 200
-
-    play(servers, story())
+@played(authorization={"mode": "AlwaysAllow"})
+async def test_always_allow_still_asks_who(servers: Servers) -> None:
+    assert await servers.connect().ask("/exec/a/b/c", "Bearer nobodys", "POST") == 401
+    assert await servers.connect().ask("/exec/a/b/c", BEARER, "POST") == 200
     assert [what for _, what in servers.cluster.asked] == ["token", "token"]
 
 
@@ -250,7 +237,7 @@ def test_always_allow_still_asks_who(play: Play) -> None:
     ],
 )
 def test_each_path_is_a_right(
-    play: Play,
+    monkeypatch: pytest.MonkeyPatch,
     path: str,
     method: str,
     allowed: tuple[str, ...],
@@ -258,10 +245,8 @@ def test_each_path_is_a_right(
     code: int,
     reviewed: list[str],
 ) -> None:
-    servers = Servers(featureGates=gates)
-    servers.cluster.allowed = {key: {"allowed": True} for key in allowed}
-
-    async def story() -> None:
+    async def story(servers: Servers) -> None:
+        servers.cluster.allowed = {key: {"allowed": True} for key in allowed}
         client = servers.connect()
         assert await client.ask(path, BEARER, method) == code
         if code == 403:
@@ -270,59 +255,53 @@ def test_each_path_is_a_right(
                 f"Forbidden (user=ada, verb={verb}, resource=nodes, "
                 f"subresource(s)=[{' '.join(reviewed)}])\n"
             )
+        assert [what for _, what in servers.cluster.asked][1:] == reviewed
+        assert servers.answered == [f"n-0{path}"] * (code == 200)
 
-    play(servers, story())
-    assert [what for _, what in servers.cluster.asked][1:] == reviewed
-    assert servers.answered == [f"n-0{path}"] * (code == 200)
+    play(story, monkeypatch, {"featureGates": gates})
 
 
 @pytest.mark.parametrize(
     "status", [{}, {"allowed": False}, {"allowed": True, "denied": True}, {"allowed": None}]
 )
-def test_only_a_yes_is_a_yes(play: Play, status: Json) -> None:
-    servers = Servers()
+@played()
+async def test_only_a_yes_is_a_yes(servers: Servers, status: Json) -> None:
     servers.cluster.allowed["proxy"] = status
-
-    async def story() -> None:
-        assert await servers.connect().ask("/exec/a/b/c", BEARER, "POST") == 403
-
-    play(servers, story())
+    assert await servers.connect().ask("/exec/a/b/c", BEARER, "POST") == 403
     assert not servers.answered
 
 
-def test_without_an_answer_of_the_cluster_nobody_gets_in_and_nothing_is_kept(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_without_an_answer_of_the_cluster_nobody_gets_in_and_nothing_is_kept(
+    servers: Servers,
+) -> None:
     cluster = servers.cluster
     cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        client = servers.connect()
-        cluster.code = 403
-        assert await client.ask("/healthz", BEARER) == 401
-        cluster.code = 201
-        cluster.tokens["adas"], known = {"authenticated": True}, cluster.tokens["adas"]
-        assert await client.ask("/healthz", BEARER) == 401
-        cluster.tokens["adas"] = known
-        assert await client.ask("/healthz", BEARER) == 200
-        cluster.code = 500
-        assert await servers.connect(1).ask("/healthz", BEARER) == 401
-        cluster.code = 422
-        bob = servers.connect(0, CERTIFICATE)
-        assert await bob.ask("/healthz") == 500
-        assert bob.said == (
-            "Authorization error (user=bob, verb=get, resource=nodes, subresource=healthz)"
-        )
-        cluster.code = 201
-        assert await bob.ask("/healthz") == 200
-
-    play(servers, story())
+    client = servers.connect()
+    cluster.code = 403
+    assert await client.ask("/healthz", BEARER) == 401
+    cluster.code = 201
+    cluster.tokens["adas"], known = {"authenticated": True}, cluster.tokens["adas"]
+    assert await client.ask("/healthz", BEARER) == 401
+    cluster.tokens["adas"] = known
+    assert await client.ask("/healthz", BEARER) == 200
+    cluster.code = 500
+    assert await servers.connect(1).ask("/healthz", BEARER) == 401
+    cluster.code = 422
+    bob = servers.connect(0, CERTIFICATE)
+    assert await bob.ask("/healthz") == 500
+    assert bob.said == (
+        "Authorization error (user=bob, verb=get, resource=nodes, subresource=healthz)"
+    )
+    cluster.code = 201
+    assert await bob.ask("/healthz") == 200
 
 
 # ---- for how long, and of which node ----
 
 
-def test_answers_are_good_for_as_long_as_a_kubelet_keeps_them(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_answers_are_good_for_as_long_as_a_kubelet_keeps_them(servers: Servers) -> None:
     cluster = servers.cluster
     cluster.allowed["healthz"] = {"allowed": True}
 
@@ -332,42 +311,31 @@ def test_answers_are_good_for_as_long_as_a_kubelet_keeps_them(play: Play) -> Non
         await servers.connect().ask(path, BEARER)
         return [what for _, what in cluster.asked]
 
-    async def story() -> None:
-        assert await asked_at("/healthz", 0) == ["token", "healthz"]
-        assert await asked_at("/metrics", 1) == ["metrics"]
-        assert await asked_at("/metrics", 30) == [], "a no"
-        assert await asked_at("/metrics", 32) == ["metrics"]
-        assert await asked_at("/healthz", 119) == [], "a token"
-        assert await asked_at("/healthz", 121) == ["token"]
-        assert await asked_at("/healthz", 299) == ["token"], "a yes"
-        assert await asked_at("/healthz", 301) == ["healthz"]
-
     began_s = servers.sim.now_s
-    play(servers, story())
+    assert await asked_at("/healthz", 0) == ["token", "healthz"]
+    assert await asked_at("/metrics", 1) == ["metrics"]
+    assert await asked_at("/metrics", 30) == [], "a no"
+    assert await asked_at("/metrics", 32) == ["metrics"]
+    assert await asked_at("/healthz", 119) == [], "a token"
+    assert await asked_at("/healthz", 121) == ["token"]
+    assert await asked_at("/healthz", 299) == ["token"], "a yes"
+    assert await asked_at("/healthz", 301) == ["healthz"]
 
 
-def test_scrapes_at_the_same_time_share_the_review_of_their_token(play: Play) -> None:
+@played()
+async def test_scrapes_at_the_same_time_share_the_review_of_their_token(servers: Servers) -> None:
     """Source: cached_token_authenticator.go, doAuthenticateToken. Accesses have no such group."""
-    servers = Servers()
-
-    async def story() -> None:
-        await asyncio.gather(*(servers.connect().ask("/metrics", BEARER) for _ in range(3)))
-
-    play(servers, story())
+    await asyncio.gather(*(servers.connect().ask("/metrics", BEARER) for _ in range(3)))
     assert [what for _, what in servers.cluster.asked] == ["token", *["metrics"] * 3]
 
 
-def test_what_one_node_knows_lets_nobody_into_another(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_what_one_node_knows_lets_nobody_into_another(servers: Servers) -> None:
     servers.cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        assert await servers.connect(0).ask("/healthz", BEARER) == 200
-        servers.cluster.allowed.clear()
-        assert await servers.connect(1).ask("/healthz", BEARER) == 403
-        assert await servers.connect(0).ask("/healthz", BEARER) == 200
-
-    play(servers, story())
+    assert await servers.connect(0).ask("/healthz", BEARER) == 200
+    servers.cluster.allowed.clear()
+    assert await servers.connect(1).ask("/healthz", BEARER) == 403
+    assert await servers.connect(0).ask("/healthz", BEARER) == 200
     first, second = NodeId(0), NodeId(1)
     assert servers.cluster.asked == [
         *((first, "token"), (first, "healthz")),
@@ -383,36 +351,28 @@ def test_a_node_without_a_server_is_not_there() -> None:
 # ---- what goes wrong ----
 
 
-def test_a_machine_that_is_off_resets_connections(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_a_machine_that_is_off_resets_connections(servers: Servers) -> None:
     servers.cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        for client in (servers.connect(2), servers.connect(3)):
-            assert await client.ask("/healthz", BEARER) == 0
-            assert client.transport.is_closed
-        assert not servers.cluster.asked
-        client = servers.connect(0)
-        servers.error = NodeGoneError(NodeId(0))
+    for client in (servers.connect(2), servers.connect(3)):
         assert await client.ask("/healthz", BEARER) == 0
         assert client.transport.is_closed
+    assert not servers.cluster.asked
+    client = servers.connect(0)
+    servers.error = NodeGoneError(NodeId(0))
+    assert await client.ask("/healthz", BEARER) == 0
+    assert client.transport.is_closed
 
-    play(servers, story())
 
-
-def test_a_bug_answers_one_request_with_500(play: Play) -> None:
-    servers = Servers()
+@played()
+async def test_a_bug_answers_one_request_with_500(servers: Servers) -> None:
     servers.cluster.allowed["healthz"] = {"allowed": True}
-
-    async def story() -> None:
-        servers.error = BugError("KeyError('x')")
-        client = servers.connect()
-        assert await client.ask("/healthz", BEARER) == 500
-        assert client.said == "Internal Error: KeyError('x')"
-        servers.error = None
-        assert await client.ask("/healthz", BEARER) == 200
-
-    play(servers, story())
+    servers.error = BugError("KeyError('x')")
+    client = servers.connect()
+    assert await client.ask("/healthz", BEARER) == 500
+    assert client.said == "Internal Error: KeyError('x')"
+    servers.error = None
+    assert await client.ask("/healthz", BEARER) == 200
 
 
 # ---- where ----

@@ -152,12 +152,15 @@ def add_attachment(api: StorageApi, name: str, volume: str) -> str:
 
 
 def play(
-    api: StorageApi, *steps: Callable[[], object], driver: CSIDriver = DRIVER
+    api: StorageApi,
+    *steps: Callable[[], object],
+    driver: CSIDriver = DRIVER,
+    problem: Callable[[str], str] = lambda _node: "",
 ) -> CSIController:
     """Run the controller; each step is given until it holds, an action holds at once."""
     for books in (api.queues, api.told, api.taken):
         books.clear()
-    controller = CSIController(api, [driver], Draws(1), BACKGROUND, "r1")
+    controller = CSIController(api, [driver], Draws(1), BACKGROUND, "r1", problem)
 
     async def run() -> None:
         task = asyncio.create_task(controller.run())
@@ -175,40 +178,37 @@ def play(
     return controller
 
 
+def status_of(api: StorageApi, path: str) -> Json:
+    found: Json = api.objects[path].get("status", {})
+    return found
+
+
+def is_attached(api: StorageApi, path: str) -> bool:
+    return bool(status_of(api, path).get("attached"))
+
+
 def test_a_machine_that_cannot_attach_is_told_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fleet.storage.csi_controller.RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr("fleet.storage.csi_controller.RETRY_FIRST_S", 0)
     api = cluster()
     attachment = add_attachment(api, "a", add_volume(api, "one"))
     problems = {"n": "no slot is free"}
-    controller = CSIController(
-        api, [DRIVER], Draws(1), BACKGROUND, "r1", lambda node: problems.get(node, "")
-    )
 
-    def status() -> Json:
-        found: Json = api.objects[attachment].get("status", {})
-        return found
-
-    async def run() -> None:
-        task = asyncio.create_task(controller.run())
-        for _ in range(10_000):
-            if (status().get("attachError") or {}).get("message"):
-                break
-            await asyncio.sleep(0.001)
-        assert status()["attachError"]["message"].endswith("desc = no slot is free")
-        assert not status()["attached"]
+    def is_healed() -> None:
+        status = status_of(api, attachment)
+        assert status["attachError"]["message"].endswith("desc = no slot is free")
+        assert not status["attached"]
         problems.clear()
-        for _ in range(10_000):
-            if status().get("attached"):
-                break
-            await asyncio.sleep(0.001)
-        assert status()["attached"]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(run())
-    assert not status().get("attachError")
+    play(
+        api,
+        lambda: "attachError" in status_of(api, attachment),
+        is_healed,
+        lambda: is_attached(api, attachment),
+        problem=lambda node: problems.get(node, ""),
+    )
+    assert not status_of(api, attachment).get("attachError")
 
 
 def cluster() -> StorageApi:
@@ -260,10 +260,7 @@ def test_attach_then_detach_with_finalizers() -> None:
     volume = add_volume(api, "v", status={"phase": "Bound"})
     attachment = add_attachment(api, "a", volume)
 
-    def is_attached() -> bool:
-        return bool(api.objects[attachment].get("status", {}).get("attached"))
-
-    play(api, is_attached)
+    play(api, lambda: is_attached(api, attachment))
     assert ATTACHER in api.objects[attachment]["metadata"]["finalizers"]
     assert ATTACHER in api.objects[volume]["metadata"]["finalizers"]
     play(
@@ -287,7 +284,7 @@ def test_a_released_volume_goes_once_nothing_is_attached() -> None:
 
     play(
         api,
-        lambda: bool(api.objects[attachment].get("status", {}).get("attached")),
+        lambda: is_attached(api, attachment),
         release,
         still_there,
         lambda: api.delete(attachment),
@@ -361,7 +358,7 @@ def test_volumes_and_attachments_of_other_drivers_are_neither_kept_nor_touched()
         api.is_all_taken,
         come_later,
         lambda: bool(add_attachment(api, "a", ours)),
-        lambda: bool(api.objects[f"{ATTACHMENTS}/a"].get("status", {}).get("attached")),
+        lambda: is_attached(api, f"{ATTACHMENTS}/a"),
     )
     asyncio.run(controller.release(api))
     assert {path: api.objects[path] for path in paths} == before
@@ -416,7 +413,7 @@ def test_release_takes_only_our_finalizers() -> None:
     attachment = add_attachment(api, "a", volume)
     controller = play(
         api,
-        lambda: bool(api.objects[attachment].get("status", {}).get("attached")),
+        lambda: is_attached(api, attachment),
         lambda: ATTACHER in controller_finalizers(api, volume),
         lambda: None,
     )
@@ -437,23 +434,21 @@ def test_a_node_takes_no_more_volumes_than_its_driver_allows() -> None:
     one, two = (add_volume(api, name, status={"phase": "Bound"}) for name in ("v", "w"))
     first = add_attachment(api, "a", one)
 
-    def status(path: str) -> Json:
-        found: Json = api.objects[path].get("status", {})
-        return found
-
     second = f"{ATTACHMENTS}/b"
     play(
         api,
-        lambda: bool(status(first).get("attached")),
+        lambda: is_attached(api, first),
         lambda: bool(add_attachment(api, "b", two)),
-        lambda: "attachError" in status(second),
+        lambda: "attachError" in status_of(api, second),
         driver=DRIVER.model_copy(update={"allocatable_count": 1}),
     )
-    assert status(second)["attachError"]["errorCode"] == 8
-    assert status(second)["attachError"]["message"] == (
-        "rpc error: code = ResourceExhausted desc = n has 1 volumes attached"
-    )
-    assert not status(second)["attached"]
+    status = status_of(api, second)
+    assert status["attachError"] == {
+        **status["attachError"],
+        "errorCode": 8,
+        "message": "rpc error: code = ResourceExhausted desc = n has 1 volumes attached",
+    }
+    assert not status["attached"]
 
 
 def bound_claim(api: StorageApi, wanted: str, **status: Any) -> str:

@@ -10,7 +10,7 @@ from world.pod_world import SCHEDULED, World, container, make_pod
 
 from fleet.clock import NS_PER_S
 from fleet.k8s.effects import EventObject
-from fleet.k8s.pods import ContainerStatus, RunningState, TerminatedState
+from fleet.k8s.pods import ContainerStatus, TerminatedState
 from fleet.wire.api.decode_pod import decode_pod
 
 UID = "4b2f10c5-2d5e-4d5e-9b8e-000000000001"
@@ -34,12 +34,9 @@ def world_with(obj: dict[str, Any], seconds: float = 30, **annotations: str) -> 
     return world
 
 
-def pod(spec: str, *, is_owned: bool = False) -> dict[str, Any]:
-    """Return a pod of one container, or the Job that would make it."""
-    found = yaml.safe_load(spec)
-    if is_owned:
-        return {"kind": "Job", "metadata": {"name": "p"}, "spec": {"template": {"spec": found}}}
-    return {"kind": "Pod", "metadata": {"name": "p"}, "spec": found}
+def pod(spec: str) -> dict[str, Any]:
+    """Return a pod of one container."""
+    return {"kind": "Pod", "metadata": {"name": "p"}, "spec": yaml.safe_load(spec)}
 
 
 @pytest.mark.parametrize("obj", SERVERS, ids=named)
@@ -58,40 +55,6 @@ def test_jobs_complete_within_seconds(obj: dict[str, Any]) -> None:
 def ended(status: ContainerStatus) -> TerminatedState:
     assert isinstance(status.state, TerminatedState), status
     return status.state
-
-
-@pytest.mark.parametrize(
-    ("spec", "is_owned", "codes"),
-    [
-        ("{restartPolicy: Never, containers: [{name: c, image: x, command: [train]}]}", True, 0),
-        ("{restartPolicy: OnFailure, containers: [{name: c, image: x, args: [go]}]}", True, 0),
-        (
-            "{restartPolicy: Never, containers: [{name: c, image: x, command: [train]}]}",
-            False,
-            None,
-        ),
-        ("{containers: [{name: c, image: x, command: [serve]}]}", True, None),
-        ("{restartPolicy: Never, containers: [{name: c, image: alpine, args: [false]}]}", False, 1),
-        (
-            "{restartPolicy: Never, containers: [{name: c, image: x, command: [sh, /run.sh]}]}",
-            True,
-            0,
-        ),
-    ],
-)
-def test_a_program_that_nobody_declared(spec: str, is_owned: bool, codes: int | None) -> None:  # noqa: FBT001
-    spec = spec.replace("false]", '"false"]').replace("1]", '"1"]')
-    world = world_with(pod(spec, is_owned=is_owned), 4)
-    assert isinstance(world.container(UID).state, RunningState) is (codes != 1)
-    world.run(60)
-    state = world.container(UID).state
-    if codes is None:
-        assert isinstance(state, RunningState)
-        return
-    assert isinstance(state, TerminatedState)
-    assert state.exit_code == codes
-    if not codes:
-        assert state.finished_s - state.started_s == 5
 
 
 @pytest.mark.parametrize(
@@ -118,14 +81,6 @@ def test_a_back_off_is_looked_at_each_sync_period(frequency_s: int, least: int, 
     world.run(300)
     told = [each.payload for each in world.calls if isinstance(each.payload, EventObject)]
     assert least <= max(each.times for each in told if each.reason == "BackOff") <= most
-
-
-def test_an_init_container_runs_for_a_second() -> None:
-    world = world_with(SERVERS[5])
-    assert [
-        (ended(each).exit_code, ended(each).finished_s - ended(each).started_s)
-        for each in world.pods[UID].status.init_containers
-    ] == [(0, 1), (0, 1)]
 
 
 TERM = """
@@ -193,26 +148,6 @@ def test_sigterm_where_processes_are_shared(shared: str, command: str, code: int
     assert ended(world.statuses[-1].containers[0]).exit_code == code
 
 
-@pytest.mark.parametrize("obj", [*objects_of("job-disruption")], ids=named)
-def test_a_pod_of_a_job_that_is_deleted_has_failed(obj: dict[str, Any]) -> None:
-    world = world_with(obj, 3)
-    world.delete(UID, 5)
-    world.run(10)
-    assert UID not in world.pods
-    assert world.statuses[-1].phase == "Failed"
-    assert ended(world.statuses[-1].containers[0]).exit_code in {137, 143}
-
-
-def test_a_stubborn_pod_has_failed_after_its_grace() -> None:
-    (obj,) = objects_of("stubborn")
-    world = world_with(obj)
-    world.delete(UID, 8)
-    world.run(7)
-    assert UID in world.pods
-    world.run(3)
-    assert (UID in world.pods, world.statuses[-1].phase) == (False, "Failed")
-
-
 @pytest.mark.parametrize(
     ("pre_stop", "took_s"),
     [
@@ -238,16 +173,6 @@ def test_a_hook_takes_as_long_as_it_sleeps(pre_stop: str, took_s: int) -> None:
     assert any("FAILED_PRE_STOP_HOOK" in each or "FailedPreStop" in each for each in world.log) is (
         took_s == 30
     )
-
-
-def test_a_pod_drains_for_as_long_as_its_hook_sleeps() -> None:
-    (obj,) = objects_of("prestop")
-    world = world_with(obj)
-    world.delete(UID, 30)
-    world.run(9)
-    assert UID in world.pods
-    world.run(2)
-    assert UID not in world.pods
 
 
 LIVENESS = """

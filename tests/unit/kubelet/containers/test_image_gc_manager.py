@@ -4,17 +4,12 @@ from dataclasses import replace
 from world.node_world import NODE, facts, turn
 
 from fleet.clock import NS_PER_S, Draws
-from fleet.k8s.effects import Outbox, SetTimer, Timer
+from fleet.k8s.effects import Outbox
 from fleet.kubelet.containers.image_gc_manager import (
-    GC_KEY,
     GC_PERIOD_NS,
-    LIST_KEY,
-    arm_image_gc,
-    delete_unused_images,
     format_size,
     garbage_collect,
     image_disk,
-    on_gc_timer,
 )
 from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
@@ -160,41 +155,6 @@ def test_images_may_have_a_greatest_age() -> None:
     disk.facts.started_ns -= 1
     assert disk.collect() == (["b:1"], [])
     assert disk.collect("b:1") == (["b:1"], [])
-
-
-def test_eviction_deletes_every_unused_image() -> None:
-    disk = Disk()
-    disk.add("a:1", 1)
-    disk.add("b:1", 2)
-    disk.after(1000)
-    assert delete_unused_images(["a:1"], turn(disk.env, disk.now_ns)) == 2 * GB
-    assert disk.left() == ["a:1"]
-
-
-def test_a_look_is_armed_only_where_it_may_find_something() -> None:
-    disk = Disk()
-    disk.add("a:1", 30)
-    arm_image_gc(turn(disk.env, disk.now_ns, disk.out))
-    assert disk.out == []
-    disk.add("b:1", 30)
-    arm_image_gc(turn(disk.env, disk.now_ns, disk.out))
-    arm_image_gc(turn(disk.env, disk.now_ns, disk.out))
-    [timer] = disk.out
-    assert isinstance(timer, SetTimer)
-    assert (timer.timer, timer.key) == (Timer.IMAGES, GC_KEY)
-    assert 0 < timer.due_ns - disk.now_ns <= GC_PERIOD_NS
-    assert on_gc_timer((), None, turn(disk.env, timer.due_ns - 1, disk.out)) == ()
-    assert len(disk.out) == 1
-    for look in (timer.due_ns, timer.due_ns + GC_PERIOD_NS):  # at the first they are new
-        assert disk.left() == ["a:1", "b:1"]
-        on_gc_timer((), 90 * GB, turn(disk.env, look, disk.out))
-    assert disk.left() == ["b:1"]
-    kinds = {each.key for each in disk.out[1:] if isinstance(each, SetTimer)}
-    assert kinds == {LIST_KEY, GC_KEY}
-    off = Disk(image_gc_high_threshold_percent=100)
-    off.add("a:1", 99)
-    arm_image_gc(turn(off.env, off.now_ns, off.out), is_watched=True)
-    assert off.out == []
 
 
 def test_the_disk_is_images_and_what_the_machine_takes() -> None:

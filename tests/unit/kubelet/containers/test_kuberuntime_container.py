@@ -15,10 +15,10 @@ GRACE_S = 5
 HUNG = (("fleet.emulator/stop-time", "hangs"),)
 
 
-def started(pod: Pod, timeout_s: int = 20, pod_cidr: str = "10.244.3.0/24") -> World:
-    world = World(pod_cidr=pod_cidr)
+def started(pod: Pod) -> World:
+    world = World()
     kubelet = world.env.model.kubelet.model_copy(
-        update={"runtime_request_timeout_ns": timeout_s * NS_PER_S}
+        update={"runtime_request_timeout_ns": 20 * NS_PER_S}
     )
     world.env.model = replace(world.env.model, kubelet=kubelet)
     world.create(replace(pod, spec=pod.spec._replace(termination_grace_s=GRACE_S)))
@@ -69,20 +69,6 @@ def test_one_container_of_two_survives_and_the_next_try_is_for_it_alone() -> Non
     world.change(annotations=(), fingerprint=2)
     world.run(6 + 2)
     assert UID not in world.pods
-
-
-def test_a_call_without_answer_is_given_up_after_its_time() -> None:
-    world = started(make_pod(annotations=HUNG))
-    world.delete(grace_s=GRACE_S)
-    world.run(GRACE_S + 2 * 20 - 0.1)
-    assert told(world) == []
-    world.run(0.2)
-    message = (
-        f'1 error killing pod: [failed to "KillContainer" for "c" with KillContainerError: '
-        f'{NO_ANSWER}, failed to "KillPodSandbox" for "{UID}" with KillPodSandboxError: '
-        f"{NO_ANSWER}]"
-    )
-    assert told(world) == [message]
 
 
 def test_a_machine_that_is_healed_answers_what_is_waited_for() -> None:
@@ -139,27 +125,6 @@ def test_less_grace_has_it_tried_again_at_once() -> None:
     assert len(told(world)) == 1
 
 
-def test_a_sandbox_that_is_not_torn_down_keeps_its_address() -> None:
-    world = started(make_pod(), pod_cidr="10.244.3.0/30")  # there is but one
-    fail(world, sandbox_kills="no plugin")
-    world.delete(grace_s=GRACE_S)
-    world.run(3)
-    [message, again] = told(world)  # the relist saw that the container had ended
-    assert message.startswith(
-        f'1 error killing pod: failed to "KillPodSandbox" for "{UID}" with KillPodSandboxError: '
-        '"rpc error: code = Unknown desc = failed to destroy network for sandbox \\"'
-    )
-    assert again == f"2{message[1:]}"
-    other = make_pod(uid="05c9b91f-aca5-4ecd-ab8c-6056fcc32e70", name="other")
-    world.create(other)
-    world.run(10)
-    assert world.pods[other.uid].status.phase == "Pending"
-    fail(world, sandbox_kills="")
-    world.run(17 + 15)
-    assert set(world.pods) == {other.uid}
-    assert world.pods[other.uid].status.phase == "Running"
-
-
 def test_pods_of_the_hosts_network_have_none_to_take_down() -> None:
     world = started(make_pod(host_network=True))
     fail(world, sandbox_kills="no plugin")
@@ -168,14 +133,3 @@ def test_pods_of_the_hosts_network_have_none_to_take_down() -> None:
     assert told(world) == []
     assert UID not in world.pods
     assert Op.DELETE_POD not in {each.op for each in world.calls}
-
-
-def test_a_pod_whose_object_goes_is_tried_again_at_once() -> None:
-    world = started(make_pod(annotations=((REFUSED, "no"),)))
-    world.delete(grace_s=GRACE_S)
-    world.run(GRACE_S + 0.5)
-    assert len(told(world)) == 1
-    world.take_log()
-    world.delete(grace_s=0)
-    world.run(1.1)  # a relist
-    assert "PATCH_EVENT Killing" in world.take_log()

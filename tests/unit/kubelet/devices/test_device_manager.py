@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from world.admission_world import container, look, make_pod
-from world.pod_world import turn_of
+from world.pod_world import model_of, turn_of
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.admission import NodeState
@@ -19,23 +19,20 @@ from fleet.kubelet.pods.admission import Devices
 from fleet.kubelet.turn import Turn
 from fleet.profile.loader import load_mix
 from fleet.profile.node_model import NodeModel
-from fleet.profile.node_profile import NodeProfile
 from fleet.profile.release import V1_35
 
 GPU = "nvidia.com/gpu"
 S = NS_PER_S
 
 
-def model(**device: Any) -> NodeModel:
-    """Return a node's model with one device plugin."""
+def model(policy: str = "none", **device: Any) -> NodeModel:
+    """Return a node's model with one device plugin, and a policy of the topology manager."""
     spec = {"resource": GPU, "count": 4, "registrationDelay": "2s", **device}
-    profile = {
-        "apiVersion": "fleet.emulator/v1alpha1",
-        "kind": "NodeProfile",
-        "metadata": {"name": "gpu"},
-        "spec": {"devices": [spec], "template": {"status": {"capacity": {GPU: "4"}}}},
-    }
-    return NodeProfile.model_validate(profile).compiled()
+    return model_of(
+        devices=[spec],
+        template={"status": {"capacity": {GPU: "4"}}},
+        kubeletConfiguration={"topologyManagerPolicy": policy},
+    )
 
 
 class Node(DeviceManager):
@@ -194,15 +191,7 @@ def test_the_node_is_patched_only_where_it_differs() -> None:
 
 def aligned(policy: str, *counts: int, total: int = 8) -> list[str]:
     """Ask for devices of two NUMA nodes, pod after pod; return what went wrong each time."""
-    spec = {"resource": GPU, "count": total, "registrationDelay": "0s", "numaNodes": 2}
-    profile = {
-        "apiVersion": "fleet.emulator/v1alpha1",
-        "kind": "NodeProfile",
-        "metadata": {"name": "gpu"},
-        "spec": {"devices": [spec], "kubeletConfiguration": {"topologyManagerPolicy": policy}},
-    }
-    made = NodeProfile.model_validate(profile).compiled()
-    found = Node(made)
+    found = Node(model(policy, count=total, registrationDelay="0s", numaNodes=2))
     return [found.give(wants(str(index), count), S) for index, count in enumerate(counts)]
 
 

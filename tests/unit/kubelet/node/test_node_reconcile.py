@@ -3,7 +3,6 @@
 import dataclasses
 
 import orjson
-import pytest
 from world.node_world import (
     ADDRESS,
     EXISTS,
@@ -49,13 +48,6 @@ def played(node: NodeView, *, light: bool = False) -> tuple[dict[str, object], d
     return (status_of(first) if first else {}), (status_of(later) if later else {})
 
 
-@pytest.mark.parametrize("light", [False, True])
-def test_a_node_that_is_as_it_should_be_is_left_alone(*, light: bool) -> None:
-    env = environment(light=light)
-    assert reconcile(NODE, existing(), ADDRESS, env) is None
-    assert env.outdated == {}
-
-
 def test_registration_sets_default_labels_and_no_others() -> None:
     node = existing()
     labels = {**node.labels, TYPE: "old", ZONE: "elsewhere", "mine": "kept"}
@@ -95,37 +87,15 @@ def test_a_node_that_somebody_made_without_a_status_gets_its_resources_at_once()
     assert later == {}
 
 
-def test_the_first_tick_brings_what_the_setters_set() -> None:
-    node = existing()
-    assert node.details is not None
-    info = node.details.status["nodeInfo"]
-    assert isinstance(info, dict)
-    first, later = played(
-        changed(
-            capacity={**model().capacity, "cpu": "4", "other": "7"},
-            allocatable={**model().allocatable, "memory": "1Gi"},
-            nodeInfo={**info, "kubeletVersion": "v1.35.0", "osImage": "Old"},
-            daemonEndpoints={"kubeletEndpoint": {"Port": 1}},
-            addresses=[{"type": "InternalIP", "address": "10.0.0.1"}],
-            declaredFeatures=["Gone"],
-        )
-    )
+def test_addresses_are_replaced_as_a_whole() -> None:
+    """The API would merge them by their types."""
+    first, later = played(changed(addresses=[{"type": "InternalIP", "address": "10.0.0.1"}]))
     assert first == {}
-    assert later == {
-        "capacity": {"cpu": model().capacity["cpu"]},
-        "allocatable": {"memory": model().allocatable["memory"]},
-        "nodeInfo": {
-            "kubeletVersion": model().kubelet_version,
-            "osImage": model().node_info["osImage"],
-        },
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-        "declaredFeatures": list(model().release.declared_features),
-        "addresses": [
-            {"type": "InternalIP", "address": ADDRESS},
-            {"type": "Hostname", "address": "n"},
-            {"$patch": "replace"},
-        ],
-    }
+    assert later["addresses"] == [
+        {"type": "InternalIP", "address": ADDRESS},
+        {"type": "Hostname", "address": "n"},
+        {"$patch": "replace"},
+    ]
 
 
 def test_an_older_kubelet_takes_its_features_back() -> None:
@@ -168,9 +138,8 @@ def test_the_first_status_patch_joins_what_else_changed() -> None:
     }
 
 
-def test_what_was_kept_goes_with_the_first_patch_that_is_taken() -> None:
+def test_in_light_a_node_that_exists_is_put_right_at_once() -> None:
     env, known, status = environment(light=True), facts(), NodeStatus()
-    effects: list[object] = []
     out: Outbox = []
     status.start(turn(env, 0, out, known))
     status.on_register_timer(NodeInputs(), turn(env, 0, out, known))
@@ -179,15 +148,9 @@ def test_what_was_kept_goes_with_the_first_patch_that_is_taken() -> None:
     node = changed(capacity={**model().capacity, "cpu": "4"})._replace(conditions=conditions)
     assert status.on_register_reply(node_reply(node), turn(env, 0, out, known))
     status.on_node(node, known)
-    for reply in (EXISTS, node_reply()):  # the first one is refused
-        out.clear()
-        status.report_created(NodeInputs(), turn(env, 0, out, known))
-        [patch] = out
-        assert isinstance(patch, ApiCall)
-        assert isinstance(patch.payload, NodeStatusPatch)
-        effects.append(status_of(patch.payload))
-        status._tries = 4
-        status.on_status_reply(patch, reply, NodeInputs(), turn(env, 0, out, known))
-    assert effects == [{"capacity": {"cpu": "8"}}] * 2
-    assert env.outdated == {}
-    assert not status._finds_change(NodeInputs(), turn(env, 0, None, known))
+    out.clear()
+    status.report_created(NodeInputs(), turn(env, 0, out, known))
+    [patch] = out
+    assert isinstance(patch, ApiCall)
+    assert isinstance(patch.payload, NodeStatusPatch)
+    assert status_of(patch.payload) == {"capacity": {"cpu": "8"}}

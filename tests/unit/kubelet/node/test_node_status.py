@@ -22,7 +22,6 @@ from fleet.k8s.effects import (
     NodeStatusPatch,
     Op,
     Outbox,
-    Reply,
     ReplyKind,
     Report,
     SetTimer,
@@ -33,11 +32,9 @@ from fleet.kubelet.environment import Environment
 from fleet.kubelet.events import Reason
 from fleet.kubelet.node.node_status import NodeStatus
 from fleet.kubelet.node.setters import (
-    PRESSURES,
     NodeInputs,
     compute_conditions,
     has_changed,
-    set_pressure,
     set_ready,
 )
 from fleet.kubelet.turn import Turn
@@ -83,27 +80,6 @@ def registered(now_ns: int = NS_PER_S) -> Status:
     return status
 
 
-def test_a_pressure_flips_once() -> None:
-    fresh, event = set_pressure(None, PRESSURES[0], is_under=False, now_s=5)
-    assert fresh == NodeCondition(
-        "MemoryPressure",
-        "False",
-        5,
-        5,
-        "KubeletHasSufficientMemory",
-        "kubelet has sufficient memory available",
-    )
-    assert event is Reason.NODE_HAS_SUFFICIENT_MEMORY
-    same, event = set_pressure(fresh, PRESSURES[0], is_under=False, now_s=9)
-    assert (same, event) == (fresh._replace(heartbeat_s=9), None)
-    bad, event = set_pressure(same, PRESSURES[0], is_under=True, now_s=12)
-    assert (bad.status, bad.transition_s, event) == (
-        "True",
-        12,
-        Reason.NODE_HAS_INSUFFICIENT_MEMORY,
-    )
-
-
 def test_ready_tells_why_not() -> None:
     one, event = set_ready(None, ("no CNI",), 5)
     assert (one.status, one.reason, one.message, event) == (
@@ -117,20 +93,6 @@ def test_ready_tells_why_not() -> None:
     ready, event = set_ready(two, (), 12)
     assert (ready.status, ready.transition_s, event) == ("True", 12, Reason.NODE_READY)
     assert set_ready(ready, ("x",), 13)[1] is Reason.NODE_NOT_READY
-
-
-def test_conditions_come_in_upstream_order() -> None:
-    network = NodeCondition("NetworkUnavailable", "False", 1, 1, "RouteCreated")
-    found, events = compute_conditions((network,), READY, 5)
-    assert [each.type for each in found] == [
-        "NetworkUnavailable",
-        "MemoryPressure",
-        "DiskPressure",
-        "PIDPressure",
-        "Ready",
-    ]
-    assert found[0] == network
-    assert events == FRESH
 
 
 def test_heartbeats_are_no_change() -> None:
@@ -190,43 +152,6 @@ def test_a_refused_create_looks_at_the_node(kind: ReplyKind) -> None:
     assert effects == [Report(NODE, Milestone.REGISTERED, 7)]
 
 
-def test_the_first_tick_reads_the_node_that_the_informer_lacks() -> None:
-    status = Status()
-    effects: Outbox = []
-    status.start(at(status, 0, effects))
-    status.on_register_timer(READY, at(status, 100 * NS_PER_MS, effects))
-    status.on_register_reply(node_reply(), at(status, NS_PER_S, effects))
-    effects.clear()
-    assert status.sync(READY, at(status, NS_PER_S, effects)) == []
-    assert effects == [GET]
-    effects.clear()
-    read = node_reply(view(conditions(ENV.wall_s(NS_PER_S))))
-    assert status.on_status_reply(GET, read, READY, at(status, NS_PER_S, effects)) == []
-    assert [each.op for each in effects if isinstance(each, ApiCall)] == [
-        Op.PATCH_NODE_STATUS_HEARTBEAT
-    ]
-    assert status.facts.uid == ""  # a GET is not the informer
-
-
-def test_five_tries_then_the_next_tick() -> None:
-    status = registered()
-    effects: Outbox = []
-    status.on_node(
-        view(tuple(each._replace(status="Unknown") for each in conditions())), status.facts
-    )
-    status.sync(READY, at(status, 20 * NS_PER_S, effects))
-    for _ in range(4):
-        effects.clear()
-        status.on_status_reply(PATCH, LOST, READY, at(status, 20 * NS_PER_S, effects))
-        assert effects == [GET]
-    effects.clear()
-    status.on_status_reply(GET, LOST, READY, at(status, 20 * NS_PER_S, effects))
-    [timer] = effects
-    assert isinstance(timer, SetTimer)
-    assert timer.timer is Timer.NODE_STATUS
-    assert 10 * NS_PER_S <= timer.due_ns - 20 * NS_PER_S <= 10.4 * NS_PER_S
-
-
 def test_the_next_report_is_due_after_half_to_one_and_a_half_periods() -> None:
     status = registered()
     effects: Outbox = []
@@ -235,40 +160,6 @@ def test_the_next_report_is_due_after_half_to_one_and_a_half_periods() -> None:
     timer = effects[-1]
     assert isinstance(timer, SetTimer)
     assert 150 * NS_PER_S <= timer.due_ns <= 462 * NS_PER_S
-
-
-def test_a_change_is_reported_at_the_next_tick() -> None:
-    status = registered()
-    effects: Outbox = []
-    unknown = tuple(each._replace(status="Unknown") for each in conditions())
-    status.on_node(view(unknown), status.facts)
-    status.arm(READY, at(status, 3 * NS_PER_S, effects))
-    timer = effects[-1]
-    assert isinstance(timer, SetTimer)
-    assert 11 * NS_PER_S <= timer.due_ns <= 11.5 * NS_PER_S
-    effects.clear()
-    events = status.on_status_timer(READY, at(status, timer.due_ns, effects))
-    assert events == [*FRESH, Reason.NODE_READY]
-    [patch] = effects
-    assert isinstance(patch, ApiCall)
-    assert isinstance(patch.payload, NodeStatusPatch)
-    assert [(old.status, new.status) for old, new in patch.payload.conditions if old] == [
-        ("Unknown", "False"),
-        ("Unknown", "False"),
-        ("Unknown", "False"),
-        ("Unknown", "True"),
-    ]
-
-
-def test_a_report_that_expired_keeps_a_period_without_delay() -> None:
-    status = registered()
-    effects: Outbox = []
-    now_ns = 600 * NS_PER_S
-    assert status.sync(READY, at(status, now_ns, effects)) == []
-    status.on_status_reply(PATCH, OK, READY, at(status, now_ns, effects))
-    timer = effects[-1]
-    assert isinstance(timer, SetTimer)
-    assert 300 * NS_PER_S <= timer.due_ns - now_ns <= 311 * NS_PER_S
 
 
 def test_a_tick_of_its_own_follows_a_quick_report_that_failed() -> None:
@@ -295,29 +186,3 @@ def test_the_fast_loop_gives_up_after_two_minutes() -> None:
     assert status._fast_due_ns < 0
     timers = [each.timer for each in effects if isinstance(each, SetTimer)]
     assert Timer.FAST_STATUS not in timers
-
-
-def test_in_light_the_post_counts_as_the_first_report() -> None:
-    env = environment(light=True)
-    status = Status()
-    effects: Outbox = []
-    status.start(at(status, NS_PER_S, effects, env))
-    assert effects == [SetTimer(NODE, NS_PER_S, Timer.REGISTER)]
-    status.on_register_timer(READY, at(status, NS_PER_S, effects, env))
-    created = Reply(ReplyKind.OK, view(conditions()), 201)
-    assert status.on_register_reply(created, at(status, NS_PER_S, effects, env))
-    status.on_node(view(conditions(), pod_cidrs=("10.0.0.0/24",)), status.facts)
-    effects.clear()
-    status.report_created(READY, at(status, NS_PER_S, effects, env))
-    [timer] = effects
-    assert isinstance(timer, SetTimer)
-    assert timer.due_ns >= 150 * NS_PER_S
-
-
-def test_a_node_that_is_being_deleted_owns_no_mirror_pods() -> None:
-    status = registered()
-    assert status.facts.owner_uid == status.facts.uid != ""
-    status.on_node(view(conditions(), deleting=True), status.facts)
-    assert (status.facts.owner_uid, bool(status.facts.uid)) == ("", True)
-    status.on_node(None, status.facts)
-    assert (status.facts.owner_uid, status.facts.uid) == ("", "")

@@ -43,23 +43,3 @@ def test_a_relist_tells_what_started_and_died_once() -> None:
     assert not pleg.is_stale(UID, sandbox)
     runtime.advance(UID, 2 * NS_PER_S, 0)
     assert pleg.relist(UID, sandbox)
-
-
-def test_a_restart_is_a_new_container() -> None:
-    pleg, runtime = make()
-    pod = make_pod()
-    sandbox = sandbox_of(runtime, pod, "a", "b")
-    pleg.relist(UID, sandbox)
-    runtime.advance(UID, 2 * NS_PER_S, 0)
-    pleg.relist(UID, sandbox)
-    runtime.start_container(pod, container("a"), DEFAULT_BEHAVIOR, 2 * NS_PER_S, 2)
-    assert pleg.relist(UID, sandbox)
-
-
-def test_a_forgotten_pod_is_new_again() -> None:
-    pleg, runtime = make()
-    sandbox = sandbox_of(runtime, make_pod(), "a")
-    pleg.relist(UID, sandbox)
-    pleg.forget(UID)
-    pleg.forget(UID)
-    assert pleg.relist(UID, sandbox)

@@ -1,7 +1,8 @@
-from world.pod_world import SCHEDULED, container, make_pod, replaced
+import pytest
+from world.pod_world import SCHEDULED, make_pod, replaced
 
 from fleet.k8s.pods import EventType, Pod
-from fleet.kubelet.pods.pod_config import PodConfig, PodOp, PodUpdate
+from fleet.kubelet.pods.pod_config import PodConfig, PodOp
 
 
 def ops(updates: object) -> list[tuple[PodOp, str]]:
@@ -16,23 +17,34 @@ def started(*pods: Pod) -> PodConfig:
     return config
 
 
-def test_an_unknown_pod_is_an_add() -> None:
-    pod = make_pod(uid="u")
-    config = PodConfig()
-    assert config.on_event(EventType.ADDED, pod) == [PodUpdate(PodOp.ADD, pod)]
-    assert config.get(pod.uid) is pod
-    assert len(config) == 1
+KNOWN = make_pod(uid="u", fingerprint=1)
+RUNNING = SCHEDULED._replace(phase="Running")
+GOING = replaced(KNOWN, deletion_s=100, deletion_grace_s=30)
 
 
-def test_a_modified_pod_that_was_never_seen_is_an_add_too() -> None:
-    assert ops(PodConfig().on_event(EventType.MODIFIED, make_pod(uid="u"))) == [(PodOp.ADD, "u")]
-
-
-def test_a_status_alone_is_a_reconcile() -> None:
-    pod = make_pod(uid="u", fingerprint=1)
-    config = started(pod)
-    new = replaced(pod, status=SCHEDULED._replace(phase="Running"), resource_version="8")
-    assert ops(config.on_event(EventType.MODIFIED, new)) == [(PodOp.RECONCILE, "u")]
+@pytest.mark.parametrize(
+    ("known", "event", "pod", "told"),
+    [
+        ((), EventType.ADDED, KNOWN, [PodOp.ADD]),
+        ((), EventType.MODIFIED, KNOWN, [PodOp.ADD]),
+        ((), EventType.BOOKMARK, None, []),
+        ((KNOWN,), EventType.MODIFIED, replaced(KNOWN, status=RUNNING), [PodOp.RECONCILE]),
+        ((KNOWN,), EventType.MODIFIED, replaced(KNOWN, fingerprint=2), [PodOp.UPDATE]),
+        ((KNOWN,), EventType.MODIFIED, GOING, [PodOp.DELETE]),
+        ((GOING,), EventType.MODIFIED, replaced(GOING, deletion_grace_s=5), [PodOp.DELETE]),
+        ((KNOWN,), EventType.DELETED, KNOWN, [PodOp.REMOVE]),
+        ((), EventType.DELETED, KNOWN, []),
+    ],
+)
+def test_what_becomes_of_an_event(
+    known: tuple[Pod, ...], event: EventType, pod: Pod | None, told: list[PodOp]
+) -> None:
+    config = started(*map(replaced, known))
+    seen = replaced(pod) if pod is not None else None
+    updates = config.on_event(event, seen)
+    assert [each.op for each in updates] == told
+    assert told == [PodOp.REMOVE] or all(each.pod is seen for each in updates)
+    assert len(config) == (told not in ([], [PodOp.REMOVE]))
 
 
 def test_an_unchanged_pod_is_nothing_and_shares_its_parts() -> None:
@@ -42,31 +54,6 @@ def test_an_unchanged_pod_is_nothing_and_shares_its_parts() -> None:
     assert ops(config.on_event(EventType.ADDED, same)) == []
     assert same.status is pod.status
     assert same.spec.containers is pod.spec.containers
-
-
-def test_spec_labels_and_annotations_are_an_update() -> None:
-    pod = make_pod(uid="u", fingerprint=1)
-    config = started(pod)
-    new = make_pod(container("other"), uid="u", fingerprint=2)
-    assert ops(config.on_event(EventType.MODIFIED, new)) == [(PodOp.UPDATE, "u")]
-    assert new.spec.containers[0].name == "other"
-
-
-def test_a_deletion_timestamp_is_a_delete_and_a_shorter_grace_another() -> None:
-    pod = make_pod(uid="u")
-    config = started(pod)
-    going = replaced(pod, deletion_s=100, deletion_grace_s=30)
-    assert ops(config.on_event(EventType.MODIFIED, going)) == [(PodOp.DELETE, "u")]
-    sooner = replaced(going, deletion_grace_s=5)
-    assert ops(config.on_event(EventType.MODIFIED, sooner)) == [(PodOp.DELETE, "u")]
-
-
-def test_an_object_that_is_gone_is_a_remove_once() -> None:
-    pod = make_pod(uid="u")
-    config = started(pod)
-    assert ops(config.on_event(EventType.DELETED, pod)) == [(PodOp.REMOVE, "u")]
-    assert ops(config.on_event(EventType.DELETED, pod)) == []
-    assert list(config) == []
 
 
 def test_events_keep_the_version_first_seen() -> None:
@@ -130,7 +117,3 @@ def test_a_snapshot_of_an_own_watch_is_one_merge_in_the_order_of_creation() -> N
         (PodOp.RECONCILE, "d"),
     ]
     assert ops(config.on_event(EventType.ADDED, late)) == [(PodOp.ADD, "late")]
-
-
-def test_a_bookmark_is_nothing() -> None:
-    assert ops(PodConfig().on_event(EventType.BOOKMARK, None)) == []

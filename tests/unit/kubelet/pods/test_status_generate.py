@@ -3,14 +3,12 @@ from world.pod_world import HOST_IP, container, make_pod
 
 from fleet.clock import Draws
 from fleet.k8s.pods import ContainerSpec, Pod, PodStatus, TerminatedState, WaitingState
-from fleet.k8s.selectors import Toleration
 from fleet.kubelet.containers.probe_worker import Probed
 from fleet.kubelet.pods.status_generate import (
     INITIALIZING,
     PodInputs,
     generate_pod_status,
     terminate_pod_status,
-    untolerated_key,
 )
 from fleet.profile.pod_behavior import DEFAULT_BEHAVIOR
 from fleet.runtime.containers import Sandbox
@@ -41,31 +39,6 @@ def generate(pod: Pod, sandbox: Sandbox | None = None, **fields: object) -> PodS
 
 def conditions(status: PodStatus) -> dict[str, tuple[str, str, str]]:
     return {each.type: (each.status, each.reason, each.message) for each in status.conditions}
-
-
-def test_an_untolerated_pod_is_never_ready() -> None:
-    pod = make_pod()
-    status = generate(pod, after(pod, c=RUNS), untolerated="fleet.emulator/fake")
-    assert not status.containers[0].ready
-    assert status.containers[0].started
-    told = conditions(status)
-    assert told["Ready"][:2] == ("False", "EmulatedNodeNotTolerated")
-    assert told["ContainersReady"][1] == "ContainersNotReady"
-
-
-@pytest.mark.parametrize(
-    ("key", "tolerations", "missing"),
-    [
-        ("", (), ""),
-        ("k", (), "k"),
-        ("k", (Toleration("", "Exists", "", ""),), "k"),
-        ("k", (Toleration("k", "Exists", "", ""),), ""),
-    ],
-)
-def test_only_a_named_key_counts(
-    key: str, tolerations: tuple[Toleration, ...], missing: str
-) -> None:
-    assert untolerated_key(make_pod(tolerations=tolerations), key) == missing
 
 
 @pytest.mark.parametrize(("is_older", "phase"), [(False, "Running"), (True, "Pending")])

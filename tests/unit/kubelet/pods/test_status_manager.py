@@ -67,9 +67,12 @@ def answer(
     return manager.on_reply(call, reply, turn_of(env, now_ns, out), may_run=False), out
 
 
-def patch(old: PodStatus, new: PodStatus) -> ApiCall:
-    payload = PodStatusPatch("default", "web", UID, old, new)
-    return ApiCall(NODE, Op.PATCH_POD_STATUS, UID, payload)
+def patched(out: Outbox) -> tuple[ApiCall, str]:
+    """Return the one request that patches a status, and the phase that it tells."""
+    [call] = out
+    assert isinstance(call, ApiCall)
+    assert isinstance(call.payload, PodStatusPatch)
+    return call, call.payload.new.phase
 
 
 def make() -> tuple[StatusManager, Pod]:
@@ -106,31 +109,15 @@ def test_statuses_that_follow_each_other_are_sent_as_one() -> None:
     manager.set_pod_status(pod, status("Running"), 11)
     manager.set_pod_status(pod, status("Succeeded"), 12)
     # What is in flight stays as it was when it was read.
-    (call,) = got(manager, pod)
-    assert isinstance(call, ApiCall)
-    assert isinstance(call.payload, PodStatusPatch)
-    assert call.payload.new.phase == "Pending"
+    call, phase = patched(got(manager, pod))
+    assert phase == "Pending"
     assert send(manager, pod) == []
     answer(manager, call)
     assert send(manager, pod) == [GET]
-    (call,) = got(manager, pod)
-    assert isinstance(call, ApiCall)
-    assert isinstance(call.payload, PodStatusPatch)
-    assert call.payload.new.phase == "Succeeded"
+    call, phase = patched(got(manager, pod))
+    assert phase == "Succeeded"
     answer(manager, call)
     assert send(manager, pod) == []
-
-
-def test_one_request_is_in_flight_per_node() -> None:
-    manager, pod = make()
-    other = make_pod(uid="other", name="other")
-    manager.set_pod_status(pod, status(), 10)
-    manager.set_pod_status(other, status(), 10)
-    assert send(manager, pod) == [GET]
-    (call,) = got(manager, pod)
-    assert isinstance(call, ApiCall)
-    answer(manager, call)
-    assert [each.key for each in send(manager, other) if isinstance(each, ApiCall)] == ["other"]
 
 
 def told(manager: StatusManager, pod: Pod) -> str:
@@ -141,11 +128,9 @@ def told(manager: StatusManager, pod: Pod) -> str:
     out: Outbox = []
     read = Reply(ReplyKind.OK, PodView(pod.uid, "1", deleting=False, status=pod.status))
     manager.on_reply(asked, read, turn_of(ENV, 0, out), may_run=False)
-    (patched,) = out
-    assert isinstance(patched, ApiCall)
-    assert isinstance(patched.payload, PodStatusPatch)
-    answer(manager, patched)
-    return patched.payload.new.phase
+    call, phase = patched(out)
+    answer(manager, call)
+    return phase
 
 
 def test_what_a_batch_tells_is_as_it_was_when_the_batch_began() -> None:
@@ -175,51 +160,11 @@ def test_what_nothing_waits_for_is_told_before_what_follows_in_the_same_instant(
     assert send(manager, pod) == []
 
 
-def test_light_tells_the_newest_whenever_its_turn_comes() -> None:
-    manager, pod = make()
-    other = make_pod(uid="other", name="other")
-    manager.set_pod_status(pod, status(), 10)
-    manager.set_pod_status(other, status("Pending"), 10)
-    assert manager.next() == UID
-    manager.set_pod_status(other, status("Running"), 11)
-    assert manager.next() == "other"
-    out: Outbox = []
-    manager.send(other.uid, other, turn_of(LIGHT, 0, out), may_run=False)
-    (call,) = out
-    assert isinstance(call, ApiCall)
-    assert isinstance(call.payload, PodStatusPatch)
-    assert call.payload.new.phase == "Running"
-
-
-def test_what_the_server_has_is_not_patched() -> None:
-    manager, pod = make()
-    pod.status = status("Running", READY)
-    manager.set_pod_status(pod, status("Running", READY), 10)
-    assert send(manager, pod) == [GET]
-    assert got(manager, pod) == []
-
-
 def test_a_status_that_another_follows_at_once_is_not_sent() -> None:
     manager, pod = make()
     manager.set_pod_status(pod, status("Pending"), 10, begins=False)
     manager.set_pod_status(pod, status("Running"), 10)
     assert told(manager, pod) == "Running"
-    assert manager.next() is None
-
-
-def test_a_pod_that_is_gone_is_read_with_the_next_status_until_it_is_dropped() -> None:
-    manager, pod = make()
-    other = make_pod(uid="other", name="other")
-    manager.set_pod_status(pod, status(), 10)
-    send(manager, pod)
-    answer(manager, GET, Reply(ReplyKind.NOT_FOUND, None, 404))
-    assert send(manager, pod) == []
-    manager.set_pod_status(other, status(), 11)
-    assert manager.next() == "other"
-    assert manager.next() == UID
-    manager.forget(UID)
-    manager.set_pod_status(other, status("Succeeded"), 12)
-    assert manager.next() == "other"
     assert manager.next() is None
 
 
@@ -280,19 +225,6 @@ def test_a_failure_waits_for_the_full_pass_or_the_next_status() -> None:
     assert manager.next() == UID
 
 
-def test_the_final_delete_follows_the_last_patch() -> None:
-    manager, pod = make()
-    going = replaced(pod, deletion_s=1)
-    manager.set_pod_status(going, status("Failed"), 10, finished=True)
-    send(manager, going)
-    (call,) = got(manager, going)
-    assert isinstance(call, ApiCall)
-    assert call.op is Op.PATCH_POD_STATUS
-    assert answer(manager, call)[1] == [DELETE]
-    answer(manager, DELETE)
-    assert manager.status(UID) is None
-
-
 def test_the_final_delete_needs_no_patch() -> None:
     manager, pod = make()
     going = replaced(pod, deletion_s=1, status=status("Failed"))
@@ -314,51 +246,12 @@ def test_no_delete_before_the_worker_is_done_or_the_phase_terminal() -> None:
     assert got(manager, replaced(going, status=status())) != [DELETE]
 
 
-def test_a_delete_that_failed_is_tried_again() -> None:
-    manager, pod = make()
-    going = replaced(pod, deletion_s=1, status=status("Failed"))
-    manager.set_pod_status(going, status("Failed"), 10, finished=True)
-    send(manager, going)
-    got(manager, going)
-    _, out = answer(manager, DELETE, Reply(ReplyKind.REFUSED, None, 500))
-    assert len(out) == 1
-    manager.suspects(10 * NS_PER_S)
-    assert send(manager, going) == [GET]
-
-
 def test_a_terminal_phase_is_held_back_while_containers_may_run() -> None:
     manager, pod = make()
     pod.status = status("Running", READY)
     manager.set_pod_status(pod, status("Failed", READY._replace(status="False")), 10)
     send(manager, pod)
-    (call,) = got(manager, pod, may_run=True)
-    assert isinstance(call, ApiCall)
-    assert isinstance(call.payload, PodStatusPatch)
-    assert call.payload.new.phase == "Running"
-
-
-def test_light_patches_at_once_from_what_the_watch_said() -> None:
-    manager, pod = make()
-    manager.set_pod_status(pod, status(), 10)
-    out = send(manager, pod, light=True)
-    assert out == [patch(pod.status, status())]
-    assert isinstance(out[0], ApiCall)
-    answer(manager, out[0], env=LIGHT)
-    # The watch has not shown it yet: the next patch builds on our own.
-    manager.set_pod_status(pod, status("Succeeded"), 11)
-    assert send(manager, pod, light=True) == [patch(status(), status("Succeeded"))]
-
-
-def test_light_deletes_without_a_patch_and_forgets_what_is_gone() -> None:
-    manager, pod = make()
-    going = replaced(pod, deletion_s=1)
-    manager.set_pod_status(going, status(), 10, finished=True)
-    assert send(manager, going, light=True) == [DELETE]
-    other = make_pod(uid="other")
-    manager.set_pod_status(other, status(), 10)
-    assert send(manager, None, light=True) == []
-    manager.forget(other.uid)
-    assert manager.status(other.uid) is None
+    assert patched(got(manager, pod, may_run=True))[1] == "Running"
 
 
 def test_light_says_nothing_of_what_the_server_knows() -> None:
@@ -366,32 +259,6 @@ def test_light_says_nothing_of_what_the_server_knows() -> None:
     pod.status = status("Running", READY)
     assert not manager.set_pod_status(pod, status("Running", READY), 10, known=True)
     assert send(manager, pod, light=True) == []
-
-
-def test_a_foreign_edit_is_looked_at_again_at_the_full_pass() -> None:
-    manager, pod = make()
-    manager.set_pod_status(pod, status("Running", READY), 10)
-    send(manager, pod)
-    (call,) = got(manager, pod)
-    assert isinstance(call, ApiCall)
-    answer(manager, call)
-    good = manager.status(UID)
-    assert good is not None
-    shown = replaced(pod, status=good._replace())
-    out: Outbox = []
-    manager.on_pod(shown, turn_of(ENV, 0, out))
-    assert out == []
-    assert shown.status is good
-    edited = replaced(pod, status=good._replace(phase="Pending"))
-    manager.on_pod(edited, turn_of(ENV, 0, out))
-    manager.on_pod(edited, turn_of(ENV, 0, out))
-    (timer,) = out
-    assert isinstance(timer, SetTimer)
-    assert manager.suspects(timer.due_ns) == [UID]
-    manager.reconcile(shown)
-    assert send(manager, shown) == []
-    manager.reconcile(edited)
-    assert send(manager, edited) == [GET]
 
 
 def test_nothing_is_looked_at_while_a_newer_status_waits() -> None:

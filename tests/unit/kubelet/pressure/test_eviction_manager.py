@@ -117,27 +117,6 @@ def test_pids_are_ranked_by_priority_then_processes_and_disk_by_usage() -> None:
     assert names(rank([*stats, (pod("new"), None)], "memory"))[0] == "new"
 
 
-def test_a_hard_threshold_evicts_one_pod_at_once_and_says_why() -> None:
-    node = Node(configured())
-    node.free = 90 * MI
-    found = node.run(10, using(pod("small"), memory=GI), using(pod("large"), memory=3 * GI))
-    assert found.starved == "memory"
-    (eviction,) = found.evictions
-    assert eviction.pod.name == "large"
-    assert eviction.grace_s == 1
-    assert eviction.disrupts
-    assert eviction.message == (
-        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 90Mi. "
-        "Container c was using 3Gi, request is 0, has larger consumption of memory. "
-    )
-    assert eviction.annotations == (
-        ("offending_containers", "c"),
-        ("offending_containers_usage", "3Gi"),
-        ("starved_resource", "memory"),
-    )
-    assert node.manager.conditions == ("MemoryPressure",)
-
-
 def test_a_container_within_its_request_is_not_blamed() -> None:
     node = Node(configured(evictionHard={"memory.available": "10%"}))
     node.free = GI
@@ -175,20 +154,6 @@ def test_a_soft_threshold_waits_for_its_grace_period_and_gives_the_pod_time() ->
     assert node.run(70, using(pod("p"), memory=GI)).evictions == ()
     (eviction,) = node.run(80, using(pod("p"), memory=GI)).evictions
     assert eviction.grace_s == 20
-
-
-def test_a_condition_stays_for_the_transition_period() -> None:
-    node = Node(configured(evictionPressureTransitionPeriod="2m"))
-    node.free = 0
-    node.run(10)
-    node.free = GI
-    for at_s in (20, 129):
-        node.run(at_s)
-        assert node.manager.conditions == ("MemoryPressure",)
-        assert not node.manager.is_quiet
-    node.run(130)
-    assert node.manager.conditions == ()
-    assert node.manager.is_quiet
 
 
 def test_the_minimum_reclaim_keeps_a_threshold_met() -> None:

@@ -72,13 +72,6 @@ def test_what_is_cached_is_good_for_the_ttl_of_the_node(
     assert ask(objects, "Cache", old_s, ttl) == [call(is_refresh=True)]
 
 
-def test_another_pod_makes_it_be_read_from_the_store() -> None:
-    objects = registered("Cache")
-    take(objects, "Cache", shown("1", "a"))
-    objects.register_pod(POD, turn("Cache")[0])
-    assert ask(objects, "Cache", 1) == [call(is_refresh=False)]
-
-
 def test_a_refresh_that_fails_or_is_older_changes_nothing() -> None:
     objects = registered("Cache")
     take(objects, "Cache", shown("10", "a"))

@@ -21,6 +21,10 @@ def env_of(*, is_stuck: bool) -> Environment:
     return env
 
 
+def manager() -> VolumeManager:
+    return World().loop._syncer.volumes
+
+
 def waits(volumes: VolumeManager, pod: Pod, env: Environment, tries: int) -> list[float]:
     """Try as often as is allowed; return the seconds between the tries."""
     now_ns, found = NS_PER_S, []
@@ -33,17 +37,13 @@ def waits(volumes: VolumeManager, pod: Pod, env: Environment, tries: int) -> lis
 
 
 def test_the_wait_doubles_up_to_two_minutes() -> None:
-    found = waits(World().loop._syncer.volumes, make_pod(), env_of(is_stuck=True), 11)
+    found = waits(manager(), make_pod(), env_of(is_stuck=True), 11)
     wanted = [0.5, 1, 2, 4, 8, 16, 32, 64, 122, 122, 122]
     assert all(0 <= a - b <= 0.1 for a, b in zip(found, wanted, strict=True)), found
 
 
 def test_what_is_unmounted_is_forgotten_and_what_is_not_counts() -> None:
-    volumes, stuck, well = (
-        World().loop._syncer.volumes,
-        env_of(is_stuck=True),
-        env_of(is_stuck=False),
-    )
+    volumes, stuck, well = manager(), env_of(is_stuck=True), env_of(is_stuck=False)
     turn = turn_of(stuck, NS_PER_S)
     due_ns = volumes.unmount(make_pod(), turn)
     assert volumes.unmount(make_pod(), turn_of(well, due_ns - NS_PER_MS)) == due_ns
@@ -55,15 +55,15 @@ def test_what_is_unmounted_is_forgotten_and_what_is_not_counts() -> None:
 
 def test_paths_of_the_host_and_what_no_container_mounts_need_no_unmount() -> None:
     pod = make_pod(volumes=(HOST, UNUSED))
-    assert World().loop._syncer.volumes.unmount(pod, turn_of(env_of(is_stuck=True), NS_PER_S)) == 0
+    assert manager().unmount(pod, turn_of(env_of(is_stuck=True), NS_PER_S)) == 0
 
 
 def test_a_pod_declares_it_of_itself() -> None:
     well = env_of(is_stuck=False)
     pod = make_pod(volumes=(TOKEN_VOLUME, VolumeSpec("data", "emptyDir")))
-    assert World().loop._syncer.volumes.unmount(pod, turn_of(well, NS_PER_S)) == 0
+    assert manager().unmount(pod, turn_of(well, NS_PER_S)) == 0
     odd = make_pod(annotations=STUCK)
-    volumes = World().loop._syncer.volumes
+    volumes = manager()
     due_ns = volumes.unmount(odd, turn_of(well, NS_PER_S))
     assert due_ns
     assert volumes.unmount(make_pod(), turn_of(well, due_ns)) == 0

@@ -86,32 +86,6 @@ def test_secrets_are_watched_before_config_maps_and_each_once() -> None:
     ]
 
 
-def test_pods_share_a_watch_until_the_last_is_gone() -> None:
-    volumes = VolumeManager(RUNTIME)
-    one, two = make_pod(uid="1"), make_pod(uid="2")
-    out: Outbox = []
-    volumes.register_pod(one, turn_of(ENV, 0, out))
-    volumes.register_pod(two, turn_of(ENV, 0, out))
-    assert out == [StartWatch(NODE, CM, "default", ROOT_CA)]
-    out.clear()
-    volumes.unregister_pod(one, turn_of(ENV, 0, out))
-    assert out == []
-    volumes.unregister_pod(two, turn_of(ENV, 0, out))
-    assert out == [StopWatch(NODE, CM, "default", ROOT_CA)]
-
-
-def test_an_ephemeral_container_may_add_a_reference() -> None:
-    volumes = manager(PLAIN)
-    source = EnvRef("Secret", name="s", optional=False)
-    new = replaced(PLAIN, ephemeral_containers=(container("e", script=needs(source)),))
-    out: Outbox = []
-    volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
-    volumes.update_pod(new, new, turn_of(ENV, 0, out))
-    assert [each for each in out if not isinstance(each, SetTimer)] == [
-        StartWatch(NODE, SECRET, "default", "s")
-    ]
-
-
 def test_an_idle_watch_is_stopped_once_it_has_synced() -> None:
     """Source: stopIfIdle: "Ensure that we don't try to stop not yet initialized reflector"."""
     sources = (EnvRef("ConfigMap", name="cfg", optional=False),)
@@ -129,45 +103,28 @@ def test_an_idle_watch_is_stopped_once_it_has_synced() -> None:
         assert (stop in out) == is_synced, out
 
 
-def test_a_pod_whose_spec_was_changed_leaves_no_watch() -> None:
+NEEDS_A_SECRET = container("c", script=needs(EnvRef("Secret", name="s", optional=False)))
+
+
+@pytest.mark.parametrize(
+    ("mangled", "watched"),
+    [
+        (replaced(PLAIN, containers=(NEEDS_A_SECRET,)), (SECRET, "default", "s")),
+        (replaced(PLAIN, namespace=""), (CM, "", "cfg")),
+    ],
+    ids=["spec", "namespace"],
+)
+def test_a_pod_that_was_changed_leaves_no_watch(
+    mangled: Pod, watched: tuple[WatchKind, str, str]
+) -> None:
     """No API server allows it; what came mangled ended the kubelet when the pod ended."""
     volumes = manager(PLAIN)
-    source = EnvRef("Secret", name="s", optional=False)
-    new = replaced(PLAIN, containers=(container("c", script=needs(source)),))
     out: Outbox = []
-    volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
-    volumes.unregister_pod(new, turn_of(ENV, 0, out))
-    started = {each[1:] for each in out if isinstance(each, StartWatch)}
+    volumes.update_pod(PLAIN, mangled, turn_of(ENV, 0, out))
+    volumes.unregister_pod(mangled, turn_of(ENV, 0, out))
+    assert {each[1:] for each in out if isinstance(each, StartWatch)} == {watched}
     stopped = {each[1:4] for each in out if isinstance(each, StopWatch)}
-    assert started == {(SECRET, "default", "s")}
-    assert stopped == {*started, (CM, "default", "cfg")}
-
-
-def test_a_pod_whose_namespace_was_changed_leaves_no_watch() -> None:
-    """It came with the same UID in a frame that was changed, and ended the kubelet as well."""
-    volumes = manager(PLAIN)
-    new = replaced(PLAIN, namespace="")
-    out: Outbox = []
-    volumes.update_pod(PLAIN, new, turn_of(ENV, 0, out))
-    volumes.unregister_pod(new, turn_of(ENV, 0, out))
-    started = {each[1:] for each in out if isinstance(each, StartWatch)}
-    stopped = {each[1:4] for each in out if isinstance(each, StopWatch)}
-    assert started == {(CM, "", "cfg")}
-    assert stopped == {*started, (CM, "default", "cfg")}
-
-
-def test_the_first_attempt_comes_with_the_loops() -> None:
-    volumes = VolumeManager(RUNTIME)
-    out: Outbox = []
-    volumes.begin(PLAIN, turn_of(ENV, 0, out))
-    (timer,) = out
-    assert isinstance(timer, SetTimer)
-    assert timer[2:] == (Timer.VOLUMES, UID)
-    assert 100 * NS_PER_MS <= timer.due_ns < 200 * NS_PER_MS
-    assert not volumes.is_due(UID, timer.due_ns - 1)
-    assert volumes.is_due(UID, timer.due_ns)
-    volumes.abort(UID)
-    assert not volumes.is_due(UID, timer.due_ns)
+    assert stopped == {watched, (CM, "default", "cfg")}
 
 
 @pytest.mark.parametrize(("life_s", "due_s"), [(3607, 2886), (48 * 3600, 24 * 3600)])
@@ -294,13 +251,6 @@ def test_a_cache_that_never_syncs_fails_the_mount() -> None:
     ]
 
 
-def test_optional_objects_may_be_missing() -> None:
-    pod = make_pod(volumes=(VolumeSpec("cfg", "configMap", (ObjectSource("cfg", optional=True),)),))
-    volumes = manager(pod)
-    tell(volumes, EventType.SYNCED)
-    assert attempt(volumes, pod, 0)[0] is MountResult.MOUNTED
-
-
 @pytest.mark.parametrize(
     ("second", "error"),
     [
@@ -315,17 +265,6 @@ def test_several_errors_of_one_volume_are_joined(second: ObjectSource, error: st
         synced = WatchEvent(kind, EventType.SYNCED, None, namespace, name)
         volumes.on_object_event(synced)
     assert attempt(volumes, pod, 0)[1] == [FAILED % ("v", error)]
-
-
-@pytest.mark.parametrize("optional", [True, False])
-def test_the_environment_of_a_container(optional: bool) -> None:  # noqa: FBT001
-    spec = container(script=needs(EnvRef("ConfigMap", name="cfg", optional=optional)))
-    volumes = manager(PLAIN)
-    tell(volumes, EventType.SYNCED)
-    wanted = "" if optional else 'configmap "cfg" not found'
-    assert volumes.objects.missing(PLAIN, spec.env_sources, turn_of(ENV, 0)) == wanted
-    tell(volumes, EventType.ADDED)
-    assert volumes.objects.missing(PLAIN, spec.env_sources, turn_of(ENV, 0)) == ""
 
 
 def test_events_of_objects_that_nobody_refers_to_are_ignored() -> None:

@@ -1,23 +1,18 @@
 import orjson
-import pytest
 
-from fleet.k8s.effects import ApiCall, NodeId, NodeStatusPatch, Op
 from fleet.k8s.objects import Owner
 from fleet.k8s.pod_template import decode_volumes
 from fleet.k8s.pods import READ_ONLY_MODE, ObjectSource, TokenSource, VolumeSpec
-from fleet.k8s.selectors import NodeRequirement, selects
+from fleet.k8s.selectors import NodeRequirement
 from fleet.k8s.volumes import (
     AttachmentView,
-    ClaimTarget,
     ClaimView,
     CSIDriverView,
-    CSINodeUpdate,
     ObjectData,
     VolumeSource,
     VolumeView,
     attachment_name,
 )
-from fleet.profile.loader import load_mix
 from fleet.wire.api.decode_json import (
     decode_attachment,
     decode_claim,
@@ -26,8 +21,6 @@ from fleet.wire.api.decode_json import (
     decode_persistent_volume,
     decode_secret,
 )
-from fleet.wire.api.operations import build
-from fleet.wire.api.requests import Caller, RenderedProfile, node_status_patch
 
 META = {"name": "n", "uid": "u", "resourceVersion": "3"}
 
@@ -100,20 +93,6 @@ def test_objects_behind_a_claim() -> None:
     assert ended.deleting
     assert ended.protected
     assert ended.owner_uid == "pod"
-    growing = {
-        "capacity": {"storage": "1Gi"},
-        "allocatedResources": {"storage": "2Gi"},
-        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
-        "conditions": [{"type": "FileSystemResizePending", "status": "True"}],
-    }
-    wanted = {"requests": {"storage": "2Gi"}}
-    found = decode_claim(
-        body(spec={"resources": wanted, "accessModes": ["ReadWriteMany"]}, status=growing)
-    )
-    assert (found.requested, found.capacity, found.allocated) == ("2Gi", "1Gi", "2Gi")
-    assert found.resize_status == "NodeResizePending"
-    assert found.conditions == ("FileSystemResizePending",)
-    assert found.is_shared
     expression = {"key": "zone", "operator": "In", "values": ["a", "b"]}
     terms = [{"matchExpressions": [expression]}]
     spec = {
@@ -155,52 +134,3 @@ def test_attachments_and_drivers() -> None:
     # Source: csi_attacher.go, getAttachmentName: csi-<sha256 of handle, driver, node>
     name = "csi-ba26254dda3e9ea38cbc06329b5525527d33210ba269cc0461a1e869d4c9bec9"
     assert attachment_name("vol-1", "csi.x", "n") == name
-
-
-@pytest.mark.parametrize(
-    ("operator", "values", "fits"),
-    [
-        ("In", ("5",), True),
-        ("NotIn", ("5",), False),
-        ("Exists", (), True),
-        ("DoesNotExist", (), False),
-        ("Gt", ("4",), True),
-        ("Lt", ("4",), False),
-        ("Gt", ("x",), False),
-    ],
-)
-def test_node_selector_terms(operator: str, values: tuple[str, ...], *, fits: bool) -> None:
-    term = (NodeRequirement("size", operator, values),)
-    assert selects((term,), "n", {"size": "5"}) is fits
-    assert not selects(((),), "n", {})
-
-
-def test_volumes_in_use_are_replaced_as_a_whole() -> None:
-    assert orjson.loads(node_status_patch(NodeStatusPatch(volumes_in_use=("a", "b")))) == {
-        "status": {"volumesInUse": ["a", "b"]}
-    }
-    assert node_status_patch(NodeStatusPatch(volumes_in_use=())) == (
-        b'{"status":{"volumesInUse":null}}'
-    )
-    assert node_status_patch(NodeStatusPatch()) == b"{}"
-
-
-def test_calls_for_volumes() -> None:
-    template = RenderedProfile(load_mix().model_of(0), extra_labels={})
-    caller = Caller(0, b"node", template)
-
-    def path(op: Op) -> bytes:
-        target = ClaimTarget("ns", "x", "v", 0)
-        return build(ApiCall(NodeId(0), op, "uid", target), caller).path
-
-    assert path(Op.GET_CLAIM) == b"/api/v1/namespaces/ns/persistentvolumeclaims/x"
-    assert path(Op.GET_VOLUME) == b"/api/v1/persistentvolumes/x"
-    assert path(Op.GET_ATTACHMENT) == b"/apis/storage.k8s.io/v1/volumeattachments/x"
-    assert path(Op.GET_NODE_ATTACHED) == b"/api/v1/nodes/node"
-    old = [{"name": "a", "nodeID": "old"}, {"name": "b", "nodeID": "b"}]
-    base = orjson.dumps({"metadata": META, "spec": {"drivers": old}})
-    update = CSINodeUpdate(base, "a", "node", ("zone",), 7)
-    request = build(ApiCall(NodeId(0), Op.UPDATE_CSINODE, "", update), caller)
-    new = {"name": "a", "nodeID": "node", "topologyKeys": ["zone"], "allocatable": {"count": 7}}
-    assert request.path == b"/apis/storage.k8s.io/v1/csinodes/node"
-    assert orjson.loads(request.body) == {"metadata": META, "spec": {"drivers": [old[1], new]}}

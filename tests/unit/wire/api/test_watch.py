@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fleet.clock import NS_PER_S, Draws
 from fleet.k8s.effects import WatchKind
@@ -58,58 +56,11 @@ def test_a_chunk_may_end_anywhere(cut: int) -> None:
     assert (reflector.version, reflector.phase) == ("10", WatchPhase.STREAM)
 
 
-@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_chunks_may_be_many(cuts: list[int]) -> None:
-    reflector = opened()
-    edges = [0, *sorted(cuts), len(STREAM)]
-    found = []
-    for start, end in zip(edges, edges[1:], strict=False):  # noqa: RUF007 - as in slices
-        found += reflector.on_chunk(STREAM[start:end], decode_watch_event)
-    assert found == FOUND
-
-
 def test_initial_events_do_not_move_the_version() -> None:
     reflector = opened()
     reflector.on_chunk(EVENTS[0] + b"\n", decode_watch_event)
     assert reflector.version == ""
     assert reflector.phase is WatchPhase.LIST_STREAM
-
-
-def test_the_first_request_asks_for_the_present_state() -> None:
-    reflector = Reflector(1, WatchKind.NODE, "n-1")
-    request = reflector.open(DRAWS, 0)
-    path = request.path.decode()
-    seconds = path.partition("timeoutSeconds=")[2].partition("&")[0]
-    minutes, rest = divmod(int(seconds), 60)
-    assert path == (
-        "/api/v1/nodes?allowWatchBookmarks=true&fieldSelector=metadata.name%3Dn-1"
-        "&resourceVersionMatch=NotOlderThan&sendInitialEvents=true"
-        f"&timeout={minutes}m{rest}s&timeoutSeconds={seconds}&watch=true"
-    )
-    assert request.stream
-    assert 300 <= int(seconds) <= 600
-
-
-@pytest.mark.parametrize("ended", [response(), response(0, failure=Failure.LOST)])
-def test_a_watch_that_ended_goes_on_from_its_version(ended: Response) -> None:
-    reflector = synced()
-    reflector.on_end(response(), DRAWS, 200 * NS_PER_S)
-    reflector.open(DRAWS, 200 * NS_PER_S)
-    reflector.is_open = True
-    assert reflector.on_end(ended, DRAWS, 400 * NS_PER_S) == Next(0)
-    path = reflector.open(DRAWS, 400 * NS_PER_S).path.decode()
-    assert "&resourceVersion=10&" in path
-    assert "sendInitialEvents" not in path
-
-
-def test_a_watch_that_ends_at_once_is_an_error() -> None:
-    reflector = synced()
-    reflector.on_end(response(), DRAWS, 400 * NS_PER_S)
-    reflector.open(DRAWS, 400 * NS_PER_S)
-    reflector.is_open = True
-    later = reflector.on_end(response(), DRAWS, 400 * NS_PER_S + NS_PER_S // 2)
-    assert 0.8 * NS_PER_S <= later.delay_ns <= 1.6 * NS_PER_S
-    assert reflector.phase is WatchPhase.IDLE
 
 
 def test_a_watch_list_that_ends_at_once_becomes_a_list() -> None:
@@ -176,17 +127,6 @@ def test_back_off_begins_anew_in_a_long_outage(resets_backoff: bool, asked: int)
         now_ns += delays[-1]
     assert min(delays[6:]) <= 1.6 * NS_PER_S if resets_backoff else min(delays[6:]) >= 30 * NS_PER_S
     assert abs(len(delays) - asked) <= 6, len(delays)
-
-
-def test_a_refused_watch_list_becomes_a_list() -> None:
-    reflector = Reflector(1, WatchKind.PODS, "n-1")
-    reflector.open(DRAWS, 0)
-    assert reflector.on_end(response(422), DRAWS, 0) == Next(0)
-    request = reflector.open(DRAWS, 0)
-    assert not request.stream
-    assert request.path == (
-        b"/api/v1/pods?fieldSelector=spec.nodeName%3Dn-1&limit=500&resourceVersion=0"
-    )
 
 
 def test_a_list_has_pages() -> None:

@@ -64,17 +64,6 @@ def play(*found: tuple[Address, ...] | Exception) -> Callable[..., None]:
     return run
 
 
-def test_dials_begin_with_one_address_after_the_other() -> None:
-    @play((SIX, ONE, TWO))
-    async def _(world: World) -> None:
-        assert not world.resolver.is_fresh()
-        await world.ask()
-        assert (world.resolver.is_fresh(), world.told) == (True, [""])
-        first = [world.resolver.places()[0] for _ in range(4)]
-        assert first == [SIX, ONE, TWO, SIX]
-        assert world.resolver.places() == (ONE, TWO, SIX)
-
-
 def test_what_has_failed_is_tried_last_until_it_works_or_time_has_passed() -> None:
     @play((SIX, ONE, TWO))
     async def _(world: World) -> None:
@@ -87,18 +76,6 @@ def test_what_has_failed_is_tried_last_until_it_works_or_time_has_passed() -> No
         assert {world.resolver.places()[2] for _ in range(3)} == {ONE}
         world.now_ns += TTL_NS
         assert {world.resolver.places()[0] for _ in range(3)} == {SIX, ONE, TWO}
-
-
-def test_a_name_is_looked_up_anew_after_its_time() -> None:
-    @play((ONE,), (TWO,))
-    async def _(world: World) -> None:
-        await world.ask()
-        world.now_ns += TTL_NS - 1
-        assert world.resolver.is_fresh()
-        world.now_ns += 1
-        assert not world.resolver.is_fresh()
-        await world.ask()
-        assert (world.resolver.places(), world.asked) == ((TWO,), 2)
 
 
 def test_a_name_is_looked_up_anew_after_a_failed_dial_and_not_for_each_of_thousands() -> None:
