@@ -30,6 +30,7 @@ from fleet.errors import Exit, FleetError, SetupError, UsageError
 from fleet.profile.option_types import rate_text
 from fleet.profile.settings import ServeMode, Settings, flags_of
 from fleet.report.display import LiveFigures
+from fleet.report.run_directory import write_whole
 
 POLL_S = 0.25
 SETUP_TRIES_MAX = 5  # of a process that was up before: within a minute
@@ -43,10 +44,8 @@ Note = Callable[[str], None]
 
 
 def keep_live(directory: Path, live: LiveFigures) -> None:
-    """Write how this process stands, whole or not at all."""
-    partial = directory / f"{LIVE}.part"
-    partial.write_bytes(orjson.dumps(live))
-    partial.replace(directory / LIVE)
+    """Write how this process stands. Raises SetupError."""
+    write_whole(directory / LIVE, orjson.dumps(live))
 
 
 class Sibling:

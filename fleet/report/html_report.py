@@ -21,7 +21,6 @@ from typing import cast
 
 import orjson
 
-from fleet.errors import SetupError
 from fleet.metrics import is_failure
 from fleet.report.appearance import places, variable, variables
 from fleet.report.curves import Plot, plots_of, pods
@@ -30,7 +29,7 @@ from fleet.report.figure import Json
 from fleet.report.findings import first_broken, not_proven, of_unit, recoveries, refused, sentence
 from fleet.report.limits import NEAR, limited_by, resources, stored
 from fleet.report.report import Outcome, Phase
-from fleet.report.run_directory import RunRecord
+from fleet.report.run_directory import RunRecord, write_whole
 from fleet.report.service_levels import INDICATORS, level_words
 from fleet.report.summary_text import duration, size
 
@@ -43,18 +42,6 @@ POLICY = (
 IN_SCRIPT = {ord(each): f"\\u{ord(each):04x}" for each in "<>&\u2028\u2029"}
 """What could end the script element that holds JSON, or a line of it."""
 LABEL_MAX = 36  # characters of a series' or phase's name; longer ones would leave the plot no room
-
-
-def write(path: Path, text: str) -> Path:
-    """Write a page whole or not at all. Raises SetupError."""
-    partial = path.with_name(f".{path.name}.part")
-    try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise SetupError(f"{path}: {error.strerror or error}") from error
-    return path
 
 
 def whole(template: str, title: str, verdict: Outcome, values: Mapping[str, object]) -> str:
@@ -152,7 +139,7 @@ ROWS_SHOWN = 15
 
 def write_report(run: RunRecord, path: Path | None = None) -> Path:
     """Write the page and return where it is. Raises SetupError if that is not possible."""
-    return write(path or run.path / REPORT, page(run))
+    return write_whole(path or run.path / REPORT, page(run).encode())
 
 
 def page(run: RunRecord) -> str:

@@ -73,6 +73,19 @@ def _free_directory(path: Path) -> Path:
     return next(each for each in chain((path,), candidates) if not _holds_run(each))
 
 
+def write_whole(path: Path, content: bytes) -> Path:
+    """Write a file whole or not at all, and return where it is. Raises SetupError."""
+    partial = path.with_name(f".{path.name}.part")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise SetupError(f"{path}: {error.strerror or error}") from error
+    return path
+
+
 class LineFile:
     """A file of lines, each there whole or not at all."""
 
@@ -163,30 +176,20 @@ class RunDirectory:
     def describe(self, about: Json) -> None:
         """Write what the run is: options, versions, machine. A full disk is reported later."""
         with contextlib.suppress(SetupError):
-            self._write(RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
+            write_whole(self.path / RUN, orjson.dumps(about, option=orjson.OPT_INDENT_2) + b"\n")
 
     def finish(self, figures: report.RunFigures) -> Json:
         """Write the summary, whole or not at all, and return it. Raises SetupError."""
         self.close()
         content = report.summary(figures)
-        self._write(SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+        write_whole(self.path / SUMMARY, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
         with contextlib.suppress(SetupError):  # the report has one plot less
-            self._write(HISTOGRAMS, orjson.dumps(report.histograms(figures)))
+            write_whole(self.path / HISTOGRAMS, orjson.dumps(report.histograms(figures)))
         return content
 
     def keep(self, record: Record) -> None:
         """Write the record of this process, whole or not at all. Raises SetupError."""
-        self._write(RECORD, dump(record))
-
-    def _write(self, name: str, content: bytes) -> None:
-        partial = self.path / f".{name}.part"
-        try:
-            partial.write_bytes(content)
-            partial.replace(self.path / name)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise SetupError(f"{self.path / name}: {error.strerror or error}") from error
+        write_whole(self.path / RECORD, dump(record))
 
     def discard(self) -> None:
         """Remove what a run that was refused has written: nothing was measured."""

@@ -696,7 +696,7 @@ class Run:
             if news := self._directory.sample(self._meter.figures()):
                 self._display.note(news)
             if self._whole.run_id:  # others may share the run; one that is killed loses a frame
-                with contextlib.suppress(OSError, SetupError):  # the series reports a full disk
+                with contextlib.suppress(SetupError):  # the series reports a full disk
                     keep_live(self._directory.path, live)
                     self._directory.keep(self._record())
 
