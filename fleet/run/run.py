@@ -86,9 +86,7 @@ class Run:
         player: ScenarioPlayer | None = None,
     ) -> None:
         self._whole = settings  # of all processes of the run
-        if settings.processes > 1:
-            settings = settings.share(0)
-        self._settings = settings
+        self._settings = settings = settings.shares()[0]
         self._siblings: Siblings | None = None
         self._display = display or Display(is_quiet=settings.quiet)
         self._ask = ask  # None without a terminal
