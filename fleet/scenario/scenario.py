@@ -56,7 +56,7 @@ class ManifestSpec(Spec):
         if self.manifest is not None:
             return [self.manifest]
         path = origin.parent / self.file
-        text = read_text(path, FILE_BYTES_MAX, f"is over {FILE_BYTES_MAX >> 20} MiB")
+        text = read_text(path, FILE_BYTES_MAX)
         try:
             found = cast(
                 "list[Manifest]", [each for each in read_documents(text) if each is not None]
@@ -382,8 +382,7 @@ def find(source: str) -> Path:
 
 def load(path: Path) -> Scenario:
     """Read a scenario. Raises UsageError in one line."""
-    too_long = f"is over {FILE_BYTES_MAX >> 20} MiB"
-    return parse(read_text(path, FILE_BYTES_MAX, too_long), str(path))
+    return parse(read_text(path, FILE_BYTES_MAX), str(path))
 
 
 def parse(text: str, origin: str) -> Scenario:
