@@ -80,10 +80,6 @@ class LocustStats:
                     answers = row.per_second.setdefault(second, {})
                     answers[code] = answers.get(code, 0) + more
 
-    def drop(self, epoch_s: float) -> None:
-        """Forget what came so far: a run begins."""
-        self.report(epoch_s)
-
     def report(self, epoch_s: float) -> Json:
         """Return what came since the last report, as the master merges it."""
         self.sample(epoch_s)
@@ -398,27 +394,24 @@ class LocustLink:
 
     async def _follow(self) -> None:
         """Do what the machine has decided; messages leave in order for every caller."""
-        async with self._order:
-            await self._do()
-
-    async def _do(self) -> None:
         machine = self.machine
-        if machine.fresh:
-            machine.fresh = False
-            self._stats.drop(time.time())
-        if machine.target is not None and machine.target != self._aimed:
-            self._fleet.aim(machine.target)
-        self._aimed = machine.target
-        while machine.out:
-            message = machine.out.pop(0)
-            if message.kind == "report":
-                message = self._report()
-            await self._send(message)
-        notes, machine.notes = machine.notes, []
-        for note in notes:
-            self._note(note)
-        if machine.is_done:
-            self._step.set()
+        async with self._order:
+            if machine.fresh:
+                machine.fresh = False
+                self._stats.report(time.time())  # what came so far is of no run
+            if machine.target is not None and machine.target != self._aimed:
+                self._fleet.aim(machine.target)
+            self._aimed = machine.target
+            while machine.out:
+                message = machine.out.pop(0)
+                if message.kind == "report":
+                    message = self._report()
+                await self._send(message)
+            notes, machine.notes = machine.notes, []
+            for note in notes:
+                self._note(note)
+            if machine.is_done:
+                self._step.set()
 
     async def _send(self, message: Message) -> None:
         assert self._socket is not None

@@ -18,13 +18,10 @@ from fleet.report.run_directory import RunRecord, read_run
 from fleet.report.service_levels import INDICATORS, is_asked, words_of_s
 
 
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|")
-
-
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    return lines + [f"| {' | '.join(map(_cell, row))} |" for row in rows]
+    cells = ([str(each).replace("|", "\\|") for each in row] for row in rows)
+    return lines + [f"| {' | '.join(row)} |" for row in cells]
 
 
 def _mark(level: ServiceLevel) -> str:
