@@ -214,7 +214,9 @@ Number = int | float  # in this order: a count stays one
 Shares = dict[str, Number | None]
 
 
-class _Request(msgspec.Struct):
+class Request(msgspec.Struct):
+    """A kind of request, as the summary has it."""
+
     verb: str
     resource: str
     code: int
@@ -237,7 +239,7 @@ class _Summary(msgspec.Struct):
     expectations: list[_Expectation] = []
     slis: list[report.ServiceLevel] = []
     phases: list[report.Phase] = []
-    requests: list[_Request] = []
+    requests: list[Request] = []
     shards: list[report.ShardFigures] = []
     slowest_shard: str = ""
 
@@ -253,7 +255,7 @@ class _Line(msgspec.Struct):
     lease: dict[str, Shares | Number | None] | None = None
     pods: dict[str, Shares | Number | None] | None = None
     process: dict[str, Shares | Number | None] | None = None
-    requests: list[_Request] | None = None
+    requests: list[Request] | None = None
     requests_total: Number = 0
 
 
@@ -284,6 +286,7 @@ class RunRecord:
     """Microseconds (the lower end of each bucket) and counts, by figure."""
     levels: list[report.ServiceLevel] = field(default_factory=list)
     phases: list[report.Phase] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     """Of the summary."""
 
     @property
@@ -352,7 +355,8 @@ def read_run(path: Path) -> RunRecord:
         found, about = _checked(_Summary, told, path / SUMMARY), _json(path / RUN)
         _checked(_About, about, path / RUN)
         buckets = _checked(Buckets, _json(path / HISTOGRAMS), path / HISTOGRAMS)
-        return RunRecord(path, told, about, lines, samples, buckets, found.slis, found.phases)
+        of_summary = (found.slis, found.phases, found.requests)
+        return RunRecord(path, told, about, lines, samples, buckets, *of_summary)
     except OSError as error:
         raise UsageError(f"{error.filename or path}: {error.strerror or error}") from error
 
