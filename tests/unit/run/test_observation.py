@@ -157,7 +157,7 @@ def test_the_longest_of_several_numbers_of_nodes_is_judged(
 def test_pods_that_prepare_a_run_are_no_samples_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """200 slow starts in a burst load the nodes; 120 quick ones come in use."""
     run = Watched(monkeypatch)
-    player = SimpleNamespace(prepares=True, phases=list, expectations=list, progress=str)
+    player = SimpleNamespace(prepares=True, phases=[], expectations=[], progress=str)
     run.seen._player = cast("ScenarioPlayer", player)
     starts = run.counts.pod_start_sli
 
